@@ -1,0 +1,32 @@
+# `make quickstart` and `make test` each make .venv, install what is needed, and run. They need Python 3.11–3.13 and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart test lint install install-dev
+
+quickstart: $(VENV)/installed
+	$(BIN)/rewardedit train quickstart
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
+
+install: $(VENV)/installed
+install-dev: $(VENV)/installed-dev
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "rewardedit needs Python 3.11 to 3.13; try make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+# torch comes first and alone, so that nothing else draws in another build of it.
+$(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@

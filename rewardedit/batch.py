@@ -1,0 +1,143 @@
+"""The values that flow through the house: `EditSample` (a row), `EditBatch` (rows as tensors) and `Scores`."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from PIL import Image
+from torch import Tensor
+
+Picture = Image.Image | Float[Tensor, "3 h w"]  # a tensor is RGB in [0, 1]
+
+
+@dataclass(frozen=True)
+class EditSample:
+    """One row of a data set: an edit, or an instruction that waits for one (`edited` is None)."""
+
+    id: str
+    source: Picture
+    instruction: str
+    edited: Picture | None = None
+    target: Picture | None = None
+    mask: Image.Image | Float[Tensor, "1 h w"] | None = None  # 1 where change is wanted
+    source_caption: str | None = None
+    target_caption: str | None = None
+
+
+@dataclass(frozen=True)
+class EditBatch:
+    """b edits. Pictures are RGB in [0, 1]; fields that a data set lacks are None.
+
+    Raises:
+        ValueError: where a field does not hold b entries, or pictures of different sizes.
+    """
+
+    source: Float[Tensor, "b 3 h w"]
+    instruction: list[str]
+    edited: Float[Tensor, "b 3 h w"]  # may carry a gradient
+    target: Float[Tensor, "b 3 h w"] | None = None  # ground-truth edit, where a data set has one
+    mask: Float[Tensor, "b 1 h w"] | None = None  # 1 where change is wanted
+    source_caption: list[str] | None = None
+    target_caption: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        b, _, h, w = self.source.shape
+        for name, channels in (("source", 3), ("edited", 3), ("target", 3), ("mask", 1)):
+            value = getattr(self, name)
+            if value is not None and value.shape != (b, channels, h, w):
+                raise ValueError(f"{name}: expected {(b, channels, h, w)} to fit source; got {tuple(value.shape)}")
+        for name in ("instruction", "source_caption", "target_caption"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, str) or len(value) != b):
+                got = "a single string" if isinstance(value, str) else f"{len(value)}"
+                raise ValueError(f"{name}: expected a list of {b} strings, one a row; got {got}")
+
+    def __len__(self) -> int:
+        return len(self.instruction)
+
+    def __getitem__(self, rows: slice) -> "EditBatch":
+        """The rows of a slice, as a batch."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return EditBatch(**{name: value if value is None else value[rows] for name, value in fields.items()})
+
+    def to(self, device: torch.device | str) -> "EditBatch":
+        """The same batch with its tensors on `device`."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return EditBatch(**{name: v.to(device) if isinstance(v, Tensor) else v for name, v in fields.items()})
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a scorer says of b edits; higher is better.
+
+    `score` is NaN exactly where `valid` is False; `reason` says why there, and is None elsewhere.
+    """
+
+    score: Float[Tensor, " b"]
+    parts: dict[str, Float[Tensor, " b"]]  # named components, on their own scales
+    valid: Bool[Tensor, " b"]
+    reason: list[str | None]
+
+    @classmethod
+    def make(
+        cls,
+        score: Float[Tensor, " b"],
+        parts: dict[str, Float[Tensor, " b"]] | None = None,
+        reason: list[str | None] | None = None,
+    ) -> "Scores":
+        """Scores whose invalid rows are those with a reason; their score becomes NaN without touching gradients."""
+        reason = reason or [None] * len(score)
+        valid = torch.tensor([r is None for r in reason], device=score.device)
+        return cls(torch.where(valid, score, torch.full_like(score, torch.nan)), parts or {}, valid, reason)
+
+    def mean(self) -> Float[Tensor, ""]:
+        """Mean over the valid rows; 0 without gradient to invalid rows, and 0 where no row is valid."""
+        kept = self.score[self.valid]
+        return kept.sum() / max(len(kept), 1)
+
+
+def collate(samples: list[EditSample], size: int | None = None, policy: str = "crop") -> EditBatch:
+    """Rows to an `EditBatch`; pictures are brought to `size` × `size` by `images.fit` where `size` is given.
+
+    A row without `edited` gets its target, which is how a data set's own pairs are scored. A field that only some rows
+    have is left out.
+
+    Raises:
+        ValueError: on no rows, rows with neither `edited` nor `target`, or sizes that differ while `size` is None.
+    """
+    from rewardedit.images import fit, to_tensor
+
+    if not samples:
+        raise ValueError("collate: expected at least one row; got none")
+
+    def stack(name: str, pictures: list[Any]) -> Tensor | None:
+        if any(picture is None for picture in pictures):
+            return None
+        tensors = [to_tensor(picture, channels=1 if name == "mask" else 3) for picture in pictures]
+        if size is not None:
+            tensors = [fit(tensor[None], size, policy)[0] for tensor in tensors]
+        if len({tensor.shape for tensor in tensors}) > 1:
+            shapes = sorted({tuple(tensor.shape[1:]) for tensor in tensors})
+            raise ValueError(f"{name}: rows differ in size, {shapes}; give a size to bring them to one")
+        return torch.stack(tensors)
+
+    def texts(values: list[str | None]) -> list[str] | None:
+        return None if any(value is None for value in values) else [str(value) for value in values]
+
+    edited = [sample.edited if sample.edited is not None else sample.target for sample in samples]
+    missing = [sample.id for sample, picture in zip(samples, edited, strict=True) if picture is None]
+    if missing:
+        raise ValueError(f"row {missing[0]}: expected an edited picture or a target; it has neither")
+    source, pictures = stack("source", [sample.source for sample in samples]), stack("edited", edited)
+    assert source is not None and pictures is not None
+    return EditBatch(
+        source=source,
+        instruction=[sample.instruction for sample in samples],
+        edited=pictures,
+        target=stack("target", [sample.target for sample in samples]),
+        mask=stack("mask", [sample.mask for sample in samples]),
+        source_caption=texts([sample.source_caption for sample in samples]),
+        target_caption=texts([sample.target_caption for sample in samples]),
+    )

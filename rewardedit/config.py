@@ -1,0 +1,159 @@
+"""Strict recipes: YAML and `key=value` words into frozen dataclasses, with the nearest name for a wrong one."""
+
+import dataclasses
+import difflib
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+T = TypeVar("T")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML where `1e-4` is a number, as everyone who writes a learning rate means it."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    __import__("re").compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$|^[-+]?\.inf$|^\.nan$"),
+    list("-+0123456789."),
+)
+
+
+def parse_value(text: str) -> Any:
+    """One YAML value: `1e-4` a float, `3` an int, `[a, b]` a list, `null` None."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{text!r}: not a value that YAML can read") from error
+
+
+def load_yaml(path: str | Path) -> dict[str, Any]:
+    """A recipe file as a dictionary.
+
+    Raises:
+        ValueError: where it is missing, no YAML, or no mapping.
+    """
+    try:
+        values = yaml.load(Path(path).read_text(), _Loader)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: not YAML ({str(error).splitlines()[-1].strip()})") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected keys and values; got {type(values).__name__}")
+    return values
+
+
+def override(values: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    """A copy of `values` with `a.b=value` words laid over it.
+
+    Raises:
+        ValueError: on a word without "=", or a dotted path through a value that is no mapping.
+    """
+    values = _copy(values)
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{word!r}: expected key=value, e.g. train.lr=1e-4")
+        *path, last = key.split(".")
+        at = values
+        for name in path:
+            at = at.setdefault(name, {})
+            if not isinstance(at, dict):
+                raise ValueError(f"{key}: {name} is a value, not a group of settings")
+        at[last] = parse_value(text)
+    return values
+
+
+def _copy(values: Any) -> Any:
+    return {k: _copy(v) for k, v in values.items()} if isinstance(values, dict) else values
+
+
+def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
+    """A dataclass from nested dictionaries; missing keys keep their defaults.
+
+    Raises:
+        ValueError: on an unknown key (naming the nearest), a value of the wrong type, or a missing required key.
+    """
+    hints = typing.get_type_hints(kind)
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    known = [name for name in fields]
+    out = {}
+    for key, value in values.items():
+        if key not in fields:
+            near = difflib.get_close_matches(str(key), known, 1)
+            hint = f"did you mean {where}{near[0]}?" if near else f"known: {', '.join(known)}"
+            raise ValueError(f"unknown setting {where}{key}; {hint}")
+        out[key] = _convert(hints[key], value, f"{where}{key}")
+    missing = [
+        name
+        for name, f in fields.items()
+        if name not in out and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ValueError(f"setting {where}{missing[0]} is required; give it in the recipe or as {where}{missing[0]}=…")
+    try:
+        return kind(**out)
+    except ValueError as error:
+        raise ValueError(f"{where}{error}" if where else str(error)) from error
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        errors = []
+        for arm in (a for a in args if a is not type(None)):
+            try:
+                return _convert(arm, value, where)
+            except ValueError as error:
+                errors.append(error)
+        raise errors[0]
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where}: expected a group of settings; got {value!r}")
+        return build(typing.cast(type, hint), value, f"{where}.")
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            value = [value]
+        return tuple(_convert(args[0], v, where) for v in value)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"{where}: expected keys and values; got {value!r}")
+        return {str(k): _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
+    if origin is typing.Literal:
+        if value not in args:
+            near = difflib.get_close_matches(str(value), [str(a) for a in args], 1)
+            hint_text = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{where}: expected one of {', '.join(map(str, args))}; got {value!r}{hint_text}")
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ValueError(f"{where}: expected {hint.__name__}; got {value!r}")
+    return value
+
+
+def to_dict(config: Any) -> Any:
+    """A dataclass as plain YAML values."""
+    if dataclasses.is_dataclass(config):
+        return {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    if isinstance(config, tuple | list):
+        return [to_dict(v) for v in config]
+    if isinstance(config, dict):
+        return {k: to_dict(v) for k, v in config.items()}
+    return config
+
+
+def dump(config: Any) -> str:
+    """A dataclass as YAML text."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
