@@ -1,0 +1,5 @@
+"""Data sets as rows of `EditSample`: one file per data set."""
+
+from rewardedit.data.rows import Data, Rows, batches, open_rows
+
+__all__ = ["Data", "Rows", "batches", "open_rows"]

@@ -1,0 +1,74 @@
+"""Data sets as sequences of `EditSample`: what a recipe's `data:` names."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rewardedit.batch import EditBatch, EditSample, collate
+from rewardedit.data.magicbrush import MagicBrush
+from rewardedit.data.shapes import MIXED, ShapesRows
+from rewardedit.data.table import Table
+
+Rows = Sequence[EditSample]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which rows, and how their pictures are brought to one size."""
+
+    name: Literal["shapes", "magicbrush", "table"] = "shapes"
+    path: str = ""  # magicbrush: hub id, parquet file or image folder; table: folder, CSV or JSONL
+    split: str = "train"
+    rows: int | None = None  # how many, from `first` on; None for all (shapes: 10,000)
+    first: int = 0
+    size: int = 64  # pixels a side
+    policy: Literal["crop", "stretch", "pad"] = "crop"
+    backdrops: tuple[str, ...] = ("plain",)  # shapes only
+    shares: dict[str, float] = dataclasses.field(default_factory=lambda: dict(MIXED))  # shapes only: candidates' qualities
+    seed: int = 0  # shapes only
+
+    def __post_init__(self) -> None:
+        if self.name != "shapes" and not self.path:
+            raise ValueError(f"path: {self.name} rows need one: a hub id, a folder or a file")
+
+
+def open_rows(data: Data) -> Rows:
+    """The rows that a recipe names; pictures are read when a row is.
+
+    Raises:
+        ValueError: where files, columns or the split are missing.
+    """
+    if data.name == "shapes":
+        return ShapesRows(
+            data.rows or 10_000, data.split, data.seed, data.backdrops, shares=dict(data.shares), first=data.first
+        )
+    rows: Rows = MagicBrush(data.path, data.split) if data.name == "magicbrush" else Table(data.path)
+    last = len(rows) if data.rows is None else min(len(rows), data.first + data.rows)
+    if data.first == 0 and last == len(rows):
+        return rows
+    return Part(rows, data.first, last)
+
+
+@dataclass(frozen=True)
+class Part(Sequence):
+    """Rows first … last − 1 of other rows."""
+
+    rows: Rows
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.rows[self.first + index]
+
+
+def batches(rows: Rows, data: Data, size: int) -> Iterator[tuple[list[str], EditBatch]]:
+    """All rows in order: their ids, and `EditBatch`es of at most `size`, pictures brought to `data.size`."""
+    for first in range(0, len(rows), size):
+        samples = [rows[i] for i in range(first, min(first + size, len(rows)))]
+        yield [sample.id for sample in samples], collate(samples, data.size, data.policy)

@@ -1,0 +1,34 @@
+"""The words and the palette of the shapes world: what a scene may hold and what an instruction may name."""
+
+SIZE = 64  # pixels a side
+KINDS = ("add", "remove", "replace", "recolour", "resize", "move", "background")
+SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross")
+SIZES = ("small", "medium", "large")
+RADII = (5.5, 7.25, 9.25)  # pixels, one for each of SIZES
+JITTER = (
+    3.0,
+    1.25,
+    1.0,
+)  # how far an object's centre may lie from its cell's, so that it stays inside when it grows one size
+PLACES = ("top left", "top", "top right", "left", "center", "right", "bottom left", "bottom", "bottom right")
+CELL = SIZE / 3  # a scene is a 3 × 3 grid of cells that hold one object each
+COLOURS = {
+    "red": (220, 40, 40),
+    "green": (40, 160, 60),
+    "blue": (40, 80, 220),
+    "yellow": (245, 220, 50),
+    "orange": (245, 130, 25),
+    "purple": (130, 30, 165),
+    "white": (250, 250, 250),
+    "black": (20, 20, 20),
+}
+BACKGROUNDS = {
+    "gray": (128, 128, 128),
+    "beige": (225, 205, 165),
+    "pink": (245, 165, 190),
+    "mint": (160, 220, 185),
+    "lavender": (180, 165, 230),
+    "brown": (115, 80, 55),
+}
+TEXTURES = ("striped", "checkered", "dotted")
+BACKDROPS = ("plain", "textured", "photo")

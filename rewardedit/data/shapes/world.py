@@ -1,0 +1,154 @@
+"""The samples of the shapes world: `Shapes(split).batch(start, n)`, deterministic from split, seed and index."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rewardedit.data.shapes import language
+from rewardedit.data.shapes.render import object_interiors, object_masks, render
+from rewardedit.data.shapes.scenes import Edits, Scenes, apply_edits, concatenate, sample_edits, sample_scenes
+from rewardedit.data.shapes.vocabulary import BACKDROPS, KINDS
+
+BLOCK = 280  # samples that share one random generator; a multiple of 7 kinds × 5 object counts
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class ShapesBatch:
+    """b samples with their truth. Pictures are RGB in [0, 1]."""
+
+    id: list[str]
+    source: Float[Tensor, "b 3 64 64"]
+    instruction: list[str]
+    target: Float[Tensor, "b 3 64 64"]
+    mask: Float[Tensor, "b 1 64 64"]  # 1 where the edit may change the picture
+    boxes: Int[Tensor, "b 2 4"]  # xyxy pixels of the edited object before and after; zeros where there is none
+    source_caption: list[str]
+    target_caption: list[str]
+    parsed: list[language.ParsedEdit]
+    before: Scenes
+    after: Scenes
+    edits: Edits
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def __getitem__(self, index: slice) -> "ShapesBatch":
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return ShapesBatch(**{name: value[index] for name, value in values.items()})
+
+    @property
+    def kind(self) -> list[str]:
+        return [parsed.kind for parsed in self.parsed]
+
+
+def join(batches: list[ShapesBatch]) -> ShapesBatch:
+    """The batches one after another."""
+
+    def both(values):
+        if isinstance(values[0], Tensor):
+            return torch.cat(values)
+        return concatenate(values) if isinstance(values[0], Scenes | Edits) else sum(values, [])
+
+    names = ShapesBatch.__dataclass_fields__
+    return ShapesBatch(**{name: both([getattr(batch, name) for batch in batches]) for name in names})
+
+
+def mask_boxes(mask: Float[Tensor, "b 1 h w"]) -> Int[Tensor, "b 4"]:
+    """xyxy of the non-zero pixels, right and bottom exclusive; zeros where there are none."""
+    columns, rows = mask.flatten(1, 2).amax(1) > 0, mask[:, 0].amax(2) > 0
+
+    def span(line: Tensor) -> tuple[Tensor, Tensor]:
+        line = line.int()
+        return line.argmax(1), torch.where(line.any(1), line.shape[1] - line.flip(1).argmax(1), 0)
+
+    (x0, x1), (y0, y1) = span(columns), span(rows)
+    return torch.stack([x0, y0, x1, y1], dim=1)
+
+
+def make_batch(rng: np.random.Generator, ids: list[str], before: Scenes, kind: np.ndarray) -> ShapesBatch:
+    """Draws an edit of the given kind for each scene, and renders source, target and mask."""
+    edits = sample_edits(rng, before, kind)
+    after = apply_edits(before, edits)
+    texts, parsed = zip(*(language.describe(rng, before, edits, row) for row in range(len(before))), strict=True)
+    is_background = kind == KINDS.index("background")
+    old = object_masks(before, np.where(is_background, -1, edits.cell))
+    new = object_masks(after, np.where(is_background, -1, edits.to_cell))
+    mask = torch.maximum(old, new)
+    mask[is_background] = 1 - object_interiors(before)[is_background]
+    return ShapesBatch(
+        id=ids,
+        source=render(before),
+        instruction=list(texts),
+        target=render(after),
+        mask=mask,
+        boxes=torch.stack([mask_boxes(old), mask_boxes(new)], dim=1),
+        source_caption=[language.caption(before, row) for row in range(len(before))],
+        target_caption=[language.caption(after, row) for row in range(len(after))],
+        parsed=list(parsed),
+        before=before,
+        after=after,
+        edits=edits,
+    )
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """An endless, deterministic data set: sample i of a split and seed is always the same.
+
+    Kinds of instruction and numbers of objects (1–5) take turns, so any 35 samples in a row hold each pair once.
+    """
+
+    split: str = "train"
+    seed: int = 0
+    backdrops: tuple[str, ...] = ("plain",)
+    kinds: tuple[str, ...] = KINDS
+
+    def __post_init__(self) -> None:
+        for name, values, allowed in (
+            ("split", (self.split,), SPLITS),
+            ("backdrops", self.backdrops, BACKDROPS),
+            ("kinds", self.kinds, KINDS),
+        ):
+            if not values or not set(values) <= set(allowed):
+                raise ValueError(f"{name}: expected some of {', '.join(allowed)}; got {values!r}")
+
+    def batch(self, start: int, n: int) -> ShapesBatch:
+        """Samples start … start + n - 1."""
+        if n < 1 or start < 0:
+            raise ValueError(f"expected start >= 0 and n >= 1; got start={start}, n={n}")
+        first, last = start // BLOCK, (start + n - 1) // BLOCK
+        blocks = join([self._block(k) for k in range(first, last + 1)])
+        return blocks[start - first * BLOCK : start - first * BLOCK + n]
+
+    def _rng(self, *key: int) -> np.random.Generator:
+        return np.random.default_rng([SPLITS.index(self.split), self.seed, *key])
+
+    def _block(self, k: int) -> ShapesBatch:
+        index, rng = np.arange(k * BLOCK, (k + 1) * BLOCK), self._rng(k)
+        kinds = np.array([KINDS.index(kind) for kind in self.kinds])
+        before = sample_scenes(rng, 1 + index // len(kinds) % 5, self.backdrops)
+        return make_batch(rng, [f"{self.split}-{self.seed}-{i}" for i in index], before, kinds[index % len(kinds)])
+
+    def sequence(self, index: int, turns: int) -> ShapesBatch:
+        """One multi-turn session: the source of each turn is the target of the turn before it."""
+        if turns < 1:
+            raise ValueError(f"expected turns >= 1; got {turns}")
+        rng = self._rng(index, turns, 1)
+        scene = sample_scenes(rng, np.array([rng.integers(1, 6)]), self.backdrops)
+        steps = []
+        for turn in range(turns):
+            objects = int(scene.present.sum())
+            kinds = [k for k in self.kinds if (objects > 1 or k in ("add", "background")) and (objects < 6 or k != "add")]
+            if not kinds:
+                raise ValueError(f"no kind of {self.kinds!r} fits a scene with {objects} objects")
+            kind = np.array([KINDS.index(kinds[rng.integers(len(kinds))])])
+            steps.append(make_batch(rng, [f"{self.split}-{self.seed}-sequence-{index}-{turn}"], scene, kind))
+            scene = steps[-1].after
+        return join(steps)
+
+
+__all__ = ["Shapes", "ShapesBatch", "join"]

@@ -1,0 +1,154 @@
+"""The oracle is held to its words. Ratings are 0–10; every promise is kept by every sample, not on average."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from rewardedit.data.shapes import BACKDROPS, Shapes, ShapesBatch, ShapesOracle, candidates
+from rewardedit.data.shapes.candidates import wrong_colour, wrong_place
+from rewardedit.data.shapes.render import BACKGROUND_RGB, OBJECT_RGB, render, render_backgrounds
+from rewardedit.data.shapes.vocabulary import KINDS
+
+
+def score(samples: ShapesBatch, edited: torch.Tensor) -> torch.Tensor:
+    return ShapesOracle().rate(samples, edited).score
+
+
+def rows(samples: ShapesBatch, *kinds: str) -> torch.Tensor:
+    return torch.tensor([kind in kinds for kind in samples.kind])
+
+
+DRAWN = ("add", "replace", "recolour", "resize", "move")
+
+
+@pytest.fixture(scope="module")
+def samples() -> ShapesBatch:
+    return Shapes("val").batch(0, 280)
+
+
+def blur(image: torch.Tensor, sigma: float) -> torch.Tensor:
+    k = int(4 * sigma)
+    line = torch.exp(-(torch.arange(-k, k + 1.0) ** 2) / (2 * sigma**2))
+    line = (line / line.sum()).expand(3, 1, -1)
+    image = F.conv2d(F.pad(image, (k, k, 0, 0), "replicate"), line[:, :, None], groups=3)
+    return F.conv2d(F.pad(image, (0, 0, k, k), "replicate"), line[..., None], groups=3)
+
+
+@pytest.mark.parametrize("backdrop", BACKDROPS)
+def test_the_target_is_right_and_the_source_is_not(backdrop):
+    samples = Shapes("val", backdrops=(backdrop,)).batch(0, 280)
+    assert score(samples, samples.target).min() >= 9
+    assert score(samples, samples.source).max() <= 1
+
+
+def test_an_add_without_a_place_is_right_anywhere_free():
+    samples = Shapes("val", kinds=("add",)).batch(0, 280)
+    free = torch.from_numpy(~samples.edits.says_place)
+    moved = score(samples, wrong_place(samples, np.random.default_rng(0)))
+    assert moved[free].min() >= 9
+    assert moved[~free].max() <= 3
+
+
+def test_an_add_between_two_cells_is_right_too():
+    samples = Shapes("val", kinds=("add",)).batch(0, 280)
+    alone = (samples.before.present.sum(1) == 1) & ~samples.edits.says_place & (samples.edits.cell != 4)
+    alone &= samples.before.shape[:, 4] == -1
+    after = samples.after
+    offset = after.offset.copy()
+    at = np.flatnonzero(alone), samples.edits.cell[alone]
+    towards = np.sign(32 - (np.stack([at[1] % 3, at[1] // 3], axis=1) * 21.33 + 10.67))
+    neighbour = at[1] + np.where(towards[:, 0] != 0, towards[:, 0], 3 * towards[:, 1]).astype(int)
+    clear = samples.before.shape[at[0], neighbour] == -1
+    shift = np.where(towards[:, :1] != 0, towards * [1, 0], towards * [0, 1]) * 8
+    offset[at] += shift
+    from dataclasses import replace
+
+    picture = render(replace(after, offset=offset.astype(np.float32)))
+    chosen = torch.from_numpy(at[0][clear])
+    assert len(chosen) > 5
+    assert score(samples, picture)[chosen].min() >= 9
+
+
+def test_a_cross_fade_is_no_edit(samples):
+    assert score(samples, samples.source.lerp(samples.target, 0.5)).max() <= 3
+
+
+@pytest.mark.parametrize("sigma", [2.0, 3.0])
+def test_a_blurred_object_is_no_object(samples, sigma):
+    near = F.max_pool2d(samples.mask, 9, 1, 4)
+    edited = torch.lerp(samples.target, blur(samples.target, sigma), near.expand_as(samples.target))
+    assert score(samples, edited)[rows(samples, *DRAWN)].max() <= 3
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("keep_first", [True, False])
+def test_half_an_edit_is_no_edit(samples, axis, keep_first):
+    # "Half" is half of the area that changes: of a triangle or a ring as well as of a square.
+    changed = (samples.target - samples.source).abs().sum(1).gt(0).float().sum(1 if axis == 0 else 2)
+    share = changed.cumsum(1) / changed.sum(1, keepdim=True)
+    middle = (share < 0.5).sum(1)[:, None, None]
+    line = torch.arange(64) if axis == 0 else torch.arange(64)[:, None]
+    drawn = ((line < middle) if keep_first else (line > middle)).float().expand(-1, 64, 64)[:, None].expand_as(samples.source)
+    # The upper part of a triangle is a triangle: where no size was asked for, it is a right edit.
+    whole = rows(samples, "add") & torch.tensor(["triangle" in text for text in samples.instruction])
+    cut = ~whole if axis == 1 and keep_first else torch.ones_like(whole)
+    assert score(samples, samples.source.lerp(samples.target, drawn))[cut].max() <= 3
+
+
+def test_a_flat_fill_is_no_edit(samples):
+    for colour in (*OBJECT_RGB, *BACKGROUND_RGB):
+        flat = colour[None, :, None, None].expand_as(samples.source)
+        # Where the only object was to be removed, the bare background is the right edit.
+        bare = (samples.target - flat).abs().flatten(1).amax(1) < 0.1
+        assert score(samples, flat)[~bare].max() <= 3
+
+
+def test_a_wrong_colour_and_a_wrong_place_are_no_edit(samples):
+    assert score(samples, wrong_colour(samples, np.random.default_rng(0))).max() <= 3
+    placed = rows(samples, "move") | (rows(samples, "add") & torch.from_numpy(samples.edits.says_place))
+    assert score(samples, wrong_place(samples, np.random.default_rng(0)))[placed].max() <= 3
+
+
+def test_a_right_edit_with_a_damaged_background_lies_between(samples):
+    # Noise on every pixel that is more than six pixels away from all objects, before and after.
+    pictures = ((samples.source, samples.before), (samples.target, samples.after))
+    objects = sum((p - render_backgrounds(scene)).abs().amax(1, keepdim=True).gt(0.01).float() for p, scene in pictures)
+    noise = 0.3 * torch.randn(samples.target.shape, generator=torch.Generator().manual_seed(0))
+    rated = score(samples, (samples.target + noise * (F.max_pool2d(objects, 13, 1, 6) == 0)).clamp(0, 1))
+    kept = ~rows(samples, "background")
+    assert rated[kept].min() > 2
+    assert rated[kept].max() < 8
+
+
+def test_worse_is_rated_lower(samples):
+    fades = [score(samples, samples.target.lerp(samples.source, share)) for share in (0, 0.1, 0.2, 0.3, 0.4, 0.5)]
+    blurs = [score(samples, blur(samples.target, sigma)) for sigma in (0.3, 0.7, 1.0, 1.5, 2.0)]
+    spots = []
+    for side in (0, 8, 16, 24, 32):
+        spoiled = samples.target.clone()
+        spoiled[:, :, 64 - side :, :side] = 0.5
+        spots.append(score(samples, spoiled))
+    for name, series in (("fade", fades), ("blur", blurs), ("spot", spots)):
+        for better, worse in zip(series, series[1:], strict=False):
+            assert worse.mean() <= better.mean() + 1e-4, name
+            assert (worse <= better + 0.6).float().mean() > 0.97, name
+
+
+def test_aspects_tell_what_is_wrong(samples):
+    oracle = ShapesOracle()
+    untouched = oracle.rate(samples, samples.source)
+    keeps = rows(samples, "add", "remove", "move")
+    assert untouched.alignment.max() <= 1
+    assert untouched.consistency[rows(samples, "add")].min() >= 9
+    over = oracle.rate(samples, candidates(samples, {"over_done": 1.0}, 0)[1])
+    assert over.alignment[keeps].mean() > 8
+    assert over.consistency[keeps].mean() < 6
+
+
+def test_it_is_no_scorer_and_wants_one_picture_a_sample(samples):
+    from rewardedit import Scorer
+
+    assert not isinstance(ShapesOracle(), Scorer)
+    with pytest.raises(ValueError, match="one picture a sample"):
+        ShapesOracle().rate(samples, samples.target[:3])

@@ -1,0 +1,96 @@
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from rewardedit.data import Data, batches, open_rows
+from rewardedit.data.magicbrush import MagicBrush
+from rewardedit.data.table import Table
+
+
+def save(path, size=(20, 10), colour="red"):
+    Image.new("RGB", size, colour).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save(tmp_path / "a.png")
+    save(tmp_path / "b.png", (12, 30), "blue")
+    return tmp_path
+
+
+def test_csv_and_jsonl_give_the_same_rows(folder):
+    (folder / "rows.csv").write_text("id,source,instruction,target\nx,a.png,make it blue,b.png\n")
+    record = {"id": "x", "source": "a.png", "instruction": "make it blue", "target": "b.png"}
+    (folder / "other.jsonl").write_text(json.dumps(record) + "\n")
+    one, two = Table(str(folder))[0], Table(str(folder / "other.jsonl"))[0]
+    assert one.id == two.id == "x"
+    assert one.instruction == "make it blue"
+    assert torch.equal(one.source, two.source)
+    assert one.source.shape == (3, 10, 20)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"source": "a.png", "target": "b.png"}', "row 1 has no instruction"),
+        ('{"source": "a.png", "instruction": "x"}', "row 1 has neither edited nor target"),
+        ('{"source": "c.png", "instruction": "x", "target": "b.png"}', "row 1: source 'c.png' is not there"),
+        ('{"source": "a.png", "instruction": "x", "tagret": "b.png"}', "unknown column 'tagret'"),
+        ("{", "line 1 is not JSON"),
+        ("", "holds no rows"),
+    ],
+)
+def test_bad_tables_are_refused_by_row(folder, line, message):
+    (folder / "rows.jsonl").write_text(line)
+    with pytest.raises(ValueError, match=message):
+        Table(str(folder))
+
+
+def test_mixed_sizes_come_out_as_one(folder):
+    records = [
+        {"source": "a.png", "instruction": "x", "target": "b.png"},
+        {"source": "b.png", "instruction": "y", "target": "a.png"},
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    data = Data("table", str(folder), size=16, policy="pad")
+    ((ids, batch),) = list(batches(open_rows(data), data, 8))
+    assert ids == ["0", "1"]
+    assert batch.source.shape == (2, 3, 16, 16)
+
+
+def test_magicbrush_reads_a_folder_and_parquet_alike(folder):
+    import datasets
+
+    Image.new("RGBA", (20, 10), (0, 0, 0, 0)).save(folder / "m.png")
+    record = {"img_id": "7", "turn_index": 2, "source_img": "a.png", "mask_img": "m.png", "target_img": "b.png"}
+    (folder / "metadata.jsonl").write_text(json.dumps({**record, "instruction": "make it blue"}) + "\n")
+    one = MagicBrush(str(folder))
+    assert one[0].id == "7-2"
+    table = datasets.Dataset.from_list(
+        [
+            {
+                **record,
+                **{k: str(folder / v) for k, v in record.items() if k.endswith("img")},
+                "instruction": "make it blue",
+            }
+        ]
+    )
+    for column in ("source_img", "mask_img", "target_img"):
+        table = table.cast_column(column, datasets.Image())
+    (folder / "data").mkdir()
+    table.to_parquet(folder / "data" / "train-00000.parquet")
+    two = MagicBrush(str(folder / "data" / "train-00000.parquet"))
+    assert two[0].instruction == one[0].instruction
+    assert two[0].source.size == one[0].source.size == (20, 10)
+    part = open_rows(Data("magicbrush", str(folder / "data"), rows=1, size=16))
+    assert len(part) == 1
+
+
+def test_what_is_no_magicbrush_is_refused(folder):
+    (folder / "metadata.jsonl").write_text('{"img_id": "7"}\n')
+    with pytest.raises(ValueError, match=r"lacks instruction, mask_img, source_img, target_img, turn_index"):
+        MagicBrush(str(folder))
+    with pytest.raises(ValueError, match="path: magicbrush rows need one"):
+        Data("magicbrush")

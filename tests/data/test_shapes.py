@@ -1,0 +1,152 @@
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from rewardedit.data.shapes import BACKDROPS, KINDS, QUALITIES, Shapes, ShapesRows, candidates
+from rewardedit.data.shapes.render import render
+from rewardedit.data.shapes.scenes import sample_edits, sample_scenes
+from rewardedit.data.shapes.sheet import draw_sheet
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return Shapes("val", backdrops=BACKDROPS).batch(0, 280)
+
+
+def test_a_sample_is_the_same_however_it_is_asked_for():
+    world = Shapes("train", seed=3)
+    whole, part = world.batch(270, 20), world.batch(275, 5)
+    assert part.id == whole.id[5:10]
+    assert part.instruction == whole.instruction[5:10]
+    assert torch.equal(part.source, whole.source[5:10])
+    assert torch.equal(part.target, whole.target[5:10])
+
+
+def test_splits_and_seeds_share_nothing():
+    worlds = [Shapes(split, seed) for split in ("train", "val", "test") for seed in (0, 1)]
+    pictures = [world.batch(0, 35).source for world in worlds]
+    flat = torch.cat(pictures).flatten(1)
+    assert len(torch.unique(flat, dim=0)) == len(flat)
+
+
+def test_kinds_and_counts_take_turns(samples):
+    assert [samples.kind.count(kind) for kind in KINDS] == [40] * 7
+    counts = samples.before.present.sum(1)
+    assert [int((counts == n).sum()) for n in range(1, 6)] == [56] * 5
+
+
+def test_the_mask_is_exact(samples):
+    changed = (samples.source != samples.target).any(1, keepdim=True)
+    assert not (changed & (samples.mask == 0)).any()
+    objects = torch.tensor([kind != "background" for kind in samples.kind])
+    share = (changed[objects].float().sum((1, 2, 3)) / samples.mask[objects].sum((1, 2, 3))).median()
+    assert share > 0.5  # and no larger than the object before and after
+
+
+def test_boxes_hold_the_object(samples):
+    for i in range(0, 280, 13):
+        inside = torch.zeros(64, 64)
+        for x0, y0, x1, y1 in samples.boxes[i].tolist():
+            inside[y0:y1, x0:x1] = 1
+        if samples.kind[i] != "background":
+            assert not ((samples.mask[i, 0] > 0) & (inside == 0)).any()
+        else:
+            assert samples.boxes[i].sum() == 0
+
+
+def test_words_and_truth_agree(samples):
+    for text, parsed, before, after in zip(
+        samples.instruction, samples.parsed, samples.source_caption, samples.target_caption, strict=True
+    ):
+        assert before != after
+        if parsed.kind in ("add", "replace", "recolour") and parsed.edited is not None:
+            words = parsed.edited.split()
+            assert all(word in after for word in words)
+        if parsed.kind == "move":
+            assert parsed.position in text
+            assert f"at {parsed.position}" in after
+        if parsed.kind == "resize":
+            assert parsed.size in ("bigger", "smaller")
+        if parsed.kind == "remove":
+            assert parsed.edited is None
+            assert after in before or len(after) < len(before)
+
+
+def test_wording_varies():
+    texts = Shapes().batch(0, 1400).instruction
+    assert len({text.split()[0] for text in texts}) >= 12
+    assert len(set(texts)) > 1000
+
+
+def test_a_sequence_goes_on_where_it_stopped():
+    for index in range(8):
+        turns = Shapes("train").sequence(index, 4)
+        assert torch.equal(turns.source[1:], turns.target[:-1])
+        assert turns.source_caption[1:] == turns.target_caption[:-1]
+    assert Shapes("train").sequence(3, 2).instruction == Shapes("train").sequence(3, 2).instruction
+
+
+def test_it_renders_two_thousand_samples_a_second():
+    world = Shapes()
+    world.batch(0, 280)
+    rates = []
+    for first in (2800, 5600, 8400):
+        began = time.perf_counter()
+        world.batch(first, 2800)
+        rates.append(2800 / (time.perf_counter() - began))
+    assert max(rates) >= 2000 * min(1, torch.get_num_threads() / 2), rates
+
+
+def test_objects_never_touch():
+    rng = np.random.default_rng(0)
+    scenes = sample_scenes(rng, np.full(50, 9), ("plain",))
+    picture = render(scenes)
+    assert picture.shape == (50, 3, 64, 64)
+    with pytest.raises(ValueError, match="no free cell"):
+        sample_edits(rng, scenes, np.zeros(50, dtype=int))
+
+
+def test_candidates_have_the_shares_asked_for(samples):
+    names, edited = candidates(samples, {"right": 0.5, "untouched": 0.5}, seed=1)
+    rows = torch.tensor([name == "right" for name in names])
+    assert 100 < int(rows.sum()) < 180
+    assert torch.equal(edited[rows], samples.target[rows])
+    assert torch.equal(edited[~rows], samples.source[~rows])
+    with pytest.raises(ValueError, match="sum to 1"):
+        candidates(samples, {"right": 0.5}, seed=1)
+    with pytest.raises(ValueError, match="shares of right, untouched"):
+        candidates(samples, {"perfect": 1.0}, seed=1)
+
+
+@pytest.mark.parametrize("quality", [q for q in QUALITIES if q != "right"])
+def test_every_defect_shows(samples, quality):
+    edited = candidates(samples, {quality: 1.0}, seed=0)[1]
+    assert ((edited - samples.target).abs().flatten(1).amax(1) > 0).float().mean() > 0.97
+    assert edited.min() >= 0
+    assert edited.max() <= 1
+
+
+def test_rows_are_samples_with_a_candidate_each():
+    rows = ShapesRows(300, shares={"untouched": 1.0}, first=275)
+    assert len(rows) == 300
+    assert rows[10].id == "train-0-285"
+    assert torch.equal(rows[10].edited, rows[10].source)
+    assert rows.quality(10) == "untouched"
+    with pytest.raises(IndexError):
+        rows[300]
+
+
+def test_bad_worlds_are_refused():
+    with pytest.raises(ValueError, match="split: expected some of train, val, test"):
+        Shapes("dev")
+    with pytest.raises(ValueError, match="backdrops: expected some of plain, textured, photo"):
+        Shapes(backdrops=())
+    with pytest.raises(ValueError, match="n >= 1"):
+        Shapes().batch(0, 0)
+
+
+def test_the_sheet_is_drawn(tmp_path):
+    draw_sheet(tmp_path / "sheet.png", Shapes("val"), 3)
+    assert (tmp_path / "sheet.png").stat().st_size > 5000
