@@ -1,0 +1,197 @@
+"""The contract of every scorer, the weighted sum, and `load_scorer`."""
+
+import dataclasses
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rewardedit.batch import EditBatch, Scores
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a scorer computed from source and instruction alone; rows follow the sources."""
+
+    values: dict[str, Tensor]  # each (b, …)
+    parts: dict[str, "Prepared"] = dataclasses.field(default_factory=dict)  # of a `WeightedSum`'s scorers
+
+    def repeat(self, n: int) -> "Prepared":
+        """For n candidates of each source, in the order s0 s0 … s1 s1 …"""
+        values = {name: value.repeat_interleave(n, dim=0) for name, value in self.values.items()}
+        return Prepared(values, {name: part.repeat(n) for name, part in self.parts.items()})
+
+
+class Scorer(nn.Module):
+    """Scores b edits. Subclasses set the three attributes below and write `score`; they may write `prepare`."""
+
+    range: tuple[float, float] = (-math.inf, math.inf)  # of the score
+    differentiable: bool = False  # has a gradient with respect to `edited`
+    needs: frozenset[str] = frozenset()  # EditBatch fields beyond source, instruction and edited
+
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
+        """Everything that depends on the source side alone, computed once for any number of candidates."""
+        return Prepared({})
+
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+        raise NotImplementedError
+
+    def forward(self, batch: EditBatch, prepared: Prepared | None = None) -> Scores:
+        """Scores of b edits; `prepared` is made here where it is not given.
+
+        Raises:
+            ValueError: before any compute, if the batch lacks a field in `needs`, or carries a gradient that this
+                scorer cannot pass on.
+        """
+        name = type(self).__name__
+        missing = sorted(field for field in self.needs if getattr(batch, field) is None)
+        if missing:
+            raise ValueError(f"{name} needs {', '.join(missing)}; give the EditBatch that field, or take another scorer")
+        if batch.edited.requires_grad and torch.is_grad_enabled():
+            self.require_gradient()
+        if prepared is None:
+            prepared = self.prepare(batch.source, batch.instruction)
+        return self.score(batch, prepared)
+
+    def require_gradient(self) -> None:
+        """Raises ValueError where this scorer has no gradient: for trainers and guidance to ask before they load anything."""
+        if not self.differentiable:
+            raise ValueError(
+                f"{type(self).__name__} has no gradient with respect to the edited picture; "
+                "detach it, or take a differentiable scorer such as clip_d or l1"
+            )
+
+
+class FunctionScorer(Scorer):
+    """A plain function `(EditBatch) -> (b,)` as a scorer; rows where it returns NaN are invalid."""
+
+    def __init__(
+        self,
+        function: Callable[[EditBatch], Tensor],
+        range: tuple[float, float] = (-math.inf, math.inf),
+        differentiable: bool = False,
+        needs: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__()
+        self.function, self.range, self.differentiable, self.needs = function, range, differentiable, frozenset(needs)
+
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+        score = self.function(batch)
+        if score.shape != (len(batch),):
+            raise ValueError(f"{self.function!r}: expected one score a row, ({len(batch)},); got {tuple(score.shape)}")
+        return Scores.make(score, reason=["the function returned NaN" if bad else None for bad in score.isnan().tolist()])
+
+
+class WeightedSum(Scorer):
+    """Σ wᵢ sᵢ over named scorers; a row is invalid where any of them is. `parts` holds each sᵢ.
+
+    Raises:
+        ValueError: on no scorers, or a weight that is zero or not finite.
+    """
+
+    def __init__(self, scorers: dict[str, Scorer], weights: dict[str, float]) -> None:
+        super().__init__()
+        if not scorers or set(scorers) != set(weights):
+            raise ValueError(f"expected a weight for each scorer; got scorers {sorted(scorers)}, weights {sorted(weights)}")
+        for name, weight in weights.items():
+            if not math.isfinite(weight) or weight == 0:
+                raise ValueError(f"{name}: expected a finite weight other than 0; got {weight}")
+        self.scorers, self.weights = nn.ModuleDict(scorers), dict(weights)
+        ends = [sorted(weight * end for end in scorers[name].range) for name, weight in weights.items()]
+        self.range = (sum(low for low, _ in ends), sum(high for _, high in ends))
+        self.differentiable = all(scorer.differentiable for scorer in scorers.values())
+        self.needs = frozenset().union(*(scorer.needs for scorer in scorers.values()))
+
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
+        return Prepared({}, {name: scorer.prepare(source, instruction) for name, scorer in self._named()})
+
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+        scores = {name: scorer(batch, prepared.parts[name]) for name, scorer in self._named()}
+        total = sum(weight * scores[name].score for name, weight in self.weights.items())
+        reasons = [
+            "; ".join(f"{name}: {s.reason[i]}" for name, s in scores.items() if s.reason[i]) or None for i in range(len(batch))
+        ]
+        assert isinstance(total, Tensor)
+        return Scores.make(total, {name: s.score for name, s in scores.items()}, reasons)
+
+    def _named(self) -> list[tuple[str, Scorer]]:
+        return [(name, scorer) for name, scorer in self.scorers.items() if isinstance(scorer, Scorer)]
+
+
+BUILT_IN = {
+    "clip_d": "rewardedit.scorers.clip:ClipD",
+    "l1": "rewardedit.scorers.preservation:L1",
+}
+
+
+def load_scorer(spec: str | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:
+    """A scorer by name ("clip_d"), as a weighted sum ("clip_d:0.7,l1:0.3"), from a class ("package.module:Class"), or
+    around a plain function `(EditBatch) -> (b,)`.
+
+    Options go to the scorer's `from_pretrained` (or its constructor, where it has none); for a sum, to those of its
+    scorers that take them.
+
+    Raises:
+        ValueError: on an unknown name, a malformed sum, a class that is not a `Scorer`, or an option that none takes.
+    """
+    if not isinstance(spec, str):
+        return FunctionScorer(spec, **options)
+    terms = [term.strip() for term in spec.split(",")]
+    if len(terms) == 1 and _weight(terms[0]) is None:
+        return _load_one(terms[0], options)
+    names = [term.rsplit(":", 1)[0] for term in terms]
+    weights = [_weight(term) for term in terms]
+    if None in weights or len(set(names)) < len(names):
+        raise ValueError(f"scorer {spec!r}: expected a sum such as clip_d:0.7,l1:0.3, each scorer once with its weight")
+    taken = {name: {k: v for k, v in options.items() if k in _accepts(_find(name))} for name in names}
+    unknown = set(options) - {key for own in taken.values() for key in own}
+    if unknown:
+        raise ValueError(f"scorer {spec!r}: none of its scorers takes {', '.join(sorted(unknown))}")
+    scorers = {name: _load_one(name, taken[name]) for name in names}
+    return WeightedSum(scorers, {name: weight for name, weight in zip(names, weights, strict=True) if weight is not None})
+
+
+def _weight(term: str) -> float | None:
+    try:
+        return float(term.rsplit(":", 1)[1])
+    except (IndexError, ValueError):
+        return None
+
+
+def _find(name: str) -> type[Scorer]:
+    path = BUILT_IN.get(name, name)
+    if "oracle" in path.lower():
+        raise ValueError(f"{name}: the oracle knows the truth; it evaluates and is not a scorer")
+    if ":" not in path:
+        raise ValueError(f"no scorer named {name!r}; expected one of {', '.join(BUILT_IN)}, or package.module:Class")
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"scorer {name!r} cannot be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Scorer)):
+        raise ValueError(f"{path}: expected a subclass of rewardedit.Scorer; got {found!r}")
+    return found
+
+
+def _builder(scorer: type[Scorer]) -> Callable[..., Scorer]:
+    return getattr(scorer, "from_pretrained", scorer)
+
+
+def _accepts(scorer: type[Scorer]) -> set[str]:
+    import inspect
+
+    return set(inspect.signature(_builder(scorer)).parameters)
+
+
+def _load_one(name: str, options: dict[str, Any]) -> Scorer:
+    scorer = _find(name)
+    unknown = set(options) - _accepts(scorer)
+    if unknown:
+        raise ValueError(f"scorer {name!r} does not take {', '.join(sorted(unknown))}; it takes {sorted(_accepts(scorer))}")
+    return _builder(scorer)(**options).eval().requires_grad_(False)

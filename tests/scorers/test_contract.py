@@ -1,0 +1,214 @@
+"""One contract over every scorer."""
+
+import math
+
+import pytest
+import torch
+
+from rewardedit import EditBatch, WeightedSum, load_scorer
+from rewardedit.data.shapes import Shapes, ShapesBatch, candidates
+from rewardedit.scorers import Scorer
+from rewardedit.scorers.base import BUILT_IN
+
+SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3"]
+PRESERVATION = {"l1"}  # they measure what is kept, so a better edit need not score higher
+UNTOUCHED = {"clip_d": 0.0, "l1": 1.0, "clip_d:0.7,l1:0.3": 0.3}  # what the source itself scores
+
+
+def make_batch(samples: ShapesBatch, edited: torch.Tensor) -> EditBatch:
+    return EditBatch(
+        samples.source,
+        samples.instruction,
+        edited,
+        samples.target,
+        samples.mask,
+        samples.source_caption,
+        samples.target_caption,
+    )
+
+
+@pytest.fixture(scope="module")
+def samples() -> ShapesBatch:
+    return Shapes("val").batch(0, 28)
+
+
+@pytest.fixture(scope="module", params=SPECS)
+def spec(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def scorer(spec) -> Scorer:
+    return load_scorer(spec)
+
+
+def test_scores_are_one_a_row_finite_where_valid_and_within_range(scorer, samples):
+    scores = scorer(make_batch(samples, candidates(samples, {"over_done": 0.5, "half_done": 0.5}, 0)[1]))
+    assert scores.score.shape == scores.valid.shape == (28,)
+    assert len(scores.reason) == 28
+    assert torch.equal(scores.score.isfinite(), scores.valid)
+    assert [r is None for r in scores.reason] == scores.valid.tolist()
+    low, high = scorer.range
+    assert ((scores.score[scores.valid] >= low) & (scores.score[scores.valid] <= high)).all()
+
+
+def test_a_batch_equals_one_by_one(scorer, samples):
+    batch = make_batch(samples, samples.target)
+    alone = torch.cat([scorer(batch[i : i + 1]).score for i in range(6)])
+    torch.testing.assert_close(alone, scorer(batch[:6]).score, rtol=1e-4, atol=1e-5)
+
+
+def test_prepare_gives_the_same_and_is_repeated_for_candidates(scorer, samples):
+    batch = make_batch(samples, samples.target)[:4]
+    prepared = scorer.prepare(batch.source, batch.instruction)
+    torch.testing.assert_close(scorer(batch, prepared).score, scorer(batch).score, rtol=0, atol=0)
+    twice = [0, 0, 1, 1]
+    pair = EditBatch(
+        batch.source[twice],
+        [batch.instruction[i] for i in twice],
+        batch.edited[[0, 1, 2, 3]],
+        source_caption=[samples.source_caption[i] for i in twice],
+        target_caption=[samples.target_caption[i] for i in twice],
+    )
+    once = scorer.prepare(batch.source[:2], batch.instruction[:2]).repeat(2)
+    torch.testing.assert_close(scorer(pair, once).score, scorer(pair).score, rtol=1e-4, atol=1e-5)
+
+
+def test_the_gradient_reaches_every_edit_and_no_weight(scorer, samples):
+    if not scorer.differentiable:
+        pytest.skip("has no gradient")
+    edited = samples.source.lerp(samples.target, 0.7).requires_grad_(True)
+    scorer(make_batch(samples, edited)).mean().backward()
+    assert edited.grad is not None
+    assert (edited.grad.flatten(1).abs().sum(1) > 0).all()
+    assert edited.grad.isfinite().all()
+    assert all(p.grad is None for p in scorer.parameters())
+
+
+def test_a_small_step_uphill_raises_the_score(scorer, samples):
+    if not scorer.differentiable:
+        pytest.skip("has no gradient")
+    edited = samples.source.lerp(samples.target, 0.7).requires_grad_(True)
+    before = scorer(make_batch(samples, edited))
+    (gradient,) = torch.autograd.grad(before.mean(), edited)
+    length = gradient.flatten(1).norm(dim=1).clamp_min(1e-9)[:, None, None, None]
+    after = scorer(make_batch(samples, edited.detach() + 0.02 * gradient / length))
+    assert (after.score > before.score).float().mean() > 0.9
+
+
+def test_a_better_edit_beats_a_worse_one(spec, scorer, samples):
+    if spec in PRESERVATION:
+        pytest.skip("measures what is kept")
+    good = scorer(make_batch(samples, samples.target)).score
+    for quality in ("untouched", "wrong_object", "wrong_colour"):
+        bad = scorer(make_batch(samples, candidates(samples, {quality: 1.0}, 0)[1])).score
+        assert (good > bad).float().mean() > 0.8, quality
+
+
+def test_bf16_is_near_fp32(scorer, samples):
+    batch = make_batch(samples, samples.target)
+    exact = scorer(batch).score
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = scorer(batch).score
+    assert (rough - exact).abs().nanmedian() < 0.05
+
+
+def test_the_untouched_source_scores_as_documented(spec, scorer, samples):
+    scores = scorer(make_batch(samples, samples.source)).score
+    assert scores.tolist() == pytest.approx([UNTOUCHED[spec]] * 28, abs=1e-6)
+
+
+def test_a_black_picture_is_scored_and_is_no_good(spec, scorer, samples):
+    black = scorer(make_batch(samples, torch.zeros_like(samples.source)))
+    good = scorer(make_batch(samples, samples.target))
+    assert black.score[black.valid].isfinite().all()
+    assert black.mean() < good.mean()
+
+
+def test_shuffled_texts_and_swapped_pictures_score_lower(spec, scorer, samples):
+    if spec in PRESERVATION:
+        pytest.skip("reads no text, and is symmetric")
+    good = scorer(make_batch(samples, samples.target)).mean()
+    moved = [*range(1, 28), 0]
+    shuffled = EditBatch(
+        samples.source,
+        [samples.instruction[i] for i in moved],
+        samples.target,
+        source_caption=[samples.source_caption[i] for i in moved],
+        target_caption=[samples.target_caption[i] for i in moved],
+    )
+    swapped = EditBatch(
+        samples.target,
+        samples.instruction,
+        samples.source,
+        source_caption=samples.source_caption,
+        target_caption=samples.target_caption,
+    )
+    assert scorer(shuffled).mean() < good
+    assert scorer(swapped).mean() < good
+
+
+def test_missing_fields_and_missing_gradients_are_refused_before_any_compute(samples):
+    class Needy(Scorer):
+        needs = frozenset({"mask"})
+
+        def prepare(self, source, instruction):
+            raise AssertionError("must not be reached")
+
+    batch = EditBatch(samples.source, samples.instruction, samples.target)
+    with pytest.raises(ValueError, match="Needy needs mask; give the EditBatch that field"):
+        Needy()(batch)
+    flat = load_scorer(lambda batch: batch.edited.mean((1, 2, 3)))
+    with pytest.raises(ValueError, match="has no gradient with respect to the edited picture"):
+        flat(EditBatch(samples.source, samples.instruction, samples.target.clone().requires_grad_(True)))
+
+
+def test_a_function_is_a_scorer_and_its_nan_is_invalid(samples):
+    def mean(batch: EditBatch) -> torch.Tensor:
+        out = batch.edited.mean((1, 2, 3))
+        return torch.where(torch.arange(len(out)) == 1, torch.nan, out)
+
+    scores = load_scorer(mean)(EditBatch(samples.source, samples.instruction, samples.target))
+    assert scores.valid.tolist() == [True, False] + [True] * 26
+    with pytest.raises(ValueError, match=r"expected one score a row, \(28,\)"):
+        load_scorer(lambda batch: batch.edited)(EditBatch(samples.source, samples.instruction, samples.target))
+
+
+def test_a_weighted_sum_adds_up_and_is_invalid_where_a_part_is(samples):
+    same = [samples.source_caption[0], *samples.target_caption[1:]]
+    batch = EditBatch(
+        samples.source, samples.instruction, samples.target, source_caption=samples.source_caption, target_caption=same
+    )
+    scores = load_scorer("clip_d:0.7,l1:0.3")(batch)
+    assert scores.valid.tolist() == [False] + [True] * 27
+    assert scores.reason[0] == "clip_d: source and target texts are the same: no direction"
+    parts = scores.parts
+    torch.testing.assert_close(scores.score[1:], 0.7 * parts["clip_d"][1:] + 0.3 * parts["l1"][1:])
+    assert load_scorer("clip_d:0.7,l1:0.3").range == pytest.approx((-0.7, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("clip_x", "no scorer named 'clip_x'; expected one of clip_d, l1"),
+        ("clip_d:0.7,l1", "expected a sum such as clip_d:0.7,l1:0.3"),
+        ("clip_d:0.7,clip_d:0.3", "each scorer once"),
+        ("l1:0", "expected a finite weight other than 0"),
+        ("os:path", "expected a subclass of rewardedit.Scorer"),
+        ("nowhere.to.be:Found", "cannot be imported"),
+        ("rewardedit.data.shapes:ShapesOracle", "the oracle knows the truth"),
+        ("shapes_oracle", "the oracle knows the truth"),
+    ],
+)
+def test_bad_names_are_refused(spec, message):
+    with pytest.raises(ValueError, match=message):
+        load_scorer(spec)
+
+
+def test_options_go_where_they_are_taken():
+    with pytest.raises(ValueError, match="scorer 'l1' does not take checkpoint"):
+        load_scorer("l1", checkpoint="x")
+    with pytest.raises(ValueError, match="no CLIP model can be loaded"):
+        load_scorer("clip_d:0.7,l1:0.3", checkpoint="/nowhere")
+    assert isinstance(load_scorer("clip_d:0.7,l1:0.3", checkpoint="shapes-clip"), WeightedSum)
+    assert math.isinf(load_scorer(lambda batch: batch.edited.mean((1, 2, 3))).range[0])
