@@ -1,0 +1,1 @@
+"""One YAML file per result; `rewardedit recipes` lists them."""

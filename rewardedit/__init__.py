@@ -1,0 +1,25 @@
+"""Reward models for instruction-guided image editing: score an edit, choose the best, guide the editor, train it."""
+
+from rewardedit.batch import EditBatch, EditSample, Scores, collate
+from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
+from rewardedit.images import Preprocess, load_image
+from rewardedit.relabel import RewardPrompt, RewardScale
+from rewardedit.scorers import Scorer, WeightedSum, load_scorer
+
+__version__ = "0.1.0"
+__all__ = [
+    "EditBatch",
+    "EditSample",
+    "EditSettings",
+    "Editor",
+    "Preprocess",
+    "RewardPrompt",
+    "RewardScale",
+    "Scorer",
+    "Scores",
+    "WeightedSum",
+    "collate",
+    "load_editor",
+    "load_image",
+    "load_scorer",
+]

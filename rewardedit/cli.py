@@ -1,0 +1,238 @@
+"""The `rewardedit` command: train, relabel, edit, recipes, data."""
+
+import argparse
+import dataclasses
+import difflib
+import importlib
+import json
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rewardedit import config as configs
+
+TRAINERS = ("autoencoder", "contrastive", "editor", "reward_conditioned")
+
+
+class UserError(ValueError):
+    """Something the user can put right; the message says how."""
+
+
+def recipe_folder() -> Path:
+    """Where the packaged recipes are."""
+    from rewardedit import recipes
+
+    return Path(next(iter(recipes.__path__)))
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
+
+
+def load_recipe(name: str, words: Sequence[str]) -> tuple[Any, Any]:
+    """A recipe's trainer module and its resolved config.
+
+    Raises:
+        ValueError: on an unknown recipe, trainer or setting.
+    """
+    path = Path(name)
+    if path.suffix != ".yaml":
+        path = recipe_folder() / f"{name}.yaml"
+        if not path.is_file():
+            near = difflib.get_close_matches(name, recipe_names(), 1)
+            raise UserError(f"no recipe {name!r}; " + (f"did you mean {near[0]}?" if near else "see rewardedit recipes"))
+    values = configs.override({"name": path.stem, **configs.load_yaml(path)}, list(words))
+    trainer = values.pop("trainer", None)
+    if trainer not in TRAINERS:
+        raise UserError(f"{path.name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}")
+    module = importlib.import_module(f"rewardedit.trainers.{trainer}")
+    return module, configs.build(module.Config, values)
+
+
+def train(args: argparse.Namespace) -> None:
+    module, config = load_recipe(args.recipe, args.settings)
+    folder = Path(args.out or Path("runs") / config.name)
+    if args.dry_run:
+        print(configs.dump(config))
+        print("\n".join(module.plan(config)))
+        return
+    if folder.exists() and any(folder.iterdir()) and not args.resume:
+        if not args.overwrite:
+            raise UserError(f"{folder} holds an earlier run; go on with --resume, start again with --overwrite, or name=…")
+        import shutil
+
+        shutil.rmtree(folder)
+    module.main(config, folder, resume=args.resume)
+
+
+def relabel(args: argparse.Namespace) -> None:
+    from rewardedit.trainers import reward_conditioned
+
+    values = configs.override({}, args.settings)
+    config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
+    rows, folder = reward_conditioned.rows_of(config, Path(args.out)), Path(args.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    scored, scale = reward_conditioned.relabel(config, rows, folder)
+    valid = sum(row["valid"] for row in scored)
+    prompt = config.relabel.reward_prompt(scale)
+    counts = [sum(row["label"] == i for row in scored) for i in range(len(prompt.words))]
+    labels = ", ".join(f"{word} {count}" for word, count in zip(prompt.words, counts, strict=True))
+    print(f"{len(scored)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
+
+
+def edit(args: argparse.Namespace) -> None:
+    import torch
+
+    from rewardedit.diffusion.editors import EditSettings, load_editor
+    from rewardedit.images import load_image, resize, to_pil
+
+    if not args.instruction:
+        raise UserError('say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR')
+    if not 0 <= args.score <= 10:
+        raise UserError(f"--score: expected a number from 0 to 10; got {args.score:g}")
+    source = load_image(args.input)[None]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    editor = load_editor(args.model, attention=args.attention, device=device)
+    print(editor.attention)
+    given = {"steps": args.steps, "text_guidance": args.text_guidance, "image_guidance": args.image_guidance}
+    settings = dataclasses.replace(editor.settings, **{k: v for k, v in given.items() if v is not None})
+    assert isinstance(settings, EditSettings)
+    factor = editor.pipe.vae_scale_factor
+    h, w = (max(factor, int(round(side * _scale(source, args.size) / factor)) * factor) for side in source.shape[-2:])
+    source = resize(source, (h, w))
+    folder = Path(args.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    stem, turns, picture = Path(args.input).stem, [], source
+    for turn, instruction in enumerate(args.instruction, 1):
+        picture = editor(picture, [instruction], [args.seed], score=args.score, settings=settings)
+        path = folder / (f"{stem}-{turn}.png" if len(args.instruction) > 1 else f"{stem}.png")
+        to_pil(picture[0]).save(path)
+        asked = editor.prompt.relabel(instruction, args.score) if editor.prompt else instruction
+        turns.append({"instruction": instruction, "prompt": asked, "picture": path.name})
+        print(path)
+    record = {
+        "input": args.input,
+        "model": args.model,
+        "seed": args.seed,
+        **dataclasses.asdict(settings),
+        "turns": turns,
+    }
+    (folder / f"{stem}.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _scale(source: Any, size: int | None) -> float:
+    return 1.0 if size is None else size / min(source.shape[-2:])
+
+
+def recipes(args: argparse.Namespace) -> None:
+    for name in recipe_names():
+        first = (recipe_folder() / f"{name}.yaml").read_text().splitlines()[0].lstrip("# ")
+        print(f"{name:<36}{first}")
+
+
+def data(args: argparse.Namespace) -> None:
+    from rewardedit.data.shapes import BACKDROPS, Shapes
+    from rewardedit.data.shapes.sheet import draw_sheet
+
+    world = Shapes(args.split, args.seed, tuple(args.backdrops or BACKDROPS))
+    if args.n < 1:
+        raise UserError(f"-n: expected at least 1; got {args.n}")
+    draw_sheet(Path(args.sheet), world, args.n)
+    print(args.sheet)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="rewardedit", description="Reward models for instruction-guided image editing.")
+    top.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    p = commands.add_parser("train", help="run a recipe: rewardedit train quickstart train.lr=1e-4")
+    p.add_argument("recipe", help="a name from `rewardedit recipes`, or a path to a .yaml file")
+    p.add_argument("settings", nargs="*", metavar="key=value", help="settings laid over the recipe; dots reach inside groups")
+    p.add_argument("--out", help="the run's folder (default: runs/NAME)")
+    p.add_argument("--dry-run", action="store_true", help="check everything and print the plan, without computing")
+    p.add_argument("--resume", action="store_true", help="go on where an interrupted run stopped")
+    p.add_argument("--overwrite", action="store_true", help="remove an earlier run in the same folder first")
+    p.set_defaults(run=train)
+
+    p = commands.add_parser("relabel", help="score a data set into Parquet shards with labels and texts")
+    p.add_argument(
+        "settings", nargs="*", metavar="key=value", help="e.g. data.name=table data.path=edits relabel.scorer=clip_d"
+    )
+    p.add_argument("--out", required=True, help="folder for the shards")
+    p.set_defaults(run=relabel)
+
+    p = commands.add_parser("edit", help="edit a picture")
+    p.add_argument("input", metavar="INPUT", help="a picture file")
+    p.add_argument(
+        "instruction", nargs="*", metavar="INSTRUCTION", help="what to change; several are applied one after another"
+    )
+    p.add_argument("--out", required=True, help="folder for the edited pictures")
+    p.add_argument("--model", default="shapes-editor", help="hub name, pipeline folder or run folder (default: %(default)s)")
+    p.add_argument(
+        "--score",
+        type=float,
+        default=10.0,
+        help="what a reward-conditioned editor is asked for, 0–10 (default: its best)",
+    )
+    p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--steps", type=int)
+    p.add_argument("--text-guidance", type=float)
+    p.add_argument("--image-guidance", type=float)
+    p.add_argument("--attention", choices=("auto", "xformers", "sdpa"), default="auto")
+    p.set_defaults(run=edit)
+
+    p = commands.add_parser("recipes", help="list the recipes")
+    p.set_defaults(run=recipes)
+
+    p = commands.add_parser("data", help="look at a data set")
+    p.add_argument("name", choices=("shapes",))
+    p.add_argument("--sheet", required=True, help="where to draw the contact sheet (.png)")
+    p.add_argument("--split", choices=("train", "val", "test"), default="val")
+    p.add_argument("--backdrops", nargs="*", choices=("plain", "textured", "photo"))
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("-n", type=int, default=14, help="how many samples (default: %(default)s)")
+    p.set_defaults(run=data)
+    return top
+
+
+def quiet() -> None:
+    """Keeps the libraries' chatter off the terminal: a missing torchvision is expected, weights load without a bar."""
+    import transformers
+    from diffusers.utils import logging as diffusers_logging
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    diffusers_logging.set_verbosity_error()
+    diffusers_logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command. Exit codes: 0 done, 1 stopped by what was computed, 2 the user's to put right, 130 interrupted."""
+    args = parser().parse_args(argv)
+    quiet()
+    try:
+        args.run(args)
+    except KeyboardInterrupt:
+        print("interrupted; go on with --resume", file=sys.stderr)
+        return 130
+    except (ValueError, OSError) as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"rewardedit: {str(error).splitlines()[0] if str(error) else error!r}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"rewardedit: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

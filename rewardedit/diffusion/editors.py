@@ -1,0 +1,190 @@
+"""Loading, asking and saving editors: stock diffusers InstructPix2Pix pipelines, with what a reward-conditioned one adds."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import StableDiffusionInstructPix2PixPipeline, StableDiffusionXLInstructPix2PixPipeline
+from jaxtyping import Float
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rewardedit.assets import resolve
+from rewardedit.attention import AttentionChoice, Backend, set_attention
+from rewardedit.relabel import RewardEmbedding, RewardPrompt
+
+SETTINGS, EMBEDDING, LORA = "editing.json", "reward_embedding.safetensors", "pytorch_lora_weights.safetensors"
+Pipeline = StableDiffusionInstructPix2PixPipeline | StableDiffusionXLInstructPix2PixPipeline
+
+
+@dataclass(frozen=True)
+class EditSettings:
+    """How an editor is asked; the defaults are those of diffusers and InstructPix2Pix."""
+
+    steps: int = 100
+    text_guidance: float = 7.5  # s_T
+    image_guidance: float = 1.5  # s_I
+
+
+@dataclass
+class Editor:
+    """A pipeline, and the reward prompt it was fine-tuned with (None for one that was not)."""
+
+    pipe: Any
+    settings: EditSettings
+    prompt: RewardPrompt | None = None
+    embedding: RewardEmbedding | None = None
+    attention: AttentionChoice | None = None
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        source: Float[Tensor, "b 3 h w"],
+        instruction: Sequence[str],
+        seeds: Sequence[int],
+        *,
+        score: float = 10.0,
+        settings: EditSettings | None = None,
+    ) -> Float[Tensor, "b 3 h w"]:
+        """Edited pictures, RGB in [0, 1]; a reward-conditioned editor is asked for `score` (0–10), by default its best.
+
+        Each row has its own seed, so a row comes out the same in any batch (up to rounding).
+
+        Raises:
+            ValueError: where sources, instructions and seeds differ in number, or a side is not a multiple of the VAE's.
+        """
+        b, factor = len(source), self.pipe.vae_scale_factor
+        if not b == len(instruction) == len(seeds):
+            raise ValueError(f"expected one instruction and one seed a picture; got {b}, {len(instruction)}, {len(seeds)}")
+        if source.shape[-1] % factor or source.shape[-2] % factor:
+            raise ValueError(f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}")
+        settings = settings or self.settings
+        out = self.pipe(
+            image=list((source * 2 - 1).to(self.pipe.device)),
+            num_inference_steps=settings.steps,
+            guidance_scale=settings.text_guidance,
+            image_guidance_scale=settings.image_guidance,
+            generator=[torch.Generator().manual_seed(int(seed)) for seed in seeds],
+            output_type="pt",
+            **self._texts(list(instruction), score),
+        )
+        return out.images.float().cpu().clamp(0, 1)
+
+    def _texts(self, instruction: list[str], score: float) -> dict[str, Any]:
+        if self.prompt is None:
+            return {"prompt": instruction}
+        texts = [self.prompt.relabel(text, score) for text in instruction]
+        if self.embedding is None:
+            return {"prompt": texts}
+        label = torch.full((len(texts),), self.prompt.label(score), device=self.pipe.device)
+        return {
+            "prompt_embeds": self.embedding(encode_prompts(self.pipe, texts), label),
+            "negative_prompt_embeds": self.embedding(
+                encode_prompts(self.pipe, [""] * len(texts)),
+                torch.full_like(label, self.embedding.vectors.num_embeddings - 1),
+            ),
+        }
+
+
+@torch.no_grad()
+def encode_prompts(pipe: Any, texts: list[str]) -> Float[Tensor, "b n d"]:
+    """The text encoder's last hidden states, as the stock pipeline feeds them to the UNet.
+
+    Raises:
+        ValueError: for a pipeline with two text encoders (SDXL), which this does not cover.
+    """
+    if getattr(pipe, "text_encoder_2", None) is not None:
+        raise ValueError("expected an editor with one text encoder; SDXL editors cannot be fine-tuned here")
+    tokens = pipe.tokenizer(
+        texts, padding="max_length", max_length=pipe.tokenizer.model_max_length, truncation=True, return_tensors="pt"
+    )
+    mask = tokens.attention_mask if getattr(pipe.text_encoder.config, "use_attention_mask", False) else None
+    return pipe.text_encoder(tokens.input_ids.to(pipe.device), attention_mask=mask)[0]
+
+
+@torch.no_grad()
+def encode_images(pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
+    """Latent modes, unscaled: what InstructPix2Pix conditions on. Times `vae.config.scaling_factor` they are the target's."""
+    image = (image * 2 - 1).to(pipe.device, pipe.vae.dtype)
+    return pipe.vae.encode(image).latent_dist.mode()
+
+
+def load_editor(
+    name: str,
+    *,
+    attention: Backend = "auto",
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Editor:
+    """An editor by hub name, "shapes-editor", a pipeline folder, or a run's folder (its pipeline/ or lora/).
+
+    Raises:
+        ValueError: where there is no InstructPix2Pix pipeline of that name.
+    """
+    path = Path(resolve(name))
+    for inner in ("pipeline", "lora"):
+        path = path / inner if (path / inner).is_dir() else path
+    settings = json.loads((path / SETTINGS).read_text()) if (path / SETTINGS).is_file() else {}
+    base = settings.pop("base", None)
+    pipe = _load_pipeline(base or (str(path) if path.exists() else name), dtype)
+    if (path / LORA).is_file():
+        pipe.load_lora_weights(str(path))
+    pipe = pipe.to(device)
+    pipe.set_progress_bar_config(disable=True)
+    prompt = RewardPrompt.load(path)
+    embedding = None
+    if prompt is not None and prompt.embedding:
+        weights = load_file(path / EMBEDDING)
+        labels, dim = weights["vectors.weight"].shape
+        embedding = RewardEmbedding(labels - 1, dim).to(device, dtype)
+        embedding.load_state_dict(weights)
+    choice = set_attention(pipe.unet, attention)
+    return Editor(pipe, EditSettings(**settings), prompt, embedding, choice)
+
+
+def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
+    from diffusers import DiffusionPipeline
+
+    no_checker = {"safety_checker": None, "requires_safety_checker": False}
+    try:
+        config = DiffusionPipeline.load_config(resolve(name))
+        kind = str(config.get("_class_name"))
+        if kind == "StableDiffusionXLInstructPix2PixPipeline":
+            return StableDiffusionXLInstructPix2PixPipeline.from_pretrained(resolve(name), torch_dtype=dtype)
+        if kind not in ("StableDiffusionInstructPix2PixPipeline", "StableDiffusionPipeline"):
+            raise ValueError(f"editor {name!r} is a {kind}; expected an InstructPix2Pix pipeline")
+        return StableDiffusionInstructPix2PixPipeline.from_pretrained(resolve(name), torch_dtype=dtype, **no_checker)
+    except OSError as error:
+        raise ValueError(
+            f"editor {name!r}: no diffusers pipeline can be loaded from there ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> None:
+    """Writes a pipeline that stock diffusers loads, with the reward prompt and how to ask beside it.
+
+    With `base`, the UNet's LoRA weights alone are written, and the name of the pipeline that they belong to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    settings: dict[str, Any] = {
+        "steps": editor.settings.steps,
+        "text_guidance": editor.settings.text_guidance,
+        "image_guidance": editor.settings.image_guidance,
+    }
+    if base is None:
+        editor.pipe.save_pretrained(folder)
+    else:
+        from diffusers.utils import convert_state_dict_to_diffusers
+        from peft import get_peft_model_state_dict
+
+        layers = convert_state_dict_to_diffusers(get_peft_model_state_dict(editor.pipe.unet))
+        StableDiffusionInstructPix2PixPipeline.save_lora_weights(folder, unet_lora_layers=layers)
+        settings["base"] = base
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
+    if editor.prompt is not None:
+        editor.prompt.save(folder)
+    if editor.embedding is not None:
+        save_file({k: v.contiguous().cpu() for k, v in editor.embedding.state_dict().items()}, folder / EMBEDDING)

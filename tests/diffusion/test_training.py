@@ -1,0 +1,67 @@
+import pytest
+import torch
+from diffusers import DDIMScheduler, DDPMScheduler
+
+from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss, widen_conv_in
+from tests.conftest import tiny_unet
+
+
+def test_dropout_shares_are_instructpix2pix_s():
+    u = torch.arange(0, 1, 1e-4)
+    no_text, no_image = conditioning_dropout(u, 0.05)
+    assert (no_text & ~no_image).float().mean().item() == pytest.approx(0.05, abs=2e-4)
+    assert (no_text & no_image).float().mean().item() == pytest.approx(0.05, abs=2e-4)
+    assert (~no_text & no_image).float().mean().item() == pytest.approx(0.05, abs=2e-4)
+
+
+class Constant(torch.nn.Module):
+    """A UNet that always predicts the same."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        super().__init__()
+        self.value = value
+
+    def forward(self, sample, timestep, encoder_hidden_states, return_dict):
+        assert sample.shape[1] == 2 * self.value.shape[1]
+        return (self.value,)
+
+
+@pytest.mark.parametrize("kind", ["epsilon", "v_prediction", "sample"])
+def test_the_loss_is_zero_for_the_right_prediction_and_one_beside_it(kind):
+    scheduler = DDIMScheduler(prediction_type=kind, clip_sample=False)
+    latents, noise, times = torch.randn(3, 4, 8, 8), torch.randn(3, 4, 8, 8), torch.tensor([5, 500, 990])
+    right = {"epsilon": noise, "sample": latents, "v_prediction": scheduler.get_velocity(latents, noise, times)}[kind]
+    inputs = (latents, torch.zeros_like(latents), torch.zeros(3, 2, 4), noise, times)
+    assert diffusion_loss(Constant(right), scheduler, *inputs).tolist() == [0, 0, 0]
+    torch.testing.assert_close(diffusion_loss(Constant(right + 1), scheduler, *inputs), torch.ones(3))
+
+
+def test_min_snr_weights_by_hand():
+    scheduler = DDPMScheduler()
+    times = torch.tensor([1, 800])
+    latents, noise = torch.randn(2, 4, 8, 8), torch.randn(2, 4, 8, 8)
+    inputs = (latents, torch.zeros_like(latents), torch.zeros(2, 2, 4), noise, times)
+    snr = scheduler.alphas_cumprod[times] / (1 - scheduler.alphas_cumprod[times])
+    made = diffusion_loss(Constant(noise + 1), scheduler, *inputs, min_snr=5.0)
+    torch.testing.assert_close(made, snr.clamp(max=5) / snr)
+
+
+def test_eight_channels_are_kept_as_they_are():
+    unet = tiny_unet(8)
+    before = unet.conv_in
+    widen_conv_in(unet)
+    assert unet.conv_in is before
+
+
+def test_four_channels_are_widened_without_a_change_to_what_it_says():
+    unet = tiny_unet(4)
+    noise, words = torch.randn(1, 4, 8, 8), torch.randn(1, 3, 16)
+    with torch.no_grad():
+        wanted = unet(noise, 7, words).sample
+        widen_conv_in(unet)
+        made = unet(torch.cat([noise, torch.randn_like(noise)], dim=1), 7, words).sample
+    torch.testing.assert_close(made, wanted)
+    assert unet.config.in_channels == 8
+    unet.register_to_config(in_channels=5)
+    with pytest.raises(ValueError, match="expected 4 or 8 input channels; got 5"):
+        widen_conv_in(unet)

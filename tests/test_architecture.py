@@ -1,0 +1,68 @@
+"""The rules of the house as tests."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted([*ROOT.glob("rewardedit/**/*.py"), *ROOT.glob("trainers/*.py")])
+
+
+def imported(path: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return names | {str(node.module) for node in froms} | {f"{n.module}.{a.name}" for n in froms for a in n.names}
+
+
+def test_layers_hold():
+    done = subprocess.run([Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.parent.name != "trainers"], ids=lambda p: p.stem)
+def test_only_the_command_line_knows_the_trainers(path):
+    knows = {name for name in imported(path) if name.startswith("rewardedit.trainers")}
+    assert not knows or path.name == "cli.py", f"{path} imports {knows}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_are_small_and_safe(path):
+    text = path.read_text()
+    assert text.count("\n") <= (300 if path.parent.name == "trainers" else 400), "two files in one?"
+    assert "trust_remote_code" not in text
+    assert "from __future__ import annotations" not in text  # jaxtyping reads the annotations
+    assert ast.get_docstring(ast.parse(text)), "every module says what it is"
+
+
+def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
+    from setuptools.config.pyprojecttoml import read_configuration
+
+    tool = read_configuration(ROOT / "pyproject.toml")["tool"]["setuptools"]
+    found = {"rewardedit"} | {".".join(p.parent.relative_to(ROOT).parts) for p in ROOT.glob("rewardedit/**/__init__.py")}
+    assert set(tool["packages"]) == found | {"rewardedit.trainers", "rewardedit.recipes"}
+    assert all(name.split(".")[0] == "rewardedit" for name in tool["packages"])
+
+
+def test_ruff_is_content():
+    ruff = Path(sys.executable).with_name("ruff")
+    for command in (["check", "."], ["format", "--check", "."]):
+        done = subprocess.run([ruff, *command], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_pyright_is_content():
+    done = subprocess.run([Path(sys.executable).with_name("pyright")], cwd=ROOT, capture_output=True, text=True)
+    if "error" in done.stderr and "install" in done.stderr:
+        pytest.skip(f"pyright cannot start here: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stdout
+
+
+def test_weights_are_few_and_safe():
+    assets = [p for p in ROOT.glob("rewardedit/assets/**/*") if p.is_file()]
+    weights = [p for p in assets if p.suffix == ".safetensors"]
+    assert sum(p.stat().st_size for p in weights) < 14 * 2**20
+    assert not [p for p in assets if p.suffix in (".bin", ".pt", ".pkl", ".ckpt")]

@@ -1,0 +1,64 @@
+import pytest
+import torch
+from PIL import Image
+
+from rewardedit import EditBatch, EditSample, Scores, collate
+
+
+def picture(value: float = 0.5, side: int = 8) -> torch.Tensor:
+    return torch.full((3, side, side), value)
+
+
+def test_a_batch_refuses_fields_that_do_not_fit():
+    source = torch.zeros(2, 3, 8, 8)
+    with pytest.raises(ValueError, match=r"edited: expected \(2, 3, 8, 8\) to fit source; got \(2, 3, 4, 4\)"):
+        EditBatch(source, ["a", "b"], torch.zeros(2, 3, 4, 4))
+    with pytest.raises(ValueError, match="instruction: expected a list of 2 strings, one a row; got 1"):
+        EditBatch(source, ["a"], source)
+
+
+def test_slicing_keeps_rows_together():
+    batch = EditBatch(torch.rand(3, 3, 8, 8), ["a", "b", "c"], torch.rand(3, 3, 8, 8), target_caption=["x", "y", "z"])
+    part = batch[1:]
+    assert part.instruction == ["b", "c"]
+    assert part.target_caption == ["y", "z"]
+    assert torch.equal(part.edited, batch.edited[1:])
+
+
+def test_invalid_rows_are_nan_and_leave_no_gradient():
+    raw = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    scores = Scores.make(raw, reason=[None, "why", None])
+    assert scores.valid.tolist() == [True, False, True]
+    assert scores.score.isnan().tolist() == [False, True, False]
+    scores.mean().backward()
+    assert raw.grad is not None
+    assert raw.grad.tolist() == [0.5, 0.0, 0.5]
+
+
+def test_the_mean_of_no_valid_row_is_zero_without_nan():
+    raw = torch.tensor([1.0], requires_grad=True)
+    mean = Scores.make(raw, reason=["why"]).mean()
+    mean.backward()
+    assert mean.item() == 0
+    assert raw.grad is not None
+    assert raw.grad.tolist() == [0.0]
+
+
+def test_collate_brings_pictures_to_one_size():
+    rows = [
+        EditSample("0", Image.new("RGB", (20, 10), "red"), "a", target=Image.new("RGB", (20, 10), "blue")),
+        EditSample("1", picture(), "b", edited=picture(1.0), target=picture()),
+    ]
+    batch = collate(rows, size=8)
+    assert batch.source.shape == (2, 3, 8, 8)
+    assert batch.edited[0, :, 4, 4].tolist() == pytest.approx([0, 0, 1], abs=1e-4)  # its target, for want of an edit
+    assert batch.edited[1].min() == 1
+    with pytest.raises(ValueError, match="source: rows differ in size"):
+        collate(rows)
+
+
+def test_collate_refuses_rows_without_an_edit():
+    with pytest.raises(ValueError, match="row 7: expected an edited picture or a target"):
+        collate([EditSample("7", picture(), "a")])
+    with pytest.raises(ValueError, match="at least one row"):
+        collate([])

@@ -1,0 +1,118 @@
+import json
+
+import pytest
+from PIL import Image
+from skimage import data
+
+from rewardedit import RewardPrompt
+from rewardedit.cli import main
+
+
+@pytest.fixture
+def photo(tmp_path) -> str:
+    path = tmp_path / "cat.png"
+    Image.fromarray(data.chelsea()).resize((70, 50)).save(path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "quickstar"], "no recipe 'quickstar'; did you mean quickstart?"),
+        (["train", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["train", "quickstart", "train.stesp=3"], "unknown setting train.stesp; did you mean train.steps?"),
+        (["train", "quickstart", "train.lr=fast"], "train.lr: expected float; got 'fast'"),
+        (["train", "quickstart", "base=/nowhere", "--dry-run"], "editor '/nowhere' is not there"),
+        (["train", "quickstart", "relabel.scorer=clip_x", "--dry-run"], "no scorer named 'clip_x'"),
+        (["train", "quickstart", "relabel.scorer=shapes_oracle", "--dry-run"], "the oracle knows the truth"),
+        (
+            ["train", "magicbrush-reward-conditioned", "data.path=/nowhere", "--dry-run"],
+            "neither a local file or folder",
+        ),
+        (["edit", "nowhere.png", "make it red", "--out", "out"], "nowhere.png: no such file"),
+        (["edit", "nowhere.png", "--out", "out"], "say what to change"),
+        (["relabel", "data.name=table", "--out", "out"], "path: table rows need one"),
+    ],
+)
+def test_the_user_s_errors_are_one_line_with_a_remedy_and_exit_2(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in err
+
+
+def test_debug_shows_where(capsys):
+    assert main(["--debug", "train", "quickstar"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_dry_run_says_what_would_happen_and_does_nothing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "quickstart", "train.lr=1e-4", "train.lora_rank=4", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "lr: 0.0001" in out
+    assert "rows: 11200" in out
+    assert "trained parameters: 0." in out
+    assert "memory, estimated:" in out
+    assert "all files and models are there" in out
+    assert not list(tmp_path.iterdir())
+
+
+def test_recipes_are_listed(capsys):
+    assert main(["recipes"]) == 0
+    out = capsys.readouterr().out
+    assert "quickstart" in out
+    assert "magicbrush-reward-conditioned-lora-24gb" in out
+
+
+def test_edit_applies_instructions_one_after_another(photo, tiny_editor, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["edit", photo, "make it red", "make it blue", "--model", tiny_editor, "--steps", "2", "--out", str(out)]
+    assert main(words) == 0
+    assert Image.open(out / "cat-1.png").size == Image.open(out / "cat-2.png").size == (70, 50)
+    record = json.loads((out / "cat.json").read_text())
+    assert [turn["instruction"] for turn in record["turns"]] == ["make it red", "make it blue"]
+    assert "attention: sdpa" in capsys.readouterr().out
+
+
+def test_edit_asks_a_reward_conditioned_editor_for_its_best(photo, tiny_editor, tmp_path):
+    import shutil
+
+    model = tmp_path / "pipeline"
+    shutil.copytree(tiny_editor, model)
+    RewardPrompt.adiee().save(model)
+    words = [
+        "edit",
+        photo,
+        "make it red",
+        "--model",
+        str(model),
+        "--steps",
+        "2",
+        "--size",
+        "32",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main(words) == 0
+    record = json.loads((tmp_path / "cat.json").read_text())
+    assert record["turns"][0]["prompt"] == "make it red. The image quality is five out of five."
+
+
+def test_relabel_writes_shards_for_your_own_rows(photo, tmp_path, capsys):
+    rows = [{"source": "cat.png", "instruction": f"edit {i}", "target": "cat.png"} for i in range(3)]
+    (tmp_path / "other.png").write_bytes((tmp_path / "cat.png").read_bytes())
+    Image.open(photo).rotate(90).resize((70, 50)).save(tmp_path / "other.png")
+    rows[2]["target"] = "other.png"
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["relabel", "data.name=table", f"data.path={tmp_path}", "relabel.scorer=l1", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert "3 rows, 3 valid" in capsys.readouterr().out
+    assert list((tmp_path / "out" / "relabelled").glob("*.parquet"))
+
+
+def test_the_sheet_command(tmp_path):
+    assert main(["data", "shapes", "--sheet", str(tmp_path / "s.png"), "-n", "2"]) == 0
+    assert (tmp_path / "s.png").is_file()

@@ -1,0 +1,71 @@
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+
+from rewardedit.config import build, dump, load_yaml, override, parse_value
+
+
+@dataclass(frozen=True)
+class Inner:
+    lr: float = 1e-3
+    steps: int = 10
+    mode: Literal["fast", "slow"] = "fast"
+
+
+@dataclass(frozen=True)
+class Outer:
+    name: str
+    inner: Inner = field(default_factory=Inner)
+    grid: tuple[float, ...] = ()
+    limit: int | None = None
+
+
+def test_numbers_are_what_people_mean():
+    assert parse_value("1e-4") == 1e-4
+    assert isinstance(parse_value("1e-4"), float)
+    assert parse_value("3") == 3
+    assert isinstance(parse_value("3"), int)
+    assert parse_value("null") is None
+    assert parse_value("[1, 2.5]") == [1, 2.5]
+    assert parse_value("v1e4x") == "v1e4x"
+
+
+def test_dotted_words_lie_over_a_recipe():
+    values = {"name": "a", "inner": {"lr": 0.1}}
+    config = build(Outer, override(values, ["inner.lr=1e-4", "inner.steps=20", "grid=[1, 2]", "limit=5"]))
+    assert config == Outer("a", Inner(1e-4, 20), (1.0, 2.0), 5)
+    assert values == {"name": "a", "inner": {"lr": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["inner.stesp=3"], "unknown setting inner.stesp; did you mean inner.steps?"),
+        (["inner.mode=fats"], "inner.mode: expected one of fast, slow; got 'fats'; did you mean fast?"),
+        (["inner.steps=many"], "inner.steps: expected int; got 'many'"),
+        (["inner.steps=true"], "inner.steps: expected int; got True"),
+        (["inner=3"], "inner: expected a group of settings; got 3"),
+        (["name.a=3"], "name.a: name is a value, not a group of settings"),
+        (["oops"], "'oops': expected key=value"),
+    ],
+)
+def test_mistakes_are_named(words, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        build(Outer, override({"name": "a"}, words))
+
+
+def test_a_required_setting_is_asked_for():
+    with pytest.raises(ValueError, match="setting name is required"):
+        build(Outer, {})
+
+
+def test_dumped_configs_load_again(tmp_path):
+    config = Outer("a", Inner(mode="slow"), (1.5,), None)
+    (tmp_path / "c.yaml").write_text(dump(config))
+    assert build(Outer, load_yaml(tmp_path / "c.yaml")) == config
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_yaml(tmp_path / "d.yaml")
+    (tmp_path / "e.yaml").write_text("a: [1")
+    with pytest.raises(ValueError, match="not YAML"):
+        load_yaml(tmp_path / "e.yaml")

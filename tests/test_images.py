@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from skimage import data
+from transformers import CLIPImageProcessorPil
+
+from rewardedit.images import Preprocess, fit, load_image, to_pil, to_tensor
+
+
+def test_preprocess_equals_the_model_s_own_processor_and_has_a_gradient():
+    processor = CLIPImageProcessorPil()  # CLIP ViT's defaults: 224, centre crop
+    photo = Image.fromarray(data.astronaut()).resize((400, 300))
+    own = Preprocess.from_processor(processor)
+    image = to_tensor(photo, 3)[None].requires_grad_(True)
+    made = own(image)
+    wanted = processor(photo, return_tensors="pt").pixel_values
+    std = torch.tensor(processor.image_std)[:, None, None]
+    assert ((made - wanted) * std).abs().mean() < 1 / 255
+    made.sum().backward()
+    assert image.grad is not None
+    assert image.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("policy", ["crop", "stretch", "pad"])
+@pytest.mark.parametrize("shape", [(30, 50), (50, 30), (7, 100), (64, 64)])
+def test_fit_gives_the_size_asked_for(policy, shape):
+    assert fit(torch.rand(2, 3, *shape), 16, policy).shape == (2, 3, 16, 16)
+
+
+def test_fit_leaves_the_right_size_alone_and_knows_its_policies():
+    image = torch.rand(1, 3, 16, 16)
+    assert fit(image, 16) is image
+    with pytest.raises(ValueError, match="policy: expected one of crop, stretch, pad; got 'zoom'"):
+        fit(image, 8, "zoom")
+
+
+def test_files_go_there_and_back(tmp_path):
+    picture = torch.from_numpy(data.coffee()[:40, :50].astype(np.float32) / 255).permute(2, 0, 1)
+    to_pil(picture).save(tmp_path / "a.png")
+    assert torch.equal(load_image(tmp_path / "a.png"), picture)
+    with pytest.raises(ValueError, match="no such file"):
+        load_image(tmp_path / "b.png")
+    (tmp_path / "c.png").write_text("no picture")
+    with pytest.raises(ValueError, match="not a picture that can be read"):
+        load_image(tmp_path / "c.png")
+
+
+def test_a_transparent_mask_marks_what_was_brushed_away():
+    mask = Image.new("RGBA", (4, 4), (9, 9, 9, 255))
+    mask.putpixel((1, 2), (0, 0, 0, 0))
+    tensor = to_tensor(mask, 1)
+    assert tensor.sum() == 1
+    assert tensor[0, 2, 1] == 1

@@ -1,0 +1,110 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rewardedit import EditBatch, RewardPrompt, RewardScale, load_scorer
+from rewardedit.relabel import RewardEmbedding, label_rows, read_shards, score_rows, write_shards
+
+
+@pytest.mark.parametrize(
+    ("score", "word"),
+    [
+        (0, "one"),
+        (2, "one"),
+        (2.01, "two"),
+        (4, "two"),
+        (6, "three"),
+        (7.1, "four"),
+        (8, "four"),
+        (8.01, "five"),
+        (10, "five"),
+    ],
+)
+def test_adiee_s_wording_and_bins(score, word):
+    text = RewardPrompt.adiee().relabel("make the man's pants white", score)
+    assert text == f"make the man's pants white. The image quality is {word} out of five."
+
+
+def test_hive_s_wording():
+    assert RewardPrompt.hive().relabel("add a plane", 10) == "add a plane, image quality is five out of five"
+
+
+@pytest.mark.parametrize("instruction", ["add a plane", "add a plane.", " add a plane. ", "add a plane.."])
+def test_no_double_stop_arises(instruction):
+    assert RewardPrompt.adiee().best(instruction) == "add a plane. The image quality is five out of five."
+
+
+def test_scores_outside_the_range_have_no_label():
+    for score in (-0.1, 10.1, math.nan):
+        with pytest.raises(ValueError, match="expected a number from 0 to 10"):
+            RewardPrompt.adiee().label(score)
+
+
+def test_custom_templates_and_bins_are_checked():
+    prompt = RewardPrompt("[{word}] {instruction}", ("bad", "good"), (5.0, 10.0))
+    assert prompt.relabel("add a plane", 5.1) == "[good] add a plane"
+    with pytest.raises(ValueError, match="template: expected"):
+        RewardPrompt("no place for words {instruction}")
+    with pytest.raises(ValueError, match="bins: expected"):
+        RewardPrompt("{instruction} {word}", ("a", "b"), (10.0,))
+
+
+def test_a_prompt_is_saved_and_loaded_whole(tmp_path):
+    prompt = RewardPrompt.adiee(RewardScale((-1.0, 0.25, 1.0)))
+    prompt.save(tmp_path)
+    assert RewardPrompt.load(tmp_path) == prompt
+    assert RewardPrompt.load(tmp_path / "nowhere") is None
+    (tmp_path / "reward_prompt.json").write_text(json.dumps({"template": 3}))
+    with pytest.raises(ValueError, match="not a reward prompt"):
+        RewardPrompt.load(tmp_path)
+
+
+def test_quantiles_give_every_label_its_share():
+    values = np.random.default_rng(0).normal(size=1000) ** 3
+    scale = RewardScale.from_quantiles([*values, math.nan])
+    labels = [RewardPrompt.adiee().label(v) for v in scale(torch.from_numpy(values)).tolist()]
+    assert np.bincount(labels, minlength=5).tolist() == pytest.approx([200] * 5, abs=2)
+
+
+def test_the_scale_is_piecewise_linear_monotone_and_differentiable():
+    scale = RewardScale((0.0, 1.0, 3.0))
+    value = torch.tensor([-1.0, 0.0, 0.5, 2.0, 3.0, 4.0], dtype=torch.float64, requires_grad=True)
+    made = scale(value)
+    assert made.tolist() == [0, 0, 2.5, 7.5, 10, 10]  # by hand: 5 points a segment
+    inside = torch.tensor([0.5, 2.0, 2.7], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(scale, (inside,))
+    assert scale(torch.tensor([math.nan])).isnan().all()
+
+
+def test_many_equal_scores_still_make_a_scale():
+    scale = RewardScale.from_quantiles([0.0] * 90 + [0.1 * i for i in range(10)])
+    assert list(scale.knots) == sorted(set(scale.knots))
+    with pytest.raises(ValueError, match="two distinct valid scores"):
+        RewardScale.from_quantiles([1.0, 1.0, math.nan])
+
+
+def test_a_new_reward_embedding_changes_nothing():
+    embedding, tokens = RewardEmbedding(5, 8), torch.rand(2, 4, 8)
+    assert torch.equal(embedding(tokens, torch.tensor([0, 5])), tokens)
+
+
+def test_rows_are_scored_labelled_and_kept_in_shards(tmp_path):
+    source = torch.rand(4, 3, 8, 8)
+    batch = EditBatch(source, list("abcd"), (source + torch.tensor([0, 0.1, 0.2, 0.3])[:, None, None, None]).clamp(0, 1))
+    rows = score_rows([(["r0", "r1", "r2", "r3"], batch)], load_scorer("l1"))
+    rows[1] |= {"score": math.nan, "valid": False, "reason": "planted"}
+    prompt = RewardPrompt.adiee(RewardScale.from_quantiles([row["score"] for row in rows]))
+    labelled = label_rows(rows, prompt)
+    write_shards(labelled, tmp_path)
+    back = read_shards(tmp_path)
+    assert [row["id"] for row in back] == ["r0", "r1", "r2", "r3"]
+    assert back[1]["label"] is None
+    assert back[1]["text"] is None
+    assert back[1]["reason"] == "planted"
+    assert back[0]["label"] == 4
+    assert back[0]["text"] == prompt.relabel("a", 10)  # to the byte what inference asks with
+    with pytest.raises(ValueError, match="holds no part"):
+        read_shards(tmp_path / "none")

@@ -1,0 +1,214 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from diffusers import StableDiffusionInstructPix2PixPipeline
+
+from rewardedit.data import Data, open_rows
+from rewardedit.diffusion.editors import load_editor
+from rewardedit.relabel import RewardPrompt
+from rewardedit.trainers import _run
+from rewardedit.trainers._cache import LatentCache, make_cache
+from rewardedit.trainers._finetune import Labels, Train, finetune
+
+DATA = Data(rows=32, size=32)
+FAST = {"steps": 6, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "checkpoint_every": 3, "tracker": "none"}
+
+
+@pytest.fixture(scope="module")
+def cache(tiny_editor, tmp_path_factory) -> LatentCache:
+    return make_cache(open_rows(DATA), DATA, load_editor(tiny_editor), tmp_path_factory.mktemp("cache") / "latents")
+
+
+def labels(prompt: RewardPrompt | None = None) -> Labels:
+    return Labels(prompt, [i % 5 for i in range(32)])
+
+
+def losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in _run.read_log(folder)]
+
+
+def weights(folder: Path) -> torch.Tensor:
+    pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(folder)
+    return torch.cat([p.detach().flatten() for p in pipe.unet.parameters()])
+
+
+def test_the_result_is_a_stock_pipeline_with_its_reward_prompt(tiny_editor, cache, tmp_path):
+    prompt = RewardPrompt.adiee()
+    out = finetune(Train(**FAST, ema=0.9), tiny_editor, cache, labels(prompt), tmp_path)
+    assert RewardPrompt.load(out) == prompt
+    script = (
+        "import sys, torch; from diffusers import StableDiffusionInstructPix2PixPipeline as P; "
+        "pipe = P.from_pretrained(sys.argv[1], safety_checker=None); "
+        "out = pipe('make it red', image=torch.zeros(1, 3, 32, 32), num_inference_steps=2, output_type='np').images; "
+        "print(out.shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(out)], capture_output=True, text=True)
+    assert "(1, 32, 32, 3)" in done.stdout, done.stderr
+    assert not torch.equal(weights(out), weights(Path(tiny_editor)))
+
+
+def test_text_is_the_same_to_the_byte_in_training_and_inference(tiny_editor, cache, monkeypatch):
+    from rewardedit.trainers import _cache
+
+    prompt, seen = RewardPrompt.adiee(), []
+    real = _cache.encode_prompts
+    monkeypatch.setattr(_cache, "encode_prompts", lambda pipe, texts: seen.extend(texts) or real(pipe, texts))
+    editor = load_editor(tiny_editor)
+    cache.texts(editor, Labels(prompt, [4] * 32))
+    editor.prompt = prompt
+    asked = editor._texts(cache.instructions, 10.0)["prompt"]
+    assert set(asked) == set(seen) - {""}
+
+
+def test_eight_steps_of_one_equal_one_of_eight(tiny_editor, cache, tmp_path):
+    runs = []
+    for batch, accumulate in ((8, 1), (1, 8)):
+        config = Train(**FAST | {"batch": batch, "accumulate": accumulate, "steps": 3}, ema=None)
+        runs.append((losses_of(config, tiny_editor, cache, tmp_path / f"{batch}"), weights(tmp_path / f"{batch}" / "pipeline")))
+    assert runs[0][0] == pytest.approx(runs[1][0], rel=1e-5)
+    torch.testing.assert_close(runs[0][1], runs[1][1], rtol=1e-3, atol=2e-5)
+
+
+def losses_of(config: Train, base: str, cache: LatentCache, folder: Path, resume: bool = False) -> list[float]:
+    folder.mkdir(exist_ok=True)
+    finetune(config, base, cache, labels(), folder, resume)
+    return losses(folder)
+
+
+def test_a_killed_and_resumed_run_gives_the_losses_of_an_unbroken_one(tiny_editor, cache, tmp_path):
+    config = Train(**FAST, ema=0.9)
+    whole = losses_of(config, tiny_editor, cache, tmp_path / "whole")
+    broken = tmp_path / "broken"
+    finetune(config, tiny_editor, cache, labels(), broken_folder(broken), False)
+    # As if it had been killed after step 4: the checkpoint of step 6 was never written.
+    import shutil
+
+    shutil.rmtree(broken / "checkpoints" / "step-000006")
+    shutil.rmtree(broken / "pipeline")
+    log = (broken / "metrics.jsonl").read_text().splitlines()
+    (broken / "metrics.jsonl").write_text("\n".join(log[:4]) + "\n")
+    assert losses_of(config, tiny_editor, cache, broken, resume=True) == pytest.approx(whole, rel=1e-6)
+    torch.testing.assert_close(weights(broken / "pipeline"), weights(tmp_path / "whole" / "pipeline"), rtol=0, atol=1e-7)
+
+
+def broken_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_the_batch(tiny_editor, cache, tmp_path):
+    spoiled = LatentCache(**{**vars(cache), "edited": np.array(cache.edited)})
+    spoiled.edited[7] = np.nan
+    with pytest.raises(_run.TrainingStopped, match=r"the loss is nan at step \d, in the batch of rows .*train-0-7"):
+        finetune(Train(**FAST | {"steps": 20}), tiny_editor, spoiled, labels(), tmp_path)
+
+
+def test_lora_trains_the_adapter_alone_and_loads_beside_its_base(tiny_editor, cache, tmp_path):
+    out = finetune(Train(**FAST, ema=None, lora_rank=2), tiny_editor, cache, labels(RewardPrompt.adiee()), tmp_path)
+    assert out.name == "lora"
+    assert json.loads((out / "editing.json").read_text())["base"] == tiny_editor
+    pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(tiny_editor, safety_checker=None)
+    pipe.load_lora_weights(out)
+    editor = load_editor(str(tmp_path))
+    assert editor.prompt == RewardPrompt.adiee()
+    source = torch.rand(1, 3, 32, 32)
+    changed = editor(source, ["make it red"], [0]), load_editor(tiny_editor)(source, ["make it red"], [0])
+    assert not torch.equal(*changed)
+
+
+def test_the_learned_embedding_is_trained_saved_and_asked(tiny_editor, cache, tmp_path):
+    out = finetune(Train(**FAST, ema=None), tiny_editor, cache, labels(RewardPrompt.learned()), tmp_path)
+    editor = load_editor(str(out))
+    assert editor.embedding is not None
+    assert editor.embedding.vectors.weight.shape == (6, 16)
+    assert editor.embedding.vectors.weight.abs().sum() > 0
+    source = torch.rand(1, 3, 32, 32)
+    assert not torch.equal(editor(source, ["make it red"], [0], score=10), editor(source, ["make it red"], [0], score=0))
+
+
+def test_rows_without_a_label_are_left_out(tiny_editor, cache, tmp_path):
+    with pytest.raises(ValueError, match="no row has a label"):
+        finetune(Train(**FAST), tiny_editor, cache, Labels(None, [None] * 32), tmp_path)
+
+
+def test_everything_at_once(tiny_editor, cache, tmp_path):
+    config = Train(
+        **FAST | {"steps": 2, "tracker": "tensorboard"},
+        precision="bf16",
+        checkpointing=True,
+        min_snr=5.0,
+        schedule="cosine",
+        validate_every=2,
+        validation_rows=2,
+        accumulate=2,
+    )
+    small = LatentCache(**{**vars(cache), "rows": _Small(cache.rows)})
+    finetune(config, tiny_editor, small, labels(RewardPrompt.hive()), tmp_path)
+    assert (tmp_path / "validation" / "step-000002.png").is_file()
+    assert list((tmp_path / "logs").rglob("events*"))
+
+
+class _Small:
+    """Rows brought to 32 pixels, for validation pictures of the tiny pipeline."""
+
+    def __init__(self, rows) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int):
+        from dataclasses import replace
+
+        row = self.rows[index]
+        small = {name: getattr(row, name)[:, ::2, ::2] for name in ("source", "edited", "target", "mask")}
+        return replace(row, **small)
+
+
+def test_eight_bit_adam_is_asked_for_by_name(tiny_editor, cache, tmp_path):
+    pytest.importorskip("torch")
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError:
+        with pytest.raises(ValueError, match="adamw8bit needs bitsandbytes"):
+            finetune(Train(**FAST, optimizer="adamw8bit"), tiny_editor, cache, labels(), tmp_path)
+
+
+def test_two_processes_equal_one(tiny_editor, tmp_path):
+    """Two CPU processes of batch 2 see the batches, and have the losses, of one process of batch 4."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys, torch\n"
+        "from pathlib import Path\n"
+        "from rewardedit.data import Data, open_rows\n"
+        "from rewardedit.diffusion.editors import load_editor\n"
+        "from rewardedit.trainers._cache import make_cache\n"
+        "from rewardedit.trainers._finetune import Labels, Train, finetune\n"
+        "torch.set_num_threads(1)\n"
+        "base, out, batch = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])\n"
+        "data = Data(rows=32, size=32)\n"
+        "cache = make_cache(open_rows(data), data, load_editor(base), out.parent / f'cache-{out.name}')\n"
+        "out.mkdir(exist_ok=True)\n"
+        "finetune(Train(steps=4, batch=batch, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None), base, cache,"
+        " Labels(None, [i % 5 for i in range(32)]), out)\n"
+    )
+    launch = [
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_machines=1",
+        "--mixed_precision=no",
+        "--dynamo_backend=no",
+    ]
+    for name, batch, extra in (("one", 4, ["--num_processes=1"]), ("two", 2, ["--num_processes=2", "--multi_gpu"])):
+        command = [sys.executable, *launch, *[e for e in extra if e != "--multi_gpu"], str(script), tiny_editor]
+        done = subprocess.run([*command, str(tmp_path / name), str(batch)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+    torch.testing.assert_close(
+        weights(tmp_path / "two" / "pipeline"), weights(tmp_path / "one" / "pipeline"), rtol=1e-3, atol=1e-5
+    )

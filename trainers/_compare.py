@@ -1,0 +1,195 @@
+"""Editors against each other on held-out edits of the shapes world: settings chosen on val, test run once."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from rewardedit.batch import EditBatch
+from rewardedit.data.shapes import Rating, Shapes, ShapesBatch, ShapesOracle
+from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
+from rewardedit.evaluation.health import picture_health
+from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.report import Gallery, Report
+from rewardedit.scorers import load_scorer
+from rewardedit.trainers import _run
+
+WORST, BEST = 0.0, 10.0
+KEYS = {"conditioned": "conditioned_five", "learned_embedding": "learned_embedding_five"}
+HELD_OUT = "l1"  # the family that no arm is trained on when labels come from CLIP
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """What is held out, and the grid from which each arm takes what is best for it on val."""
+
+    n: int = 512
+    val_n: int = 140
+    steps: int = 15
+    text_guidance: tuple[float, ...] = (3.0, 5.0, 7.5)
+    image_guidance: tuple[float, ...] = (1.2,)
+    backdrops: tuple[str, ...] = ("plain",)
+    seed: int = 0
+    batch: int = 128
+    autocast: bool = True  # bf16
+
+
+def edit_all(
+    editor: Editor, samples: ShapesBatch, score: float, settings: EditSettings, evaluate: Evaluate, label: str
+) -> Tensor:
+    """Edits of all samples; the noise of sample i has seed i, the same in every arm."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    edited = []
+    for i in tqdm(range(0, len(samples), evaluate.batch), desc=label, unit="batch", leave=False):
+        part = slice(i, min(i + evaluate.batch, len(samples)))
+        with torch.autocast(device, torch.bfloat16, enabled=evaluate.autocast):
+            edited.append(
+                editor(
+                    samples.source[part],
+                    samples.instruction[part],
+                    range(part.start, part.stop),
+                    score=score,
+                    settings=settings,
+                )
+            )
+    return torch.cat(edited)
+
+
+def choose_settings(editor: Editor, val: ShapesBatch, evaluate: Evaluate, label: str) -> tuple[EditSettings, dict[str, float]]:
+    """The point of the grid with the best mean rating on val, and all of the grid's ratings."""
+    grid = [EditSettings(evaluate.steps, t, i) for t in evaluate.text_guidance for i in evaluate.image_guidance]
+    if len(grid) == 1:
+        return grid[0], {}
+    found = {
+        s: float(ShapesOracle().rate(val, edit_all(editor, val, BEST, s, evaluate, f"{label} on val")).score.mean())
+        for s in grid
+    }
+    best = max(grid, key=lambda s: found[s])
+    return best, {f"text {s.text_guidance:g}, image {s.image_guidance:g}": round(v, 3) for s, v in found.items()}
+
+
+def compare(evaluate: Evaluate, base: str, results: dict[str, Path], relabel: Any, folder: Path) -> dict[str, Any]:
+    """Rates the base and every arm, writes metrics.json and report.html, and prints the table."""
+    val = Shapes("val", evaluate.seed, evaluate.backdrops).batch(0, evaluate.val_n)
+    test = Shapes("test", evaluate.seed, evaluate.backdrops).batch(0, evaluate.n)
+    edited: dict[str, Tensor] = {}
+    chosen: dict[str, Any] = {}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for name, path in {"base": base, **{KEYS.get(arm, arm): str(path) for arm, path in results.items()}}.items():
+        editor = load_editor(path, device=device)
+        settings, grid = choose_settings(editor, val, evaluate, name)
+        chosen[name] = {"text_guidance": settings.text_guidance, "image_guidance": settings.image_guidance, "val": grid}
+        edited[name] = edit_all(editor, test, BEST, settings, evaluate, name)
+        if name == "conditioned_five":
+            edited["conditioned_one"] = edit_all(editor, test, WORST, settings, evaluate, "conditioned_one")
+    ratings = {name: ShapesOracle().rate(test, pictures) for name, pictures in edited.items()}
+    metrics = {
+        "oracle": _oracle(ratings, test),
+        "kinds": {name: _by_kind(rating, test) for name, rating in ratings.items()},
+        "aspects": {name: _aspects(rating) for name, rating in ratings.items()},
+        "trivial": _trivial(test),
+        "rewards": _rewards(edited, test, relabel),
+        "health": {name: _means(picture_health(test.source, p, test.mask)) for name, p in edited.items()},
+        "settings": chosen,
+    }
+    _run.write_json(folder / "metrics.json", metrics)
+    path = _report(metrics, ratings, edited, test, folder)
+    print(table(metrics))
+    print(f"report: {path}")
+    return metrics
+
+
+def _oracle(ratings: dict[str, Rating], test: ShapesBatch) -> dict[str, Any]:
+    out: dict[str, Any] = {name: float(rating.score.mean()) for name, rating in ratings.items()}
+    five, versus = ratings.get("conditioned_five"), {"base": "ci95", "conditioned_one": "ci95_vs_one"}
+    versus |= {name: f"ci95_vs_{name}" for name in ratings if name not in (*versus, "conditioned_five")}
+    if five is not None:
+        out["relative_gain"] = out["conditioned_five"] / max(out["base"], 1e-9) - 1
+        for name, key in versus.items():
+            found = paired_bootstrap(five.score.numpy(), ratings[name].score.numpy(), test.id)
+            out[key] = list(found.ci95)
+    return {**out, "n": len(test)}
+
+
+def _by_kind(rating: Rating, test: ShapesBatch) -> dict[str, float]:
+    kinds = sorted(set(test.kind))
+    return {k: float(rating.score[torch.tensor([kind == k for kind in test.kind])].mean()) for k in kinds}
+
+
+def _aspects(rating: Rating) -> dict[str, float]:
+    return {name: float(getattr(rating, name).mean()) for name in ("alignment", "consistency", "quality")}
+
+
+def _means(values: dict[str, Tensor]) -> dict[str, float]:
+    return {name: float(value.mean()) for name, value in values.items()}
+
+
+def _trivial(test: ShapesBatch) -> dict[str, float]:
+    """What copying the source, and the true target, would be rated."""
+    oracle = ShapesOracle()
+    return {name: float(oracle.rate(test, p).score.mean()) for name, p in (("source", test.source), ("target", test.target))}
+
+
+def _rewards(edited: dict[str, Tensor], test: ShapesBatch, relabel: Any) -> dict[str, dict[str, float]]:
+    """Mean of the training reward, and of one from another family, for each arm."""
+    out: dict[str, dict[str, float]] = {}
+    for key, scorer in (
+        (relabel.scorer, load_scorer(relabel.scorer, **relabel.options)),
+        (HELD_OUT, load_scorer(HELD_OUT)),
+    ):
+        for name, pictures in edited.items():
+            with torch.no_grad():
+                batch = EditBatch(
+                    test.source,
+                    test.instruction,
+                    pictures,
+                    source_caption=test.source_caption,
+                    target_caption=test.target_caption,
+                )
+                out.setdefault(name, {})[key] = float(scorer(batch).mean())
+    return out
+
+
+def table(metrics: dict[str, Any]) -> str:
+    """The comparison as text."""
+    oracle = metrics["oracle"]
+    lines = [f"oracle mean (0–10) on {oracle['n']} held-out edits; difference of conditioned_five − arm, 95 % interval"]
+    keys = {"base": "ci95", "conditioned_one": "ci95_vs_one"}
+    for name in metrics["kinds"]:
+        interval = oracle.get(keys.get(name, f"ci95_vs_{name}"))
+        versus = (
+            ""
+            if interval is None
+            else f"  {oracle['conditioned_five'] - oracle[name]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
+        )
+        lines.append(f"  {name:<24}{oracle[name]:6.2f}{versus}")
+    if "relative_gain" in oracle:
+        lines.append(f"  gain over the base: {100 * oracle['relative_gain']:+.1f} %")
+    return "\n".join(lines)
+
+
+def _report(
+    metrics: dict[str, Any], ratings: dict[str, Rating], edited: dict[str, Tensor], test: ShapesBatch, folder: Path
+) -> Path:
+    report = Report(f"rewardedit: {folder.name}")
+    report.text(table(metrics))
+    report.table("Oracle rating by kind of instruction", metrics["kinds"])
+    report.table("Aspects", metrics["aspects"])
+    report.table("Training reward, and one of another family", metrics["rewards"])
+    report.table("Signs of reward hacking", metrics["health"])
+    gallery = Gallery(["source", *edited, "target"])
+    for i in range(min(35, len(test))):
+        cells = [(test.source[i], "")]
+        cells += [(p[i], f"{ratings[name].score[i]:.1f}") for name, p in edited.items()]
+        gallery.row(test.instruction[i], [*cells, (test.target[i], "")])
+    report.gallery("Held-out edits, with oracle ratings", gallery)
+    report.histogram("Oracle ratings", {name: rating.score.tolist() for name, rating in ratings.items()}, 0, 10)
+    logs = {
+        name: _run.read_log(path)
+        for name, path in {"conditioned": folder, **{p.name: p for p in sorted(folder.glob("arms/*"))}}.items()
+    }
+    report.lines("Training loss", {name: [(line["step"], line["loss"]) for line in log] for name, log in logs.items() if log})
+    return report.save(folder / "report.html")

@@ -1,0 +1,244 @@
+"""One fine-tuning: an editor, cached rows and their labels in, a pipeline or LoRA out. The loop of reward conditioning."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate.utils import set_seed
+from diffusers.optimization import get_scheduler
+from diffusers.training_utils import EMAModel
+from torch import Tensor, nn
+
+from rewardedit.attention import Backend, set_attention
+from rewardedit.data import Rows
+from rewardedit.diffusion.editors import Editor, EditSettings, load_editor, save_editor
+from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss, widen_conv_in
+from rewardedit.images import to_pil
+from rewardedit.relabel import RewardEmbedding, RewardPrompt
+from rewardedit.trainers import _run
+from rewardedit.trainers._cache import LatentCache
+
+
+@dataclass(frozen=True)
+class Train:
+    """How to fine-tune; the defaults are those of ADIEE's reward-conditioned MagicBrush."""
+
+    steps: int = 10_000
+    batch: int = 64  # images a process and micro-step
+    accumulate: int = 1
+    lr: float = 5e-5
+    schedule: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
+    warmup: int = 500
+    optimizer: Literal["adamw", "adamw8bit"] = "adamw"
+    weight_decay: float = 1e-2
+    clip: float = 1.0
+    ema: float | None = 0.9999
+    precision: _run.Precision = "no"
+    checkpointing: bool = False  # gradient checkpointing of the UNet
+    dropout: float = 0.05  # share of text alone, of both, and of image alone
+    min_snr: float | None = None
+    lora_rank: int | None = None  # None: full fine-tune
+    lora_alpha: int | None = None  # None: as lora_rank
+    embedding_lr: float = 1e-2  # of the learned reward embedding
+    attention: Backend = "auto"
+    seed: int = 0
+    tracker: _run.Tracker = "tensorboard"
+    log_every: int = 50
+    checkpoint_every: int = 1000
+    validate_every: int = 0  # 0: never
+    validation_rows: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "accumulate", "log_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+        if not 0 <= self.dropout <= 1 / 3:
+            raise ValueError(f"dropout: expected a share from 0 to 1/3; got {self.dropout}")
+
+
+@dataclass
+class Labels:
+    """What the rows of a training set are labelled with: parallel to its rows."""
+
+    prompt: RewardPrompt | None  # None: fine-tuning without conditioning
+    label: list[int | None]  # None: the row is left out (its score is invalid, or below a threshold)
+
+
+@dataclass
+class _Models:
+    unet: Any
+    embedding: RewardEmbedding | None
+    trained: list[nn.Parameter] = field(default_factory=list)
+
+
+def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folder: Path, resume: bool = False) -> Path:
+    """Fine-tunes `base` on cached rows and their labels.
+
+    Returns:
+        The folder of the result: `pipeline/`, which stock diffusers loads, or `lora/`.
+
+    Raises:
+        ValueError: where no row has a label.
+        TrainingStopped: where the loss is not a number.
+    """
+    kept = [i for i, label in enumerate(labels.label) if label is not None]
+    if not kept:
+        raise ValueError("no row has a label to train on; look at the scores' reasons in the relabelled shards")
+    set_seed(config.seed)
+    accelerator = _run.make_accelerator(folder, config.precision, config.accumulate, config.tracker)
+    editor = load_editor(base, attention="sdpa", device=accelerator.device)
+    models = _make_trainable(editor, config, labels)
+    choice = set_attention(models.unet, config.attention, _autocast_type(config.precision))
+    accelerator.print(choice)
+
+    optimizer = _optimizer(config, models)
+    schedule = get_scheduler(config.schedule, optimizer, num_warmup_steps=config.warmup, num_training_steps=config.steps)
+    prepared = accelerator.prepare(*(m for m in (models.unet, models.embedding, optimizer) if m is not None))
+    unet, optimizer = prepared[0], prepared[-1]
+    embedding = prepared[1] if models.embedding is not None else None
+    averages = (
+        EMAModel(models.trained, decay=config.ema, use_ema_warmup=True, inv_gamma=10.0, power=1.0) if config.ema else None
+    )
+    accelerator.register_for_checkpointing(*(o for o in (schedule, averages) if o is not None))
+    first = _run.resume(accelerator, folder) if resume else 0
+    if averages is not None:
+        averages.to(accelerator.device)
+
+    scheduler, texts = editor.pipe.scheduler, cache.texts(editor, labels)
+    batch, world = config.batch * config.accumulate, accelerator.num_processes
+    recent: list[float] = []
+    for step, bar in _run.steps(first, config.steps, batch * world, accelerator, "fine-tuning"):
+        rows = torch.tensor(kept)[_run.batch_rows(len(kept), batch * world, step, config.seed)]
+        generator = _run.step_generator(config.seed, step)
+        noise = torch.randn(len(rows), *cache.shape, generator=generator)
+        times = torch.randint(scheduler.config.num_train_timesteps, (len(rows),), generator=generator)
+        dropped = torch.rand(len(rows), generator=generator)
+        mine = torch.arange(len(rows))[accelerator.process_index :: world].split(config.batch)
+        total = 0.0
+        for part in mine:
+            with accelerator.accumulate(unet):
+                no_text, no_image = conditioning_dropout(dropped[part], config.dropout)
+                edited, source = cache.latents(rows[part])
+                source[no_image] = 0
+                prompts, label = texts.take(rows[part], no_text)
+                tensors = [t.to(accelerator.device) for t in (edited, source, prompts, noise[part], times[part])]
+                with accelerator.autocast():
+                    if embedding is not None:
+                        tensors[2] = embedding(tensors[2], label.to(accelerator.device))
+                    loss = diffusion_loss(unet, scheduler, *tensors, min_snr=config.min_snr).mean()
+                _run.require_finite(loss.detach(), step, [cache.ids[i] for i in rows[part].tolist()])
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(models.trained, config.clip)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                total += loss.item() / len(mine)
+        schedule.step()
+        if averages is not None:
+            averages.step(models.trained)
+        total = accelerator.reduce(torch.tensor(total, device=accelerator.device), "mean").item()
+        recent.append(total)
+        bar.set_postfix_str(f"loss {total:.4f}", refresh=False)
+        done = step + 1
+        if done % config.log_every == 0 or done == config.steps:
+            _run.log(accelerator, folder, done, {"loss": sum(recent) / len(recent), "lr": schedule.get_last_lr()[0]})
+            recent = []
+        if done % config.checkpoint_every == 0 or done == config.steps:
+            _run.save_checkpoint(accelerator, folder, done)
+        if config.validate_every and done % config.validate_every == 0 and accelerator.is_main_process:
+            with _averaged(averages, models.trained):
+                _validate(_result(editor, labels, models), cache.rows, config, folder / "validation" / f"step-{done:06d}.png")
+
+    out = folder / ("lora" if config.lora_rank else "pipeline")
+    if averages is not None:
+        averages.copy_to(models.trained)
+    if accelerator.is_main_process:
+        if config.lora_rank is None:
+            models.unet.set_default_attn_processor()
+        save_editor(_result(editor, labels, models), out, base=base if config.lora_rank else None)
+    accelerator.end_training()
+    return out
+
+
+def _result(editor: Editor, labels: Labels, models: _Models) -> Editor:
+    return Editor(editor.pipe, editor.settings, labels.prompt, models.embedding)
+
+
+def _autocast_type(precision: _run.Precision) -> torch.dtype | None:
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+
+
+def _make_trainable(editor: Editor, config: Train, labels: Labels) -> _Models:
+    """Freezes all but the UNet (or its LoRA) and the reward embedding."""
+    pipe = editor.pipe
+    widen_conv_in(pipe.unet)
+    for module in (pipe.vae, pipe.text_encoder, pipe.unet):
+        module.requires_grad_(False)
+    if config.lora_rank:
+        add_lora(pipe.unet, config)
+    else:
+        pipe.unet.requires_grad_(True)
+    pipe.unet.train()
+    if config.checkpointing:
+        pipe.unet.enable_gradient_checkpointing()
+    embedding = None
+    if labels.prompt is not None and labels.prompt.embedding:
+        embedding = RewardEmbedding(len(labels.prompt.words), pipe.unet.config.cross_attention_dim).to(pipe.device)
+    trained = [p for m in (pipe.unet, embedding) if m is not None for p in m.parameters() if p.requires_grad]
+    return _Models(pipe.unet, embedding, trained)
+
+
+def add_lora(unet: Any, config: Train) -> None:
+    """A LoRA adapter on the attention layers; at the start it changes nothing."""
+    from peft import LoraConfig
+
+    unet.add_adapter(
+        LoraConfig(
+            r=config.lora_rank or 0,
+            lora_alpha=config.lora_alpha or config.lora_rank or 0,
+            init_lora_weights="gaussian",
+            target_modules=["to_k", "to_q", "to_v", "to_out.0"],
+        )
+    )
+
+
+def _optimizer(config: Train, models: _Models) -> torch.optim.Optimizer:
+    groups: list[dict[str, Any]] = [{"params": [p for p in models.unet.parameters() if p.requires_grad]}]
+    if models.embedding is not None:
+        groups.append({"params": list(models.embedding.parameters()), "lr": config.embedding_lr, "weight_decay": 0.0})
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay)
+    try:
+        import bitsandbytes  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ValueError("optimizer: adamw8bit needs bitsandbytes; pip install bitsandbytes, or take adamw") from None
+    return bitsandbytes.optim.AdamW8bit(groups, lr=config.lr, weight_decay=config.weight_decay)
+
+
+class _averaged:
+    """While it is open, the trained parameters hold their moving averages."""
+
+    def __init__(self, averages: EMAModel | None, parameters: list[nn.Parameter]) -> None:
+        self.averages, self.parameters = averages, parameters
+
+    def __enter__(self) -> None:
+        if self.averages is not None:
+            self.averages.store(self.parameters)
+            self.averages.copy_to(self.parameters)
+
+    def __exit__(self, *_: object) -> None:
+        if self.averages is not None:
+            self.averages.restore(self.parameters)
+
+
+def _validate(editor: Editor, rows: Rows, config: Train, path: Path) -> None:
+    """Draws source and edit of the first rows, side by side."""
+    from rewardedit.batch import collate
+
+    batch = collate([rows[i] for i in range(min(config.validation_rows, len(rows)))], None)
+    settings = EditSettings(20, editor.settings.text_guidance, editor.settings.image_guidance)
+    edited = editor(batch.source, batch.instruction, range(len(batch)), settings=settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    strip: Tensor = torch.cat([torch.cat(list(pictures), dim=2) for pictures in (batch.source, edited)], dim=1)
+    to_pil(strip).save(path)

@@ -1,0 +1,120 @@
+"""What a recipe will do, found out before any of it is done: rows, trained parameters, memory, time, missing files."""
+
+import time
+from typing import Any
+
+import torch
+from diffusers import DiffusionPipeline, UNet2DConditionModel
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from rewardedit.assets import resolve
+from rewardedit.data import open_rows
+from rewardedit.scorers import load_scorer
+from rewardedit.trainers._finetune import Train, add_lora
+
+TOKENS = 77
+EFFICIENCY = 0.35  # of a plain matrix product's rate that training a UNet reaches
+
+
+def plan(config: Any) -> list[str]:
+    """Lines to print for a reward-conditioned recipe.
+
+    Raises:
+        ValueError: naming the first file, data set or model that is not there.
+    """
+    rows = len(open_rows(config.data))
+    editors = config.candidates.editors if config.candidates else ()
+    for name in (config.base, *editors):
+        _pipeline_config(name)
+    load_scorer(config.relabel.scorer, **config.relabel.options)
+    per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
+    unet = _meta_unet(config.base)
+    total = sum(p.numel() for p in unet.parameters())
+    if config.train.lora_rank:
+        unet.requires_grad_(False)
+        add_lora(unet, config.train)
+    trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
+    flops, activations = _measure(unet, config.train, config.data.size, _factor(config.base))
+    weights = 4 * total + (4 + 8) * trained + (4 * trained if config.train.ema else 0)
+    steps = config.train.steps * config.train.accumulate * len(config.arms)
+    seconds = 3 * flops * steps / (EFFICIENCY * _rate(config.train))
+    return [
+        f"rows: {rows} × {per_row} candidates = {rows * per_row}; arms: {', '.join(config.arms)}",
+        f"trained parameters: {trained / 1e6:.2f} M of {total / 1e6:.2f} M",
+        f"memory, estimated: {(weights + activations) / 2**30:.1f} GiB ({weights / 2**30:.1f} weights and optimizer, "
+        f"{activations / 2**30:.1f} activations)",
+        f"training time on this machine, estimated: {_duration(seconds)} for {steps} micro-steps of {config.train.batch}",
+        "all files and models are there",
+    ]
+
+
+def _pipeline_config(name: str) -> dict[str, Any]:
+    try:
+        return DiffusionPipeline.load_config(resolve(name))
+    except OSError as error:
+        raise ValueError(
+            f"editor {name!r} is not there ({str(error).splitlines()[0]}); give a folder, or a hub name online"
+        ) from error
+
+
+def _sub_config(kind: Any, name: str, subfolder: str) -> Any:
+    try:
+        return kind.load_config(resolve(name), subfolder=subfolder)
+    except OSError as error:
+        raise ValueError(f"editor {name!r} has no {subfolder} ({str(error).splitlines()[0]})") from error
+
+
+def _meta_unet(name: str) -> UNet2DConditionModel:
+    config = _sub_config(UNet2DConditionModel, name, "unet")
+    with torch.device("meta"):
+        return UNet2DConditionModel.from_config(config)
+
+
+def _factor(name: str) -> int:
+    from diffusers import AutoencoderKL
+
+    return 2 ** (len(_sub_config(AutoencoderKL, name, "vae")["block_out_channels"]) - 1)
+
+
+def _measure(unet: UNet2DConditionModel, train: Train, size: int, factor: int) -> tuple[float, float]:
+    """Operations and bytes of activations of one micro-step's forward pass, counted on tensors without data."""
+    side, b, kept = size // factor, train.batch, 0
+    inputs = (
+        torch.empty(b, unet.config.in_channels, side, side, device="meta"),
+        torch.empty(b, dtype=torch.long, device="meta"),
+        torch.empty(b, TOKENS, unet.config.cross_attention_dim, device="meta"),
+    )
+
+    def keep(module: nn.Module, args: Any, out: Any) -> None:
+        nonlocal kept
+        if isinstance(out, torch.Tensor) and not list(module.children()):
+            kept += out.numel()
+
+    hooks = [m.register_forward_hook(keep) for m in unet.modules()]
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        unet(*inputs)
+    for hook in hooks:
+        hook.remove()
+    size_of = 4 if train.precision == "no" else 2
+    return counter.get_total_flops(), kept * size_of * (0.3 if train.checkpointing else 1.0)
+
+
+def _rate(train: Train) -> float:
+    """Operations a second of a matrix product here, in the type that training uses."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(train.precision, torch.float32)
+    n = 4096 if device == "cuda" else 768
+    a = torch.randn(n, n, device=device, dtype=dtype)
+    float((a @ a)[0, 0])
+    began = time.perf_counter()
+    for _ in range(5):
+        out = a @ a
+    float(out[0, 0])
+    return 5 * 2 * n**3 / (time.perf_counter() - began)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,175 @@
+"""What all trainers share: the run directory, checkpoints and resuming, tracking, the order of the data, stopping.
+
+A run directory holds config.yaml (resolved), environment.json, metrics.jsonl, metrics.json (final), checkpoints/ and what
+the trainer leaves (pipeline/, report.html …).
+"""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import LoggerType
+from torch import Tensor
+from tqdm import tqdm
+
+from rewardedit import config as configs
+
+KEPT_CHECKPOINTS = 2
+PACKAGES = ("rewardedit", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
+Precision = Literal["no", "bf16", "fp16"]
+Tracker = Literal["tensorboard", "wandb", "none"]
+
+
+class TrainingStopped(RuntimeError):
+    """Training cannot go on: the loss is not a number. The message names the batch."""
+
+
+def environment() -> dict[str, Any]:
+    """Versions, device and commit, as a run directory and a benchmark result record them."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
+    return {
+        "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "device": device,
+        "commit": commit.stdout.strip() or None,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def make_accelerator(folder: Path, precision: Precision, accumulate: int, tracker: Tracker) -> Accelerator:
+    """An accelerate handle that logs where it was asked to.
+
+    Raises:
+        ValueError: if W&B is asked for and not installed, or fp16 without a GPU.
+    """
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise ValueError("precision: fp16 needs a GPU; take bf16 or no on a CPU")
+    if tracker == "wandb":
+        try:
+            import wandb  # noqa: F401  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise ValueError("tracker: wandb is not installed; pip install wandb, or take tensorboard") from None
+    log_with: list[str | LoggerType] | None = None if tracker == "none" else [tracker]
+    accelerator = Accelerator(
+        mixed_precision=precision, gradient_accumulation_steps=accumulate, log_with=log_with, project_dir=str(folder)
+    )
+    if log_with:
+        accelerator.init_trackers("logs")
+    return accelerator
+
+
+def start(folder: Path, config: Any) -> None:
+    """Makes the run directory and writes down what is about to run, where and with what."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(configs.dump(config))
+    write_json(folder / "environment.json", environment())
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Written aside and renamed, so that a reader never meets half a file."""
+    aside = path.with_suffix(path.suffix + ".partial")
+    aside.write_text(json.dumps(values, indent=2) + "\n")
+    os.replace(aside, path)
+
+
+def log(accelerator: Accelerator, folder: Path, step: int, values: dict[str, float]) -> None:
+    """To metrics.jsonl and to the tracker."""
+    if accelerator.is_main_process:
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+    if accelerator.log_with:
+        accelerator.log(values, step=step)
+
+
+def read_log(folder: Path) -> list[dict[str, float]]:
+    """The lines of metrics.jsonl; of a step logged twice (before and after a resume), the later."""
+    path = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return [by_step for _, by_step in sorted({line["step"]: line for line in lines}.items())]
+
+
+def save_checkpoint(accelerator: Accelerator, folder: Path, step: int) -> None:
+    """`checkpoints/step-000100`: all prepared and registered objects; written aside and renamed, older ones removed."""
+    parent = folder / "checkpoints"
+    final, aside = parent / f"step-{step:06d}", parent / f".step-{step:06d}.partial"
+    if accelerator.is_main_process:
+        shutil.rmtree(aside, ignore_errors=True)
+        parent.mkdir(parents=True, exist_ok=True)
+    accelerator.wait_for_everyone()
+    accelerator.save_state(str(aside))
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(aside, final)
+        for old in checkpoints(folder)[:-KEPT_CHECKPOINTS]:
+            shutil.rmtree(old)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The whole checkpoints of a run, oldest first."""
+    return sorted((folder / "checkpoints").glob("step-*"))
+
+
+def resume(accelerator: Accelerator, folder: Path) -> int:
+    """Loads the newest checkpoint and returns its step; 0 where there is none."""
+    found = checkpoints(folder)
+    if not found:
+        return 0
+    accelerator.load_state(str(found[-1]))
+    return int(found[-1].name.removeprefix("step-"))
+
+
+def batch_rows(rows: int, batch: int, step: int, seed: int) -> Tensor:
+    """Which rows step `step` trains on: passes over the data in a new order each, cut into batches.
+
+    A function of its arguments alone, so that a resumed run and one of several processes see the same batches.
+    """
+    first = step * batch
+    drawn = []
+    while len(drawn) < batch:
+        epoch, at = divmod(first + len(drawn), rows)
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+        drawn += order[at : at + batch - len(drawn)].tolist()
+    return torch.tensor(drawn)
+
+
+def step_generator(seed: int, step: int) -> torch.Generator:
+    """The generator of one step's noise, time steps and dropout, on the CPU: the same on every device and after a resume."""
+    return torch.Generator().manual_seed((seed * 2_000_003 + step) % 2**63)
+
+
+def require_finite(loss: Tensor, step: int, ids: list[str]) -> None:
+    """Stops a run whose loss is NaN or infinite.
+
+    Raises:
+        TrainingStopped: naming the step and the batch.
+    """
+    if not torch.isfinite(loss):
+        shown = ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
+        raise TrainingStopped(
+            f"the loss is {loss.item()} at step {step}, in the batch of rows {shown}; "
+            "check those rows, or lower train.lr or take precision=no, and go on with --resume"
+        )
+
+
+def steps(first: int, last: int, images_per_step: int, accelerator: Accelerator, label: str) -> Iterator[tuple[int, tqdm]]:
+    """Counts first … last − 1 beside a progress bar with images/s and the time left; the caller adds the loss."""
+    bar = tqdm(range(first, last), initial=first, total=last, desc=label, disable=not accelerator.is_main_process, unit="step")
+    began = time.monotonic()
+    for step in bar:
+        yield step, bar
+        done = (step + 1 - first) * images_per_step
+        bar.set_postfix_str(
+            f"{bar.postfix or ''}".split(" · ")[0] + f" · {done / (time.monotonic() - began):.0f} images/s",
+            refresh=False,
+        )

@@ -1,0 +1,121 @@
+"""The small autoencoder of the shapes world: a diffusers `AutoencoderKL`, four latent channels at a quarter of the size.
+
+Loss: mean absolute error (edges count five times), squared error, absolute error of the picture's gradients, and a little
+KL. A tenth of the pictures are cross-fades of source and target, so that half-done edits have latents of their own.
+
+Command: rewardedit train shapes-autoencoder
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from diffusers import AutoencoderKL
+from torch import Tensor
+
+from rewardedit.data.shapes import Shapes, ShapesOracle
+from rewardedit.trainers import _run
+from rewardedit.trainers._small import SmallTrain, count, fit
+
+
+@dataclass(frozen=True)
+class Config:
+    """Architecture, data and training of the autoencoder."""
+
+    name: str
+    channels: tuple[int, ...] = (16, 32, 64)
+    samples: int = 18_200  # pictures are twice as many: source and target
+    first: int = 0
+    backdrops: tuple[str, ...] = ("plain", "plain", "textured", "photo")
+    kl: float = 1e-4
+    edge_weight: float = 4.0
+    init: str | None = None  # a folder with weights to go on from
+    train: SmallTrain = field(default_factory=SmallTrain)
+
+
+def make_model(config: Config) -> AutoencoderKL:
+    """The autoencoder, with fresh weights or those of `init`."""
+    if config.init:
+        return AutoencoderKL.from_pretrained(config.init)
+    n = len(config.channels)
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * n,
+        up_block_types=("UpDecoderBlock2D",) * n,
+        block_out_channels=config.channels,
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=8,
+        sample_size=64,
+        mid_block_add_attention=False,
+    )
+
+
+def plan(config: Config) -> list[str]:
+    return [f"autoencoder: {count(make_model(config))}, {2 * config.samples} pictures, {config.train.steps} steps"]
+
+
+def train(config: Config, folder: Path, resume: bool = False) -> Path:
+    """Trains and saves to `folder/vae`; metrics.json holds the oracle's rating of reconstructed true targets."""
+    _run.start(folder, config)
+    torch.manual_seed(config.train.seed)
+    pictures = _pictures(config)
+    model = make_model(config).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    n = len(pictures)
+
+    def loss_of(step: int, generator: torch.Generator) -> Tensor:
+        rows = torch.randint(n, (config.train.batch,), generator=generator)
+        batch = pictures[rows].float() / 255
+        k = config.train.batch // 10
+        other = pictures[(rows[:k] + n // 2) % n].float() / 255  # a source's target, and the other way round
+        batch[:k] = batch[:k].lerp(other, torch.rand(k, 1, 1, 1, generator=generator))
+        batch = (batch if step % 2 else batch.flip(-1)) * 2 - 1
+        return reconstruction_loss(model, batch.contiguous(memory_format=torch.channels_last), config)
+
+    fit(config.train, {"vae": model}, loss_of, folder, resume)
+    model.save_pretrained(folder / "vae")
+    _run.write_json(folder / "metrics.json", {"oracle_of_reconstructed_targets": reconstruction_rating(model)})
+    return folder / "vae"
+
+
+def _pictures(config: Config) -> Tensor:
+    """(2 × samples, 3, 64, 64) bytes: sources, then targets."""
+    world = Shapes(backdrops=config.backdrops)
+    both: list[list[Tensor]] = [[], []]
+    for first in range(config.first, config.first + config.samples, 2800):
+        batch = world.batch(first, min(2800, config.first + config.samples - first))
+        for out, picture in zip(both, (batch.source, batch.target), strict=True):
+            out.append((picture * 255).round().byte())
+    return torch.cat(both[0] + both[1])
+
+
+def _gradients(image: Tensor) -> Tensor:
+    return torch.cat([image.diff(dim=-2).flatten(1), image.diff(dim=-1).flatten(1)], dim=1)
+
+
+def reconstruction_loss(model: AutoencoderKL, image: Tensor, config: Config) -> Tensor:
+    """Of pictures (b, 3, h, w) in [−1, 1]."""
+    posterior = model.encode(image).latent_dist
+    made = model.decode(posterior.sample()).sample.float()
+    steps = torch.maximum(F.pad(image.diff(dim=-1), (0, 1)).abs(), F.pad(image.diff(dim=-2), (0, 0, 0, 1)).abs())
+    edges = F.max_pool2d((steps.amax(1, keepdim=True) > 0.3).float(), 3, 1, 1)
+    absolute = ((made - image).abs() * (1 + config.edge_weight * edges)).mean()
+    gradients = (_gradients(made) - _gradients(image)).abs().mean()
+    kl = (posterior.mean.float() ** 2 + posterior.var.float() - 1 - posterior.logvar.float()).mean() / 2
+    return absolute + 2 * F.mse_loss(made, image) + gradients + config.kl * kl
+
+
+@torch.no_grad()
+def reconstruction_rating(model: AutoencoderKL, n: int = 280) -> dict[str, float]:
+    """The oracle's mean rating (0–10) of the true targets of val after encoding and decoding, by backdrop."""
+    out = {}
+    for backdrop in ("plain", "textured", "photo"):
+        samples = Shapes("val", backdrops=(backdrop,)).batch(0, n)
+        made = [model.decode(model.encode(x * 2 - 1).latent_dist.mode()).sample for x in samples.target.split(70)]
+        out[backdrop] = float(ShapesOracle().rate(samples, (torch.cat(made) / 2 + 0.5).clamp(0, 1)).score.mean())
+    return out
+
+
+def main(config: Config, folder: Path, resume: bool = False) -> None:
+    """Trains and says where the weights are."""
+    print(f"autoencoder: {train(config, folder, resume)}")

@@ -1,0 +1,129 @@
+"""The small CLIP of the shapes world: a transformers `CLIPModel`, trained on pictures and their captions.
+
+Loss: symmetric InfoNCE over pictures and captions, where each source stands beside its target, so that the hardest
+negatives differ by one edit; and the same over directions, target minus source, which is what CLIP-D measures.
+
+Command: rewardedit train shapes-clip
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers.pre_tokenizers import ByteLevel
+from torch import Tensor
+from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
+
+from rewardedit.data.shapes import Shapes
+from rewardedit.relabel import PRESETS
+from rewardedit.trainers import _run
+from rewardedit.trainers._small import SmallTrain, count, fit
+
+DIRECTION_SCALE = 10.0  # inverse temperature of the directions
+
+
+@dataclass(frozen=True)
+class Config:
+    """Architecture, data and training of the CLIP model and its tokenizer."""
+
+    name: str
+    width: int = 128
+    text_layers: int = 3
+    vision_layers: int = 4
+    vocabulary: int = 1024  # at most
+    samples: int = 22_400
+    backdrops: tuple[str, ...] = ("plain", "plain", "plain", "textured", "photo")
+    train: SmallTrain = field(default_factory=SmallTrain)
+
+
+def make_tokenizer(texts: list[str], vocabulary: int) -> CLIPTokenizer:
+    """A byte-level BPE tokenizer of CLIP's kind, trained on `texts`."""
+    characters = sorted(ByteLevel.alphabet())
+    vocab = {c: i for i, c in enumerate(characters)}
+    vocab |= {f"{c}</w>": i + len(characters) for i, c in enumerate(characters)}
+    vocab |= {"<|startoftext|>": len(vocab), "<|endoftext|>": len(vocab) + 1}
+    blank = CLIPTokenizer(vocab=vocab, merges=[], model_max_length=77)
+    return blank.train_new_from_iterator(texts, vocab_size=vocabulary, length=len(texts))
+
+
+def make_model(config: Config, tokenizer: CLIPTokenizer) -> CLIPModel:
+    shared = {
+        "hidden_size": config.width,
+        "intermediate_size": 3 * config.width,
+        "num_attention_heads": 4,
+        "hidden_act": "gelu",
+    }
+    ids = {
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    text = {
+        **shared,
+        **ids,
+        "vocab_size": len(tokenizer),
+        "num_hidden_layers": config.text_layers,
+        "max_position_embeddings": 77,
+    }
+    vision = {**shared, "num_hidden_layers": config.vision_layers, "image_size": 64, "patch_size": 8}
+    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=config.width))
+
+
+def plan(config: Config) -> list[str]:
+    tokenizer = make_tokenizer(["a red circle"], config.vocabulary)
+    return [f"CLIP: {count(make_model(config, tokenizer))}, {config.samples} pairs, {config.train.steps} steps"]
+
+
+def train(config: Config, folder: Path, resume: bool = False) -> Path:
+    """Trains tokenizer and model and saves both, with the image processor, to `folder/clip`."""
+    _run.start(folder, config)
+    torch.manual_seed(config.train.seed)
+    world, pictures, before, after, instructions = Shapes(backdrops=config.backdrops), [], [], [], []
+    for first in range(0, config.samples, 2800):
+        batch = world.batch(first, min(2800, config.samples - first))
+        pictures.append(torch.stack([(p * 255).round().byte() for p in (batch.source, batch.target)], dim=1))
+        before, after = before + batch.source_caption, after + batch.target_caption
+        instructions += batch.instruction
+    images = torch.cat(pictures)
+    # The words of reward prompts belong to the tokenizer, as they belong to CLIP's; no model is trained on them here.
+    rewards = [PRESETS[name]().write("", label) for name in ("adiee", "hive") for label in range(5)]
+    tokenizer = make_tokenizer(instructions[:8000] + before[:4000] + rewards * 60, config.vocabulary)
+    tokens = tokenizer(before + after, padding=True, truncation=True, return_tensors="pt")
+    ids, mask = (torch.stack(tokens[k].chunk(2), dim=1) for k in ("input_ids", "attention_mask"))
+    model = make_model(config, tokenizer)
+
+    def loss_of(step: int, generator: torch.Generator) -> Tensor:
+        rows = torch.randint(len(images), (config.train.batch,), generator=generator)
+        length = int(mask[rows].sum(-1).max())
+        vision = model.get_image_features(pixel_values=images[rows].flatten(0, 1).float() / 127.5 - 1)
+        text = model.get_text_features(
+            input_ids=ids[rows, :, :length].flatten(0, 1), attention_mask=mask[rows, :, :length].flatten(0, 1)
+        )
+        seen, said = (F.normalize(out.pooler_output.float(), dim=-1) for out in (vision, text))
+        directions = (F.normalize(v[1::2] - v[::2], dim=-1) for v in (seen, said))
+        return info_nce(seen, said, model.logit_scale.exp().clamp(max=100)) + info_nce(
+            *directions, torch.tensor(DIRECTION_SCALE)
+        )
+
+    fit(config.train, {"clip": model}, loss_of, folder, resume)
+    out = folder / "clip"
+    model.half().save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    half = [0.5, 0.5, 0.5]
+    size = {"height": 64, "width": 64}
+    CLIPImageProcessorPil(
+        size={"shortest_edge": 64}, crop_size=size, image_mean=half, image_std=half, do_convert_rgb=True
+    ).save_pretrained(out)
+    return out
+
+
+def info_nce(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
+    """Symmetric InfoNCE of paired unit vectors (b, d)."""
+    logits, own = scale * a @ b.T, torch.arange(len(a))
+    return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
+
+
+def main(config: Config, folder: Path, resume: bool = False) -> None:
+    """Trains and says where the weights are."""
+    print(f"CLIP: {train(config, folder, resume)}")
