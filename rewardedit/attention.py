@@ -123,7 +123,7 @@ def _probe(attend: Attend, device: torch.device, dtype: torch.dtype, head_dim: i
         raise RuntimeError(f"xformers does not run on {device} with {dtype}: {str(error).strip().splitlines()[0]}") from error
 
 
-def set_attention(unet: Any, backend: Backend = "auto", dtype: torch.dtype | None = None) -> AttentionChoice:
+def set_attention(unet: Any, backend: str = "auto", dtype: torch.dtype | None = None) -> AttentionChoice:
     """Gives every attention layer of a diffusers UNet one kernel, and says which and why.
 
     "auto" takes xformers where it loads and runs on the UNet's device, SDPA elsewhere. "xformers" does the same and warns

@@ -9,7 +9,9 @@ from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
 
-Picture = Image.Image | Float[Tensor, "3 h w"]  # a tensor is RGB in [0, 1]
+from rewardedit.images import fit, to_tensor
+
+Picture = Image.Image | Float[Tensor, "3 _ _"]  # a tensor is RGB in [0, 1]
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class EditSample:
     instruction: str
     edited: Picture | None = None
     target: Picture | None = None
-    mask: Image.Image | Float[Tensor, "1 h w"] | None = None  # 1 where change is wanted
+    mask: Image.Image | Float[Tensor, "1 _ _"] | None = None  # 1 where change is wanted
     source_caption: str | None = None
     target_caption: str | None = None
 
@@ -107,8 +109,6 @@ def collate(samples: list[EditSample], size: int | None = None, policy: str = "c
     Raises:
         ValueError: on no rows, rows with neither `edited` nor `target`, or sizes that differ while `size` is None.
     """
-    from rewardedit.images import fit, to_tensor
-
     if not samples:
         raise ValueError("collate: expected at least one row; got none")
 
@@ -131,7 +131,8 @@ def collate(samples: list[EditSample], size: int | None = None, policy: str = "c
     if missing:
         raise ValueError(f"row {missing[0]}: expected an edited picture or a target; it has neither")
     source, pictures = stack("source", [sample.source for sample in samples]), stack("edited", edited)
-    assert source is not None and pictures is not None
+    assert source is not None
+    assert pictures is not None
     return EditBatch(
         source=source,
         instruction=[sample.instruction for sample in samples],

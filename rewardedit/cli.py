@@ -101,7 +101,7 @@ def edit(args: argparse.Namespace) -> None:
     settings = dataclasses.replace(editor.settings, **{k: v for k, v in given.items() if v is not None})
     assert isinstance(settings, EditSettings)
     factor = editor.pipe.vae_scale_factor
-    h, w = (max(factor, int(round(side * _scale(source, args.size) / factor)) * factor) for side in source.shape[-2:])
+    h, w = (max(factor, round(side * _scale(source, args.size) / factor) * factor) for side in source.shape[-2:])
     source = resize(source, (h, w))
     folder = Path(args.out)
     folder.mkdir(parents=True, exist_ok=True)

@@ -81,7 +81,7 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     """
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    known = [name for name in fields]
+    known = list(fields)
     out = {}
     for key, value in values.items():
         if key not in fields:

@@ -67,7 +67,7 @@ def fit(image: Float[Tensor, "b c h w"], size: int, policy: str = "crop") -> Flo
     if policy == "stretch":
         return resize(image, (size, size))
     scale = size / (min(h, w) if policy == "crop" else max(h, w))
-    new_h, new_w = (size if side * scale == size else max(1, round(side * scale)) for side in (h, w))
+    new_h, new_w = (max(1, int(side * scale + 1e-6)) for side in (h, w))  # cut, as CLIP's own processor does
     image = resize(image, (new_h, new_w))
     top, left = (new_h - size) // 2, (new_w - size) // 2
     if policy == "crop":

@@ -98,29 +98,33 @@ class Report:
         span = [max(b - a, 1e-9) for a, b in zip(low, high, strict=True)]
 
         def place(x: float, y: float) -> str:
-            return f"{MARGIN + (x - low[0]) / span[0] * (WIDTH - 2 * MARGIN):.1f},{HEIGHT - MARGIN - (y - low[1]) / span[1] * (HEIGHT - 2 * MARGIN):.1f}"
+            across = MARGIN + (x - low[0]) / span[0] * (WIDTH - 2 * MARGIN)
+            down = HEIGHT - MARGIN - (y - low[1]) / span[1] * (HEIGHT - 2 * MARGIN)
+            return f"{across:.1f},{down:.1f}"
 
         parts = [
-            f'<text x="{MARGIN}" y="{HEIGHT - 12}" font-size="11">{low[0]:.3g}</text>',
-            f'<text x="{WIDTH - MARGIN}" y="{HEIGHT - 12}" font-size="11" text-anchor="end">{high[0]:.3g}</text>',
-            f'<text x="4" y="{HEIGHT - MARGIN}" font-size="11">{low[1]:.3g}</text><text x="4" y="{MARGIN}" font-size="11">{high[1]:.3g}</text>',
+            _label(MARGIN, HEIGHT - 12, f"{low[0]:.3g}"),
+            _label(WIDTH - MARGIN, HEIGHT - 12, f"{high[0]:.3g}"),
+            _label(4, HEIGHT - MARGIN, f"{low[1]:.3g}"),
+            _label(4, MARGIN, f"{high[1]:.3g}"),
         ]
         for i, (name, points) in enumerate(series.items()):
             colour = COLOURS[i % len(COLOURS)]
             path = " ".join(place(x, y) for x, y in points)
             parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.6" points="{path}"/>')
-            parts.append(
-                f'<text x="{WIDTH - MARGIN - 150}" y="{18 + 14 * i}" font-size="12" fill="{colour}">{html.escape(name)}</text>'
-            )
-        self.parts.append(
-            f'<h2>{html.escape(title)}</h2><svg width="{WIDTH}" height="{HEIGHT}" role="img">{"".join(parts)}</svg>'
-        )
+            parts.append(_label(WIDTH - MARGIN - 150, 18 + 14 * i, name, colour))
+        drawing = f'<svg width="{WIDTH}" height="{HEIGHT}" role="img">{"".join(parts)}</svg>'
+        self.parts.append(f"<h2>{html.escape(title)}</h2>{drawing}")
 
     def save(self, path: Path) -> Path:
         """Writes the page and returns its path."""
-        page = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(self.title)}</title><style>{STYLE}</style></head><body>{"".join(self.parts)}</body></html>'
-        path.write_text(page)
+        head = f'<meta charset="utf-8"><title>{html.escape(self.title)}</title><style>{STYLE}</style>'
+        path.write_text(f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(self.parts)}</body></html>')
         return path
+
+
+def _label(x: float, y: float, text: str, colour: str = "#1d2430") -> str:
+    return f'<text x="{x}" y="{y}" font-size="12" fill="{colour}">{html.escape(text)}</text>'
 
 
 def _data_url(picture: Float[Tensor, "3 h w"]) -> str:

@@ -32,7 +32,7 @@ def test_asking_for_xformers_where_it_cannot_run_is_never_silent():
     with pytest.warns(UserWarning, match="xformers was asked for, SDPA is used instead: the UNet is on cpu"):
         assert set_attention(tiny_unet(), "xformers").backend == "sdpa"
     with pytest.raises(ValueError, match="expected one of auto, xformers, sdpa; got 'flash'"):
-        set_attention(tiny_unet(), "flash")  # pyright: ignore[reportArgumentType]
+        set_attention(tiny_unet(), "flash")
 
 
 def test_it_sets_every_layer_and_leaves_other_models_alone():

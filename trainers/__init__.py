@@ -1,0 +1,1 @@
+"""One file per training method; a leading underscore marks what several share."""

@@ -1,11 +1,11 @@
 """The loop of the small models that are trained from scratch: cosine schedule, moving average, checkpoints."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from diffusers.optimization import get_scheduler
 from diffusers.training_utils import EMAModel
 from torch import Tensor, nn
 
@@ -24,6 +24,7 @@ class SmallTrain:
     warmup: int = 100
     weight_decay: float = 1e-2
     beta2: float = 0.99
+    floor: float = 0.0  # share of the learning rate at which the cosine ends
     clip: float = 1.0
     ema: float | None = None
     precision: _run.Precision = "bf16"
@@ -51,7 +52,7 @@ def fit(
     accelerator = _run.make_accelerator(folder, config.precision, 1, config.tracker)
     groups = [{"params": list(m.parameters()), "lr": (lrs or {}).get(name, config.lr)} for name, m in modules.items()]
     optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, config.beta2), weight_decay=config.weight_decay)
-    schedule = get_scheduler("cosine", optimizer, num_warmup_steps=config.warmup, num_training_steps=config.steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: cosine(config, step))
     for module in modules.values():
         module.train()
     optimizer = accelerator.prepare(*modules.values(), optimizer)[-1]
@@ -84,6 +85,12 @@ def fit(
     for module in modules.values():
         module.eval()
     accelerator.end_training()
+
+
+def cosine(config: SmallTrain, step: int) -> float:
+    """The share of the learning rate at a step: a linear warm-up times a cosine that ends at the floor."""
+    down = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / config.steps))
+    return min(1.0, (step + 1) / max(config.warmup, 1)) * max(down, config.floor)
 
 
 def count(module: nn.Module) -> str:

@@ -1,28 +1,40 @@
 """The small editor of the shapes world: a stock `StableDiffusionInstructPix2PixPipeline` from scratch.
 
-The UNet has eight input channels; the text encoder starts from the small CLIP's and is trained along, since captions
-alone do not teach it instructions. Its data is of mixed quality, as InstructPix2Pix's was: right, untouched, half-done
-and over-done targets in stated shares. It never sees reward text.
+Three legs, because on two cores the usual one alone does not learn to find the object in question:
+1. The text encoder, started from the small CLIP's, learns to read: linear heads on its last token name the parsed
+   instruction (kind, old and new object, size, place, background).
+2. The UNet learns the mean edit: at the last time step alone, where its input is pure noise, and from right targets.
+3. It learns to denoise at every step, on data of mixed quality, as InstructPix2Pix's was: right, untouched, half-done and
+   over-done targets in stated shares. Where the latents of a pair differ, errors weigh more until the end comes near.
+The UNet also gets the text through its time embedding (`addition_embed_type="text"`), which stock pipelines support.
+It never sees reward text.
 
 Command: rewardedit train shapes-editor
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import CLIPModel, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from rewardedit.assets import resolve
-from rewardedit.data.shapes import KINDS, MIXED, Shapes, ShapesOracle, candidates
+from rewardedit.data.shapes import MIXED, Shapes, ShapesOracle, candidates
+from rewardedit.data.shapes.language import ParsedEdit
+from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, KINDS, PLACES, SHAPES, SIZES
 from rewardedit.diffusion.editors import Editor, EditSettings, encode_images, save_editor
 from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss
 from rewardedit.trainers import _run
-from rewardedit.trainers._small import SmallTrain, count, fit
+from rewardedit.trainers._small import LossOf, SmallTrain, count, fit
+
+CHANGED = 0.5  # distance of scaled latents from which a place counts as edited
+ANSWERS = (7, 9, 7, 9, 7, 4, 7, 10, 3)  # classes of each answer of `_label`
 
 
 @dataclass(frozen=True)
@@ -37,9 +49,13 @@ class Config:
     samples: int = 56_000
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")
     shares: dict[str, float] = field(default_factory=lambda: dict(MIXED))
-    text_lr: float = 3e-4
+    right: int = 28_000  # of the samples, how many the second leg sees with their right targets
+    text_lr: tuple[float, ...] = (3e-4, 2e-4)  # of the text encoder: second, third leg
     dropout: float = 0.05
-    ask: EditSettings = EditSettings(15, 4.0, 1.3)
+    changed_weight: tuple[float, ...] = (4.0, 2.0)  # how much more errors weigh where the pair differs: second, third leg
+    ask: EditSettings = field(default_factory=lambda: EditSettings(15, 4.0, 1.3))
+    read: SmallTrain = field(default_factory=SmallTrain)
+    mean_edit: SmallTrain = field(default_factory=SmallTrain)
     train: SmallTrain = field(default_factory=SmallTrain)
 
 
@@ -56,6 +72,9 @@ def make_unet(config: Config, text_width: int) -> UNet2DConditionModel:
         cross_attention_dim=text_width,
         attention_head_dim=tuple(c // 32 for c in config.channels),
         norm_num_groups=16,
+        addition_embed_type="text",
+        addition_embed_type_num_heads=8,
+        resnet_time_scale_shift="scale_shift",
     )
 
 
@@ -98,7 +117,8 @@ def make_pipeline(config: Config) -> Any:
 def plan(config: Config) -> list[str]:
     pipe = make_pipeline(config)
     parts = ", ".join(f"{name} {count(getattr(pipe, name))}" for name in ("vae", "text_encoder", "unet"))
-    return [f"editor: {parts}; {config.samples} pairs, {config.train.steps} steps"]
+    steps = " + ".join(str(leg.steps) for leg in (config.read, config.mean_edit, config.train))
+    return [f"editor: {parts}; {config.samples} pairs, {steps} steps"]
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
@@ -106,33 +126,40 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     _run.start(folder, config)
     torch.manual_seed(config.train.seed)
     pipe = make_pipeline(config)
-    source, edited, instructions = _latents(config, pipe)
+    source, edited, right, instructions, parsed = _latents(config, pipe)
     scale = 1 / float(edited.std())
     pipe.vae.register_to_config(scaling_factor=scale)
+    pipe.vae.requires_grad_(False)
     tokens = pipe.tokenizer([*instructions, ""], padding="max_length", truncation=True, return_tensors="pt").input_ids
     unet, text_encoder, scheduler = pipe.unet.to(memory_format=torch.channels_last), pipe.text_encoder, pipe.scheduler
-    pipe.vae.requires_grad_(False)
+    learn_to_read(config.read, text_encoder, tokens[: config.right], parsed, folder / "read", resume)
     predict = torch.compile(unet) if config.train.compile else unet
+    last = scheduler.config.num_train_timesteps - 1
 
-    def loss_of(step: int, generator: torch.Generator) -> Tensor:
-        b = config.train.batch
-        rows = torch.randint(len(source), (b,), generator=generator)
-        times = torch.randint(scheduler.config.num_train_timesteps, (b,), generator=generator)
-        noise = torch.randn(b, *edited.shape[1:], generator=generator)
-        no_text, no_image = conditioning_dropout(torch.rand(b, generator=generator), config.dropout)
-        words = torch.where(no_text[:, None], tokens[-1], tokens[rows])
-        picture = source[rows] * (~no_image)[:, None, None, None]
-        embeds = text_encoder(words).last_hidden_state
-        return diffusion_loss(predict, scheduler, edited[rows] * scale, picture, embeds, noise, times).mean()
+    def loss_of(leg: SmallTrain, targets: Tensor, changed_weight: float, mean_only: bool) -> LossOf:
+        def loss(step: int, generator: torch.Generator) -> Tensor:
+            b = leg.batch
+            rows = torch.randint(len(targets), (b,), generator=generator)
+            late = torch.rand(b, generator=generator).sqrt()  # high noise more often: that is where the edit is decided
+            times = torch.full((b,), last) if mean_only else (late * (last + 1)).long()
+            noise = torch.randn(b, *targets.shape[1:], generator=generator)
+            share = 0.0 if mean_only else config.dropout
+            no_text, no_image = conditioning_dropout(torch.rand(b, generator=generator), share)
+            words = torch.where(no_text[:, None], tokens[-1], tokens[rows])
+            picture = source[rows] * (~no_image)[:, None, None, None]
+            latents = targets[rows] * scale
+            changed = ((latents - source[rows] * scale).norm(dim=1, keepdim=True) > CHANGED).float()
+            fading = min(1.0, max(0.0, (0.9 - step / leg.steps) / 0.3))
+            weight = 1 + changed_weight * fading * changed
+            embeds = text_encoder(words).last_hidden_state
+            return diffusion_loss(predict, scheduler, latents, picture, embeds, noise, times, weight=weight).mean()
 
-    fit(
-        config.train,
-        {"unet": unet, "text_encoder": text_encoder},
-        loss_of,
-        folder,
-        resume,
-        {"text_encoder": config.text_lr},
-    )
+        return loss
+
+    modules, (first, second) = {"unet": unet, "text_encoder": text_encoder}, config.changed_weight
+    lrs = [{"text_encoder": lr} for lr in config.text_lr]
+    fit(config.mean_edit, modules, loss_of(config.mean_edit, right, first, True), folder / "mean_edit", resume, lrs[0])
+    fit(config.train, modules, loss_of(config.train, edited, second, False), folder, resume, lrs[1])
     pipe.set_progress_bar_config(disable=True)
     editor = Editor(pipe, config.ask)
     _run.write_json(folder / "metrics.json", {"oracle": rating_by_kind(editor)})
@@ -141,17 +168,51 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     return folder / "pipeline"
 
 
+def learn_to_read(
+    config: SmallTrain, text_encoder: CLIPTextModel, tokens: Tensor, parsed: list[ParsedEdit], folder: Path, resume: bool
+) -> None:
+    """Teaches the text encoder what instructions ask: cross-entropy of linear heads at the end token or soon after it."""
+    labels = torch.tensor([_label(p) for p in parsed])
+    heads = nn.ModuleList([nn.Linear(text_encoder.config.hidden_size, n) for n in ANSWERS])
+    end = text_encoder.config.eos_token_id
+
+    def loss_of(step: int, generator: torch.Generator) -> Tensor:
+        rows = torch.randint(len(tokens), (config.batch,), generator=generator)
+        words = tokens[rows, :16]
+        at = (words[:, 1:] == end).int().argmax(1) + 1 + torch.randint(0, 3, (len(rows),), generator=generator)
+        state = text_encoder(words).last_hidden_state[torch.arange(len(rows)), at.clamp(max=15)]
+        losses = [F.cross_entropy(head(state), labels[rows, i]) for i, head in enumerate(heads)]
+        return torch.stack(losses).sum()
+
+    fit(config, {"text_encoder": text_encoder, "heads": heads}, loss_of, folder, resume)
+
+
+def _label(parsed: ParsedEdit) -> list[int]:
+    """The parsed instruction as class numbers; 0 stands for "not said"."""
+
+    def find(words: str | None, vocabulary: Sequence[str]) -> int:
+        return next((list(vocabulary).index(w) + 1 for w in (words or "").split() if w in vocabulary), 0)
+
+    said = [find(parsed.original, COLOURS), find(parsed.original, SHAPES), find(parsed.edited, COLOURS)]
+    said += [find(parsed.edited, v) for v in (SHAPES, SIZES, BACKGROUNDS)]
+    place = PLACES.index(parsed.position) + 1 if parsed.position in PLACES else 0
+    return [KINDS.index(parsed.kind), *said, place, ("unchanged", "bigger", "smaller").index(parsed.size)]
+
+
 @torch.no_grad()
-def _latents(config: Config, pipe: Any) -> tuple[Tensor, Tensor, list[str]]:
-    """Unscaled latents of sources and of their candidate edits, and the instructions."""
-    world, source, edited, instructions = Shapes(backdrops=config.backdrops), [], [], []
+def _latents(config: Config, pipe: Any) -> tuple[Tensor, Tensor, Tensor, list[str], list[ParsedEdit]]:
+    """Unscaled latents of sources, candidate edits and (of the first) right targets; instructions, parsed and not."""
+    world, source, edited, right = Shapes(backdrops=config.backdrops), [], [], []
+    instructions, parsed = [], []
     for first in range(0, config.samples, 2800):
         batch = world.batch(first, min(2800, config.samples - first))
         _, made = candidates(batch, config.shares, seed=first)
-        for out, pictures in ((source, batch.source), (edited, made)):
-            out += [encode_images(pipe, part) for part in pictures.split(256)]
+        wanted = batch.target[: max(0, config.right - first)]
+        for out, pictures in ((source, batch.source), (edited, made), (right, wanted)):
+            out += [encode_images(pipe, part) for part in pictures.split(256) if len(part)]
         instructions += batch.instruction
-    return torch.cat(source), torch.cat(edited), instructions
+        parsed += batch.parsed
+    return torch.cat(source), torch.cat(edited), torch.cat(right), instructions, parsed[: config.right]
 
 
 def rating_by_kind(editor: Editor, n: int = 560, split: str = "test") -> dict[str, dict[str, float]]:

@@ -126,10 +126,8 @@ def relabel(config: Config, rows: Rows, folder: Path) -> tuple[list[dict[str, An
     )
     scored = score_rows(((ids, batch.to(device)) for ids, batch in chunks), scorer.to(device))
     values = [row["score"] for row in scored]
-    if config.relabel.scale == "quantiles":
-        scale = RewardScale.from_quantiles(values)
-    else:
-        scale = RewardScale.from_range(*scorer.range)
+    by_quantiles = config.relabel.scale == "quantiles"
+    scale = RewardScale.from_quantiles(values) if by_quantiles else RewardScale.from_range(*scorer.range)
     labelled = label_rows(scored, config.relabel.reward_prompt(scale))
     write_shards(labelled, shards)
     _run.write_json(done, {"knots": list(scale.knots), "scorer": config.relabel.scorer})

@@ -55,9 +55,8 @@ def _load(path: str, split: str) -> Any:
             return _image_folder(local)
         return datasets.load_dataset(path, split=split)
     except (OSError, datasets.exceptions.DatasetsError) as error:
-        raise ValueError(
-            f"data {path!r}: neither a local file or folder nor a hub data set that can be reached ({str(error).splitlines()[0]})"
-        ) from error
+        why = str(error).splitlines()[0]
+        raise ValueError(f"data {path!r}: neither a local file or folder nor a hub data set in reach ({why})") from error
 
 
 def _image_folder(folder: Path) -> Any:

@@ -1,0 +1,1 @@
+"""Diffusion editors: loading and asking them, and their training objective."""

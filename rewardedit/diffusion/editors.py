@@ -63,7 +63,7 @@ class Editor:
             raise ValueError(f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}")
         settings = settings or self.settings
         out = self.pipe(
-            image=list((source * 2 - 1).to(self.pipe.device)),
+            image=list(source.to(self.pipe.device)),
             num_inference_steps=settings.steps,
             guidance_scale=settings.text_guidance,
             image_guidance_scale=settings.image_guidance,
@@ -153,10 +153,10 @@ def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
         config = DiffusionPipeline.load_config(resolve(name))
         kind = str(config.get("_class_name"))
         if kind == "StableDiffusionXLInstructPix2PixPipeline":
-            return StableDiffusionXLInstructPix2PixPipeline.from_pretrained(resolve(name), torch_dtype=dtype)
+            return StableDiffusionXLInstructPix2PixPipeline.from_pretrained(resolve(name), dtype=dtype)
         if kind not in ("StableDiffusionInstructPix2PixPipeline", "StableDiffusionPipeline"):
             raise ValueError(f"editor {name!r} is a {kind}; expected an InstructPix2Pix pipeline")
-        return StableDiffusionInstructPix2PixPipeline.from_pretrained(resolve(name), torch_dtype=dtype, **no_checker)
+        return StableDiffusionInstructPix2PixPipeline.from_pretrained(resolve(name), dtype=dtype, **no_checker)
     except OSError as error:
         raise ValueError(
             f"editor {name!r}: no diffusers pipeline can be loaded from there ({str(error).splitlines()[0]})"

@@ -27,12 +27,14 @@ def diffusion_loss(
     noise: Float[Tensor, "b c h w"],
     timesteps: Int[Tensor, " b"],
     min_snr: float | None = None,
+    weight: Float[Tensor, "b 1 h w"] | None = None,
 ) -> Float[Tensor, " b"]:
     """Mean squared error of the prediction, one value a row (InstructPix2Pix Eq. 2).
 
     Args:
         latents: of the edited picture, scaled by the VAE's scaling factor.
         image_latents: of the source, modes, unscaled; zeros where the source is dropped.
+        weight: of each place's error; None for equal weights.
         min_snr: γ of min-SNR weighting (Hang et al. 2023), None for equal weights.
 
     Raises:
@@ -49,12 +51,15 @@ def diffusion_loss(
         raise ValueError(f"prediction_type: expected epsilon, v_prediction or sample; got {kind!r}")
     noisy = scheduler.add_noise(latents, noise, timesteps)
     predicted = unet(torch.cat([noisy, image_latents], dim=1), timesteps, prompt_embeds, return_dict=False)[0]
-    loss = F.mse_loss(predicted.float(), wanted.float(), reduction="none").flatten(1).mean(1)
+    error = F.mse_loss(predicted.float(), wanted.float(), reduction="none")
+    loss = (error if weight is None else error * weight).flatten(1).mean(1)
     if min_snr is None:
         return loss
     snr = compute_snr(scheduler, timesteps)
-    weight = snr.clamp(max=min_snr) / {"epsilon": snr.clamp_min(1e-8), "v_prediction": snr + 1}.get(kind, torch.ones_like(snr))
-    return loss * weight
+    by_noise = snr.clamp(max=min_snr) / {"epsilon": snr.clamp_min(1e-8), "v_prediction": snr + 1}.get(
+        kind, torch.ones_like(snr)
+    )
+    return loss * by_noise
 
 
 @torch.no_grad()

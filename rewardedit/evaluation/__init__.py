@@ -1,0 +1,1 @@
+"""Does a score agree with people, and is a difference more than chance."""

@@ -24,7 +24,7 @@ class Comparison:
 def paired_bootstrap(
     a: Sequence[float] | np.ndarray,
     b: Sequence[float] | np.ndarray,
-    cluster: Sequence[Hashable] | None = None,
+    cluster: Sequence[Hashable] | np.ndarray | None = None,
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Comparison:

@@ -1,5 +1,7 @@
 """The oracle is held to its words. Ratings are 0–10; every promise is kept by every sample, not on average."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,6 @@ import torch.nn.functional as F
 from rewardedit.data.shapes import BACKDROPS, Shapes, ShapesBatch, ShapesOracle, candidates
 from rewardedit.data.shapes.candidates import wrong_colour, wrong_place
 from rewardedit.data.shapes.render import BACKGROUND_RGB, OBJECT_RGB, render, render_backgrounds
-from rewardedit.data.shapes.vocabulary import KINDS
 
 
 def score(samples: ShapesBatch, edited: torch.Tensor) -> torch.Tensor:
@@ -130,7 +131,7 @@ def test_worse_is_rated_lower(samples):
         spoiled[:, :, 64 - side :, :side] = 0.5
         spots.append(score(samples, spoiled))
     for name, series in (("fade", fades), ("blur", blurs), ("spot", spots)):
-        for better, worse in zip(series, series[1:], strict=False):
+        for better, worse in itertools.pairwise(series):
             assert worse.mean() <= better.mean() + 1e-4, name
             assert (worse <= better + 0.6).float().mean() > 0.97, name
 

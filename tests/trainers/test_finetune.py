@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -153,7 +154,7 @@ def test_everything_at_once(tiny_editor, cache, tmp_path):
     assert list((tmp_path / "logs").rglob("events*"))
 
 
-class _Small:
+class _Small(Sequence):
     """Rows brought to 32 pixels, for validation pictures of the tiny pipeline."""
 
     def __init__(self, rows) -> None:

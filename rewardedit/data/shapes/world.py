@@ -51,7 +51,7 @@ def join(batches: list[ShapesBatch]) -> ShapesBatch:
     def both(values):
         if isinstance(values[0], Tensor):
             return torch.cat(values)
-        return concatenate(values) if isinstance(values[0], Scenes | Edits) else sum(values, [])
+        return concatenate(values) if isinstance(values[0], Scenes | Edits) else [value for part in values for value in part]
 
     names = ShapesBatch.__dataclass_fields__
     return ShapesBatch(**{name: both([getattr(batch, name) for batch in batches]) for name in names})

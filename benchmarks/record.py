@@ -1,0 +1,20 @@
+"""Keeps a run's figures as a result: python benchmarks/record.py runs/quickstart "make quickstart" """
+
+import json
+import sys
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def record(run: Path, command: str) -> Path:
+    """Writes benchmarks/results/NAME.json from a run's metrics.json and environment.json."""
+    metrics, environment = (json.loads((run / f"{name}.json").read_text()) for name in ("metrics", "environment"))
+    n = metrics.pop("n", None) or metrics["oracle"].get("n")
+    out = RESULTS / f"{run.name}.json"
+    out.write_text(json.dumps({"command": command, **environment, "n": n, **metrics}, indent=2) + "\n")
+    return out
+
+
+if __name__ == "__main__":
+    print(record(Path(sys.argv[1]), sys.argv[2]))

@@ -1,0 +1,47 @@
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from rewardedit.cli import recipe_names
+from rewardedit.scorers import load_scorer
+from rewardedit.scorers.base import BUILT_IN
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.S))
+def test_every_python_block_runs(block, capsys):
+    exec(compile(block, "README.md", "exec"), {})
+    assert "The image quality is four out of five." in capsys.readouterr().out
+
+
+def test_the_tables_are_those_of_the_results():
+    from tables import fill
+
+    assert fill(README) == README, "run python benchmarks/tables.py"
+
+
+def test_every_recipe_and_scorer_is_named():
+    assert set(re.findall(r"`((?:shapes|magicbrush|quickstart)[\w-]*)`", README)) >= set(recipe_names())
+    for name in BUILT_IN:
+        low, high = load_scorer(name).range
+        row = next(line for line in README.splitlines() if line.startswith(f"| `{name}`"))
+        assert f"{low:g} to {high:g}".replace("-", "−") in row
+        assert ("| yes |" in row) == load_scorer(name).differentiable
+
+
+def test_every_file_of_the_tree_is_there():
+    tree = README.split("## The tree")[1].split("Licence")[0]
+    for name in re.findall(r"[\w/]+\.py|\w+/", tree):
+        assert list(ROOT.rglob(name.rstrip("/"))), name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda p: p.stem)
+def test_results_say_where_they_come_from(path):
+    result = json.loads(path.read_text())
+    assert {"command", "date", "packages", "device", "n", "oracle"} <= set(result)
