@@ -54,6 +54,7 @@ class Config:
     dropout: float = 0.05
     changed_weight: tuple[float, ...] = (4.0, 2.0)  # how much more errors weigh where the pair differs: second, third leg
     ask: EditSettings = field(default_factory=lambda: EditSettings(15, 4.0, 1.3))
+    evaluate_n: int = 560  # test edits a backdrop
     read: SmallTrain = field(default_factory=SmallTrain)
     mean_edit: SmallTrain = field(default_factory=SmallTrain)
     train: SmallTrain = field(default_factory=SmallTrain)
@@ -162,7 +163,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     fit(config.train, modules, loss_of(config.train, edited, second, False), folder, resume, lrs[1])
     pipe.set_progress_bar_config(disable=True)
     editor = Editor(pipe, config.ask)
-    _run.write_json(folder / "metrics.json", {"oracle": rating_by_kind(editor)})
+    _run.write_json(folder / "metrics.json", {"n": config.evaluate_n, "oracle": rating_by_kind(editor, config.evaluate_n)})
     pipe.to(dtype=torch.float16)
     save_editor(dataclasses.replace(editor, pipe=pipe), folder / "pipeline")
     return folder / "pipeline"
@@ -215,7 +216,7 @@ def _latents(config: Config, pipe: Any) -> tuple[Tensor, Tensor, Tensor, list[st
     return torch.cat(source), torch.cat(edited), torch.cat(right), instructions, parsed[: config.right]
 
 
-def rating_by_kind(editor: Editor, n: int = 560, split: str = "test") -> dict[str, dict[str, float]]:
+def rating_by_kind(editor: Editor, n: int, split: str = "test") -> dict[str, dict[str, float]]:
     """The oracle's mean rating (0–10) by backdrop and kind of instruction."""
     out: dict[str, dict[str, float]] = {}
     for backdrop in ("plain", "textured", "photo"):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import StableDiffusionInstructPix2PixPipeline, StableDiffusionXLInstructPix2PixPipeline
 from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -17,7 +16,6 @@ from rewardedit.attention import AttentionChoice, Backend, set_attention
 from rewardedit.relabel import RewardEmbedding, RewardPrompt
 
 SETTINGS, EMBEDDING, LORA = "editing.json", "reward_embedding.safetensors", "pytorch_lora_weights.safetensors"
-Pipeline = StableDiffusionInstructPix2PixPipeline | StableDiffusionXLInstructPix2PixPipeline
 
 
 @dataclass(frozen=True)
@@ -146,7 +144,11 @@ def load_editor(
 
 
 def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
-    from diffusers import DiffusionPipeline
+    from diffusers import (
+        DiffusionPipeline,
+        StableDiffusionInstructPix2PixPipeline,
+        StableDiffusionXLInstructPix2PixPipeline,
+    )
 
     no_checker = {"safety_checker": None, "requires_safety_checker": False}
     try:
@@ -177,6 +179,7 @@ def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> Non
     if base is None:
         editor.pipe.save_pretrained(folder)
     else:
+        from diffusers import StableDiffusionInstructPix2PixPipeline
         from diffusers.utils import convert_state_dict_to_diffusers
         from peft import get_peft_model_state_dict
 

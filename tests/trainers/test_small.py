@@ -1,0 +1,59 @@
+"""The recipes of the small models, shortened to a few steps, one after another as a person would run them."""
+
+import json
+from pathlib import Path
+
+import torch
+from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline
+
+from rewardedit import EditBatch, load_editor, load_scorer
+from rewardedit.cli import main
+from rewardedit.data.shapes import Shapes, ShapesOracle
+from rewardedit.trainers import _run
+
+
+def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short = ["train.steps=2", "train.batch=10", "train.warmup=1"]
+    assert main(["train", "shapes-autoencoder", *short, "samples=70"]) == 0
+    assert main(["train", "shapes-autoencoder-2", *short, "samples=70"]) == 0
+    AutoencoderKL.from_pretrained("runs/shapes-autoencoder-2/vae")
+    assert main(["train", "shapes-clip", *short, "samples=70"]) == 0
+    scorer = load_scorer("clip_d", checkpoint="runs/shapes-clip/clip")
+    samples = Shapes("val").batch(0, 4)
+    assert scorer(EditBatch(samples.source, samples.instruction, samples.target)).valid.all()
+    legs = [f"{leg}.{word}" for leg in ("read", "mean_edit", "train") for word in ("steps=2", "batch=8", "warmup=1")]
+    off = ["mean_edit.compile=false", "train.compile=false", "samples=70", "right=35"]
+    assert main(["train", "shapes-editor", *legs, *off, "clip=runs/shapes-clip/clip", "evaluate_n=7"]) == 0
+    pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained("runs/shapes-editor/pipeline", safety_checker=None)
+    assert pipe.unet.config.in_channels == 8
+    metrics = json.loads(Path("runs/shapes-editor/metrics.json").read_text())
+    assert set(metrics["oracle"]) == {"plain", "textured", "photo"}
+    assert len(_run.read_log(Path("runs/shapes-editor"))) >= 1
+
+
+def test_the_shipped_editor_edits_and_never_saw_reward_text():
+    editor = load_editor("shapes-editor")
+    assert editor.prompt is None
+    samples = Shapes("test").batch(0, 14)
+    with torch.autocast("cpu", torch.bfloat16):
+        edited = editor(samples.source, samples.instruction, range(14))
+    rating = ShapesOracle().rate(samples, edited)
+    copied = ShapesOracle().rate(samples, samples.source)
+    assert rating.score.mean() > copied.score.mean() + 1
+
+
+def test_the_shipped_autoencoder_keeps_true_targets():
+    vae = load_editor("shapes-editor").pipe.vae
+    samples = Shapes("test").batch(0, 70)
+    with torch.no_grad():
+        made = vae.decode(vae.encode(samples.target * 2 - 1).latent_dist.mode()).sample
+    assert ShapesOracle().rate(samples, (made / 2 + 0.5).clamp(0, 1)).score.mean() >= 8.5
+
+
+def test_rows_come_out_alike_in_any_batch():
+    editor = load_editor("shapes-editor")
+    samples = Shapes("test").batch(0, 3)
+    together = editor(samples.source, samples.instruction, [5, 6, 7])
+    alone = editor(samples.source[1:2], samples.instruction[1:2], [6])
+    assert (together[1:2] - alone).abs().max() < 1 / 255
