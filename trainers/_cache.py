@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from rewardedit.data import Data, Rows, batches
 from rewardedit.diffusion.editors import Editor, encode_images, encode_prompts
+from rewardedit.trainers import _run
 
 if TYPE_CHECKING:
     from rewardedit.trainers.reward_conditioned import Labels
@@ -51,13 +52,11 @@ class LatentCache:
             for i, label in enumerate(labels.label)
         ]
         distinct, index = np.unique(np.array(texts), return_inverse=True)
-        chunks = range(0, len(distinct), ENCODE_BATCH)
-        first = encode_prompts(editor.pipe, [""])
         path = self.folder / "prompts.npy"
-        array = np.lib.format.open_memmap(path, "w+", np.float16, (len(distinct), *first.shape[1:]))
-        for at in tqdm(chunks, desc="encoding prompts", unit="batch", leave=False):
-            embeds = encode_prompts(editor.pipe, [str(t) for t in distinct[at : at + ENCODE_BATCH]])
-            array[at : at + len(embeds)] = embeds.half().cpu().numpy()
+        with _run.processes().main_process_first():
+            if _run.processes().is_main_process:
+                _encode(editor, distinct.tolist(), path)
+            array = np.load(path, mmap_mode="r")
         null = len(labels.prompt.words) if labels.prompt is not None else 0
         label = torch.tensor([null if value is None else value for value in labels.label])
         return TextCache(array, torch.from_numpy(index[1:]), int(index[0]), label, null)
@@ -79,8 +78,23 @@ class TextCache:
         return torch.from_numpy(self.embeds[index.numpy()]).float(), torch.where(dropped, self.null, self.label[rows])
 
 
+def _encode(editor: Editor, texts: list[str], path: Path) -> None:
+    """Writes the texts' embeddings as an array (texts, n, d) of fp16."""
+    first = encode_prompts(editor.pipe, texts[:1])
+    array = np.lib.format.open_memmap(path, "w+", np.float16, (len(texts), *first.shape[1:]))
+    for at in tqdm(range(0, len(texts), ENCODE_BATCH), desc="encoding prompts", unit="batch", leave=False):
+        embeds = encode_prompts(editor.pipe, texts[at : at + ENCODE_BATCH])
+        array[at : at + len(embeds)] = embeds.half().cpu().numpy()
+    array.flush()
+
+
 def make_cache(rows: Rows, data: Data, editor: Editor, folder: Path) -> LatentCache:
     """Encodes all rows, or opens the cache in `folder` where an earlier run left a whole one of the same rows."""
+    with _run.processes().main_process_first():
+        return _make_cache(rows, data, editor, folder)
+
+
+def _make_cache(rows: Rows, data: Data, editor: Editor, folder: Path) -> LatentCache:
     vae: Any = editor.pipe.vae
     whole = folder / "rows.json"
     if not whole.is_file():

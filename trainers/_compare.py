@@ -1,6 +1,6 @@
 """Editors against each other on held-out edits of the shapes world: settings chosen on val, test run once."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ class Evaluate:
 
     n: int = 512
     val_n: int = 140
-    steps: int = 15
-    text_guidance: tuple[float, ...] = (3.0, 5.0, 7.5)
-    image_guidance: tuple[float, ...] = (1.2,)
+    steps: tuple[int, ...] = (2, 4, 8)  # denoising steps
+    text_guidance: tuple[float, ...] = (1.6, 3.0)
+    image_guidance: tuple[float, ...] = (1.0,)
     backdrops: tuple[str, ...] = ("plain",)
     seed: int = 0
     batch: int = 128
@@ -60,7 +60,7 @@ def edit_all(
 
 def choose_settings(editor: Editor, val: ShapesBatch, evaluate: Evaluate, label: str) -> tuple[EditSettings, dict[str, float]]:
     """The point of the grid with the best mean rating on val, and all of the grid's ratings."""
-    grid = [EditSettings(evaluate.steps, t, i) for t in evaluate.text_guidance for i in evaluate.image_guidance]
+    grid = [EditSettings(n, t, i) for n in evaluate.steps for t in evaluate.text_guidance for i in evaluate.image_guidance]
     if len(grid) == 1:
         return grid[0], {}
     found = {
@@ -68,7 +68,8 @@ def choose_settings(editor: Editor, val: ShapesBatch, evaluate: Evaluate, label:
         for s in grid
     }
     best = max(grid, key=lambda s: found[s])
-    return best, {f"text {s.text_guidance:g}, image {s.image_guidance:g}": round(v, 3) for s, v in found.items()}
+    names = {s: f"{s.steps} steps, text {s.text_guidance:g}, image {s.image_guidance:g}" for s in grid}
+    return best, {names[s]: round(v, 3) for s, v in found.items()}
 
 
 def compare(evaluate: Evaluate, base: str, results: dict[str, Path], relabel: Any, folder: Path) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def compare(evaluate: Evaluate, base: str, results: dict[str, Path], relabel: An
     for name, path in {"base": base, **{KEYS.get(arm, arm): str(path) for arm, path in results.items()}}.items():
         editor = load_editor(path, device=device)
         settings, grid = choose_settings(editor, val, evaluate, name)
-        chosen[name] = {"text_guidance": settings.text_guidance, "image_guidance": settings.image_guidance, "val": grid}
+        chosen[name] = {**asdict(settings), "val": grid}
         edited[name] = edit_all(editor, test, BEST, settings, evaluate, name)
         if name == "conditioned_five":
             edited["conditioned_one"] = edit_all(editor, test, WORST, settings, evaluate, "conditioned_one")

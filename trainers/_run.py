@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import LoggerType
 from torch import Tensor
 from tqdm import tqdm
@@ -31,6 +32,11 @@ Tracker = Literal["tensorboard", "wandb", "none"]
 
 class TrainingStopped(RuntimeError):
     """Training cannot go on: the loss is not a number. The message names the batch."""
+
+
+def processes() -> PartialState:
+    """This process among its fellows; without a GPU they are CPU processes, which accelerate wants to be told."""
+    return PartialState(cpu=not torch.cuda.is_available())
 
 
 def environment() -> dict[str, Any]:
@@ -59,9 +65,17 @@ def make_accelerator(folder: Path, precision: Precision, accumulate: int, tracke
             import wandb  # noqa: F401  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise ValueError("tracker: wandb is not installed; pip install wandb, or take tensorboard") from None
+    # Several runs may follow one another in a process, each with its own precision and accumulation.
+    processes()
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
     log_with: list[str | LoggerType] | None = None if tracker == "none" else [tracker]
     accelerator = Accelerator(
-        mixed_precision=precision, gradient_accumulation_steps=accumulate, log_with=log_with, project_dir=str(folder)
+        cpu=not torch.cuda.is_available(),
+        mixed_precision=precision,
+        gradient_accumulation_steps=accumulate,
+        log_with=log_with,
+        project_dir=str(folder),
     )
     if log_with:
         accelerator.init_trackers("logs")
@@ -70,6 +84,8 @@ def make_accelerator(folder: Path, precision: Precision, accumulate: int, tracke
 
 def start(folder: Path, config: Any) -> None:
     """Makes the run directory and writes down what is about to run, where and with what."""
+    if not processes().is_main_process:
+        return
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(configs.dump(config))
     write_json(folder / "environment.json", environment())

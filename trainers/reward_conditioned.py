@@ -87,8 +87,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         The folder of the first arm's result: pipeline/ (or lora/), with reward_prompt.json inside.
     """
     _run.start(folder, config)
-    rows = rows_of(config, folder)
-    scored, scale = relabel(config, rows, folder)
+    with _run.processes().main_process_first():  # the others find the stages done
+        rows = rows_of(config, folder)
+        scored, scale = relabel(config, rows, folder)
     editor = load_editor(config.base, attention="sdpa", device="cuda" if torch.cuda.is_available() else "cpu")
     cache = make_cache(rows, config.data, editor, folder / "cache")
     del editor
@@ -100,7 +101,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         if not (resume and results[arm].is_dir()):
             print(f"arm {arm}: {config.train.steps} steps")
             finetune(config.train, config.base, cache, arm_labels(config, arm, scored, scale), own, resume)
-    if config.evaluate is not None:
+    if config.evaluate is not None and _run.processes().is_main_process:
         compare(config.evaluate, config.base, results, config.relabel, folder)
     return results[config.arms[0]]
 

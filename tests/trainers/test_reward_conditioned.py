@@ -165,7 +165,6 @@ def test_the_comparison_in_short(tmp_path):
         "evaluate.n=14",
         "evaluate.val_n=7",
         "evaluate.steps=2",
-        "evaluate.text_guidance=[3, 5]",
     ]
     out = tmp_path / "run"
     assert main(["train", "shapes-reward-conditioned", *settings, "--out", str(out)]) == 0

@@ -137,8 +137,10 @@ def _recover(
 def _seen_background(image: Tensor, wanted: Tensor) -> Tensor:
     """What the objects stand on: the wanted background, or one even colour where most of the picture has that instead."""
     even = image.flatten(2).median(dim=2).values[:, :, None, None].expand_as(image)
-    share = ((image - even).norm(dim=1) < 0.08).float().mean((1, 2))
-    return torch.where((share > 0.5)[:, None, None, None], even, wanted)
+    off = (image - even).norm(dim=1).flatten(1)
+    plain = wanted.flatten(2).std(2).amax(1) < 0.01
+    alike = torch.where(plain, (off < 0.08).float().mean(1) > 0.5, (off < 0.04).float().mean(1) > 0.75)
+    return torch.where(alike[:, None, None, None], even, wanted)
 
 
 def _cover(objects: _Objects, b: int, grow: float, only: Tensor | None = None) -> Tensor:
@@ -154,7 +156,7 @@ def _cover(objects: _Objects, b: int, grow: float, only: Tensor | None = None) -
 def _search(image: Tensor, background: Tensor, taken: Tensor, row: Tensor, colour: Tensor) -> tuple[Tensor, Tensor]:
     """Where the most of a colour lies that the objects in `taken` do not account for: patch origins, and their windows."""
     free = 1 - taken[row]
-    share = _share(image[row], background[row], OBJECT_RGB[colour])[0] * free
+    share = _ramp(_share(image[row], background[row], OBJECT_RGB[colour])[0], 0.35, 0.75) * free
     heaped = torch.nn.functional.avg_pool2d(share[:, None], 17, 1, 8)[:, 0].flatten(1).argmax(1)
     centre = torch.stack([heaped % SIZE, heaped // SIZE], dim=1).float() + 0.5
     for _ in range(2):

@@ -66,7 +66,7 @@ def coverage(shape: Tensor, x: Tensor, y: Tensor, radius: Tensor) -> Tensor:
 def photographs() -> tuple[Tensor, ...]:
     """scikit-image's bundled colour photographs, (3, h, w), shorter side 160 pixels.
 
-    Their contrast is lowered to [0.2, 0.75], so that every colour of an object stands out against them.
+    Their contrast is lowered to [0.28, 0.78], so that every colour of an object stands out against them.
     """
     from skimage import data
     from skimage.transform import resize
@@ -83,7 +83,7 @@ def photographs() -> tuple[Tensor, ...]:
     for picture in pictures:
         scale = 160 / min(picture.shape[:2])
         small = resize(picture, (round(picture.shape[0] * scale), round(picture.shape[1] * scale)), anti_aliasing=True)
-        out.append(torch.from_numpy(0.2 + 0.55 * small.astype(np.float32)).permute(2, 0, 1))
+        out.append(torch.from_numpy(0.28 + 0.5 * small.astype(np.float32)).permute(2, 0, 1))
     return tuple(out)
 
 
