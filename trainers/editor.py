@@ -13,7 +13,7 @@ Command: rewardedit train shapes-editor
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Config:
     text_lr: tuple[float, ...] = (3e-4, 2e-4)  # of the text encoder: second, third leg
     dropout: float = 0.05
     changed_weight: tuple[float, ...] = (4.0, 2.0)  # how much more errors weigh where the pair differs: second, third leg
-    ask: EditSettings = field(default_factory=lambda: EditSettings(2, 1.6, 1.0))
+    ask: EditSettings = field(default_factory=lambda: EditSettings(3, 1.6, 1.0))
     evaluate_n: int = 560  # test edits a backdrop
     read: SmallTrain = field(default_factory=SmallTrain)
     mean_edit: SmallTrain = field(default_factory=SmallTrain)
@@ -191,7 +191,7 @@ def learn_to_read(
 def _label(parsed: ParsedEdit) -> list[int]:
     """The parsed instruction as class numbers; 0 stands for "not said"."""
 
-    def find(words: str | None, vocabulary: Sequence[str]) -> int:
+    def find(words: str | None, vocabulary: Collection[str]) -> int:
         return next((list(vocabulary).index(w) + 1 for w in (words or "").split() if w in vocabulary), 0)
 
     said = [find(parsed.original, COLOURS), find(parsed.original, SHAPES), find(parsed.edited, COLOURS)]
