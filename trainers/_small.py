@@ -49,6 +49,7 @@ def fit(
     lrs: dict[str, float] | None = None,
 ) -> None:
     """Trains the modules in place (they end with their averaged weights) on `loss_of(step, generator)`."""
+    folder.mkdir(parents=True, exist_ok=True)
     accelerator = _run.make_accelerator(folder, config.precision, 1, config.tracker)
     groups = [{"params": list(m.parameters()), "lr": (lrs or {}).get(name, config.lr)} for name, m in modules.items()]
     optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, config.beta2), weight_decay=config.weight_decay)

@@ -53,7 +53,7 @@ class Config:
     text_lr: tuple[float, ...] = (3e-4, 2e-4)  # of the text encoder: second, third leg
     dropout: float = 0.05
     changed_weight: tuple[float, ...] = (4.0, 2.0)  # how much more errors weigh where the pair differs: second, third leg
-    ask: EditSettings = field(default_factory=lambda: EditSettings(3, 1.6, 1.0))
+    ask: EditSettings = field(default_factory=lambda: EditSettings(3, 2.0, 1.0))
     evaluate_n: int = 560  # test edits a backdrop
     read: SmallTrain = field(default_factory=SmallTrain)
     mean_edit: SmallTrain = field(default_factory=SmallTrain)
