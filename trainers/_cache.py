@@ -96,7 +96,7 @@ def make_cache(rows: Rows, data: Data, editor: Editor, folder: Path) -> LatentCa
 
 def _make_cache(rows: Rows, data: Data, editor: Editor, folder: Path) -> LatentCache:
     vae: Any = editor.pipe.vae
-    whole = folder / "rows.json"
+    whole, made_of = folder / "rows.json", f"{data} encoded by {editor.pipe.config.get('_name_or_path')}"
     if not whole.is_file():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -118,9 +118,9 @@ def _make_cache(rows: Rows, data: Data, editor: Editor, folder: Path) -> LatentC
             ids, instructions, done = ids + names, instructions + batch.instruction, done + len(names)
         for array in arrays.values():
             array.flush()
-        whole.write_text(json.dumps({"ids": ids, "instructions": instructions}))
+        whole.write_text(json.dumps({"of": made_of, "ids": ids, "instructions": instructions}))
     names = json.loads(whole.read_text())
-    if len(names["ids"]) != len(rows):
-        raise ValueError(f"{folder}: caches {len(names['ids'])} rows, the recipe has {len(rows)}; remove the folder")
+    if names["of"] != made_of or len(names["ids"]) != len(rows):
+        raise ValueError(f"{folder}: holds latents of other rows or another base than the recipe's; remove the folder")
     arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("edited", "source")]
     return LatentCache(rows, names["ids"], names["instructions"], folder, float(vae.config.scaling_factor), *arrays)

@@ -208,3 +208,12 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
     torch.testing.assert_close(
         weights(tmp_path / "two" / "pipeline"), weights(tmp_path / "one" / "pipeline"), rtol=1e-3, atol=1e-5
     )
+
+
+def test_latents_of_other_rows_are_not_taken_for_these(tiny_editor, tmp_path):
+    editor = load_editor(tiny_editor)
+    make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents")
+    assert len(make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents").ids) == 32
+    other = Data(rows=32, size=32, first=280)
+    with pytest.raises(ValueError, match="latents of other rows or another base"):
+        make_cache(open_rows(other), other, editor, tmp_path / "latents")
