@@ -4,23 +4,26 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers.training_utils import EMAModel
 from torch import Tensor, nn
 
 from rewardedit.trainers import _run
+from rewardedit.trainers._muon import Muon
 
 LossOf = Callable[[int, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
 class SmallTrain:
-    """AdamW with a cosine schedule; what the small models' recipes set."""
+    """AdamW (or Muon) with a cosine schedule; what the small models' recipes set."""
 
     steps: int = 1000
     batch: int = 64
     lr: float = 1e-3
+    muon_lr: float | None = None  # of hidden matrices and convolutions; None: AdamW for all
     warmup: int = 100
     weight_decay: float = 1e-2
     beta2: float = 0.99
@@ -51,8 +54,13 @@ def fit(
     """Trains the modules in place (they end with their averaged weights) on `loss_of(step, generator)`."""
     folder.mkdir(parents=True, exist_ok=True)
     accelerator = _run.make_accelerator(folder, config.precision, 1, config.tracker)
-    groups = [{"params": list(m.parameters()), "lr": (lrs or {}).get(name, config.lr)} for name, m in modules.items()]
-    optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, config.beta2), weight_decay=config.weight_decay)
+    optimizer = Muon(
+        parameter_groups(config, modules, lrs or {}),
+        lr=config.lr,
+        betas=(0.9, config.beta2),
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: cosine(config, step))
     for module in modules.values():
         module.train()
@@ -86,6 +94,19 @@ def fit(
     for module in modules.values():
         module.eval()
     accelerator.end_training()
+
+
+def parameter_groups(config: SmallTrain, modules: dict[str, nn.Module], lrs: dict[str, float]) -> list[dict[str, Any]]:
+    """One AdamW group a module; with `muon_lr`, one more for the matrices between first and last layer of those without an
+    entry in `lrs`."""
+    groups: list[dict[str, Any]] = []
+    for name, module in modules.items():
+        named = dict(module.named_parameters())
+        if config.muon_lr is not None and name not in lrs:
+            hidden = [k for k, p in named.items() if p.ndim > 1 and not k.startswith(("conv_in", "conv_out"))]
+            groups.append({"params": [named.pop(k) for k in hidden], "lr": config.muon_lr, "muon": True})
+        groups.append({"params": list(named.values()), "lr": lrs.get(name, config.lr)})
+    return groups
 
 
 def cosine(config: SmallTrain, step: int) -> float:

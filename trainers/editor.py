@@ -2,12 +2,14 @@
 
 Three legs, because on two cores the usual one alone does not learn to find the object in question:
 1. The text encoder, started from the small CLIP's, learns to read: linear heads on its last token name the parsed
-   instruction (kind, old and new object, size, place, background).
+   instruction (kind, old and new object, size, place, background) and every word of the prompt.
 2. The UNet learns the mean edit: at the last time step alone, where its input is pure noise, and from right targets.
 3. It learns to denoise at every step, on data of mixed quality, as InstructPix2Pix's was: right, untouched, half-done and
-   over-done targets in stated shares. Where the latents of a pair differ, errors weigh more until the end comes near.
-The UNet also gets the text through its time embedding (`addition_embed_type="text"`), which stock pipelines support.
-It never sees reward text.
+   over-done targets in stated shares. A third of each batch stays at the last time step, and where the latents of a pair
+   differ, errors weigh more until the end comes near.
+In half of the prompts random words follow the instruction after a full stop, so that later text, whatever it says, neither
+hides the instruction nor goes unread. The UNet also gets the text through its time embedding
+(`addition_embed_type="text"`), which stock pipelines support. It never sees reward text.
 
 Command: rewardedit train shapes-editor
 """
@@ -34,6 +36,7 @@ from rewardedit.trainers import _run
 from rewardedit.trainers._small import LossOf, SmallTrain, count, fit
 
 CHANGED = 0.5  # distance of scaled latents from which a place counts as edited
+WORDS_WEIGHT = 0.2  # of the words' error beside that of the parsed instruction
 ANSWERS = (7, 9, 7, 9, 7, 4, 7, 10, 3)  # classes of each answer of `_label`
 
 
@@ -52,6 +55,8 @@ class Config:
     right: int = 28_000  # of the samples, how many the second leg sees with their right targets
     text_lr: tuple[float, ...] = (3e-4, 2e-4)  # of the text encoder: second, third leg
     dropout: float = 0.05
+    tail: float = 0.5  # share of prompts with random words after the instruction
+    last: float = 1 / 3  # of the third leg's rows, how many stay at the last time step
     changed_weight: tuple[float, ...] = (4.0, 2.0)  # how much more errors weigh where the pair differs: second, third leg
     ask: EditSettings = field(default_factory=lambda: EditSettings(3, 2.0, 1.0))
     evaluate_n: int = 560  # test edits a backdrop
@@ -133,7 +138,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     pipe.vae.requires_grad_(False)
     tokens = pipe.tokenizer([*instructions, ""], padding="max_length", truncation=True, return_tensors="pt").input_ids
     unet, text_encoder, scheduler = pipe.unet.to(memory_format=torch.channels_last), pipe.text_encoder, pipe.scheduler
-    learn_to_read(config.read, text_encoder, tokens[: config.right], parsed, folder / "read", resume)
+    tails = Tails(pipe.tokenizer, config.tail)
+    learn_to_read(config.read, text_encoder, tokens[: config.right], parsed, tails, folder / "read", resume)
     predict = torch.compile(unet) if config.train.compile else unet
     last = scheduler.config.num_train_timesteps - 1
 
@@ -142,11 +148,12 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             b = leg.batch
             rows = torch.randint(len(targets), (b,), generator=generator)
             late = torch.rand(b, generator=generator).sqrt()  # high noise more often: that is where the edit is decided
-            times = torch.full((b,), last) if mean_only else (late * (last + 1)).long()
+            times = (late * (last + 1)).long()
+            times[torch.rand(b, generator=generator) < (1.0 if mean_only else config.last)] = last
             noise = torch.randn(b, *targets.shape[1:], generator=generator)
             share = 0.0 if mean_only else config.dropout
             no_text, no_image = conditioning_dropout(torch.rand(b, generator=generator), share)
-            words = torch.where(no_text[:, None], tokens[-1], tokens[rows])
+            words = torch.where(no_text[:, None], tokens[-1], tails(tokens[rows], generator))
             picture = source[rows] * (~no_image)[:, None, None, None]
             latents = targets[rows] * scale
             changed = ((latents - source[rows] * scale).norm(dim=1, keepdim=True) > CHANGED).float()
@@ -169,21 +176,52 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     return folder / "pipeline"
 
 
+class Tails:
+    """Random words of the tokenizer's, put after an instruction and a full stop."""
+
+    def __init__(self, tokenizer: CLIPTokenizer, share: float) -> None:
+        vocabulary = tokenizer.get_vocab()
+        self.share, self.end, self.stop = share, tokenizer.eos_token_id, vocabulary[".</w>"]
+        self.words = torch.tensor([i for word, i in vocabulary.items() if len(word) > len("a</w>") and word.endswith("</w>")])
+
+    def __call__(self, tokens: Tensor, generator: torch.Generator) -> Tensor:
+        """Token ids (b, n), of which `share` now go on for 4 to 12 places, if there is room before the last end token."""
+        b, n = tokens.shape
+        place = torch.arange(n) - (tokens == self.end).int().argmax(1, keepdim=True)  # 0 where the instruction ends
+        length = torch.randint(4, 13, (b, 1), generator=generator)
+        length[torch.rand(b, generator=generator) >= self.share] = 0
+        words = self.words[torch.randint(len(self.words), (b, n), generator=generator)]
+        inside = (place >= 0) & (place < length) & (torch.arange(n) < n - 1)
+        return torch.where(inside, torch.where(place == 0, self.stop, words), tokens)
+
+
 def learn_to_read(
-    config: SmallTrain, text_encoder: CLIPTextModel, tokens: Tensor, parsed: list[ParsedEdit], folder: Path, resume: bool
+    config: SmallTrain,
+    text_encoder: CLIPTextModel,
+    tokens: Tensor,
+    parsed: list[ParsedEdit],
+    tails: Tails,
+    folder: Path,
+    resume: bool,
 ) -> None:
-    """Teaches the text encoder what instructions ask: cross-entropy of linear heads at the end token or soon after it."""
+    """Teaches the text encoder what instructions ask and which words there are, with linear heads at the end or soon after.
+
+    Cross-entropy of the parsed instruction's parts, and binary cross-entropy of each word of the vocabulary.
+    """
     labels = torch.tensor([_label(p) for p in parsed])
-    heads = nn.ModuleList([nn.Linear(text_encoder.config.hidden_size, n) for n in ANSWERS])
-    end = text_encoder.config.eos_token_id
+    width, vocabulary = text_encoder.config.hidden_size, text_encoder.config.vocab_size
+    heads = nn.ModuleList([nn.Linear(width, n) for n in (*ANSWERS, vocabulary)])
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
-        rows = torch.randint(len(tokens), (config.batch,), generator=generator)
-        words = tokens[rows, :16]
-        at = (words[:, 1:] == end).int().argmax(1) + 1 + torch.randint(0, 3, (len(rows),), generator=generator)
-        state = text_encoder(words).last_hidden_state[torch.arange(len(rows)), at.clamp(max=15)]
-        losses = [F.cross_entropy(head(state), labels[rows, i]) for i, head in enumerate(heads)]
-        return torch.stack(losses).sum()
+        b = config.batch
+        rows = torch.randint(len(tokens), (b,), generator=generator)
+        words = tails(tokens[rows], generator)
+        end = (words == tails.end).int().argmax(1) + torch.randint(0, 3, (b,), generator=generator)
+        state = text_encoder(words).last_hidden_state[torch.arange(b), end.clamp(max=words.shape[1] - 1)]
+        losses = [F.cross_entropy(head(state), labels[rows, i]) for i, head in enumerate(heads[:-1])]
+        present = torch.zeros(b, vocabulary).scatter_(1, words, 1.0)
+        spelled = F.binary_cross_entropy_with_logits(heads[-1](state).float(), present, reduction="none").sum(1).mean()
+        return torch.stack(losses).sum() + WORDS_WEIGHT * spelled
 
     fit(config, {"text_encoder": text_encoder, "heads": heads}, loss_of, folder, resume)
 

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import torch
 from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline
+from transformers import CLIPTokenizer
 
 from rewardedit import EditBatch, load_editor, load_scorer
+from rewardedit.assets import resolve
 from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.trainers import _run
+from rewardedit.trainers.editor import Tails
 
 
 def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
@@ -30,6 +33,21 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     metrics = json.loads(Path("runs/shapes-editor/metrics.json").read_text())
     assert set(metrics["oracle"]) == {"plain", "textured", "photo"}
     assert len(_run.read_log(Path("runs/shapes-editor"))) >= 1
+
+
+def test_random_words_follow_an_instruction_and_leave_it_as_it_is():
+    tokenizer = CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=32)
+    texts = ["remove the star", "replace the large red circle with a small orange diamond"] * 50
+    tokens = tokenizer(texts, padding="max_length", return_tensors="pt").input_ids
+    tailed = Tails(tokenizer, 0.5)(tokens, torch.Generator().manual_seed(0))
+    read = tokenizer.batch_decode(tailed, skip_special_tokens=True)
+    longer = [text for text, before in zip(read, texts, strict=True) if text.strip() != before]
+    assert 25 < len(longer) < 75
+    assert all(
+        text.startswith(("remove the star .", "replace the large red circle with a small orange diamond .")) for text in longer
+    )
+    assert (tailed[:, -1] == tokenizer.eos_token_id).all()
+    assert torch.equal(Tails(tokenizer, 0.0)(tokens, torch.Generator().manual_seed(0)), tokens)
 
 
 def test_the_shipped_editor_edits_and_never_saw_reward_text():

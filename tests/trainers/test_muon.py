@@ -1,0 +1,68 @@
+"""Muon, and the small models' loop with it."""
+
+import pytest
+import torch
+from torch import nn
+
+from rewardedit.trainers._muon import Muon, orthogonalised
+from rewardedit.trainers._small import SmallTrain, fit, parameter_groups
+
+
+def test_orthogonalised_matrices_have_singular_values_near_one():
+    torch.manual_seed(0)
+    for shape in ((16, 16), (16, 144), (64, 8)):
+        values = torch.linalg.svdvals(orthogonalised(torch.randn(shape)))
+        assert values.min() > 0.3
+        assert values.max() < 1.3
+
+
+def test_only_hidden_matrices_and_convolutions_of_modules_without_their_own_rate_step_by_muon():
+    unet = nn.Module()
+    unet.conv_in, unet.middle, unet.norm = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8)
+    groups = parameter_groups(SmallTrain(muon_lr=0.02), {"unet": unet, "text": nn.Linear(4, 4)}, {"text": 1e-4})
+    muon = [group for group in groups if group.get("muon")]
+    assert [p.shape for group in muon for p in group["params"]] == [(8, 8, 3, 3)]
+    assert sum(len(group["params"]) for group in groups) == len([*unet.parameters()]) + 2
+    assert groups[-1]["lr"] == 1e-4
+
+
+def test_a_muon_step_is_adamw_elsewhere():
+    torch.manual_seed(0)
+    weight, bias = (nn.Parameter(torch.randn(4, 4)) for _ in range(2))
+    reference = nn.Parameter(bias.detach().clone())
+    options = {"lr": 1e-2, "weight_decay": 0.1}
+    mixed = Muon([{"params": [weight], "muon": True}, {"params": [bias]}], **options)
+    plain = torch.optim.AdamW([reference], **options)
+    before = weight.detach().clone()
+    for _ in range(3):
+        for p in (weight, bias, reference):
+            p.grad = p.detach().clone()
+        mixed.step()
+        plain.step()
+    assert torch.equal(bias, reference)
+    assert 0 < (weight - before).norm() < 3 * 1e-2 * 1.3 * 2
+
+
+def test_a_run_with_muon_goes_on_where_it_stopped(tmp_path):
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 3, 3, padding=1))
+
+    def loss_of(net: nn.Module):
+        return lambda step, generator: (net(torch.randn(2, 3, 8, 8, generator=generator)) - 1).square().mean()
+
+    whole, broken = make(), make()
+    config = SmallTrain(steps=6, muon_lr=0.02, ema=0.9, precision="no", checkpoint_every=3, log_every=2)
+    fit(config, {"net": whole}, loss_of(whole), tmp_path / "whole", False)
+
+    def stopping(step, generator):
+        if step == 4:
+            raise KeyboardInterrupt
+        return loss_of(broken)(step, generator)
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, {"net": broken}, stopping, tmp_path / "broken", False)
+    resumed = make()
+    fit(config, {"net": resumed}, loss_of(resumed), tmp_path / "broken", True)
+    for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b)
