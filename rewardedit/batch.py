@@ -94,6 +94,10 @@ class Scores:
         valid = torch.tensor([r is None for r in reason], device=score.device)
         return cls(torch.where(valid, score, torch.full_like(score, torch.nan)), parts or {}, valid, reason)
 
+    def cpu(self) -> "Scores":
+        """The same scores with their tensors in main memory."""
+        return Scores(self.score.cpu(), {k: v.cpu() for k, v in self.parts.items()}, self.valid.cpu(), self.reason)
+
     def mean(self) -> Float[Tensor, ""]:
         """Mean over the valid rows; 0 without gradient to invalid rows, and 0 where no row is valid."""
         kept = self.score[self.valid]

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import difflib
 import importlib
-import json
 import sys
 import traceback
 import warnings
@@ -86,45 +85,33 @@ def relabel(args: argparse.Namespace) -> None:
 def edit(args: argparse.Namespace) -> None:
     import torch
 
-    from rewardedit.diffusion.editors import EditSettings, load_editor
-    from rewardedit.images import load_image, resize, to_pil
+    from rewardedit.diffusion.editors import load_editor
+    from rewardedit.jobs import Request, read_jobs, run_jobs
+    from rewardedit.scorers import load_scorer
 
-    if not args.instruction:
-        raise UserError('say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR')
-    if not 0 <= args.score <= 10:
-        raise UserError(f"--score: expected a number from 0 to 10; got {args.score:g}")
-    source = load_image(args.input)[None]
+    jobs = read_jobs(args.input, args.instruction)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    judge = args.scorer or ("clip_d" if args.best_of > 1 else None)
+    scorer = load_scorer(judge).to(device) if judge else None
     editor = load_editor(args.model, attention=args.attention, device=device)
     print(editor.attention)
     given = {"steps": args.steps, "text_guidance": args.text_guidance, "image_guidance": args.image_guidance}
-    settings = dataclasses.replace(editor.settings, **{k: v for k, v in given.items() if v is not None})
-    assert isinstance(settings, EditSettings)
-    factor = editor.pipe.vae_scale_factor
-    h, w = (max(factor, round(side * _scale(source, args.size) / factor) * factor) for side in source.shape[-2:])
-    source = resize(source, (h, w))
-    folder = Path(args.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    stem, turns, picture = Path(args.input).stem, [], source
-    for turn, instruction in enumerate(args.instruction, 1):
-        picture = editor(picture, [instruction], [args.seed], score=args.score, settings=settings)
-        path = folder / (f"{stem}-{turn}.png" if len(args.instruction) > 1 else f"{stem}.png")
-        to_pil(picture[0]).save(path)
-        asked = editor.prompt.relabel(instruction, args.score) if editor.prompt else instruction
-        turns.append({"instruction": instruction, "prompt": asked, "picture": path.name})
-        print(path)
-    record = {
-        "input": args.input,
-        "model": args.model,
-        "seed": args.seed,
-        **dataclasses.asdict(settings),
-        "turns": turns,
-    }
-    (folder / f"{stem}.json").write_text(json.dumps(record, indent=2) + "\n")
-
-
-def _scale(source: Any, size: int | None) -> float:
-    return 1.0 if size is None else size / min(source.shape[-2:])
+    request = Request(
+        model=args.model,
+        settings=dataclasses.replace(editor.settings, **{k: v for k, v in given.items() if v is not None}),
+        seed=args.seed,
+        score=args.score,
+        size=args.size,
+        best_of=args.best_of,
+        scorer=judge,
+        mask=args.mask,
+    )
+    failed = run_jobs(editor, scorer, jobs, request, Path(args.out))
+    if len(failed) < len(jobs):
+        print(f"gallery: {Path(args.out) / 'gallery.html'}")
+    if failed:
+        name, reason = next(iter(failed.items()))
+        raise UserError(f"{len(failed)} of {len(jobs)} not edited; {name}: {reason}")
 
 
 def recipes(args: argparse.Namespace) -> None:
@@ -165,8 +152,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--out", required=True, help="folder for the shards")
     p.set_defaults(run=relabel)
 
-    p = commands.add_parser("edit", help="edit a picture")
-    p.add_argument("input", metavar="INPUT", help="a picture file")
+    p = commands.add_parser("edit", help="edit pictures")
+    p.add_argument(
+        "input", metavar="INPUT", help="a picture, a folder of them, or a table with the columns source and instruction"
+    )
     p.add_argument(
         "instruction", nargs="*", metavar="INSTRUCTION", help="what to change; several are applied one after another"
     )
@@ -178,6 +167,9 @@ def parser() -> argparse.ArgumentParser:
         default=10.0,
         help="what a reward-conditioned editor is asked for, 0–10 (default: its best)",
     )
+    p.add_argument("--best-of", type=int, default=1, metavar="N", help="make N edits and keep the one with the best score")
+    p.add_argument("--scorer", help="e.g. clip_d:0.7,l1:0.3; chooses, and is written down (with --best-of: clip_d)")
+    p.add_argument("--mask", help='"auto": a second round where the first changed the picture; or a mask file, white: change')
     p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--steps", type=int)

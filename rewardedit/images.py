@@ -1,5 +1,6 @@
 """Files and PIL pictures to tensors and back; `Preprocess`, the differentiable way into a vision model."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,15 @@ def resize(image: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Float[Tens
     if tuple(image.shape[-2:]) == tuple(size):
         return image
     return F.interpolate(image, size=size, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
+
+
+def gaussian_blur(image: Float[Tensor, "b c h w"], sigma: float) -> Float[Tensor, "b c h w"]:
+    """A Gaussian blur with replicated rims."""
+    radius = max(1, math.ceil(3 * sigma))
+    weights = torch.exp(-0.5 * (torch.arange(-radius, radius + 1, device=image.device, dtype=image.dtype) / sigma) ** 2)
+    weights, c = (weights / weights.sum()).expand(image.shape[1], 1, -1), image.shape[1]
+    image = F.conv2d(F.pad(image, (radius, radius, 0, 0), mode="replicate"), weights[:, :, None, :], groups=c)
+    return F.conv2d(F.pad(image, (0, 0, radius, radius), mode="replicate"), weights[:, :, :, None], groups=c)
 
 
 @dataclass(frozen=True)

@@ -94,10 +94,10 @@ def test_edit_asks_a_reward_conditioned_editor_for_its_best(photo, tiny_editor, 
         "--size",
         "32",
         "--out",
-        str(tmp_path),
+        str(tmp_path / "out"),
     ]
     assert main(words) == 0
-    record = json.loads((tmp_path / "cat.json").read_text())
+    record = json.loads((tmp_path / "out" / "cat.json").read_text())
     assert record["turns"][0]["prompt"] == "make it red. The image quality is five out of five."
 
 

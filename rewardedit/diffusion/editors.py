@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rewardedit.assets import resolve
 from rewardedit.attention import AttentionChoice, Backend, set_attention
+from rewardedit.images import to_pil
 from rewardedit.relabel import RewardEmbedding, RewardPrompt
 
 SETTINGS, EMBEDDING, LORA = "editing.json", "reward_embedding.safetensors", "pytorch_lora_weights.safetensors"
@@ -27,6 +28,24 @@ class EditSettings:
     image_guidance: float = 1.5  # s_I
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """What a pipeline is called with for b edits: encoded once, used for any number of noises, masks and settings."""
+
+    inputs: dict[str, Any]  # tensors (b, …) or lists of b
+
+    def __len__(self) -> int:
+        return len(next(iter(self.inputs.values())))
+
+    def rows(self, index: Sequence[int]) -> "Encoded":
+        """These rows, in this order; a row may come more than once."""
+
+        def take(value: Any) -> Any:
+            return value[list(index)] if isinstance(value, Tensor) else [value[i] for i in index]
+
+        return Encoded({name: take(value) for name, value in self.inputs.items()})
+
+
 @dataclass
 class Editor:
     """A pipeline, and the reward prompt it was fine-tuned with (None for one that was not)."""
@@ -37,7 +56,6 @@ class Editor:
     embedding: RewardEmbedding | None = None
     attention: AttentionChoice | None = None
 
-    @torch.no_grad()
     def __call__(
         self,
         source: Float[Tensor, "b 3 h w"],
@@ -46,45 +64,71 @@ class Editor:
         *,
         score: float = 10.0,
         settings: EditSettings | None = None,
+        **options: Any,
     ) -> Float[Tensor, "b 3 h w"]:
         """Edited pictures, RGB in [0, 1]; a reward-conditioned editor is asked for `score` (0–10), by default its best.
 
-        Each row has its own seed, so a row comes out the same in any batch (up to rounding).
+        Each row has its own seed, so a row comes out the same in any batch (up to rounding). `options` go to the pipeline.
 
         Raises:
             ValueError: where sources, instructions and seeds differ in number, or a side is not a multiple of the VAE's.
         """
+        return self.run(self.encode(source, instruction, score=score), seeds, settings=settings, **options)
+
+    @torch.no_grad()
+    def encode(self, source: Float[Tensor, "b 3 h w"], instruction: Sequence[str], *, score: float = 10.0) -> Encoded:
+        """Sources and instructions as the pipeline wants them.
+
+        Raises:
+            ValueError: where they differ in number, or a side is not a multiple of the VAE's.
+        """
         b, factor = len(source), self.pipe.vae_scale_factor
-        if not b == len(instruction) == len(seeds):
-            raise ValueError(f"expected one instruction and one seed a picture; got {b}, {len(instruction)}, {len(seeds)}")
+        if b != len(instruction):
+            raise ValueError(f"expected one instruction a picture; got {b} and {len(instruction)}")
         if source.shape[-1] % factor or source.shape[-2] % factor:
             raise ValueError(f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}")
+        texts = [self.prompt.relabel(text, score) for text in instruction] if self.prompt else list(instruction)
+        if not self.fused:
+            return Encoded({"prompt": texts, "image": [to_pil(picture) for picture in source]})
+        embeds = self._embeds(texts, score)
+        image = self.pipe.image_processor.preprocess(source.to(self.pipe.device))
+        device, dtype = self.pipe.device, embeds["prompt_embeds"].dtype
+        return Encoded({**embeds, "image": self.pipe.prepare_image_latents(image, b, 1, dtype, device, False)})
+
+    @torch.no_grad()
+    def run(
+        self, encoded: Encoded, seeds: Sequence[int], *, settings: EditSettings | None = None, **options: Any
+    ) -> Float[Tensor, "b 3 h w"]:
+        """Edited pictures of encoded rows, RGB in [0, 1], each from the noise of its seed.
+
+        Raises:
+            ValueError: where rows and seeds differ in number.
+        """
+        if len(encoded) != len(seeds):
+            raise ValueError(f"expected one seed a picture; got {len(encoded)} pictures and {len(seeds)} seeds")
         settings = settings or self.settings
-        out = self.pipe(
-            image=list(source.to(self.pipe.device)),
-            num_inference_steps=settings.steps,
-            guidance_scale=settings.text_guidance,
-            image_guidance_scale=settings.image_guidance,
-            generator=[torch.Generator().manual_seed(int(seed)) for seed in seeds],
-            output_type="pt",
-            **self._texts(list(instruction), score),
-        )
+        asked: dict[str, Any] = {"num_inference_steps": settings.steps}
+        if self.fused:
+            asked |= {"guidance_scale": settings.text_guidance, "image_guidance_scale": settings.image_guidance}
+        generator = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+        out = self.pipe(**encoded.inputs, generator=generator, output_type="pt", **{**asked, **options})
         return out.images.float().cpu().clamp(0, 1)
 
-    def _texts(self, instruction: list[str], score: float) -> dict[str, Any]:
-        if self.prompt is None:
-            return {"prompt": instruction}
-        texts = [self.prompt.relabel(text, score) for text in instruction]
-        if self.embedding is None:
-            return {"prompt": texts}
-        label = torch.full((len(texts),), self.prompt.label(score), device=self.pipe.device)
-        return {
-            "prompt_embeds": self.embedding(encode_prompts(self.pipe, texts), label),
-            "negative_prompt_embeds": self.embedding(
-                encode_prompts(self.pipe, [""] * len(texts)),
-                torch.full_like(label, self.embedding.vectors.num_embeddings - 1),
-            ),
-        }
+    @property
+    def fused(self) -> bool:
+        """An InstructPix2Pix pipeline, with text and image guidance from one call of its UNet."""
+        return "InstructPix2Pix" in type(self.pipe).__name__
+
+    def _embeds(self, texts: list[str], score: float) -> dict[str, Tensor]:
+        if getattr(self.pipe, "text_encoder_2", None) is not None:
+            names = ("prompt_embeds", "negative_prompt_embeds", "pooled_prompt_embeds", "negative_pooled_prompt_embeds")
+            return dict(zip(names, self.pipe.encode_prompt(texts, device=self.pipe.device), strict=True))
+        embeds, nothing = encode_prompts(self.pipe, texts), encode_prompts(self.pipe, [""]).expand(len(texts), -1, -1)
+        if self.prompt is not None and self.embedding is not None:
+            label = torch.full((len(texts),), self.prompt.label(score), device=self.pipe.device)
+            null = torch.full_like(label, self.embedding.vectors.num_embeddings - 1)
+            embeds, nothing = self.embedding(embeds, label), self.embedding(nothing, null)
+        return {"prompt_embeds": embeds, "negative_prompt_embeds": nothing}
 
 
 @torch.no_grad()
@@ -108,6 +152,11 @@ def encode_images(pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "
     """Latent modes, unscaled: what InstructPix2Pix conditions on. Times `vae.config.scaling_factor` they are the target's."""
     image = (image * 2 - 1).to(pipe.device, pipe.vae.dtype)
     return pipe.vae.encode(image).latent_dist.mode()
+
+
+def as_editor(pipe: Any) -> Editor:
+    """A stock pipeline as an `Editor` with diffusers' default settings; an `Editor` as it is."""
+    return pipe if isinstance(pipe, Editor) else Editor(pipe, EditSettings())
 
 
 def load_editor(

@@ -1,0 +1,132 @@
+"""Mask guidance on the shapes world, and what a step of it costs: python benchmarks/guidance.py
+
+Quality: the small editor's edits beside `two_round_edit` with `change_mask`, on the test split. Preservation is
+1 − RMS difference from the source outside the world's true mask (BPM's 1 − L2), which the guidance never sees; alignment is
+the oracle's. Cost: seconds a denoising step, small editor on the CPU, and Stable Diffusion 1.5's size where there is CUDA.
+"""
+
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
+from torch import Tensor
+
+from rewardedit import load_editor, mask_guidance, two_round_edit
+from rewardedit.cli import quiet
+from rewardedit.data.shapes import Shapes, ShapesOracle
+from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.trainers import _run
+
+N, BATCH = 1120, 140
+ASPECTS = ("score", "alignment", "consistency", "quality")
+
+
+def preservation(source: Tensor, edited: Tensor, mask: Tensor) -> Tensor:
+    """1 − root mean square difference outside the mask (b,); 1 where the mask covers the whole picture."""
+    outside = 1 - mask
+    square = ((edited - source).square().mean(1, keepdim=True) * outside).flatten(1).sum(1)
+    return 1 - (square / outside.flatten(1).sum(1).clamp_min(1e-6)).sqrt()
+
+
+def quality(n: int) -> dict[str, Any]:
+    """Means of plain and guided edits, and the intervals of guided − plain."""
+    editor, oracle = load_editor("shapes-editor"), ShapesOracle()
+    samples, first, edited = Shapes("test", backdrops=("plain",)).batch(0, n), [], []
+    for start in range(0, n, BATCH):
+        part = slice(start, min(start + BATCH, n))
+        with torch.autocast("cpu", torch.bfloat16):
+            rounds = two_round_edit(editor, samples.source[part], samples.instruction[part], seed=start)
+        first, edited = [*first, rounds.first], [*edited, rounds.edited]
+    values: dict[str, dict[str, Tensor]] = {}
+    for name, pictures in (("plain", torch.cat(first)), ("guided", torch.cat(edited))):
+        rating = oracle.rate(samples, pictures)
+        values[name] = {key: getattr(rating, key) for key in ASPECTS}
+        values[name]["preservation"] = preservation(samples.source, pictures, samples.mask)
+    # A background edit has no outside: its preservation is 1 for any picture.
+    inside = torch.tensor([kind != "background" for kind in samples.kind])
+    differences = {}
+    for key in (*ASPECTS, "preservation"):
+        rows = inside if key == "preservation" else torch.ones_like(inside)
+        ids = [name for name, keep in zip(samples.id, rows.tolist(), strict=True) if keep]
+        found = paired_bootstrap(values["guided"][key][rows].numpy(), values["plain"][key][rows].numpy(), ids)
+        differences[key] = {"difference": found.difference, "ci95": list(found.ci95)}
+    means = {
+        name: {k: float(v[inside].mean() if k == "preservation" else v.mean()) for k, v in arm.items()}
+        for name, arm in values.items()
+    }
+    return {"n": n, "oracle": means, "guided_minus_plain": differences}
+
+
+def seconds_per_step(pipe: Any, size: int, batch: int, steps: int, rounds: int) -> dict[str, float]:
+    """Medians of seconds a denoising step, without and with guidance, in turns; and the median of their ratios."""
+    device, dtype, width = pipe.unet.device, pipe.unet.dtype, pipe.unet.config.cross_attention_dim
+    inputs = {
+        "prompt_embeds": torch.randn(batch, 77, width, device=device, dtype=dtype),
+        "negative_prompt_embeds": torch.randn(batch, 77, width, device=device, dtype=dtype),
+        "image": torch.randn(batch, 4, size, size, device=device, dtype=dtype),
+    }
+    mask = torch.zeros(1, 1, 8 * size, 8 * size)
+    mask[..., : 4 * size, :] = 1
+
+    def run() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        pipe(**inputs, num_inference_steps=steps, guidance_scale=7.5, image_guidance_scale=1.5, output_type="latent")
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return (time.perf_counter() - start) / steps
+
+    plain, guided = [], []
+    for _ in range(rounds + 1):  # the first round warms up
+        plain.append(run())
+        with mask_guidance(pipe, mask):
+            guided.append(run())
+    ratios = [b / a for a, b in zip(plain[1:], guided[1:], strict=True)]
+    return {
+        "plain": statistics.median(plain[1:]),
+        "guided": statistics.median(guided[1:]),
+        "extra_share": statistics.median(ratios) - 1,
+    }
+
+
+def full_size() -> Any:
+    """Stable Diffusion 1.5's UNet with 8 input channels and random weights, fp16 on CUDA; the small editor's other parts."""
+    pipe = load_editor("shapes-editor").pipe
+    unet = UNet2DConditionModel(
+        sample_size=64, in_channels=8, cross_attention_dim=768, attention_head_dim=8, layers_per_block=2
+    )
+    return StableDiffusionInstructPix2PixPipeline(
+        vae=pipe.vae,
+        text_encoder=pipe.text_encoder,
+        tokenizer=pipe.tokenizer,
+        unet=unet,
+        scheduler=DDIMScheduler(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    ).to("cuda", torch.float16)
+
+
+def cost() -> dict[str, dict[str, float]]:
+    """Seconds a step at the sizes that this machine can run."""
+    small = load_editor("shapes-editor").pipe
+    out = {"small, CPU, batch 8": seconds_per_step(small, size=16, batch=8, steps=10, rounds=15)}
+    if torch.cuda.is_available():
+        pipe = full_size()
+        pipe.set_progress_bar_config(disable=True)
+        out["Stable Diffusion 1.5, CUDA, 512 px, batch 1"] = seconds_per_step(pipe, size=64, batch=1, steps=20, rounds=15)
+    return out
+
+
+if __name__ == "__main__":
+    quiet()
+    command = {"command": "python benchmarks/guidance.py", **_run.environment()}
+    result = {**command, "seconds_per_step": cost(), **quality(N)}
+    out = Path(__file__).parent / "results" / "guidance.json"
+    out.write_text(json.dumps(result, indent=2) + "\n")
+    print(out)

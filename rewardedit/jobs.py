@@ -1,0 +1,213 @@
+"""What `rewardedit edit` does: pictures and instructions in; edited pictures, a record of each and a gallery out."""
+
+import dataclasses
+import json
+import os
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from rewardedit.batch import EditBatch
+from rewardedit.data.table import NAMES, read_records
+from rewardedit.diffusion.editors import Editor, EditSettings
+from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
+from rewardedit.images import load_image, resize, to_pil
+from rewardedit.report import Gallery, Report
+from rewardedit.scorers import Scorer
+from rewardedit.selection import best_of_n
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+THUMBNAIL = 256  # pixels of the longer side in the gallery
+
+
+@dataclass(frozen=True)
+class Job:
+    """One picture and what is done to it, one instruction after another."""
+
+    id: str
+    path: Path
+    instructions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """How every job is done; a finished job of the same request is not done again."""
+
+    model: str
+    settings: EditSettings
+    seed: int = 0
+    score: float = 10.0  # what a reward-conditioned editor is asked for
+    size: int | None = None  # pixels of the shorter side; None: the picture's own
+    best_of: int = 1
+    scorer: str | None = None
+    mask: str | None = None  # "auto": a second round where the first changed the picture; or a mask file
+
+    def __post_init__(self) -> None:
+        if self.best_of < 1:
+            raise ValueError(f"best-of: expected at least 1; got {self.best_of}")
+        if not 0 <= self.score <= 10:
+            raise ValueError(f"score: expected a number from 0 to 10; got {self.score:g}")
+
+
+def read_jobs(path: str, instructions: list[str]) -> list[Job]:
+    """The jobs of a picture, a folder of pictures, or a table (CSV, JSONL, or a folder with one) with its own instructions.
+
+    A table has the columns source (a path beside it) and instruction (in JSONL also a list), and may have id.
+
+    Raises:
+        ValueError: where there is nothing to edit, an instruction is missing or given twice, or ids repeat.
+    """
+    at = Path(path)
+    table = next((at / name for name in NAMES if (at / name).is_file()), None) if at.is_dir() else at
+    if table is not None and table.suffix in (".csv", ".jsonl"):
+        if instructions:
+            raise ValueError(f"{path}: the table has instructions of its own; leave those of the command line out")
+        jobs = [_job(table, number, record) for number, record in enumerate(read_records(table), 1)]
+    else:
+        if not instructions:
+            raise ValueError('say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR')
+        files = sorted(f for f in at.iterdir() if f.suffix.lower() in PICTURES) if at.is_dir() else [at]
+        if not files:
+            raise ValueError(f"{path}: holds no pictures ({', '.join(PICTURES)}) and no table ({', '.join(NAMES)})")
+        stems = [f.stem for f in files]
+        jobs = [Job(f.stem if stems.count(f.stem) == 1 else f.name, f, tuple(instructions)) for f in files]
+    ids = [job.id for job in jobs]
+    twice = next((name for name in ids if ids.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{path}: id {twice!r} stands there twice; results would overwrite each other")
+    return jobs
+
+
+def _job(table: Path, number: int, record: dict[str, Any]) -> Job:
+    for name in ("source", "instruction"):
+        if not record.get(name):
+            raise ValueError(f"{table}: row {number} has no {name}")
+    name = str(record.get("id") or f"{number:04d}-{Path(record['source']).stem}")
+    if Path(name).name != name:
+        raise ValueError(f"{table}: row {number}: id {name!r} cannot be a file name")
+    asked = record["instruction"]
+    return Job(name, table.parent / record["source"], tuple(asked) if isinstance(asked, list) else (str(asked),))
+
+
+def run_jobs(editor: Editor, scorer: Scorer | None, jobs: list[Job], request: Request, folder: Path) -> dict[str, str]:
+    """Does all jobs that `folder` does not hold yet, and writes `gallery.html`.
+
+    Returns:
+        Why jobs failed, by id: an unreadable picture does not keep the others from being done.
+
+    Raises:
+        ValueError: where the mask file cannot be read.
+    """
+    mask = load_image(request.mask) if request.mask not in (None, "auto") else None
+    folder.mkdir(parents=True, exist_ok=True)
+    failed: dict[str, str] = {}
+    done: list[dict[str, Any]] = []
+    for job in tqdm(jobs, desc="editing", unit="picture", disable=len(jobs) == 1):
+        record = folder / f"{job.id}.json"
+        wanted = json.loads(
+            json.dumps({"input": str(job.path), "instructions": job.instructions, **dataclasses.asdict(request)})
+        )
+        finished = json.loads(record.read_text()) if record.is_file() else {}
+        if finished.get("request") != wanted:
+            try:
+                turns = _edit(editor, scorer, job, request, mask, folder)
+            except ValueError as error:
+                failed[job.id] = str(error)
+                continue
+            finished = {"request": wanted, "turns": turns}
+            aside = record.with_suffix(".json.new")
+            aside.write_text(json.dumps(finished, indent=2) + "\n")
+            os.replace(aside, record)
+        done.append(finished)
+    if done:
+        _gallery(done, request, folder)
+    return failed
+
+
+def _edit(
+    editor: Editor, scorer: Scorer | None, job: Job, request: Request, given: Tensor | None, folder: Path
+) -> list[dict[str, Any]]:
+    if folder.resolve() == job.path.parent.resolve():
+        raise ValueError(f"{folder}: holds the picture itself, which its edit could overwrite; choose another --out")
+    source, turns = _sized(load_image(job.path)[None], request.size, editor.pipe.vae_scale_factor), []
+    several = len(job.instructions) > 1
+    before = f"{job.id}-0.png"
+    to_pil(source[0]).save(folder / before)
+    for number, instruction in enumerate(job.instructions, 1):
+        edited, mask, turn = _turn(editor, scorer, source, instruction, request, given)
+        name = f"{job.id}-{number}" if several else job.id
+        to_pil(edited[0]).save(folder / f"{name}.png")
+        if mask is not None:
+            to_pil(mask[0].expand(3, -1, -1)).save(folder / f"{name}-mask.png")
+            turn["mask"] = f"{name}-mask.png"
+        turns.append({"instruction": instruction, **turn, "source": before, "picture": f"{name}.png"})
+        source, before = edited, f"{name}.png"
+    return turns
+
+
+def _turn(
+    editor: Editor, scorer: Scorer | None, source: Tensor, instruction: str, request: Request, given: Tensor | None
+) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
+    """One instruction: the best of N, under a mask where one is asked for."""
+    asked = editor.prompt.relabel(instruction, request.score) if editor.prompt else instruction
+    turn: dict[str, Any] = {"prompt": asked, "seed": request.seed}
+    options: dict[str, Any] = {"score": request.score, "settings": request.settings}
+    mask = None if given is None else _sized_mask(given, source)
+    with mask_guidance(editor.pipe, mask) if mask is not None else nullcontext():
+        if scorer is not None and request.best_of > 1:
+            found = best_of_n(editor, scorer, source[0], instruction, request.best_of, seed=request.seed, **options)
+            edited, turn["seed"] = found.best[None], found.best_seed
+            turn["scores"] = [None if s != s else round(s, 5) for s in found.scores.score.tolist()]
+        else:
+            edited = editor(source, [instruction], [request.seed], **options)
+    if request.mask == "auto":
+        rounds = two_round_edit(editor, source, [instruction], first=edited, seed=turn["seed"], **options)
+        edited, mask = rounds.edited, rounds.mask
+    if scorer is not None:
+        device = next((p.device for p in scorer.parameters()), source.device)
+        with torch.no_grad():
+            scores = scorer(EditBatch(source, [instruction], edited).to(device))
+        turn["score"], turn["reason"] = (float(scores.score[0]) if scores.valid[0] else None), scores.reason[0]
+    return edited, mask, turn
+
+
+def _sized(source: Float[Tensor, "1 3 h w"], size: int | None, factor: int) -> Float[Tensor, "1 3 h2 w2"]:
+    """The picture with its shorter side at `size`, both sides multiples of what the VAE needs."""
+    scale = 1.0 if size is None else size / min(source.shape[-2:])
+    h, w = (max(factor, round(side * scale / factor) * factor) for side in source.shape[-2:])
+    return resize(source, (h, w))
+
+
+def _sized_mask(mask: Float[Tensor, "3 h w"], source: Float[Tensor, "1 3 h2 w2"]) -> Float[Tensor, "1 1 h2 w2"]:
+    return resize(mask.mean(0)[None, None], (source.shape[-2], source.shape[-1]))
+
+
+def _gallery(done: list[dict[str, Any]], request: Request, folder: Path) -> None:
+    """One row a turn: source, edit and mask with what was scored."""
+    gallery = Gallery(["source", "edited", *(["mask"] if request.mask else [])])
+    for record in done:
+        for turn in record["turns"]:
+            score = turn.get("score")
+            caption = "" if request.scorer is None else turn.get("reason") or f"{request.scorer} {score:.3f}"
+            cells = [(turn["source"], ""), (turn["picture"], caption)]
+            if request.mask:
+                cells.append((turn["mask"], ""))
+            gallery.row(turn["instruction"], [(_thumbnail(folder / name), text) for name, text in cells])
+    report = Report(f"edits by {request.model}")
+    report.gallery(f"seed {request.seed}, best of {request.best_of}", gallery)
+    report.save(folder / "gallery.html")
+
+
+def _thumbnail(path: Path) -> Float[Tensor, "3 h w"]:
+    picture = load_image(path)
+    scale = THUMBNAIL / max(picture.shape[-2:])
+    if scale >= 1:
+        return picture
+    h, w = (max(1, round(side * scale)) for side in picture.shape[-2:])
+    return resize(picture[None], (h, w))[0]

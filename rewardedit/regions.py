@@ -1,0 +1,69 @@
+"""Where an edit changed the picture: a soft mask from the pictures alone, without a model."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.images import gaussian_blur
+
+FLOOR = (0.03, 0.06)  # OKLab distances below and above which a change counts as none and as whole
+PEAK_SHARE = (0.2, 0.4)  # the same as shares of the strongest change: an edit stands out from what merely drifts
+PEAK = 0.995  # quantile of the distances that counts as the strongest
+STRONG = 2.5  # times the above: what stays even where it is thin
+DRIFT = 0.04  # the largest shift of the whole picture, OKLab, that is taken for exposure and removed
+GRID = 64  # cleaning happens at the scale of a picture of so many pixels a side
+
+
+def change_mask(source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"], grow: int = 1) -> Float[Tensor, "b 1 h w"]:
+    """Where two pictures (RGB in [0, 1]) differ, as a soft mask in [0, 1].
+
+    The distance in OKLab (Ottosson 2020), averaged over 1/64 of the picture; a small shift of the whole picture is taken
+    for exposure and removed; what is weak, in itself or beside the strongest change, counts as noise; faint specks and lines
+    of about 1/64 of the picture fall away and the rest grows by `grow` times that. Where nothing differs the mask is 0.
+    """
+    with torch.no_grad():
+        unit = max(1, round(max(source.shape[-2:]) / GRID))
+        difference = gaussian_blur(oklab(edited) - oklab(source), 0.7 * unit)
+        shift = difference.flatten(2).median(dim=2).values[:, :, None, None]
+        difference = difference - shift * (shift.norm(dim=1, keepdim=True) < DRIFT)
+        distance = difference.norm(dim=1, keepdim=True)
+        peak = distance.flatten(1).quantile(PEAK, dim=1)[:, None, None, None]
+        low, high = (torch.clamp(share * peak, min=floor) for share, floor in zip(PEAK_SHARE, FLOOR, strict=True))
+        mask = ((distance - low) / (high - low)).clamp(0, 1)
+        strong = ((distance - STRONG * low) / (STRONG * (high - low))).clamp(0, 1)
+        opened = dilated(eroded(mask, unit), unit)  # without specks and lines
+        return dilated(torch.maximum(opened, strong), grow * unit)
+
+
+def dilated(mask: Float[Tensor, "b 1 h w"], radius: int) -> Float[Tensor, "b 1 h w"]:
+    """Each place takes the largest value within `radius` pixels (a square)."""
+    return F.max_pool2d(mask, 2 * radius + 1, stride=1, padding=radius) if radius else mask
+
+
+def eroded(mask: Float[Tensor, "b 1 h w"], radius: int) -> Float[Tensor, "b 1 h w"]:
+    """Each place takes the smallest value within `radius` pixels (a square)."""
+    return 1 - dilated(1 - mask, radius)
+
+
+def oklab(image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
+    """sRGB in [0, 1] to OKLab (Ottosson 2020): lightness in [0, 1], then two opponent axes, about [−0.4, 0.4].
+
+    Euclidean distances there are nearly those seen by people: 0.02 is just noticeable.
+    """
+    image = image.clamp(0, 1)
+    linear = torch.where(image <= 0.04045, image / 12.92, ((image + 0.055) / 1.055) ** 2.4)
+    cones = torch.einsum("ij,bjhw->bihw", linear.new_tensor(_TO_CONES), linear)
+    return torch.einsum("ij,bjhw->bihw", linear.new_tensor(_FROM_CONES), cones.clamp_min(0) ** (1 / 3))
+
+
+_TO_CONES = (
+    (0.4122214708, 0.5363325363, 0.0514459929),
+    (0.2119034982, 0.6806995451, 0.1073969566),
+    (0.0883024619, 0.2817188376, 0.6299787005),
+)
+_FROM_CONES = (
+    (0.2104542553, 0.7936177850, -0.0040720468),
+    (1.9779984951, -2.4285922050, 0.4505937099),
+    (0.0259040371, 0.7827717662, -0.8086757660),
+)

@@ -1,0 +1,352 @@
+"""Mask guidance on real pipelines at tiny size: exact at 0 and 1, nothing left hooked, pairs of picture and prompt kept."""
+
+import pytest
+import torch
+from diffusers import (
+    AutoencoderKL,
+    AutoencoderKLQwenImage,
+    DDIMScheduler,
+    DPMSolverMultistepScheduler,
+    EulerAncestralDiscreteScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    FluxKontextPipeline,
+    FluxTransformer2DModel,
+    HeunDiscreteScheduler,
+    QwenImageEditPipeline,
+    QwenImageTransformer2DModel,
+    StableDiffusionXLInstructPix2PixPipeline,
+    UNet2DConditionModel,
+)
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
+from PIL import Image
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+from rewardedit import mask_guidance
+from tests.conftest import tiny_pipeline
+
+SCHEDULERS = (DDIMScheduler, EulerAncestralDiscreteScheduler, DPMSolverMultistepScheduler, HeunDiscreteScheduler)
+PROMPTS, NEGATIVE = ["make the circle red", "remove the star"], "blue square"
+
+
+def sources(b: int = 2) -> torch.Tensor:
+    return torch.rand(b, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+
+
+def half(h: int = 32, w: int = 32) -> torch.Tensor:
+    mask = torch.zeros(1, 1, h, w)
+    mask[..., : w // 2] = 1
+    return mask
+
+
+def tiny_xl() -> StableDiffusionXLInstructPix2PixPipeline:
+    torch.manual_seed(0)
+    pipe = tiny_pipeline()
+    config = CLIPTextConfig(
+        vocab_size=len(pipe.tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        projection_dim=16,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    unet = UNet2DConditionModel(
+        sample_size=16,
+        in_channels=8,
+        out_channels=4,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        cross_attention_dim=32,
+        attention_head_dim=2,
+        norm_num_groups=4,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=4,
+        projection_class_embeddings_input_dim=16 + 6 * 4,
+    )
+    return StableDiffusionXLInstructPix2PixPipeline(
+        vae=pipe.vae,
+        text_encoder=CLIPTextModel(config),
+        text_encoder_2=CLIPTextModelWithProjection(config),
+        tokenizer=pipe.tokenizer,
+        tokenizer_2=pipe.tokenizer,
+        unet=unet,
+        scheduler=pipe.scheduler,
+        add_watermarker=False,
+    )
+
+
+def ask(pipe, prompt=PROMPTS, image=None, **options) -> torch.Tensor:
+    pipe.set_progress_bar_config(disable=True)
+    options = {"num_inference_steps": 3, "guidance_scale": 5.0, "image_guidance_scale": 1.5, **options}
+    image = list(sources(len(prompt)) if image is None else image)
+    generator = torch.Generator().manual_seed(0)
+    return pipe(
+        prompt, image=image, negative_prompt=[NEGATIVE] * len(prompt), output_type="pt", generator=generator, **options
+    )[0]
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("make", [tiny_pipeline, tiny_xl])
+def test_ones_are_the_stock_pipeline_and_zeros_the_negative_prompt(make, scheduler):
+    pipe = make()
+    pipe.scheduler = scheduler.from_config(pipe.scheduler.config)
+    stock, negative = ask(pipe), ask(pipe, [NEGATIVE] * 2)
+    with mask_guidance(pipe, torch.ones(1, 1, 32, 32)):
+        assert torch.equal(ask(pipe), stock)
+    with mask_guidance(pipe, torch.zeros(2, 1, 16, 16)):
+        assert torch.equal(ask(pipe), negative)
+    assert not torch.equal(stock, negative)
+    assert not pipe.unet._forward_hooks
+
+
+def test_two_prompts_with_two_pictures_each():
+    pipe = tiny_pipeline()
+    stock = ask(pipe, num_images_per_prompt=2)
+    with mask_guidance(pipe, torch.ones(2, 1, 32, 32)):
+        assert torch.equal(ask(pipe, num_images_per_prompt=2), stock)
+
+
+def test_masks_follow_the_sources_where_stock_pipelines_mix_pairs_up():
+    """Stock: prompts p0 p0 p1 p1, sources i0 i1 i0 i1. Masks must lie on the sources' rows."""
+    pipe, options = tiny_pipeline(), {"num_images_per_prompt": 2, "output_type": "latent"}
+    pipe.set_progress_bar_config(disable=True)
+    common = {"num_inference_steps": 2, "guidance_scale": 5.0, "image_guidance_scale": 1.5}
+    noise = torch.randn(4, 4, 16, 16, generator=torch.Generator().manual_seed(0))
+    image = sources(2)
+    mixed = pipe(PROMPTS, image=list(image), latents=noise, **common, **options)[0]
+    masks = torch.cat([torch.ones(1, 1, 32, 32), torch.zeros(1, 1, 32, 32)])
+    with mask_guidance(pipe, masks):
+        guided = pipe(PROMPTS, image=list(image), latents=noise, **common, **options)[0]
+    changed = [not torch.equal(a, b) for a, b in zip(mixed, guided, strict=True)]
+    assert changed == [False, True, False, True]
+    # Sources repeated by the caller, as our own functions do, keep every pair together.
+    paired = [
+        pipe([p], image=[i], latents=noise[k : k + 1], output_type="latent", **common)[0]
+        for k, (p, i) in enumerate((PROMPTS[k // 2], image[k // 2]) for k in range(4))
+    ]
+    repeated = pipe(
+        [p for p in PROMPTS for _ in range(2)],
+        image=list(image.repeat_interleave(2, dim=0)),
+        latents=noise,
+        output_type="latent",
+        **common,
+    )[0]
+    assert (repeated - torch.cat(paired)).abs().max() < 1e-4
+    assert (mixed[1] - paired[1]).abs().max() > 1e-2
+
+
+def test_less_moves_outside_the_mask():
+    pipe = tiny_pipeline()
+    stock, negative = ask(pipe), ask(pipe, [NEGATIVE] * 2)
+    with mask_guidance(pipe, half()):
+        guided = ask(pipe)
+    moved = {name: (picture - negative).abs().mean(1) > 2 / 255 for name, picture in (("stock", stock), ("guided", guided))}
+    outside = slice(24, 32)  # away from the rim, which the UNet's and VAE's receptive fields blur
+    assert moved["guided"][..., outside].sum() < 0.7 * moved["stock"][..., outside].sum()
+    assert (guided - stock)[..., :8].abs().mean() < (guided - stock)[..., outside].abs().mean()
+
+
+def test_dilate_feather_and_a_range_of_steps():
+    pipe = tiny_pipeline()
+    stock = ask(pipe, num_inference_steps=4)
+    results = []
+    for options in ({}, {"dilate": 4}, {"feather": 3.0}, {"between": (0.5, 1.0)}):
+        with mask_guidance(pipe, half(), **options):
+            results.append(ask(pipe, num_inference_steps=4))
+    distances = [(r - stock).abs().mean() for r in results]
+    assert distances[3] < distances[0]  # fewer steps are masked
+    assert all(not torch.equal(results[0], r) for r in results[1:])
+    with mask_guidance(pipe, half(), dilate=32):
+        assert torch.equal(ask(pipe, num_inference_steps=4), stock)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_compiled_unets(in_place):
+    pipe = tiny_pipeline()
+    unet = pipe.unet
+    eager = ask(pipe)
+    if in_place:
+        unet.compile(backend="eager")
+    else:
+        pipe.unet = torch.compile(unet, backend="eager")
+    stock = ask(pipe)
+    assert (stock - eager).abs().max() < 1e-4
+    with mask_guidance(pipe, torch.ones(1, 1, 32, 32)):
+        assert torch.equal(ask(pipe), stock)
+    with mask_guidance(pipe, half()):
+        assert not torch.equal(ask(pipe), stock)
+    assert torch.equal(ask(pipe), stock)
+
+
+def test_lora():
+    from peft import LoraConfig
+
+    pipe = tiny_pipeline()
+    pipe.unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
+    stock = ask(pipe)
+    with mask_guidance(pipe, torch.ones(1, 1, 32, 32)):
+        assert torch.equal(ask(pipe), stock)
+
+
+def test_nothing_stays_hooked_after_an_error():
+    pipe = tiny_pipeline()
+    stock = ask(pipe)
+    with pytest.raises(KeyError), mask_guidance(pipe, half()):
+        raise KeyError
+    with pytest.raises(ValueError, match="3 rows do not fit 2 sources"), mask_guidance(pipe, torch.ones(3, 1, 32, 32)):
+        ask(pipe)
+    assert not pipe.unet._forward_hooks
+    assert torch.equal(ask(pipe), stock)
+
+
+def test_bad_input():
+    pipe = tiny_pipeline()
+    for mask, message in (
+        (torch.full((1, 1, 8, 8), 2.0), "values in"),
+        (torch.full((1, 1, 8, 8), float("nan")), "values in"),
+    ):
+        with pytest.raises(ValueError, match=message), mask_guidance(pipe, mask):
+            pass
+    with pytest.raises(ValueError, match="another shape"), mask_guidance(pipe, torch.ones(1, 1, 32, 64)):
+        ask(pipe)
+    with pytest.raises(ValueError, match="classifier-free guidance"), mask_guidance(pipe, half()):
+        ask(pipe, guidance_scale=1.0)
+    with pytest.raises(ValueError, match="between"), mask_guidance(pipe, half(), between=(0.5, 0.5)):
+        pass
+    with pytest.raises(ValueError, match="not one of"), mask_guidance(object(), half()):
+        pass
+
+
+def tiny_kontext() -> FluxKontextPipeline:
+    torch.manual_seed(0)
+    transformer = FluxTransformer2DModel(
+        patch_size=1,
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=8,
+        pooled_projection_dim=8,
+        axes_dims_rope=(4, 4, 8),
+    )
+    vae = AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=(8, 8),
+        latent_channels=4,
+        norm_num_groups=4,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+        shift_factor=0.1,
+        scaling_factor=1.5,
+    )
+    return FluxKontextPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=vae,
+        text_encoder=None,
+        tokenizer=None,
+        text_encoder_2=None,
+        tokenizer_2=None,
+        transformer=transformer,
+    )
+
+
+def ask_kontext(pipe, negative=True, swap=False, rows=2):
+    pipe.set_progress_bar_config(disable=True)
+    g = torch.Generator().manual_seed(5)
+    embeds, pooled = torch.randn(2, rows, 6, 8, generator=g), torch.randn(2, rows, 8, generator=g)
+    positive = 1 if swap else 0
+    options = {"prompt_embeds": embeds[positive], "pooled_prompt_embeds": pooled[positive], "true_cfg_scale": 4.0}
+    if negative:
+        options |= {"negative_prompt_embeds": embeds[1], "negative_pooled_prompt_embeds": pooled[1]}
+    return pipe(
+        image=sources(rows),
+        height=32,
+        width=32,
+        max_area=32 * 32,
+        _auto_resize=False,
+        num_inference_steps=3,
+        generator=torch.Generator().manual_seed(0),
+        output_type="pt",
+        **options,
+    )[0]
+
+
+def tiny_qwen() -> QwenImageEditPipeline:
+    torch.manual_seed(0)
+    transformer = QwenImageTransformer2DModel(
+        patch_size=2,
+        in_channels=16,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=8,
+        axes_dims_rope=(8, 4, 4),
+    )
+    vae = AutoencoderKLQwenImage(
+        base_dim=8,
+        z_dim=4,
+        dim_mult=[1, 2],
+        num_res_blocks=1,
+        temperal_downsample=[False],
+        latents_mean=[0.0] * 4,
+        latents_std=[1.0] * 4,
+    )
+    return QwenImageEditPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=vae,
+        text_encoder=None,
+        tokenizer=None,
+        processor=None,
+        transformer=transformer,
+    )
+
+
+def ask_qwen(pipe, negative=True, swap=False, rows=1):
+    pipe.set_progress_bar_config(disable=True)
+    embeds = torch.randn(2, rows, 6, 8, generator=torch.Generator().manual_seed(5))
+    mask = torch.ones(rows, 6, dtype=torch.long)
+    options = {"prompt_embeds": embeds[1 if swap else 0], "prompt_embeds_mask": mask, "true_cfg_scale": 4.0}
+    if negative:
+        options |= {"negative_prompt_embeds": embeds[1], "negative_prompt_embeds_mask": mask}
+    picture = Image.fromarray((sources(1)[0] * 255).byte().permute(1, 2, 0).numpy())
+    return pipe(
+        image=picture,
+        height=32,
+        width=32,
+        num_inference_steps=3,
+        generator=torch.Generator().manual_seed(0),
+        output_type="pt",
+        **options,
+    )[0]
+
+
+@pytest.fixture
+def small_qwen(monkeypatch):
+    """Qwen-Image-Edit works at a fixed area of 1024²; here at 32²."""
+    dimensions = pipeline_qwenimage_edit.calculate_dimensions
+    monkeypatch.setattr(pipeline_qwenimage_edit, "calculate_dimensions", lambda area, ratio: dimensions(32 * 32, ratio))
+
+
+@pytest.mark.parametrize(("make", "call"), [(tiny_kontext, ask_kontext), (tiny_qwen, ask_qwen)])
+def test_pipelines_with_one_call_a_branch(make, call, small_qwen):
+    pipe = make()
+    stock, negative = call(pipe), call(pipe, swap=True)
+    with mask_guidance(pipe, torch.ones(1, 1, 32, 32)):
+        assert torch.equal(call(pipe), stock)
+    with mask_guidance(pipe, torch.zeros(1, 1, 32, 32)):
+        assert torch.equal(call(pipe), negative)
+    with mask_guidance(pipe, half()):
+        guided = call(pipe)
+    assert (guided - stock)[..., :8].abs().mean() < (guided - stock)[..., 24:].abs().mean()
+    assert (guided - negative)[..., 24:].abs().mean() < (stock - negative)[..., 24:].abs().mean()
+    with pytest.raises(ValueError, match="negative_prompt"), mask_guidance(pipe, half()):
+        call(pipe, negative=False)
+    assert not pipe.transformer._forward_hooks
+    assert torch.equal(call(pipe), stock)

@@ -1,0 +1,103 @@
+"""`rewardedit edit` over pictures, folders and tables."""
+
+import json
+
+import pytest
+from PIL import Image
+from skimage import data
+
+from rewardedit.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path):
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for name, photo in (("cat.png", data.chelsea()), ("coffee.jpg", data.coffee())):
+        Image.fromarray(photo).resize((48, 32)).save(pictures / name)
+    return pictures
+
+
+def edit(*words, model) -> int:
+    return main(["edit", *map(str, words), "--model", model, "--steps", "2", "--size", "32"])
+
+
+def test_a_folder_is_edited_and_a_second_run_does_nothing_again(folder, tiny_editor, tmp_path):
+    out = tmp_path / "out"
+    assert edit(folder, "make it red", "--out", out, model=tiny_editor) == 0
+    assert Image.open(out / "cat.png").size == (48, 32)
+    assert "make it red" in (out / "gallery.html").read_text()
+    (out / "coffee.json").unlink()
+    (out / "cat.png").write_bytes((out / "coffee.png").read_bytes())
+    made = {name: (out / name).stat().st_mtime_ns for name in ("cat.png", "coffee.png")}
+    assert edit(folder, "make it red", "--out", out, model=tiny_editor) == 0
+    assert (out / "cat.png").stat().st_mtime_ns == made["cat.png"]  # its record is there
+    assert (out / "coffee.png").stat().st_mtime_ns > made["coffee.png"]
+    assert edit(folder, "make it blue", "--out", out, model=tiny_editor) == 0
+    assert json.loads((out / "cat.json").read_text())["turns"][0]["instruction"] == "make it blue"
+
+
+def test_a_broken_picture_does_not_keep_the_others_from_being_done(folder, tiny_editor, tmp_path, capsys):
+    (folder / "broken.png").write_bytes(b"not a picture")
+    assert edit(folder, "make it red", "--out", tmp_path / "out", model=tiny_editor) == 2
+    assert "1 of 3 not edited; broken" in capsys.readouterr().err
+    assert (tmp_path / "out" / "coffee.png").is_file()
+
+
+def test_a_table_carries_its_own_instructions(folder, tiny_editor, tmp_path, capsys):
+    rows = [
+        {"id": "first", "source": "cat.png", "instruction": ["make it red", "add a hat"]},
+        {"source": "coffee.jpg", "instruction": "make it blue"},
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert edit(folder, "--out", tmp_path / "out", model=tiny_editor) == 0
+    names = {path.name for path in (tmp_path / "out").glob("*.png")}
+    assert {"first-1.png", "first-2.png", "0002-coffee.png"} <= names
+    first = json.loads((tmp_path / "out" / "first.json").read_text())
+    assert first["turns"][1]["source"] == "first-1.png"
+    assert edit(folder, "make it red", "--out", tmp_path / "out", model=tiny_editor) == 2
+    assert "has instructions of its own" in capsys.readouterr().err
+    (folder / "rows.jsonl").write_text(json.dumps({"id": "../x", "source": "cat.png", "instruction": "a"}))
+    assert edit(folder, "--out", tmp_path / "out", model=tiny_editor) == 2
+    assert "cannot be a file name" in capsys.readouterr().err
+
+
+def test_best_of_n_with_scores_and_a_mask(folder, tiny_editor, tmp_path):
+    out = tmp_path / "out"
+    words = [folder / "cat.png", "make it red", "--best-of", "3", "--scorer", "l1", "--mask", "auto", "--out", out]
+    assert edit(*words, model=tiny_editor) == 0
+    turn = json.loads((out / "cat.json").read_text())["turns"][0]
+    assert len(turn["scores"]) == 3
+    assert turn["seed"] == max(range(3), key=lambda i: turn["scores"][i])
+    assert isinstance(turn["score"], float)
+    assert Image.open(out / turn["mask"]).size == (48, 32)
+    assert "l1 0." in (out / "gallery.html").read_text()
+
+
+def test_a_mask_of_one_s_own(folder, tiny_editor, tmp_path, capsys):
+    mask, plain, out = tmp_path / "mask.png", tmp_path / "plain", tmp_path / "out"
+    Image.new("L", (90, 60), 255).save(mask)
+    assert edit(folder / "cat.png", "make it red", "--out", plain, model=tiny_editor) == 0
+    assert edit(folder / "cat.png", "make it red", "--mask", mask, "--out", out, model=tiny_editor) == 0
+    assert (out / "cat.png").read_bytes() == (plain / "cat.png").read_bytes()
+    assert edit(folder / "cat.png", "make it red", "--mask", "nowhere.png", "--out", out, model=tiny_editor) == 2
+    assert "nowhere.png: no such file" in capsys.readouterr().err
+
+
+def test_the_input_is_never_overwritten(folder, tiny_editor, capsys):
+    before = (folder / "cat.png").read_bytes()
+    assert edit(folder / "cat.png", "make it red", "--out", folder, model=tiny_editor) == 2
+    assert "choose another --out" in capsys.readouterr().err
+    assert (folder / "cat.png").read_bytes() == before
+
+
+def test_bad_requests(folder, tmp_path, tiny_editor, capsys):
+    (tmp_path / "empty").mkdir()
+    for words, message in (
+        ([tmp_path / "empty", "make it red"], "holds no pictures"),
+        ([folder / "cat.png", "make it red", "--best-of", "0"], "best-of: expected at least 1"),
+        ([folder / "cat.png", "make it red", "--score", "11"], "score: expected a number from 0 to 10"),
+        ([folder / "cat.png", "make it red", "--scorer", "nonsense"], "no scorer named 'nonsense'"),
+    ):
+        assert edit(*words, "--out", tmp_path / "out", model=tiny_editor) == 2
+        assert message in capsys.readouterr().err

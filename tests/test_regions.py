@@ -1,0 +1,74 @@
+"""The change mask: where pictures differ, and not where a codec or a camera drifts."""
+
+import io
+
+import pytest
+import torch
+from PIL import Image
+from skimage import data
+
+from rewardedit import change_mask, load_editor
+from rewardedit.data.shapes import Shapes
+from rewardedit.images import resize, to_pil, to_tensor
+
+
+@pytest.fixture(scope="module")
+def photo() -> torch.Tensor:
+    return resize(to_tensor(Image.fromarray(data.astronaut()), 3)[None], (256, 256))
+
+
+def jpeg(image: torch.Tensor, quality: int) -> torch.Tensor:
+    file = io.BytesIO()
+    to_pil(image[0]).save(file, "JPEG", quality=quality)
+    return to_tensor(Image.open(file), 3)[None]
+
+
+def test_nothing_changed(photo):
+    assert change_mask(photo, photo).sum() == 0
+
+
+@pytest.mark.parametrize("quality", [50, 75, 95])
+def test_jpeg_noise_is_no_change(photo, quality):
+    assert change_mask(photo, jpeg(photo, quality)).mean() < 0.01
+
+
+@pytest.mark.parametrize("gain", [0.95, 1.05])
+def test_a_small_exposure_shift_is_no_change(photo, gain):
+    assert change_mask(photo, (photo * gain).clamp(0, 1)).mean() < 0.01
+
+
+def test_reconstruction_noise_is_no_change():
+    pipe = load_editor("shapes-editor").pipe
+    source = Shapes("val").batch(0, 70).source
+    with torch.no_grad():
+        made = pipe.vae.decode(pipe.vae.encode(source * 2 - 1).latent_dist.mode()).sample.div(2).add(0.5).clamp(0, 1)
+    assert change_mask(source, made).mean() < 0.01
+
+
+def test_an_edit_is_found_under_jpeg_noise_and_exposure_shift(photo):
+    edited = photo.clone()
+    edited[..., 80:140, 100:180] = torch.tensor([0.1, 0.6, 0.2])[:, None, None]
+    edited = jpeg((edited * 1.03).clamp(0, 1), 75)
+    mask = change_mask(photo, edited)
+    inside = torch.zeros_like(mask)
+    inside[..., 80:140, 100:180] = 1
+    assert mask[inside == 1].mean() > 0.85
+    grown = torch.nn.functional.max_pool2d(inside, 33, 1, 16)
+    assert mask[grown == 0].mean() < 0.01
+
+
+def test_true_edits_of_the_shapes_world_are_found():
+    samples = Shapes("val").batch(0, 140)
+    mask = change_mask(samples.source, samples.target)
+    moved = ((samples.source - samples.target).abs().amax(1, keepdim=True) > 0.2).float()
+    found = (mask * moved).sum((1, 2, 3)) / moved.sum((1, 2, 3)).clamp_min(1)
+    assert found.mean() > 0.95
+    far = torch.nn.functional.max_pool2d(moved, 11, 1, 5) == 0
+    assert mask[far].mean() < 0.01
+
+
+def test_each_row_for_itself(photo):
+    other = 1 - photo
+    both = change_mask(torch.cat([photo, photo]), torch.cat([photo, other]))
+    assert torch.equal(both[:1], change_mask(photo, photo))
+    assert torch.allclose(both[1:], change_mask(photo, other))

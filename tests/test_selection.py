@@ -1,0 +1,93 @@
+"""Best-of-N on the small editor."""
+
+import pytest
+import torch
+
+from rewardedit import EditSample, Scorer, best_of_n, load_editor, load_scorer
+from rewardedit.batch import Scores
+from rewardedit.data.shapes import Shapes
+
+
+@pytest.fixture(scope="module")
+def editor():
+    return load_editor("shapes-editor")
+
+
+@pytest.fixture(scope="module")
+def sample():
+    samples = Shapes("val").batch(0, 1)
+    return EditSample("0", samples.source[0], samples.instruction[0])
+
+
+def test_the_best_is_the_one_with_the_highest_score(editor, sample):
+    result = best_of_n(editor, load_scorer("clip_d:0.7,l1:0.3"), sample.source, sample.instruction, n=4)
+    assert result.images.shape == (4, 3, 64, 64)
+    assert result.seeds == [0, 1, 2, 3]
+    assert set(result.scores.parts) == {"clip_d", "l1"}
+    best = int(result.scores.score.argmax())
+    assert torch.equal(result.best, result.images[best])
+    assert result.best_seed == best
+
+
+def test_the_winner_made_again_alone_is_the_same(editor, sample):
+    scorer = load_scorer("l1")
+    result = best_of_n(editor, scorer, sample.source, sample.instruction, n=4, seed=7)
+    alone = editor(sample.source[None], [sample.instruction], [result.best_seed])
+    assert (alone[0] - result.best).abs().max() < 1 / 255
+    single = best_of_n(editor, scorer, sample.source, sample.instruction, n=3, seed=7, batch=1)
+    alone = editor(sample.source[None], [sample.instruction], [single.best_seed])
+    assert torch.equal(alone[0], single.best)
+
+
+def test_what_depends_on_the_source_alone_is_computed_once(editor, sample, monkeypatch):
+    scorer, counts = load_scorer("clip_d"), {"prepare": 0, "encode": 0}
+    prepare, encode = scorer.prepare, type(editor).encode
+    monkeypatch.setattr(scorer, "prepare", lambda *a: counts.update(prepare=counts["prepare"] + 1) or prepare(*a))
+    monkeypatch.setattr(type(editor), "encode", lambda *a, **k: counts.update(encode=counts["encode"] + 1) or encode(*a, **k))
+    best_of_n(editor, scorer, sample.source, sample.instruction, n=4, batch=2)
+    assert counts == {"prepare": 1, "encode": 1}
+
+
+def test_memory_that_runs_out_makes_batches_smaller(editor, sample, monkeypatch):
+    run, sizes = type(editor).run, []
+
+    def limited(self, encoded, seeds, **options):
+        sizes.append(len(seeds))
+        if len(seeds) > 2:
+            raise RuntimeError("CUDA out of memory.")
+        return run(self, encoded, seeds, **options)
+
+    monkeypatch.setattr(type(editor), "run", limited)
+    result = best_of_n(editor, load_scorer("l1"), sample.source, sample.instruction, n=4)
+    assert len(result.images) == 4
+    assert sizes[0] == 4
+    assert max(sizes[-2:]) <= 2
+
+
+class Picky(Scorer):
+    """Cannot score what is brighter than a bound."""
+
+    def __init__(self, bound: float) -> None:
+        super().__init__()
+        self.bound = bound
+
+    def score(self, batch, prepared):
+        bright = batch.edited.mean((1, 2, 3))
+        return Scores.make(bright, reason=["too bright" if b > self.bound else None for b in bright.tolist()])
+
+
+def test_invalid_candidates_rank_last_and_all_invalid_raises(editor, sample):
+    bright = best_of_n(editor, Picky(2.0), sample.source, sample.instruction, n=4)
+    order = bright.scores.score.argsort(descending=True).tolist()
+    assert bright.ranking == order
+    bound = float(bright.scores.score[order[1:3]].mean())
+    picky = best_of_n(editor, Picky(bound), sample.source, sample.instruction, n=4)
+    assert picky.ranking[:2] == order[2:]
+    assert picky.ranking[0] == order[2]
+    with pytest.raises(ValueError, match="none of 2 candidates could be scored: too bright"):
+        best_of_n(editor, Picky(-1.0), sample.source, sample.instruction, n=2)
+
+
+def test_bad_input(editor, sample):
+    with pytest.raises(ValueError, match="at least 1"):
+        best_of_n(editor, load_scorer("l1"), sample.source, sample.instruction, n=0)
