@@ -15,6 +15,13 @@ ARMS = {
     "conditioned_five": "**conditioned, asked for five**",
     "learned_embedding_five": "learned reward embedding, asked for five",
 }
+ASPECTS = {
+    "preservation": "preservation outside the true mask (0–1)",
+    "alignment": "alignment (oracle, 0–10)",
+    "consistency": "consistency (oracle, 0–10)",
+    "quality": "quality (oracle, 0–10)",
+    "score": "oracle score (0–10)",
+}
 KINDS = ("add", "remove", "replace", "recolour", "resize", "move", "background")
 
 
@@ -53,6 +60,38 @@ def kinds(name: str) -> str:
     return "\n".join([*lines, "", f"n = {result['n']} a row. {where(result)}"])
 
 
+def guidance() -> str:
+    """Plain and guided edits with the intervals of their differences, and what a step costs."""
+    result = read("guidance")
+    if result is None:
+        return "Not recorded yet."
+    lines = ["| | plain | under the change mask | difference, 95 % interval |", "|---|---|---|---|"]
+    for name, words in ASPECTS.items():
+        found = result["guided_minus_plain"][name]
+        plain, guided = (result["oracle"][arm][name] for arm in ("plain", "guided"))
+        low, high = found["ci95"]
+        digits = 3 if name == "preservation" else 2
+        difference = f"{found['difference']:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+        lines.append(f"| {words} | {plain:.{digits}f} | {guided:.{digits}f} | {difference} |")
+    costs = "; ".join(f"{name}: {100 * c['extra_share']:+.1f} %" for name, c in result["seconds_per_step"].items())
+    return "\n".join(
+        [*lines, "", f"n = {result['n']} held-out edits. Time a step, guided against plain: {costs}. {where(result)}"]
+    )
+
+
+def best_of_n() -> str:
+    """Oracle means of what each scorer chooses."""
+    result = read("best-of-n")
+    if result is None:
+        return "Not recorded yet."
+    lines = [f"| chosen from {result['candidates']} by | oracle mean (0–10) | − one sample, 95 % interval |", "|---|---|---|"]
+    for name, mean in result["oracle"].items():
+        found = result["against_one_sample"].get(name)
+        versus = f"{found['difference']:+.2f} [{found['ci95'][0]:+.2f}, {found['ci95'][1]:+.2f}]" if found else ""
+        lines.append(f"| {name} | {mean:.2f} | {versus} |")
+    return "\n".join([*lines, "", f"n = {result['n']} held-out edits. {where(result)}"])
+
+
 def where(result: dict[str, Any]) -> str:
     return f"`{result['command']}`, {result['device']}, {result['date']}."
 
@@ -61,6 +100,8 @@ TABLES = {
     "quickstart": lambda: comparison("quickstart"),
     "shapes-reward-conditioned": lambda: comparison("shapes-reward-conditioned"),
     "shapes-editor": lambda: kinds("shapes-editor"),
+    "guidance": guidance,
+    "best-of-n": best_of_n,
 }
 
 

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from rewardedit.cli import recipe_names
 from rewardedit.scorers import load_scorer
@@ -16,8 +17,13 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 @pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.S))
 def test_every_python_block_runs(block, capsys):
-    exec(compile(block, "README.md", "exec"), {})
-    assert "The image quality is four out of five." in capsys.readouterr().out
+    names: dict = {}
+    exec(compile(block, "README.md", "exec"), names)
+    if "RewardPrompt" in block:
+        assert "The image quality is four out of five." in capsys.readouterr().out
+    if "mask_guidance" in block:
+        assert names["edited"].shape == names["source"].shape
+        assert not torch.equal(names["edited"], names["first"])
 
 
 def test_the_tables_are_those_of_the_results():

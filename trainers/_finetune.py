@@ -37,6 +37,7 @@ class Train:
     precision: _run.Precision = "no"
     checkpointing: bool = False  # gradient checkpointing of the UNet
     dropout: float = 0.05  # share of text alone, of both, and of image alone
+    last_step: float = 0.0  # share of rows at the last time step, where an editor of few steps decides; others uniform
     min_snr: float | None = None
     lora_rank: int | None = None  # None: full fine-tune
     lora_alpha: int | None = None  # None: as lora_rank
@@ -53,6 +54,8 @@ class Train:
         for name in ("steps", "batch", "accumulate", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+        if not 0 <= self.last_step <= 1:
+            raise ValueError(f"last_step: expected a share from 0 to 1; got {self.last_step}")
         if not 0 <= self.dropout <= 1 / 3:
             raise ValueError(f"dropout: expected a share from 0 to 1/3; got {self.dropout}")
 
@@ -112,7 +115,7 @@ def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folde
         rows = torch.tensor(kept)[_run.batch_rows(len(kept), batch * world, step, config.seed)]
         generator = _run.step_generator(config.seed, step)
         noise = torch.randn(len(rows), *cache.shape, generator=generator)
-        times = torch.randint(scheduler.config.num_train_timesteps, (len(rows),), generator=generator)
+        times = draw_times(len(rows), scheduler.config.num_train_timesteps, config.last_step, generator)
         dropped = torch.rand(len(rows), generator=generator)
         mine = torch.arange(len(rows))[accelerator.process_index :: world].split(config.batch)
         total = 0.0
@@ -159,6 +162,14 @@ def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folde
         save_editor(_result(editor, labels, models), out, base=base if config.lora_rank else None)
     accelerator.end_training()
     return out
+
+
+def draw_times(n: int, steps: int, last: float, generator: torch.Generator) -> Tensor:
+    """Time steps (n,), uniform in [0, steps) but for a share `last` at steps − 1."""
+    times = torch.randint(steps, (n,), generator=generator)
+    if last:
+        times[torch.rand(n, generator=generator) < last] = steps - 1
+    return times
 
 
 def _result(editor: Editor, labels: Labels, models: _Models) -> Editor:
