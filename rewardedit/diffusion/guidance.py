@@ -28,7 +28,7 @@ class TwoRounds:
     """What `two_round_edit` made: the edit under the mask, the mask, and the first round's edit (None without one)."""
 
     edited: Float[Tensor, "b 3 h w"]
-    mask: Float[Tensor, "b 1 h w"]
+    mask: Float[Tensor, "_ 1 _ _"]
     first: Float[Tensor, "b 3 h w"] | None
 
 
@@ -192,7 +192,7 @@ def two_round_edit(
     image: Float[Tensor, "b 3 h w"],
     instruction: Sequence[str],
     *,
-    mask: MaskOf | Float[Tensor, "b 1 h w"] = change_mask,
+    mask: MaskOf | Float[Tensor, "_ 1 _ _"] = change_mask,
     seed: int = 0,
     score: float = 10.0,
     settings: EditSettings | None = None,

@@ -21,7 +21,7 @@ from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
 from PIL import Image
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from rewardedit import mask_guidance
+from rewardedit import change_mask, mask_guidance, two_round_edit
 from tests.conftest import tiny_pipeline
 
 SCHEDULERS = (DDIMScheduler, EulerAncestralDiscreteScheduler, DPMSolverMultistepScheduler, HeunDiscreteScheduler)
@@ -350,3 +350,39 @@ def test_pipelines_with_one_call_a_branch(make, call, small_qwen):
         call(pipe, negative=False)
     assert not pipe.transformer._forward_hooks
     assert torch.equal(call(pipe), stock)
+
+
+def test_two_rounds_share_noise_and_encodings():
+    pipe = tiny_pipeline()
+    pipe.set_progress_bar_config(disable=True)
+    calls = {"vae": 0, "text": 0}
+    encode, read = pipe.vae.encode, pipe.text_encoder.forward
+    pipe.vae.encode = lambda *a, **k: calls.update(vae=calls["vae"] + 1) or encode(*a, **k)
+    pipe.text_encoder.forward = lambda *a, **k: calls.update(text=calls["text"] + 1) or read(*a, **k)
+    rounds = two_round_edit(pipe, sources(2), PROMPTS, seed=3, num_inference_steps=3)
+    assert calls == {"vae": 1, "text": 2}  # instructions, and the empty text
+    assert rounds.first is not None
+    assert torch.equal(rounds.mask, change_mask(sources(2), rounds.first))
+    whole = two_round_edit(pipe, sources(2), PROMPTS, seed=3, mask=lambda s, e: torch.ones(2, 1, 32, 32), num_inference_steps=3)
+    assert torch.equal(whole.edited, rounds.first)
+    own = two_round_edit(pipe, sources(2), PROMPTS, seed=3, mask=torch.ones(1, 1, 32, 32), num_inference_steps=3)
+    assert own.first is None
+    assert torch.equal(own.edited, rounds.first)
+
+
+def test_two_rounds_on_sdxl_with_reused_encodings():
+    pipe = tiny_xl()
+    pipe.set_progress_bar_config(disable=True)
+    rounds = two_round_edit(pipe, sources(2), PROMPTS, num_inference_steps=2, height=32, width=32)
+    stock = pipe(
+        PROMPTS,
+        image=sources(2),
+        height=32,
+        width=32,
+        num_inference_steps=2,
+        guidance_scale=7.5,
+        image_guidance_scale=1.5,
+        output_type="pt",
+        generator=[torch.Generator().manual_seed(s) for s in (0, 1)],
+    )[0]
+    assert (rounds.first - stock).abs().max() < 1e-3

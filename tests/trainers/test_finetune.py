@@ -15,7 +15,7 @@ from rewardedit.diffusion.editors import load_editor
 from rewardedit.relabel import RewardPrompt
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import LatentCache, make_cache
-from rewardedit.trainers._finetune import Labels, Train, finetune
+from rewardedit.trainers._finetune import Labels, Train, draw_times, finetune
 
 DATA = Data(rows=32, size=32)
 FAST = {"steps": 6, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "checkpoint_every": 3, "tracker": "none"}
@@ -190,7 +190,7 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "from rewardedit.data import Data, open_rows\n"
         "from rewardedit.diffusion.editors import load_editor\n"
         "from rewardedit.trainers._cache import make_cache\n"
-        "from rewardedit.trainers._finetune import Labels, Train, finetune\n"
+        "from rewardedit.trainers._finetune import Labels, Train, draw_times, finetune\n"
         "torch.set_num_threads(1)\n"
         "base, out, batch = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])\n"
         "data = Data(rows=32, size=32)\n"
@@ -217,3 +217,12 @@ def test_latents_of_other_rows_are_not_taken_for_these(tiny_editor, tmp_path):
     other = Data(rows=32, size=32, first=280)
     with pytest.raises(ValueError, match="latents of other rows or another base"):
         make_cache(open_rows(other), other, editor, tmp_path / "latents")
+
+
+def test_a_share_of_rows_stays_at_the_last_time_step():
+    uniform = draw_times(4000, 1000, 0.0, torch.Generator().manual_seed(0))
+    assert (uniform == 999).float().mean() < 0.01
+    late = draw_times(4000, 1000, 0.3, torch.Generator().manual_seed(0))
+    assert 0.27 < (late == 999).float().mean() < 0.33
+    with pytest.raises(ValueError, match="last_step"):
+        Train(last_step=1.5)
