@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
+from diffusers import (
+    AutoencoderKL,
+    DDIMScheduler,
+    EulerAncestralDiscreteScheduler,
+    StableDiffusionInstructPix2PixPipeline,
+    UNet2DConditionModel,
+)
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from rewardedit.assets import resolve
@@ -72,4 +78,49 @@ def tiny_editor(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a saved tiny pipeline."""
     folder: Path = tmp_path_factory.mktemp("editor")
     tiny_pipeline().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def narrow_sd15(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Stable Diffusion 1.5's architecture with narrower layers: four levels, eight-fold VAE, 8 input channels."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("sd15")
+    tokenizer = CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=77)
+    text = CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    widths = (32, 32, 64, 64)
+    StableDiffusionInstructPix2PixPipeline(
+        vae=AutoencoderKL(
+            down_block_types=("DownEncoderBlock2D",) * 4,
+            up_block_types=("UpDecoderBlock2D",) * 4,
+            block_out_channels=(8, 8, 16, 16),
+            layers_per_block=2,
+            latent_channels=4,
+            norm_num_groups=8,
+            sample_size=512,
+        ),
+        text_encoder=CLIPTextModel(text),
+        tokenizer=tokenizer,
+        unet=UNet2DConditionModel(
+            sample_size=64,
+            in_channels=8,
+            block_out_channels=widths,
+            cross_attention_dim=32,
+            attention_head_dim=8,
+            norm_num_groups=16,
+        ),
+        scheduler=EulerAncestralDiscreteScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    ).save_pretrained(folder)
     return str(folder)

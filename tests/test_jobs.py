@@ -101,3 +101,13 @@ def test_bad_requests(folder, tmp_path, tiny_editor, capsys):
     ):
         assert edit(*words, "--out", tmp_path / "out", model=tiny_editor) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_photograph_by_stable_diffusion_1_5_s_architecture(narrow_sd15, tmp_path):
+    photo, out = tmp_path / "astronaut.png", tmp_path / "out"
+    Image.fromarray(data.astronaut()).save(photo)
+    words = ["edit", photo, "make the suit white", "--size", "256", "--steps", "3", "--best-of", "2", "--mask", "auto"]
+    assert main([*map(str, words), "--scorer", "clip_d:0.7,l1:0.3", "--model", narrow_sd15, "--out", str(out)]) == 0
+    assert Image.open(out / "astronaut.png").size == Image.open(out / "astronaut-mask.png").size == (256, 256)
+    turn = json.loads((out / "astronaut.json").read_text())["turns"][0]
+    assert len(turn["scores"]) == 2

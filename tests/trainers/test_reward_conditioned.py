@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffusers import StableDiffusionInstructPix2PixPipeline
 from PIL import Image
 from skimage import data
 
@@ -32,56 +31,6 @@ def magicbrush(tmp_path_factory) -> str:
         pictures = {f"{kind}_img": f"{name}-{kind}.png" for kind in ("source", "mask", "target")}
         rows.append({"img_id": str(i), "turn_index": 1, "instruction": f"turn the colors of the {name} round", **pictures})
     (folder / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def narrow_sd15(tmp_path_factory) -> str:
-    """Stable Diffusion 1.5's architecture with narrower layers: four levels, eight-fold VAE, 8 input channels."""
-    from diffusers import AutoencoderKL, EulerAncestralDiscreteScheduler, UNet2DConditionModel
-    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
-
-    from rewardedit.assets import resolve
-
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("sd15")
-    tokenizer = CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=77)
-    text = CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
-    widths = (32, 32, 64, 64)
-    StableDiffusionInstructPix2PixPipeline(
-        vae=AutoencoderKL(
-            down_block_types=("DownEncoderBlock2D",) * 4,
-            up_block_types=("UpDecoderBlock2D",) * 4,
-            block_out_channels=(8, 8, 16, 16),
-            layers_per_block=2,
-            latent_channels=4,
-            norm_num_groups=8,
-            sample_size=512,
-        ),
-        text_encoder=CLIPTextModel(text),
-        tokenizer=tokenizer,
-        unet=UNet2DConditionModel(
-            sample_size=64,
-            in_channels=8,
-            block_out_channels=widths,
-            cross_attention_dim=32,
-            attention_head_dim=8,
-            norm_num_groups=16,
-        ),
-        scheduler=EulerAncestralDiscreteScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    ).save_pretrained(folder)
     return str(folder)
 
 
