@@ -18,6 +18,7 @@ from rewardedit.images import to_pil
 from rewardedit.relabel import RewardEmbedding, RewardPrompt
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import LatentCache
+from rewardedit.trainers._muon import Muon, parameter_groups
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Train:
     lr: float = 5e-5
     schedule: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
     warmup: int = 500
-    optimizer: Literal["adamw", "adamw8bit"] = "adamw"
+    optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
+    muon_lr: float = 5e-3  # of matrices and convolutions between first and last layer, with optimizer=muon
     weight_decay: float = 1e-2
     clip: float = 1.0
     ema: float | None = 0.9999
@@ -215,11 +217,13 @@ def add_lora(unet: Any, config: Train) -> None:
 
 
 def _optimizer(config: Train, models: _Models) -> torch.optim.Optimizer:
-    groups: list[dict[str, Any]] = [{"params": [p for p in models.unet.parameters() if p.requires_grad]}]
+    groups = parameter_groups(models.unet, config.lr, config.muon_lr if config.optimizer == "muon" else None)
     if models.embedding is not None:
         groups.append({"params": list(models.embedding.parameters()), "lr": config.embedding_lr, "weight_decay": 0.0})
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay)
+    if config.optimizer == "muon":
+        return Muon(groups, lr=config.lr, weight_decay=config.weight_decay)
     try:
         import bitsandbytes  # pyright: ignore[reportMissingImports]
     except ImportError:

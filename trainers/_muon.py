@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 MOMENTUM = 0.95
 QUINTIC = (3.4445, -4.7750, 2.0315)  # of the Newton-Schulz iteration
@@ -38,6 +38,17 @@ class Muon(torch.optim.AdamW):
                 p.grad = None  # AdamW leaves it out
         super().step()
         return loss
+
+
+def parameter_groups(module: nn.Module, lr: float, muon_lr: float | None) -> list[dict[str, Any]]:
+    """A group of what is trained in `module`; with `muon_lr`, another of its matrices and convolutions, first and last
+    layer (conv_in, conv_out) left out."""
+    named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    hidden = [name for name, p in named.items() if p.ndim > 1 and not name.startswith(("conv_in", "conv_out"))]
+    if muon_lr is None:
+        return [{"params": list(named.values()), "lr": lr}]
+    muon = {"params": [named.pop(name) for name in hidden], "lr": muon_lr, "muon": True}
+    return [{"params": list(named.values()), "lr": lr}, muon]
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:

@@ -4,14 +4,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from diffusers.training_utils import EMAModel
 from torch import Tensor, nn
 
 from rewardedit.trainers import _run
-from rewardedit.trainers._muon import Muon
+from rewardedit.trainers._muon import Muon, parameter_groups
 
 LossOf = Callable[[int, torch.Generator], Tensor]
 
@@ -54,8 +53,9 @@ def fit(
     """Trains the modules in place (they end with their averaged weights) on `loss_of(step, generator)`."""
     folder.mkdir(parents=True, exist_ok=True)
     accelerator = _run.make_accelerator(folder, config.precision, 1, config.tracker)
+    rates = {name: ((lrs or {}).get(name, config.lr), None if name in (lrs or {}) else config.muon_lr) for name in modules}
     optimizer = Muon(
-        parameter_groups(config, modules, lrs or {}),
+        [group for name, module in modules.items() for group in parameter_groups(module, *rates[name])],
         lr=config.lr,
         betas=(0.9, config.beta2),
         weight_decay=config.weight_decay,
@@ -94,19 +94,6 @@ def fit(
     for module in modules.values():
         module.eval()
     accelerator.end_training()
-
-
-def parameter_groups(config: SmallTrain, modules: dict[str, nn.Module], lrs: dict[str, float]) -> list[dict[str, Any]]:
-    """One AdamW group a module; with `muon_lr`, one more for the matrices between first and last layer of those without an
-    entry in `lrs`."""
-    groups: list[dict[str, Any]] = []
-    for name, module in modules.items():
-        named = dict(module.named_parameters())
-        if config.muon_lr is not None and name not in lrs:
-            hidden = [k for k, p in named.items() if p.ndim > 1 and not k.startswith(("conv_in", "conv_out"))]
-            groups.append({"params": [named.pop(k) for k in hidden], "lr": config.muon_lr, "muon": True})
-        groups.append({"params": list(named.values()), "lr": lrs.get(name, config.lr)})
-    return groups
 
 
 def cosine(config: SmallTrain, step: int) -> float:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from rewardedit.trainers._muon import Muon, orthogonalised
-from rewardedit.trainers._small import SmallTrain, fit, parameter_groups
+from rewardedit.trainers._muon import Muon, orthogonalised, parameter_groups
+from rewardedit.trainers._small import SmallTrain, fit
 
 
 def test_orthogonalised_matrices_have_singular_values_near_one():
@@ -16,14 +16,15 @@ def test_orthogonalised_matrices_have_singular_values_near_one():
         assert values.max() < 1.3
 
 
-def test_only_hidden_matrices_and_convolutions_of_modules_without_their_own_rate_step_by_muon():
+def test_only_hidden_matrices_and_convolutions_step_by_muon():
     unet = nn.Module()
     unet.conv_in, unet.middle, unet.norm = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8)
-    groups = parameter_groups(SmallTrain(muon_lr=0.02), {"unet": unet, "text": nn.Linear(4, 4)}, {"text": 1e-4})
-    muon = [group for group in groups if group.get("muon")]
-    assert [p.shape for group in muon for p in group["params"]] == [(8, 8, 3, 3)]
-    assert sum(len(group["params"]) for group in groups) == len([*unet.parameters()]) + 2
-    assert groups[-1]["lr"] == 1e-4
+    unet.frozen = nn.Linear(4, 4).requires_grad_(False)
+    others, muon = parameter_groups(unet, 1e-4, 0.02)
+    assert [p.shape for p in muon["params"]] == [(8, 8, 3, 3)]
+    assert (muon["lr"], others["lr"]) == (0.02, 1e-4)
+    assert len(others["params"]) == 5  # conv_in, the middle's bias, norm
+    assert len(parameter_groups(unet, 1e-4, None)[0]["params"]) == 6
 
 
 def test_a_muon_step_is_adamw_elsewhere():
