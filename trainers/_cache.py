@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rewardedit.data import Data, Rows, batches
-from rewardedit.diffusion.editors import Editor, encode_images, encode_prompts
+from rewardedit.diffusion.editors import Editor, encode_images, encode_prompts, tokenize
 from rewardedit.trainers import _run
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class LatentCache:
         return edited * self.scaling, source
 
     def texts(self, editor: Editor, labels: "Labels") -> "TextCache":
-        """Prompt embeddings of all rows under their labels; each distinct text is encoded once."""
+        """Prompts of all rows under their labels; each distinct text is encoded once."""
         texts = [""] + [
             self.instructions[i] if labels.prompt is None or label is None else labels.prompt.write(self.instructions[i], label)
             for i, label in enumerate(labels.label)
@@ -59,23 +59,28 @@ class LatentCache:
             array = np.load(path, mmap_mode="r")
         null = len(labels.prompt.words) if labels.prompt is not None else 0
         label = torch.tensor([null if value is None else value for value in labels.label])
-        return TextCache(array, torch.from_numpy(index[1:]), int(index[0]), label, null)
+        tokens = tokenize(editor.pipe, distinct.tolist()).input_ids
+        return TextCache(array, tokens, torch.from_numpy(index[1:]), int(index[0]), label, null)
 
 
 @dataclass
 class TextCache:
-    """Prompt embeddings by row."""
+    """Prompts by row, as embeddings of the text encoder at the start and as its tokens."""
 
     embeds: np.ndarray  # (distinct texts, n, d) fp16
+    tokens: Int[Tensor, "texts n"]
     index: Int[Tensor, " rows"]  # which text a row has
     empty: int  # the index of the empty text
     label: Int[Tensor, " rows"]
     null: int  # the label of a dropped prompt
 
-    def take(self, rows: Int[Tensor, " b"], dropped: Bool[Tensor, " b"]) -> tuple[Float[Tensor, "b n d"], Int[Tensor, " b"]]:
-        """Embeddings and labels of rows, the empty text and the null label where dropped."""
+    def take(
+        self, rows: Int[Tensor, " b"], dropped: Bool[Tensor, " b"]
+    ) -> tuple[Float[Tensor, "b n d"], Int[Tensor, "b n"], Int[Tensor, " b"]]:
+        """Embeddings, tokens and labels of rows, those of the empty text and the null label where dropped."""
         index = torch.where(dropped, self.empty, self.index[rows])
-        return torch.from_numpy(self.embeds[index.numpy()]).float(), torch.where(dropped, self.null, self.label[rows])
+        label = torch.where(dropped, self.null, self.label[rows])
+        return torch.from_numpy(self.embeds[index.numpy()]).float(), self.tokens[index], label
 
 
 def _encode(editor: Editor, texts: list[str], path: Path) -> None:

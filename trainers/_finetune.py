@@ -44,6 +44,8 @@ class Train:
     lora_rank: int | None = None  # None: full fine-tune
     lora_alpha: int | None = None  # None: as lora_rank
     embedding_lr: float = 1e-2  # of the learned reward embedding
+    text_encoder_lr: float | None = None  # None: the text encoder stays as it is, and prompts are encoded once
+    unasked: Literal["edited", "source"] = "edited"  # what a row is to become whose text is dropped
     attention: Backend = "auto"
     seed: int = 0
     tracker: _run.Tracker = "tensorboard"
@@ -56,6 +58,8 @@ class Train:
         for name in ("steps", "batch", "accumulate", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+        if self.lora_rank and self.text_encoder_lr:
+            raise ValueError("text_encoder_lr: a LoRA holds the UNet's weights alone; leave one of the two out")
         if not 0 <= self.last_step <= 1:
             raise ValueError(f"last_step: expected a share from 0 to 1; got {self.last_step}")
         if not 0 <= self.dropout <= 1 / 3:
@@ -74,6 +78,7 @@ class Labels:
 class _Models:
     unet: Any
     embedding: RewardEmbedding | None
+    text_encoder: Any | None  # None: not trained
     trained: list[nn.Parameter] = field(default_factory=list)
 
 
@@ -91,6 +96,7 @@ def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folde
     if not kept:
         raise ValueError("no row has a label to train on; look at the scores' reasons in the relabelled shards")
     set_seed(config.seed)
+    folder.mkdir(parents=True, exist_ok=True)
     accelerator = _run.make_accelerator(folder, config.precision, config.accumulate, config.tracker)
     editor = load_editor(base, attention="sdpa", device=accelerator.device)
     models = _make_trainable(editor, config, labels)
@@ -99,9 +105,9 @@ def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folde
 
     optimizer = _optimizer(config, models)
     schedule = get_scheduler(config.schedule, optimizer, num_warmup_steps=config.warmup, num_training_steps=config.steps)
-    prepared = accelerator.prepare(*(m for m in (models.unet, models.embedding, optimizer) if m is not None))
-    unet, optimizer = prepared[0], prepared[-1]
-    embedding = prepared[1] if models.embedding is not None else None
+    unet, optimizer = accelerator.prepare(models.unet, optimizer)
+    embedding, text_encoder = (None if m is None else accelerator.prepare(m) for m in (models.embedding, models.text_encoder))
+    wrapped = [m for m in (unet, embedding, text_encoder) if m is not None]
     averages = (
         EMAModel(models.trained, decay=config.ema, use_ema_warmup=True, inv_gamma=10.0, power=1.0) if config.ema else None
     )
@@ -122,13 +128,17 @@ def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folde
         mine = torch.arange(len(rows))[accelerator.process_index :: world].split(config.batch)
         total = 0.0
         for part in mine:
-            with accelerator.accumulate(unet):
+            with accelerator.accumulate(*wrapped):
                 no_text, no_image = conditioning_dropout(dropped[part], config.dropout)
                 edited, source = cache.latents(rows[part])
+                if config.unasked == "source":
+                    edited = torch.where((no_text & ~no_image)[:, None, None, None], source * cache.scaling, edited)
                 source[no_image] = 0
-                prompts, label = texts.take(rows[part], no_text)
+                prompts, tokens, label = texts.take(rows[part], no_text)
                 tensors = [t.to(accelerator.device) for t in (edited, source, prompts, noise[part], times[part])]
                 with accelerator.autocast():
+                    if text_encoder is not None:
+                        tensors[2] = text_encoder(tokens.to(accelerator.device))[0]
                     if embedding is not None:
                         tensors[2] = embedding(tensors[2], label.to(accelerator.device))
                     loss = diffusion_loss(unet, scheduler, *tensors, min_snr=config.min_snr).mean()
@@ -183,7 +193,7 @@ def _autocast_type(precision: _run.Precision) -> torch.dtype | None:
 
 
 def _make_trainable(editor: Editor, config: Train, labels: Labels) -> _Models:
-    """Freezes all but the UNet (or its LoRA) and the reward embedding."""
+    """Freezes all but the UNet (or its LoRA), the reward embedding and, where asked for, the text encoder."""
     pipe = editor.pipe
     widen_conv_in(pipe.unet)
     for module in (pipe.vae, pipe.text_encoder, pipe.unet):
@@ -198,8 +208,9 @@ def _make_trainable(editor: Editor, config: Train, labels: Labels) -> _Models:
     embedding = None
     if labels.prompt is not None and labels.prompt.embedding:
         embedding = RewardEmbedding(len(labels.prompt.words), pipe.unet.config.cross_attention_dim).to(pipe.device)
-    trained = [p for m in (pipe.unet, embedding) if m is not None for p in m.parameters() if p.requires_grad]
-    return _Models(pipe.unet, embedding, trained)
+    text_encoder = pipe.text_encoder.requires_grad_(True).train() if config.text_encoder_lr else None
+    modules = [m for m in (pipe.unet, embedding, text_encoder) if m is not None]
+    return _Models(pipe.unet, embedding, text_encoder, [p for m in modules for p in m.parameters() if p.requires_grad])
 
 
 def add_lora(unet: Any, config: Train) -> None:
@@ -220,6 +231,8 @@ def _optimizer(config: Train, models: _Models) -> torch.optim.Optimizer:
     groups = parameter_groups(models.unet, config.lr, config.muon_lr if config.optimizer == "muon" else None)
     if models.embedding is not None:
         groups.append({"params": list(models.embedding.parameters()), "lr": config.embedding_lr, "weight_decay": 0.0})
+    if models.text_encoder is not None:
+        groups.append({"params": list(models.text_encoder.parameters()), "lr": config.text_encoder_lr})
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay)
     if config.optimizer == "muon":

@@ -7,6 +7,9 @@ Three legs, because on two cores the usual one alone does not learn to find the 
 3. It learns to denoise at every step, on data of mixed quality, as InstructPix2Pix's was: right, untouched, half-done and
    over-done targets in stated shares. A third of each batch stays at the last time step, and where the latents of a pair
    differ, errors weigh more until the end comes near.
+
+A row whose text is dropped has its source as target: without an instruction the editor leaves the picture as it is, which
+is what guidance then starts from (InstructPix2Pix keeps the edited picture there).
 In half of the prompts random words follow the instruction after a full stop, so that later text, whatever it says, neither
 hides the instruction nor goes unread. The UNet also gets the text through its time embedding
 (`addition_embed_type="text"`), which stock pipelines support. It never sees reward text.
@@ -155,7 +158,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             no_text, no_image = conditioning_dropout(torch.rand(b, generator=generator), share)
             words = torch.where(no_text[:, None], tokens[-1], tails(tokens[rows], generator))
             picture = source[rows] * (~no_image)[:, None, None, None]
-            latents = targets[rows] * scale
+            unasked = (no_text & ~no_image)[:, None, None, None]  # no instruction: the picture stays as it is
+            latents = torch.where(unasked, source[rows], targets[rows]) * scale
             changed = ((latents - source[rows] * scale).norm(dim=1, keepdim=True) > CHANGED).float()
             fading = min(1.0, max(0.0, (0.9 - step / leg.steps) / 0.3))
             weight = 1 + changed_weight * fading * changed

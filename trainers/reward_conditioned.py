@@ -96,7 +96,6 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     results: dict[str, Path] = {}
     for i, arm in enumerate(config.arms):
         own = folder if i == 0 else folder / "arms" / arm
-        own.mkdir(parents=True, exist_ok=True)
         results[arm] = own / ("lora" if config.train.lora_rank else "pipeline")
         if not (resume and results[arm].is_dir()):
             print(f"arm {arm}: {config.train.steps} steps")

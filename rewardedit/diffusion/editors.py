@@ -131,6 +131,13 @@ class Editor:
         return {"prompt_embeds": embeds, "negative_prompt_embeds": nothing}
 
 
+def tokenize(pipe: Any, texts: list[str]) -> Any:
+    """Tokens and attention mask of texts, padded and cut to the tokenizer's length as the stock pipeline does."""
+    return pipe.tokenizer(
+        texts, padding="max_length", max_length=pipe.tokenizer.model_max_length, truncation=True, return_tensors="pt"
+    )
+
+
 @torch.no_grad()
 def encode_prompts(pipe: Any, texts: list[str]) -> Float[Tensor, "b n d"]:
     """The text encoder's last hidden states, as the stock pipeline feeds them to the UNet.
@@ -140,9 +147,7 @@ def encode_prompts(pipe: Any, texts: list[str]) -> Float[Tensor, "b n d"]:
     """
     if getattr(pipe, "text_encoder_2", None) is not None:
         raise ValueError("expected an editor with one text encoder; SDXL editors cannot be fine-tuned here")
-    tokens = pipe.tokenizer(
-        texts, padding="max_length", max_length=pipe.tokenizer.model_max_length, truncation=True, return_tensors="pt"
-    )
+    tokens = tokenize(pipe, texts)
     mask = tokens.attention_mask if getattr(pipe.text_encoder.config, "use_attention_mask", False) else None
     return pipe.text_encoder(tokens.input_ids.to(pipe.device), attention_mask=mask)[0]
 

@@ -226,3 +226,27 @@ def test_a_share_of_rows_stays_at_the_last_time_step():
     assert 0.27 < (late == 999).float().mean() < 0.33
     with pytest.raises(ValueError, match="last_step"):
         Train(last_step=1.5)
+
+
+def test_the_text_encoder_learns_where_asked(tiny_editor, cache, tmp_path):
+    def read(folder) -> torch.Tensor:
+        pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(folder)
+        return torch.cat([p.detach().flatten() for p in pipe.text_encoder.parameters()])
+
+    frozen = finetune(Train(**FAST), tiny_editor, cache, labels(RewardPrompt.adiee()), tmp_path / "frozen")
+    assert torch.equal(read(frozen), read(tiny_editor))
+    learned = finetune(
+        Train(**FAST, text_encoder_lr=1e-3), tiny_editor, cache, labels(RewardPrompt.adiee()), tmp_path / "learned"
+    )
+    assert not torch.equal(read(learned), read(tiny_editor))
+    assert losses(tmp_path / "learned")[0] == pytest.approx(losses(tmp_path / "frozen")[0], rel=1e-3)
+    with pytest.raises(ValueError, match="text_encoder_lr"):
+        Train(text_encoder_lr=1e-3, lora_rank=2)
+
+
+def test_rows_without_text_may_stay_as_they_are(tiny_editor, cache, tmp_path):
+    often = {**FAST, "steps": 1, "dropout": 1 / 3, "batch": 32}
+    edited = finetune(Train(**often), tiny_editor, cache, labels(), tmp_path / "edited")
+    source = finetune(Train(**often, unasked="source"), tiny_editor, cache, labels(), tmp_path / "source")
+    assert edited != source
+    assert losses(tmp_path / "edited") != losses(tmp_path / "source")
