@@ -8,8 +8,8 @@ Three legs, because on two cores the usual one alone does not learn to find the 
    over-done targets in stated shares. A third of each batch stays at the last time step, and where the latents of a pair
    differ, errors weigh more until the end comes near.
 
-A row whose text is dropped has its source as target: without an instruction the editor leaves the picture as it is, which
-is what guidance then starts from (InstructPix2Pix keeps the edited picture there).
+With `unasked: source` a row whose text is dropped has its source as target: without an instruction the editor leaves the
+picture as it is, and that is where guidance starts from. InstructPix2Pix keeps the edited picture there.
 In half of the prompts random words follow the instruction after a full stop, so that later text, whatever it says, neither
 hides the instruction nor goes unread. The UNet also gets the text through its time embedding
 (`addition_embed_type="text"`), which stock pipelines support. It never sees reward text.
@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
@@ -58,6 +58,7 @@ class Config:
     right: int = 28_000  # of the samples, how many the second leg sees with their right targets
     text_lr: tuple[float, ...] = (3e-4, 2e-4)  # of the text encoder: second, third leg
     dropout: float = 0.05
+    unasked: Literal["edited", "source"] = "edited"  # what a row is to become whose text is dropped
     tail: float = 0.5  # share of prompts with random words after the instruction
     last: float = 1 / 3  # of the third leg's rows, how many stay at the last time step
     changed_weight: tuple[float, ...] = (4.0, 2.0)  # how much more errors weigh where the pair differs: second, third leg
@@ -158,7 +159,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             no_text, no_image = conditioning_dropout(torch.rand(b, generator=generator), share)
             words = torch.where(no_text[:, None], tokens[-1], tails(tokens[rows], generator))
             picture = source[rows] * (~no_image)[:, None, None, None]
-            unasked = (no_text & ~no_image)[:, None, None, None]  # no instruction: the picture stays as it is
+            unasked = (no_text & ~no_image & (config.unasked == "source"))[:, None, None, None]
             latents = torch.where(unasked, source[rows], targets[rows]) * scale
             changed = ((latents - source[rows] * scale).norm(dim=1, keepdim=True) > CHANGED).float()
             fading = min(1.0, max(0.0, (0.9 - step / leg.steps) / 0.3))

@@ -55,16 +55,19 @@ def test_the_result_is_a_stock_pipeline_with_its_reward_prompt(tiny_editor, cach
 
 
 def test_text_is_the_same_to_the_byte_in_training_and_inference(tiny_editor, cache, monkeypatch):
+    from rewardedit.diffusion import editors
     from rewardedit.trainers import _cache
 
-    prompt, seen = RewardPrompt.adiee(), []
+    prompt, seen, asked = RewardPrompt.adiee(), [], []
     real = _cache.encode_prompts
     monkeypatch.setattr(_cache, "encode_prompts", lambda pipe, texts: seen.extend(texts) or real(pipe, texts))
     editor = load_editor(tiny_editor)
     cache.texts(editor, Labels(prompt, [4] * 32))
     editor.prompt = prompt
-    asked = editor._texts(cache.instructions, 10.0)["prompt"]
-    assert set(asked) == set(seen) - {""}
+    monkeypatch.setattr(editors, "encode_prompts", lambda pipe, texts: asked.extend(texts) or real(pipe, texts))
+    editor.encode(torch.rand(32, 3, 32, 32), cache.instructions, score=10.0)
+    assert set(asked) == set(seen)
+    assert len(set(asked)) > 1
 
 
 def test_eight_steps_of_one_equal_one_of_eight(tiny_editor, cache, tmp_path):
