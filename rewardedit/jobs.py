@@ -34,6 +34,16 @@ class Job:
     path: Path
     instructions: tuple[str, ...]
 
+    def name(self, turn: int) -> str:
+        """What the files of a turn are called, without ending; turn 0 is the source."""
+        return self.id if turn == len(self.instructions) == 1 else f"{self.id}-{turn}"
+
+    @property
+    def files(self) -> list[str]:
+        """All that the job may write: its record, its pictures and their masks."""
+        names = [self.name(turn) for turn in range(len(self.instructions) + 1)]
+        return [f"{self.id}.json", *(f"{name}{end}.png" for name in names for end in ("", "-mask"))]
+
 
 @dataclass(frozen=True)
 class Request:
@@ -61,7 +71,8 @@ def read_jobs(path: str, instructions: list[str]) -> list[Job]:
     A table has the columns source (a path beside it) and instruction (in JSONL also a list), and may have id.
 
     Raises:
-        ValueError: where there is nothing to edit, an instruction is missing or given twice, or ids repeat.
+        ValueError: where there is nothing to edit, an instruction is missing or given twice, or two jobs would write
+            the same file.
     """
     at = Path(path)
     table = next((at / name for name in NAMES if (at / name).is_file()), None) if at.is_dir() else at
@@ -77,10 +88,14 @@ def read_jobs(path: str, instructions: list[str]) -> list[Job]:
             raise ValueError(f"{path}: holds no pictures ({', '.join(PICTURES)}) and no table ({', '.join(NAMES)})")
         stems = [f.stem for f in files]
         jobs = [Job(f.stem if stems.count(f.stem) == 1 else f.name, f, tuple(instructions)) for f in files]
-    ids = [job.id for job in jobs]
-    twice = next((name for name in ids if ids.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"{path}: id {twice!r} stands there twice; results would overwrite each other")
+    owner: dict[str, str] = {}
+    for job in jobs:
+        for name in job.files:
+            if name in owner:
+                raise ValueError(
+                    f"{path}: {owner[name]!r} and {job.id!r} would both write {name}; rename one, or give other ids"
+                )
+            owner[name] = job.id
     return jobs
 
 
@@ -136,12 +151,11 @@ def _edit(
     if folder.resolve() == job.path.parent.resolve():
         raise ValueError(f"{folder}: holds the picture itself, which its edit could overwrite; choose another --out")
     source, turns = _sized(load_image(job.path)[None], request.size, editor.pipe.vae_scale_factor), []
-    several = len(job.instructions) > 1
-    before = f"{job.id}-0.png"
+    before = f"{job.name(0)}.png"
     to_pil(source[0]).save(folder / before)
     for number, instruction in enumerate(job.instructions, 1):
         edited, mask, turn = _turn(editor, scorer, source, instruction, request, given)
-        name = f"{job.id}-{number}" if several else job.id
+        name = job.name(number)
         to_pil(edited[0]).save(folder / f"{name}.png")
         if mask is not None:
             to_pil(mask[0].expand(3, -1, -1)).save(folder / f"{name}-mask.png")

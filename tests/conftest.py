@@ -24,6 +24,20 @@ torch.set_num_threads(2)
 quiet()
 
 
+def text_config(tokenizer: CLIPTokenizer, width: int, layers: int, heads: int, **more: int) -> CLIPTextConfig:
+    return CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+        **more,
+    )
+
+
 def tiny_unet(in_channels: int = 8) -> UNet2DConditionModel:
     return UNet2DConditionModel(
         sample_size=8,
@@ -43,16 +57,7 @@ def tiny_pipeline(in_channels: int = 8) -> StableDiffusionInstructPix2PixPipelin
     """A random pipeline with every real part; pictures are encoded to an eighth... of 32 pixels: 16 × 16 latents."""
     torch.manual_seed(0)
     tokenizer = CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=32)
-    text = CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
+    text = text_config(tokenizer, width=16, layers=1, heads=2)
     vae = AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 2,
         up_block_types=("UpDecoderBlock2D",) * 2,
@@ -87,16 +92,7 @@ def narrow_sd15(tmp_path_factory: pytest.TempPathFactory) -> str:
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("sd15")
     tokenizer = CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=77)
-    text = CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
+    text = text_config(tokenizer, width=32, layers=2, heads=4)
     widths = (32, 32, 64, 64)
     StableDiffusionInstructPix2PixPipeline(
         vae=AutoencoderKL(

@@ -74,6 +74,19 @@ def test_best_of_n_with_scores_and_a_mask(folder, tiny_editor, tmp_path):
     assert "l1 0." in (out / "gallery.html").read_text()
 
 
+def test_no_job_writes_what_another_writes(folder, tiny_editor, tmp_path, capsys):
+    (folder / "cat-0.png").write_bytes((folder / "cat.png").read_bytes())
+    assert edit(folder, "make it red", "--out", tmp_path / "out", model=tiny_editor) == 2
+    assert "'cat-0' and 'cat' would both write cat-0.png" in capsys.readouterr().err
+    (folder / "rows.jsonl").write_text(
+        json.dumps({"id": "a", "source": "cat.png", "instruction": "b"})
+        + "\n"
+        + json.dumps({"id": "a", "source": "coffee.jpg", "instruction": "b"})
+    )
+    assert edit(folder, "--out", tmp_path / "out", model=tiny_editor) == 2
+    assert "would both write a.json" in capsys.readouterr().err
+
+
 def test_a_mask_of_one_s_own(folder, tiny_editor, tmp_path, capsys):
     mask, plain, out = tmp_path / "mask.png", tmp_path / "plain", tmp_path / "out"
     Image.new("L", (90, 60), 255).save(mask)

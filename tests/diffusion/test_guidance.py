@@ -19,10 +19,10 @@ from diffusers import (
 )
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
 from PIL import Image
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from rewardedit import change_mask, mask_guidance, two_round_edit
-from tests.conftest import tiny_pipeline
+from tests.conftest import text_config, tiny_pipeline
 
 SCHEDULERS = (DDIMScheduler, EulerAncestralDiscreteScheduler, DPMSolverMultistepScheduler, HeunDiscreteScheduler)
 PROMPTS, NEGATIVE = ["make the circle red", "remove the star"], "blue square"
@@ -41,17 +41,7 @@ def half(h: int = 32, w: int = 32) -> torch.Tensor:
 def tiny_xl() -> StableDiffusionXLInstructPix2PixPipeline:
     torch.manual_seed(0)
     pipe = tiny_pipeline()
-    config = CLIPTextConfig(
-        vocab_size=len(pipe.tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        projection_dim=16,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
+    config = text_config(pipe.tokenizer, width=16, layers=2, heads=2, projection_dim=16)
     unet = UNet2DConditionModel(
         sample_size=16,
         in_channels=8,
