@@ -1,11 +1,13 @@
 """The benchmark programs run, shortened; on CUDA they do more of the same."""
 
+import json
 import sys
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
 
 
 def test_guidance():
@@ -13,10 +15,9 @@ def test_guidance():
 
     from rewardedit import load_editor
 
-    found = guidance.quality(14)
+    found = guidance.quality(28)
     assert set(found["oracle"]) == {"plain", "guided"}
-    low, high = found["guided_minus_plain"]["preservation"]["ci95"]
-    assert low <= found["guided_minus_plain"]["preservation"]["difference"] <= high
+    assert found["guided_minus_plain"]["preservation"]["difference"] > 0
     cost = guidance.seconds_per_step(load_editor("shapes-editor").pipe, size=16, batch=1, steps=2, rounds=2)
     assert cost["plain"] > 0
 
@@ -37,3 +38,18 @@ def test_best_of_n():
 
     found = best_of_n.compare(3, 2)
     assert found["oracle"]["oracle's choice"] >= max(v for k, v in found["oracle"].items() if k != "oracle's choice")
+
+
+def recorded(name: str) -> dict:
+    return json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
+
+
+def test_what_was_measured_holds_what_is_promised():
+    quickstart, guidance = recorded("quickstart")["oracle"], recorded("guidance")
+    assert min(quickstart["ci95"][0], quickstart["ci95_vs_one"][0]) > 0
+    assert quickstart["n"] >= 128
+    assert recorded("shapes-editor")["oracle"]["plain"]["all"] >= 3.0
+    assert guidance["n"] >= 1024
+    assert guidance["guided_minus_plain"]["preservation"]["ci95"][0] > 0
+    assert guidance["guided_minus_plain"]["alignment"]["difference"] >= -0.2
+    assert guidance["seconds_per_step"]["small, CPU, batch 8"]["extra_share"] <= 0.05

@@ -201,7 +201,8 @@ def two_round_edit(
 ) -> TwoRounds:
     """Edits, finds where the picture changed, and edits again under that mask from the same noise (BPM Sec. 3.5).
 
-    Sources and instructions are encoded once. Row i has seed `seed + i`.
+    Sources and instructions are encoded once. Row i has seed `seed + i`. A mask that was found grows by one place of the
+    latents, since those at its rim hold what is inside and what is outside together.
 
     Args:
         pipe: an `Editor`, or a stock diffusers pipeline.
@@ -216,9 +217,10 @@ def two_round_edit(
         ValueError: what `mask_guidance` and `Editor` raise.
     """
     editor, seeds = as_editor(pipe), range(seed, seed + len(image))
-    encoded = editor.encode(image, instruction, score=score)
+    encoded, dilate = editor.encode(image, instruction, score=score), 0
     if not isinstance(mask, Tensor):
         first = editor.run(encoded, seeds, settings=settings, **options) if first is None else first
         mask = mask(image, first)
-    with mask_guidance(editor.pipe, mask):
+        dilate = editor.pipe.vae_scale_factor * mask.shape[-1] // image.shape[-1]
+    with mask_guidance(editor.pipe, mask, dilate=dilate):
         return TwoRounds(editor.run(encoded, seeds, settings=settings, **options), mask, first)

@@ -14,7 +14,7 @@ from rewardedit.data.shapes.world import ShapesBatch
 
 QUALITIES = ("right", "untouched", "half_done", "over_done", "wrong_object", "wrong_colour", "wrong_place", "damaged")
 # What the small editor learns from, as InstructPix2Pix learned from pairs that were not all good.
-MIXED = {"right": 0.55, "untouched": 0.15, "half_done": 0.15, "over_done": 0.15}
+MIXED = {"right": 0.50, "untouched": 0.10, "half_done": 0.10, "over_done": 0.25, "wrong_object": 0.05}
 
 
 def candidates(samples: ShapesBatch, shares: dict[str, float], seed: int) -> tuple[list[str], Float[Tensor, "b 3 64 64"]]:
