@@ -128,7 +128,8 @@ class Ssim(Preservation):
     def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
         if min(edited.shape[-2:]) <= 2 * RIM:
             raise ValueError(f"ssim: expected pictures of at least {2 * RIM + 1} pixels a side; got {tuple(edited.shape[-2:])}")
-        return region_mean(ssim_map(only(edited, reference, weight), reference), self.counted(weight))
+        similarity = ssim_map(only(edited, reference, weight), reference)
+        return region_mean(similarity, self.counted(weight)).clamp(-1, 1)
 
 
 def ssim_map(x: Float[Tensor, "b c h w"], y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
@@ -136,7 +137,7 @@ def ssim_map(x: Float[Tensor, "b c h w"], y: Float[Tensor, "b c h w"]) -> Float[
     with torch.autocast(x.device.type, enabled=False):  # a variance is the difference of near numbers
         mean_x, mean_y, xx, yy, xy = (gaussian_blur(image, SIGMA) for image in (x, y, x * x, y * y, x * y))
     brightness = (2 * mean_x * mean_y + 0.01**2) / (mean_x**2 + mean_y**2 + 0.01**2)
-    structure = (2 * (xy - mean_x * mean_y) + 0.03**2) / (xx - mean_x**2 + yy - mean_y**2 + 0.03**2)
+    structure = (2 * (xy - mean_x * mean_y) + 0.03**2) / ((xx - mean_x**2) + (yy - mean_y**2) + 0.03**2)
     return brightness * structure
 
 
