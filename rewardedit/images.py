@@ -13,6 +13,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 POLICIES = ("crop", "stretch", "pad")
+MODES = {2: "bilinear", 3: "bicubic"}  # PIL's numbers of the two ways to resize that torch has with antialias
 
 
 def load_image(path: str | Path) -> Float[Tensor, "3 h w"]:
@@ -51,11 +52,13 @@ def to_pil(picture: Float[Tensor, "3 h w"]) -> Image.Image:
     return Image.fromarray(array)
 
 
-def fit(image: Float[Tensor, "b c h w"], size: int, policy: str = "crop") -> Float[Tensor, "b c size size"]:
+def fit(
+    image: Float[Tensor, "b c h w"], size: int, policy: str = "crop", mode: str = "bicubic", shorter: int | None = None
+) -> Float[Tensor, "b c size size"]:
     """Brings pictures to `size` × `size`; exact where they already are.
 
-    Policies: "crop" scales the shorter side to `size` and cuts the middle out; "stretch" ignores the aspect ratio (what
-    MagicBrush's and ADIEE's code do); "pad" scales the longer side and fills up with gray.
+    Policies: "crop" scales the shorter side to `shorter` (by default `size`) and cuts the middle out; "stretch" ignores the
+    aspect ratio (what MagicBrush's and ADIEE's code do); "pad" scales the longer side and fills up with gray.
 
     Raises:
         ValueError: on an unknown policy.
@@ -63,24 +66,24 @@ def fit(image: Float[Tensor, "b c h w"], size: int, policy: str = "crop") -> Flo
     if policy not in POLICIES:
         raise ValueError(f"policy: expected one of {', '.join(POLICIES)}; got {policy!r}")
     h, w = image.shape[-2:]
-    if (h, w) == (size, size):
-        return image
     if policy == "stretch":
-        return resize(image, (size, size))
-    scale = size / (min(h, w) if policy == "crop" else max(h, w))
+        return resize(image, (size, size), mode)
+    scale = (shorter or size) / min(h, w) if policy == "crop" else size / max(h, w)
     new_h, new_w = (max(1, int(side * scale + 1e-6)) for side in (h, w))  # cut, as CLIP's own processor does
-    image = resize(image, (new_h, new_w))
+    image = resize(image, (new_h, new_w), mode)
+    if (new_h, new_w) == (size, size):
+        return image
     top, left = (new_h - size) // 2, (new_w - size) // 2
     if policy == "crop":
         return image[..., top : top + size, left : left + size]
     return F.pad(image, (-left, size - new_w + left, -top, size - new_h + top), value=0.5)
 
 
-def resize(image: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Float[Tensor, "b c h2 w2"]:
-    """Bicubic with antialias, clamped to [0, 1]: within 0.3/255 on average of PIL's, and differentiable."""
+def resize(image: Float[Tensor, "b c h w"], size: tuple[int, int], mode: str = "bicubic") -> Float[Tensor, "b c h2 w2"]:
+    """Bicubic or bilinear with antialias, clamped to [0, 1]: within 0.3/255 on average of PIL's, and differentiable."""
     if tuple(image.shape[-2:]) == tuple(size):
         return image
-    return F.interpolate(image, size=size, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
+    return F.interpolate(image, size=size, mode=mode, antialias=True, align_corners=False).clamp(0, 1)
 
 
 def gaussian_blur(image: Float[Tensor, "b c h w"], sigma: float) -> Float[Tensor, "b c h w"]:
@@ -94,31 +97,60 @@ def gaussian_blur(image: Float[Tensor, "b c h w"], sigma: float) -> Float[Tensor
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Pictures in [0, 1] to a vision model's input, differentiably: resize, centre-crop, normalise.
+    """Pictures in [0, 1] to a vision model's input, differentiably: resize, cut out the middle, normalise.
 
     Equal to the model's own image processor (mean error below 1/255 before normalisation), which works on PIL pictures
     and so has no gradient.
     """
 
-    size: int  # the shorter side after resizing, and the side of the square that is cut out
+    size: int  # the side of the square that comes out
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    policy: str = "crop"  # of `fit`: CLIP and DINOv2 crop, SigLIP and DINOv3 stretch
+    shorter: int | None = None  # what the shorter side is scaled to before the cut; by default `size`
+    mode: str = "bicubic"
+
+    @classmethod
+    def from_pretrained(cls, path: str) -> "Preprocess":
+        """Reads what the image processor of a checkpoint (a hub name or a path) does.
+
+        Raises:
+            OSError: where there is none.
+            ValueError: where its output is not square, or it resizes in a way that torch has not.
+        """
+        from transformers import AutoImageProcessor, ImageProcessingMixin
+
+        config, _ = ImageProcessingMixin.get_image_processor_dict(path)
+        if str(config.get("image_processor_type")).startswith("DINOv3"):  # it needs torchvision; its file says all
+            return cls._from_config(config)
+        return cls.from_processor(AutoImageProcessor.from_pretrained(path, backend="pil"))
 
     @classmethod
     def from_processor(cls, processor: Any) -> "Preprocess":
-        """Reads size, mean and std from a transformers image processor.
+        """Reads what a transformers image processor does.
 
         Raises:
-            ValueError: where its output is not square.
+            ValueError: where its output is not square, or it resizes in a way that torch has not.
         """
-        sizes = processor.crop_size if getattr(processor, "do_center_crop", False) else processor.size
-        sizes = {key: value for key, value in dict(sizes).items() if value is not None}
-        sides = {sizes.get("shortest_edge", sizes.get("height")), sizes.get("shortest_edge", sizes.get("width"))}
-        if len(sides) != 1 or None in sides:
-            raise ValueError(f"expected an image processor with a square output; got {sizes}")
-        return cls(int(sides.pop()), tuple(processor.image_mean), tuple(processor.image_std))
+        return cls._from_config(processor.to_dict())
+
+    @classmethod
+    def _from_config(cls, config: dict[str, Any]) -> "Preprocess":
+        scaled, crop = (
+            {key: value for key, value in dict(config.get(name) or {}).items() if value is not None}
+            for name in ("size", "crop_size")
+        )
+        shorter = scaled.get("shortest_edge")
+        cuts = shorter is not None and config.get("do_center_crop")
+        square = crop if cuts else scaled
+        if (shorter is None) != (not config.get("do_center_crop")) or square.get("height", 0) != square.get("width"):
+            raise ValueError(f"expected an image processor with a square output; got size {scaled}, crop_size {crop}")
+        if config.get("resample") not in MODES:
+            raise ValueError(f"expected an image processor that resizes by {MODES}; got {config['resample']}")
+        policy, mode = "crop" if cuts else "stretch", MODES[config["resample"]]
+        return cls(square["height"], tuple(config["image_mean"]), tuple(config["image_std"]), policy, shorter, mode)
 
     def __call__(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 size size"]:
-        image = fit(image, self.size, "crop")
+        image = fit(image, self.size, self.policy, self.mode, self.shorter)
         mean, std = (torch.tensor(v, device=image.device, dtype=image.dtype)[:, None, None] for v in (self.mean, self.std))
         return (image - mean) / std

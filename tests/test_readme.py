@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from rewardedit.cli import recipe_names
-from rewardedit.scorers import load_scorer
-from rewardedit.scorers.base import BUILT_IN
+from rewardedit.scorers.base import BUILT_IN, find_scorer
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -35,10 +34,10 @@ def test_the_tables_are_those_of_the_results():
 def test_every_recipe_and_scorer_is_named():
     assert set(re.findall(r"`((?:shapes|magicbrush|quickstart)[\w-]*)`", README)) >= set(recipe_names())
     for name in BUILT_IN:
-        low, high = load_scorer(name).range
+        low, high = find_scorer(name).range
         row = next(line for line in README.splitlines() if line.startswith(f"| `{name}`"))
         assert f"{low:g} to {high:g}".replace("-", "−") in row
-        assert ("| yes |" in row) == load_scorer(name).differentiable
+        assert ("| yes |" in row) == find_scorer(name).differentiable
 
 
 def test_every_file_of_the_tree_is_there():

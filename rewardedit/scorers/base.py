@@ -125,7 +125,14 @@ class WeightedSum(Scorer):
 
 BUILT_IN = {
     "clip_d": "rewardedit.scorers.clip:ClipD",
+    "clip_t": "rewardedit.scorers.clip:ClipT",
+    "clip_i": "rewardedit.scorers.clip:ClipI",
     "l1": "rewardedit.scorers.preservation:L1",
+    "l2": "rewardedit.scorers.preservation:L2",
+    "psnr": "rewardedit.scorers.preservation:Psnr",
+    "ssim": "rewardedit.scorers.preservation:Ssim",
+    "lpips": "rewardedit.scorers.preservation:Lpips",
+    "dino_i": "rewardedit.scorers.preservation:DinoI",
 }
 
 
@@ -148,7 +155,7 @@ def load_scorer(spec: str | Callable[[EditBatch], Tensor], **options: Any) -> Sc
     weights = [_weight(term) for term in terms]
     if None in weights or len(set(names)) < len(names):
         raise ValueError(f"scorer {spec!r}: expected a sum such as clip_d:0.7,l1:0.3, each scorer once with its weight")
-    taken = {name: {k: v for k, v in options.items() if k in _accepts(_find(name))} for name in names}
+    taken = {name: {k: v for k, v in options.items() if k in _accepts(find_scorer(name))} for name in names}
     unknown = set(options) - {key for own in taken.values() for key in own}
     if unknown:
         raise ValueError(f"scorer {spec!r}: none of its scorers takes {', '.join(sorted(unknown))}")
@@ -163,7 +170,12 @@ def _weight(term: str) -> float | None:
         return None
 
 
-def _find(name: str) -> type[Scorer]:
+def find_scorer(name: str) -> type[Scorer]:
+    """The class of a scorer, by name or "package.module:Class"; nothing is loaded.
+
+    Raises:
+        ValueError: on an unknown name, or a class that is not a `Scorer`.
+    """
     path = BUILT_IN.get(name, name)
     if "oracle" in path.lower():
         raise ValueError(f"{name}: the oracle knows the truth; it evaluates and is not a scorer")
@@ -190,7 +202,7 @@ def _accepts(scorer: type[Scorer]) -> set[str]:
 
 
 def _load_one(name: str, options: dict[str, Any]) -> Scorer:
-    scorer = _find(name)
+    scorer = find_scorer(name)
     unknown = set(options) - _accepts(scorer)
     if unknown:
         raise ValueError(f"scorer {name!r} does not take {', '.join(sorted(unknown))}; it takes {sorted(_accepts(scorer))}")

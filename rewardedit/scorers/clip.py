@@ -1,4 +1,4 @@
-"""CLIP scorers: does the picture change the way the words do?"""
+"""CLIP scorers: does the picture, or its change, say what the words say?"""
 
 from typing import Any
 
@@ -11,17 +11,32 @@ from rewardedit.assets import resolve
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.images import Preprocess
 from rewardedit.scorers.base import Prepared, Scorer
+from rewardedit.scorers.preservation import FeatureSimilarity
 
-COINCIDE = 1e-5  # feature distance below which two pictures, or two texts, have no direction between them
+COINCIDE = 1e-5  # share of a feature's length below which two pictures, or two texts, have no direction between them
 
 
-class ClipD(Scorer):
-    """CLIP directional similarity, in [−1, 1]: cos(I(edited) − I(source), T(target) − T(source)).
+def load_clip(checkpoint: str, dtype: torch.dtype) -> tuple[Any, Any, Preprocess]:
+    """Model, tokenizer and preprocessing of a CLIP or SigLIP checkpoint: a hub name, a path, or "shapes-clip", the small one
+    that comes with the package.
 
-    ADIEE Eq. 1, with normalised features as InstructPix2Pix has them. The texts are the captions; a row without a target
-    caption takes its instruction, one without a source caption the empty text. Where edited and source coincide the score
-    is 0 with zero gradient; where the two texts are the same, the row is invalid.
+    Raises:
+        ValueError: where there is no such model, or it does not embed both pictures and texts.
     """
+    from transformers import AutoModel, AutoTokenizer
+
+    path = resolve(checkpoint)
+    try:
+        model = AutoModel.from_pretrained(path, dtype=dtype)
+        if not hasattr(model, "get_text_features"):
+            raise ValueError(f"scorer checkpoint {checkpoint!r}: expected CLIP or SigLIP; got {type(model).__name__}")
+        return model, AutoTokenizer.from_pretrained(path), Preprocess.from_pretrained(path)
+    except OSError as error:
+        raise ValueError(f"scorer checkpoint {checkpoint!r}: no CLIP model can be loaded ({error})") from error
+
+
+class ClipScorer(Scorer):
+    """A CLIP or SigLIP model and its features, which the scorers below compare."""
 
     range = (-1.0, 1.0)
     differentiable = True
@@ -31,53 +46,112 @@ class ClipD(Scorer):
         self.model, self.tokenizer, self.preprocess = model, tokenizer, preprocess
 
     @classmethod
-    def from_pretrained(cls, checkpoint: str = "shapes-clip", dtype: torch.dtype = torch.float32) -> "ClipD":
-        """A hub name, a path, or "shapes-clip", the small one that comes with the package.
-
-        Raises:
-            ValueError: where there is no CLIP model of that name.
-        """
-        from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
-
-        path = resolve(checkpoint)
-        try:
-            model = CLIPModel.from_pretrained(path, dtype=dtype)
-            tokenizer = AutoTokenizer.from_pretrained(path)
-            processor = AutoImageProcessor.from_pretrained(path, backend="pil")
-        except OSError as error:
-            raise ValueError(f"scorer checkpoint {checkpoint!r}: no CLIP model can be loaded ({error})") from error
-        return cls(model, tokenizer, Preprocess.from_processor(processor))
+    def from_pretrained(cls, checkpoint: str = "shapes-clip", dtype: torch.dtype = torch.float32) -> "ClipScorer":
+        """The scorer with the model that `load_clip` finds."""
+        return cls(*load_clip(checkpoint, dtype))
 
     def image_features(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
-        """Unit vectors."""
-        pixels = self.preprocess(image).to(self.model.dtype)
-        return F.normalize(self.model.get_image_features(pixel_values=pixels).pooler_output.float(), dim=-1)
+        """As the model has them, not normalised."""
+        return image_features(self.model, self.preprocess, image)
 
     @torch.no_grad()
     def text_features(self, texts: list[str]) -> Float[Tensor, "b d"]:
-        """Unit vectors."""
+        """As the model has them, not normalised. SigLIP's texts are padded to full length, as it was trained."""
+        config = self.model.config
         tokens = self.tokenizer(
-            texts, padding=True, truncation=True, max_length=self.tokenizer.model_max_length, return_tensors="pt"
-        ).to(self.model.device)
-        features = self.model.get_text_features(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask)
-        return F.normalize(features.pooler_output.float(), dim=-1)
+            texts,
+            padding="max_length" if config.model_type.startswith("siglip") else True,
+            truncation=True,
+            max_length=min(self.tokenizer.model_max_length, config.text_config.max_position_embeddings),
+            return_tensors="pt",
+        )
+        return self.model.get_text_features(**tokens.to(self.model.device)).pooler_output.float()
+
+
+class ClipD(ClipScorer):
+    """CLIP directional similarity, in [−1, 1]: cos(I(edited) − I(source), T(target) − T(source)).
+
+    ADIEE Eq. 1. Features have unit length before they are subtracted, as in InstructPix2Pix; `normalise=False` subtracts
+    them as the model has them, as the code of ADIEE and BPM does. The texts are the captions; a row without a target
+    caption takes its instruction, one without a source caption the empty text. Where edited and source coincide the score
+    is 0 with zero gradient; where the two texts are the same, the row is invalid.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, preprocess: Preprocess, normalise: bool = True) -> None:
+        super().__init__(model, tokenizer, preprocess)
+        self.normalise = normalise
+
+    @classmethod
+    def from_pretrained(
+        cls, checkpoint: str = "shapes-clip", dtype: torch.dtype = torch.float32, normalise: bool = True
+    ) -> "ClipD":
+        """The scorer with the model that `load_clip` finds."""
+        return cls(*load_clip(checkpoint, dtype), normalise=normalise)
 
     @torch.no_grad()
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
-        return Prepared({"source": self.image_features(source)})
+        return Prepared({"source": self._scaled(self.image_features(source))})
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
-        b = len(batch)
-        to = [caption or batch.instruction[i] for i, caption in enumerate(batch.target_caption or [""] * b)]
-        start = batch.source_caption or [""] * b
-        texts = self.text_features(to + start)
+        b, seen = len(batch), prepared.values["source"]
+        texts = self._scaled(self.text_features(target_texts(batch) + (batch.source_caption or [""] * b)))
         words = texts[:b] - texts[b:]
-        same_words = words.norm(dim=1) < COINCIDE
-        change = self.image_features(batch.edited) - prepared.values["source"]
+        least = COINCIDE * texts[:b].norm(dim=1)
+        same_words = words.norm(dim=1) < least
+        change = self._scaled(self.image_features(batch.edited)) - seen
         same_picture = (batch.edited == batch.source).flatten(1).all(1)
         square = change.square().sum(1)
-        still = same_picture | (square < COINCIDE**2)
-        length = torch.where(still, torch.ones_like(square), square).sqrt() * words.norm(dim=1).clamp_min(COINCIDE)
+        still = same_picture | (square < (COINCIDE * seen.norm(dim=1)) ** 2)
+        length = torch.where(still, torch.ones_like(square), square).sqrt() * torch.maximum(words.norm(dim=1), least)
         score = torch.where(still, torch.zeros_like(square), (change * words).sum(1) / length)
         reason = ["source and target texts are the same: no direction" if same else None for same in same_words.tolist()]
         return Scores.make(score.clamp(-1, 1), reason=reason)
+
+    def _scaled(self, features: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
+        return F.normalize(features, dim=-1) if self.normalise else features
+
+
+class ClipT(ClipScorer):
+    """CLIP-T, in [−1, 1]: cos(I(edited), T(target)), MagicBrush's text measure.
+
+    The text is the target caption; a row without one takes its instruction, and needs no ground truth. It sees no source: an
+    untouched source scores what it happens to have in common with the text.
+    """
+
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+        texts = self.text_features(target_texts(batch))
+        return Scores.make(F.cosine_similarity(self.image_features(batch.edited), texts).clamp(-1, 1))
+
+
+class ClipI(FeatureSimilarity):
+    """CLIP-I, in [−1, 1]: cos(I(edited), I(target)), MagicBrush's picture measure; 1 for the target itself.
+
+    `against="source"` compares with the source and needs no ground truth: how much is kept, InstructPix2Pix's CLIP image
+    similarity.
+    """
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        checkpoint: str = "shapes-clip",
+        region: str = "all",
+        against: str = "target",
+        dtype: torch.dtype = torch.float32,
+    ) -> "ClipI":
+        """The scorer with the model that `load_clip` finds."""
+        model, _, preprocess = load_clip(checkpoint, dtype)
+        return cls(model, preprocess, region, against)
+
+    def features(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
+        return image_features(self.model, self.preprocess, image)
+
+
+def image_features(model: Any, preprocess: Preprocess, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
+    """A CLIP or SigLIP model's features of pictures, not normalised."""
+    return model.get_image_features(pixel_values=preprocess(image).to(model.dtype)).pooler_output.float()
+
+
+def target_texts(batch: EditBatch) -> list[str]:
+    """The target captions; the instruction where a row has none."""
+    captions = batch.target_caption or [""] * len(batch)
+    return [caption or instruction for caption, instruction in zip(captions, batch.instruction, strict=True)]

@@ -1,14 +1,227 @@
-"""How much of the source an edit keeps, pixel by pixel."""
+"""How much of the source an edit keeps, or how near it comes to the target: pixels, structure, perception, features."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
 
 from rewardedit.batch import EditBatch, Scores
+from rewardedit.images import Preprocess, gaussian_blur
 from rewardedit.scorers.base import Prepared, Scorer
+from rewardedit.scorers.lpips import LpipsNetwork, load_lpips
+
+REGIONS = ("all", "inside", "outside")
+REFERENCES = ("source", "target")
+LEAST = 0.5  # pixels: a region with fewer is empty
+MOST_DB = 100.0  # of PSNR
+SIGMA, RIM = 1.5, 5  # SSIM's window: 11 × 11 pixels
 
 
-class L1(Scorer):
+class Preservation(Scorer):
+    """Compares the edited picture with the source or the target; subclasses write `compare`.
+
+    Args:
+        region: "all", or what lies "inside" or "outside" the batch's mask, which is then needed. A mask between 0 and 1
+            weighs. Rows where the region is empty are invalid.
+        against: "source" (how much is kept) or "target" (how near the edit comes to it; then needed).
+
+    Raises:
+        ValueError: on another region or reference.
+    """
+
+    differentiable = True
+
+    def __init__(self, region: str = "all", against: str = "source") -> None:
+        super().__init__()
+        for name, value, known in (("region", region, REGIONS), ("against", against, REFERENCES)):
+            if value not in known:
+                raise ValueError(f"{name}: expected one of {', '.join(known)}; got {value!r}")
+        self.region, self.against = region, against
+        needed = {"mask": region != "all", "target": against == "target"}
+        self.needs = frozenset(field for field, is_needed in needed.items() if is_needed)
+
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+        reference = batch.source if self.against == "source" else batch.target
+        assert reference is not None
+        dtype = torch.promote_types(torch.promote_types(batch.edited.dtype, reference.dtype), torch.float32)
+        edited, reference = batch.edited.to(dtype), reference.to(dtype)
+        weight = self.weight(batch).to(dtype)
+        empty = (self.counted(weight).flatten(1).sum(1) < LEAST).tolist()
+        reason = [f"nothing lies {self.region} the mask" if nothing else None for nothing in empty]
+        return Scores.make(self.compare(edited, reference, weight, prepared), reason=reason)
+
+    def weight(self, batch: EditBatch) -> Float[Tensor, "b 1 h w"]:
+        """1 in the region, 0 elsewhere."""
+        if self.region == "all" or batch.mask is None:
+            return torch.ones_like(batch.source[:, :1])
+        return batch.mask if self.region == "inside" else 1 - batch.mask
+
+    def counted(self, weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 1 h w"]:
+        """The part of the region that `compare` takes the mean over."""
+        return weight
+
+    def compare(
+        self,
+        edited: Float[Tensor, "b 3 h w"],
+        reference: Float[Tensor, "b 3 h w"],
+        weight: Float[Tensor, "b 1 h w"],
+        prepared: Prepared,
+    ) -> Float[Tensor, " b"]:
+        """One finite score a row, also where the region is empty."""
+        raise NotImplementedError
+
+
+def region_mean(values: Float[Tensor, "b c h w"], weight: Float[Tensor, "b 1 h2 w2"]) -> Float[Tensor, " b"]:
+    """Mean over channels and a region, which is brought to the values' size; 0 where the region is empty."""
+    weight = F.adaptive_avg_pool2d(weight, values.shape[-2:])
+    return (values.mean(1, keepdim=True) * weight).flatten(1).sum(1) / weight.flatten(1).sum(1).clamp_min(1e-8)
+
+
+def only(
+    edited: Float[Tensor, "b 3 h w"], reference: Float[Tensor, "b 3 h w"], weight: Float[Tensor, "b 1 h w"]
+) -> Float[Tensor, "b 3 h w"]:
+    """The edited picture in the region and the reference elsewhere, so that no window looks across the region's rim."""
+    return torch.lerp(reference, edited, weight)
+
+
+class L1(Preservation):
     """1 − mean |edited − source|, in [0, 1]; 1 for an untouched source. MagicBrush's L1 as a score."""
 
     range = (0.0, 1.0)
-    differentiable = True
 
-    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
-        return Scores.make(1 - (batch.edited - batch.source).abs().flatten(1).mean(1))
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
+        return 1 - region_mean((edited - reference).abs(), weight)
+
+
+class L2(Preservation):
+    """1 − mean (edited − source)², in [0, 1]; 1 for an untouched source. MagicBrush's L2 as a score."""
+
+    range = (0.0, 1.0)
+
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
+        return 1 - region_mean((edited - reference).square(), weight)
+
+
+class Psnr(Preservation):
+    """Peak signal-to-noise ratio, −10 log₁₀ MSE, in decibels from 0 to 100; what is nearer than 100 has no gradient."""
+
+    range = (0.0, MOST_DB)
+
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
+        return -10 * region_mean((edited - reference).square(), weight).clamp_min(10 ** (-MOST_DB / 10)).log10()
+
+
+class Ssim(Preservation):
+    """Structural similarity (Wang et al. 2004, Eq. 13), in [−1, 1]; 1 for an untouched source.
+
+    A Gaussian window of σ = 1.5 over 11 × 11 pixels, K₁ = 0.01, K₂ = 0.03, the mean of the three channels. Windows that leave
+    the picture do not count, so that a region within 5 pixels of its rim is empty; pictures need 11 pixels a side.
+    """
+
+    range = (-1.0, 1.0)
+
+    def counted(self, weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 1 h w"]:
+        return F.pad(weight[..., RIM:-RIM, RIM:-RIM], (RIM,) * 4)
+
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
+        if min(edited.shape[-2:]) <= 2 * RIM:
+            raise ValueError(f"ssim: expected pictures of at least {2 * RIM + 1} pixels a side; got {tuple(edited.shape[-2:])}")
+        similarity = ssim_map(only(edited, reference, weight), reference)
+        return region_mean(similarity, self.counted(weight)).clamp(-1, 1)
+
+
+def ssim_map(x: Float[Tensor, "b c h w"], y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    """SSIM of the window around each pixel, in [−1, 1]."""
+    with torch.autocast(x.device.type, enabled=False):  # a variance is the difference of near numbers
+        mean_x, mean_y, xx, yy, xy = (gaussian_blur(image, SIGMA) for image in (x, y, x * x, y * y, x * y))
+    brightness = (2 * mean_x * mean_y + 0.01**2) / (mean_x**2 + mean_y**2 + 0.01**2)
+    structure = (2 * (xy - mean_x * mean_y) + 0.03**2) / ((xx - mean_x**2) + (yy - mean_y**2) + 0.03**2)
+    return brightness * structure
+
+
+class Lpips(Preservation):
+    """−LPIPS v0.1 (Zhang et al. 2018, Eq. 1), up to 0; 0 for an untouched source. `net` is "alex", the authors' choice for
+    measuring, or "vgg", theirs for gradients. A region weighs each layer's distances; pictures need 32 pixels a side.
+    """
+
+    range = (-float("inf"), 0.0)
+
+    def __init__(self, network: LpipsNetwork, region: str = "all", against: str = "source") -> None:
+        super().__init__(region, against)
+        self.network = network
+
+    @classmethod
+    def from_pretrained(
+        cls, net: str = "alex", weights: str | None = None, region: str = "all", against: str = "source"
+    ) -> "Lpips":
+        """The scorer with the weights that `load_lpips` reads from the folder `weights`."""
+        return cls(load_lpips(net, weights), region, against)
+
+    @torch.no_grad()
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
+        if self.against != "source":
+            return Prepared({})
+        return Prepared({f"layer {i}": layer for i, layer in enumerate(self.network(source))})
+
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
+        wanted = list(prepared.values.values()) or self.network(reference)
+        maps = self.network.distances(self.network(only(edited, reference, weight)), wanted)
+        return -torch.stack([region_mean(distance, weight) for distance in maps]).sum(0)
+
+
+class FeatureSimilarity(Preservation):
+    """cos(f(edited), f(reference)) of a vision model's features f, in [−1, 1]; 1 for the reference itself.
+
+    For a region the rest of the edited picture is replaced by the reference before the model sees it.
+    """
+
+    range = (-1.0, 1.0)
+
+    def __init__(self, model: Any, preprocess: Preprocess, region: str = "all", against: str = "source") -> None:
+        super().__init__(region, against)
+        self.model, self.preprocess = model, preprocess
+
+    def features(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
+        return Prepared({"source": self.features(source)} if self.against == "source" else {})
+
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
+        wanted = prepared.values["source"] if self.against == "source" else self.features(reference)
+        return F.cosine_similarity(self.features(only(edited, reference, weight)), wanted).clamp(-1, 1)
+
+
+class DinoI(FeatureSimilarity):
+    """DINO-I, in [−1, 1]: cosine of the class tokens of edited and source, as MagicBrush and ADIEE compare pictures."""
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        checkpoint: str = "facebook/dinov2-base",
+        region: str = "all",
+        against: str = "source",
+        dtype: torch.dtype = torch.float32,
+    ) -> "DinoI":
+        """A DINO, DINOv2 or DINOv3 checkpoint: a hub name or a path. None comes with the package.
+
+        Raises:
+            ValueError: where there is no such model.
+        """
+        from transformers import AutoModel
+
+        try:
+            model, preprocess = AutoModel.from_pretrained(checkpoint, dtype=dtype), Preprocess.from_pretrained(checkpoint)
+        except OSError as error:
+            raise ValueError(
+                f"scorer checkpoint {checkpoint!r}: no DINO model can be loaded; give dino_i the path or the hub name of one "
+                f"as checkpoint, none comes with the package ({error})"
+            ) from error
+        return cls(model, preprocess, region, against)
+
+    def features(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
+        pixels = self.preprocess(image).to(self.model.dtype)
+        return self.model(pixel_values=pixels).last_hidden_state[:, 0].float()  # DINO's own pooler is not trained

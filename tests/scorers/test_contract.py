@@ -11,8 +11,10 @@ from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import BUILT_IN
 
 SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3"]
-PRESERVATION = {"l1"}  # they measure what is kept, so a better edit need not score higher
-UNTOUCHED = {"clip_d": 0.0, "l1": 1.0, "clip_d:0.7,l1:0.3": 0.3}  # what the source itself scores
+PRESERVATION = {"l1", "l2", "psnr", "ssim", "lpips", "dino_i"}  # a better edit need not keep more
+READS_NO_TEXT = PRESERVATION | {"clip_i"}
+# What the source itself scores; the others say how much it has in common with the target.
+UNTOUCHED = {"clip_d": 0, "l1": 1, "l2": 1, "psnr": 100, "ssim": 1, "lpips": 0, "dino_i": 1, "clip_d:0.7,l1:0.3": 0.3}
 
 
 def make_batch(samples: ShapesBatch, edited: torch.Tensor) -> EditBatch:
@@ -38,8 +40,9 @@ def spec(request) -> str:
 
 
 @pytest.fixture(scope="module")
-def scorer(spec) -> Scorer:
-    return load_scorer(spec)
+def scorer(spec, random_lpips, tiny_dino) -> Scorer:
+    options = {"lpips": {"weights": random_lpips}, "dino_i": {"checkpoint": tiny_dino}}
+    return load_scorer(spec, **options.get(spec, {}))
 
 
 def test_scores_are_one_a_row_finite_where_valid_and_within_range(scorer, samples):
@@ -67,6 +70,7 @@ def test_prepare_gives_the_same_and_is_repeated_for_candidates(scorer, samples):
         batch.source[twice],
         [batch.instruction[i] for i in twice],
         batch.edited[[0, 1, 2, 3]],
+        samples.target[twice],
         source_caption=[samples.source_caption[i] for i in twice],
         target_caption=[samples.target_caption[i] for i in twice],
     )
@@ -115,7 +119,17 @@ def test_bf16_is_near_fp32(scorer, samples):
 
 def test_the_untouched_source_scores_as_documented(spec, scorer, samples):
     scores = scorer(make_batch(samples, samples.source)).score
-    assert scores.tolist() == pytest.approx([UNTOUCHED[spec]] * 28, abs=1e-6)
+    if spec in UNTOUCHED:
+        assert scores.tolist() == pytest.approx([UNTOUCHED[spec]] * 28, abs=1e-6)
+    else:
+        assert scores.mean() < scorer(make_batch(samples, samples.target)).mean()
+
+
+def test_the_gradient_is_finite_where_the_source_is_untouched(scorer, samples):
+    edited = samples.source.clone().requires_grad_(True)
+    scorer(make_batch(samples, edited)).mean().backward()
+    assert edited.grad is not None
+    assert edited.grad.isfinite().all()
 
 
 def test_a_black_picture_is_scored_and_is_no_good(spec, scorer, samples):
@@ -126,13 +140,12 @@ def test_a_black_picture_is_scored_and_is_no_good(spec, scorer, samples):
 
 
 def test_shuffled_texts_and_swapped_pictures_score_lower(spec, scorer, samples):
-    if spec in PRESERVATION:
-        pytest.skip("reads no text, and is symmetric")
-    good = scorer(make_batch(samples, samples.target)).mean()
+    good = scorer(make_batch(samples, samples.target))
     moved = [*range(1, 28), 0]
     shuffled = EditBatch(
         samples.source,
         [samples.instruction[i] for i in moved],
+        samples.target,
         samples.target,
         source_caption=[samples.source_caption[i] for i in moved],
         target_caption=[samples.target_caption[i] for i in moved],
@@ -141,11 +154,18 @@ def test_shuffled_texts_and_swapped_pictures_score_lower(spec, scorer, samples):
         samples.target,
         samples.instruction,
         samples.source,
+        samples.target,
         source_caption=samples.source_caption,
         target_caption=samples.target_caption,
     )
-    assert scorer(shuffled).mean() < good
-    assert scorer(swapped).mean() < good
+    if spec in READS_NO_TEXT:
+        assert torch.equal(scorer(shuffled).score, good.score)
+    else:
+        assert scorer(shuffled).mean() < good.mean()
+    if spec in PRESERVATION:
+        torch.testing.assert_close(scorer(swapped).score, good.score)
+    else:
+        assert scorer(swapped).mean() < good.mean()
 
 
 def test_missing_fields_and_missing_gradients_are_refused_before_any_compute(samples):
@@ -190,7 +210,7 @@ def test_a_weighted_sum_adds_up_and_is_invalid_where_a_part_is(samples):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("clip_x", "no scorer named 'clip_x'; expected one of clip_d, l1"),
+        ("clip_x", "no scorer named 'clip_x'; expected one of clip_d, clip_t, clip_i, l1, l2, psnr"),
         ("clip_d:0.7,l1", "expected a sum such as clip_d:0.7,l1:0.3"),
         ("clip_d:0.7,clip_d:0.3", "each scorer once"),
         ("l1:0", "expected a finite weight other than 0"),
