@@ -9,8 +9,6 @@ from torch.nn import functional as F
 
 SMALLEST = 32  # pixels a side
 NETS = {"alex": "alexnet-owt-7be5be79.pth", "vgg": "vgg16-397923af.pth"}  # the backbones' published files
-BACKBONE_URL = "https://download.pytorch.org/models/{}"
-HEAD_URL = "https://github.com/richzhang/PerceptualSimilarity/raw/master/lpips/weights/v0.1/{}.pth"
 SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)  # of pictures in [−1, 1]
 
 
@@ -56,11 +54,13 @@ def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNet
     if net not in NETS:
         raise ValueError(f"net: expected one of {', '.join(NETS)}; got {net!r}")
     folder = Path(torch.hub.get_dir(), "checkpoints") if weights is None else Path(weights)
-    urls = {folder / NETS[net]: BACKBONE_URL.format(NETS[net]), folder / f"lpips-{net}.pth": HEAD_URL.format(net)}
-    missing = [f"\n  curl -L {url} --create-dirs -o {path}" for path, url in urls.items() if not path.exists()]
-    if missing:
-        raise ValueError(f"lpips: the published weights of {net!r} are not in {folder}; fetch them by" + "".join(missing))
-    backbone, heads = (torch.load(path, map_location="cpu", weights_only=True) for path in urls)
+    paths = folder / NETS[net], folder / f"lpips-{net}.pth"
+    if not all(path.is_file() for path in paths):
+        raise ValueError(
+            f"lpips: expected {paths[0].name} (torchvision's published weights) and {paths[1].name} (weights/v0.1/{net}.pth "
+            f"of richzhang/PerceptualSimilarity on GitHub) in {folder}"
+        )
+    backbone, heads = (torch.load(path, map_location="cpu", weights_only=True) for path in paths)
     network = LpipsNetwork(net)
     state = {name: value for name, value in backbone.items() if name.startswith("features.")}
     network.load_state_dict(state | {f"heads.{i}": heads[f"lin{i}.model.1.weight"] for i in range(len(network.heads))})
