@@ -1,7 +1,7 @@
 """Files and PIL pictures to tensors and back; `Preprocess`, the differentiable way into a vision model."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +149,10 @@ class Preprocess:
             raise ValueError(f"expected an image processor that resizes by {MODES}; got {config['resample']}")
         policy, mode = "crop" if cuts else "stretch", MODES[config["resample"]]
         return cls(square["height"], tuple(config["image_mean"]), tuple(config["image_std"]), policy, shorter, mode)
+
+    def resized(self, size: int) -> "Preprocess":
+        """The same for squares of another size, without a margin around the cut."""
+        return replace(self, size=size, shorter=None)
 
     def __call__(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 size size"]:
         image = fit(image, self.size, self.policy, self.mode, self.shorter)

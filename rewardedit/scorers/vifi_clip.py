@@ -1,0 +1,146 @@
+"""ViFi-CLIP for edits: source and edited picture as a video of two frames, matched with the instruction."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rewardedit.assets import resolve
+from rewardedit.batch import EditBatch, Scores
+from rewardedit.images import Preprocess
+from rewardedit.scorers.base import Prepared
+from rewardedit.scorers.clip import ClipScorer, load_clip
+
+POOLINGS = ("mean", "temporal")
+SETTINGS, WEIGHTS = "vifi_clip.json", "pooling.safetensors"  # beside the CLIP model's own files
+
+
+class TemporalPooling(nn.Module):
+    """What the mean of two frames loses: a small transformer over the patch tokens of source, edited and their difference.
+
+    A query token reads them and its answer is added to the mean. The last layer begins at zero, so that an untrained one
+    leaves the mean as it is.
+
+    Args:
+        tokens: width of the frame encoder's tokens.
+        features: width of the joint space.
+        grid: patches a side for which position embeddings are made; others are interpolated.
+    """
+
+    def __init__(self, tokens: int, features: int, grid: int, width: int = 128, layers: int = 2, heads: int = 4) -> None:
+        super().__init__()
+        self.norm, self.into = nn.LayerNorm(tokens), nn.Linear(tokens, width)
+        self.frame = nn.Parameter(0.02 * torch.randn(3, 1, width))
+        self.place = nn.Parameter(0.02 * torch.randn(1, width, grid, grid))
+        self.query = nn.Parameter(0.02 * torch.randn(1, 1, width))
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.out = nn.Linear(width, features)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, source: Float[Tensor, "b n d"], edited: Float[Tensor, "b n d"]) -> Float[Tensor, "b e"]:
+        """The correction of the mean, from the patch tokens of both frames (n a square)."""
+        side = round(source.shape[1] ** 0.5)
+        place = self.place
+        if place.shape[-1] != side:
+            place = F.interpolate(place, (side, side), mode="bicubic", align_corners=False)
+        place = place.flatten(2).transpose(1, 2)
+        before, after = self.norm(source), self.norm(edited)
+        frames = [self.into(x) + place + frame for x, frame in zip((before, after, after - before), self.frame, strict=True)]
+        query = self.query.expand(len(source), -1, -1).to(frames[0])
+        return self.out(self.encoder(torch.cat([query, *frames], dim=1))[:, 0])
+
+
+class ViFiClip(ClipScorer):
+    """100 · cos(video, T(instruction)), in [−100, 100], where the video is [source → edited] (Donabauer et al. 2025).
+
+    `pooling="mean"` is ViFi-CLIP's (Rasheed et al. 2023): the mean of the frames' features, then unit length; it cannot tell
+    the edit from its reverse. `pooling="temporal"` adds what `TemporalPooling` reads from patch tokens, in their order.
+    Pictures are brought to `size` pixels a side; where that is not the frame encoder's own, its position embeddings are
+    interpolated.
+    """
+
+    range = (-100.0, 100.0)
+
+    def __init__(self, model: Any, tokenizer: Any, preprocess: Preprocess, temporal: TemporalPooling | None = None) -> None:
+        super().__init__(model, tokenizer, preprocess)
+        self.temporal = temporal
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        checkpoint: str = "shapes-clip",
+        pooling: str | None = None,
+        size: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> "ViFiClip":
+        """A CLIP checkpoint (a hub name or a path), or one of `save`'s; "shapes-clip", a plain one, comes with the package.
+
+        Args:
+            pooling: by default what was saved, "mean" for a plain CLIP. A plain CLIP's "temporal" begins as its mean.
+            size: pixels a side, a multiple of the patch; by default the checkpoint's own.
+
+        Raises:
+            ValueError: where there is no CLIP model, or on an unknown pooling or a size that patches do not fill.
+        """
+        if pooling is not None and pooling not in POOLINGS:
+            raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}; got {pooling!r}")
+        model, tokenizer, preprocess = load_clip(checkpoint, dtype)
+        if model.config.model_type != "clip":
+            raise ValueError(f"vifi_clip: expected a CLIP checkpoint; {checkpoint!r} is {model.config.model_type}")
+        patch = model.config.vision_config.patch_size
+        if size is not None:
+            if size < patch or size % patch:
+                raise ValueError(f"size: expected a multiple of the patch, {patch}; got {size}")
+            preprocess = preprocess.resized(size)
+        folder = Path(resolve(checkpoint))
+        saved = json.loads((folder / SETTINGS).read_text()) if (folder / SETTINGS).is_file() else {"pooling": "mean"}
+        temporal = None
+        if (pooling or saved["pooling"]) == "temporal":
+            temporal = make_temporal(model)
+            if saved["pooling"] == "temporal":
+                temporal.load_state_dict(load_file(folder / WEIGHTS))
+        return cls(model, tokenizer, preprocess, temporal if temporal is None else temporal.to(dtype))
+
+    def save(self, folder: Path) -> None:
+        """Model, tokenizer and pooling, as `from_pretrained` reads them; the image processor's file is the trainer's."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        (folder / SETTINGS).write_text(json.dumps({"pooling": "mean" if self.temporal is None else "temporal"}) + "\n")
+        if self.temporal is not None:
+            save_file({name: value.contiguous() for name, value in self.temporal.state_dict().items()}, folder / WEIGHTS)
+
+    def frame(self, image: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
+        """A frame's "feature" (b, e), not normalised, and for temporal pooling its patch "tokens" (b, n, d)."""
+        pixels, vision = self.preprocess(image).to(self.model.dtype), self.model.vision_model
+        seen = vision(pixel_values=pixels, interpolate_pos_encoding=self.preprocess.size != vision.config.image_size)
+        feature = {"feature": self.model.visual_projection(seen.pooler_output).float()}
+        return feature if self.temporal is None else {**feature, "tokens": seen.last_hidden_state[:, 1:]}
+
+    def video(self, source: dict[str, Tensor], edited: dict[str, Tensor]) -> Float[Tensor, "b e"]:
+        """The feature of two frames in the joint space, of unit length."""
+        mean = (source["feature"] + edited["feature"]) / 2
+        if self.temporal is not None:
+            mean = mean + self.temporal(source["tokens"], edited["tokens"]).float()
+        return F.normalize(mean, dim=-1)
+
+    @torch.no_grad()
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
+        words = F.normalize(self.text_features(instruction), dim=-1)
+        return Prepared({**self.frame(source), "words": words})
+
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+        video = self.video(prepared.values, self.frame(batch.edited))
+        return Scores.make(100 * (video * prepared.values["words"]).sum(1).clamp(-1, 1))
+
+
+def make_temporal(model: Any) -> TemporalPooling:
+    """A fresh temporal pooling for a CLIP model."""
+    vision = model.config.vision_config
+    return TemporalPooling(vision.hidden_size, model.config.projection_dim, vision.image_size // vision.patch_size)
