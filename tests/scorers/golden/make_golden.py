@@ -57,8 +57,18 @@ def write_random_weights(folder: Path, net: str) -> None:
     write_weights(folder, net, backbone, heads)
 
 
+class ArraysOnly(pickle.Unpickler):
+    """Reads pickled arrays in plain containers; a file that asks for anything else is refused."""
+
+    def find_class(self, module: str, name: str):
+        if module.split(".")[0] != "numpy" or name not in ("_reconstruct", "ndarray", "dtype", "_frombuffer"):
+            raise pickle.UnpicklingError(f"expected arrays alone; the file asks for {module}.{name}")
+        return super().find_class(module, name)
+
+
 def write_published_weights(folder: Path, net: str, packaged: Path, heads: list[torch.Tensor]) -> None:
-    tree = pickle.loads((packaged / f"{PACKAGED[net]}.ckpt").read_bytes())
+    with open(packaged / f"{PACKAGED[net]}.ckpt", "rb") as file:
+        tree = ArraysOnly(file).load()
     (convolutions,) = (tree[name] for name in tree if not name.startswith("NetLinLayer"))
     for i, head in enumerate(heads):
         assert np.array_equal(tree[f"NetLinLayer_{i}"]["Conv_0"]["kernel"].ravel(), head.ravel().numpy())
