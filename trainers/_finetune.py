@@ -43,7 +43,7 @@ class Train:
     min_snr: float | None = None
     lora_rank: int | None = None  # None: full fine-tune
     lora_alpha: int | None = None  # None: as lora_rank
-    embedding_lr: float = 1e-2  # of the learned reward embedding
+    embedding_lr: float = 1e-2  # of the learned reward embedding; with text_encoder_lr, of the label words' token embeddings
     text_encoder_lr: float | None = None  # None: the text encoder stays as it is, and prompts are encoded once
     unasked: Literal["edited", "source"] = "edited"  # what a row is to become whose text is dropped
     attention: Backend = "auto"
@@ -79,6 +79,7 @@ class _Models:
     unet: Any
     embedding: RewardEmbedding | None
     text_encoder: Any | None  # None: not trained
+    words: nn.Parameter | None  # of the text encoder's, its token embeddings, where those of the label's words learn faster
     trained: list[nn.Parameter] = field(default_factory=list)
 
 
@@ -209,8 +210,26 @@ def _make_trainable(editor: Editor, config: Train, labels: Labels) -> _Models:
     if labels.prompt is not None and labels.prompt.embedding:
         embedding = RewardEmbedding(len(labels.prompt.words), pipe.unet.config.cross_attention_dim).to(pipe.device)
     text_encoder = pipe.text_encoder.requires_grad_(True).train() if config.text_encoder_lr else None
+    words = None
+    if text_encoder is not None and labels.prompt is not None and not labels.prompt.embedding:
+        words = _word_embeddings(pipe, labels.prompt)
     modules = [m for m in (pipe.unet, embedding, text_encoder) if m is not None]
-    return _Models(pipe.unet, embedding, text_encoder, [p for m in modules for p in m.parameters() if p.requires_grad])
+    trained = [p for m in modules for p in m.parameters() if p.requires_grad]
+    return _Models(pipe.unet, embedding, text_encoder, words, trained)
+
+
+def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
+    """The text encoder's token embeddings, where from now on those of the label's words alone have gradients.
+
+    An editor that has learned to overlook what follows the instruction has next to no gradient towards the label; the words'
+    own embeddings, at a rate of their own (as in textual inversion), are what gets it started.
+    """
+    tokens = pipe.tokenizer(list(prompt.words), add_special_tokens=False).input_ids
+    embeddings = pipe.text_encoder.get_input_embeddings().weight
+    learned = torch.zeros(len(embeddings), 1, device=embeddings.device)
+    learned[sorted({token for word in tokens for token in word})] = 1
+    embeddings.register_hook(lambda gradient: gradient * learned)
+    return embeddings
 
 
 def add_lora(unet: Any, config: Train) -> None:
@@ -232,7 +251,10 @@ def _optimizer(config: Train, models: _Models) -> torch.optim.Optimizer:
     if models.embedding is not None:
         groups.append({"params": list(models.embedding.parameters()), "lr": config.embedding_lr, "weight_decay": 0.0})
     if models.text_encoder is not None:
-        groups.append({"params": list(models.text_encoder.parameters()), "lr": config.text_encoder_lr})
+        others = [p for p in models.text_encoder.parameters() if p is not models.words]
+        groups.append({"params": others, "lr": config.text_encoder_lr})
+    if models.words is not None:
+        groups.append({"params": [models.words], "lr": config.embedding_lr, "weight_decay": 0.0})
     if config.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay)
     if config.optimizer == "muon":

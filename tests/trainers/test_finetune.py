@@ -243,6 +243,11 @@ def test_the_text_encoder_learns_where_asked(tiny_editor, cache, tmp_path):
     )
     assert not torch.equal(read(learned), read(tiny_editor))
     assert losses(tmp_path / "learned")[0] == pytest.approx(losses(tmp_path / "frozen")[0], rel=1e-3)
+    before, after = (load_editor(str(folder)).pipe for folder in (tiny_editor, learned))
+    moved = (after.text_encoder.get_input_embeddings().weight - before.text_encoder.get_input_embeddings().weight).norm(dim=1)
+    words = before.tokenizer("one two three four five", add_special_tokens=False).input_ids
+    assert set(moved.nonzero().flatten().tolist()) <= set(words), "token embeddings of other words have moved"
+    assert moved[words].max() > 1e-3
     with pytest.raises(ValueError, match="text_encoder_lr"):
         Train(text_encoder_lr=1e-3, lora_rank=2)
 
