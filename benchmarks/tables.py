@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from rewardedit.scorers.base import BUILT_IN, find_scorer
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 ARMS = {
@@ -92,6 +94,85 @@ def best_of_n() -> str:
     return "\n".join([*lines, "", f"n = {result['n']} held-out edits. {where(result)}"])
 
 
+def scorers() -> str:
+    """Every built-in scorer: what its class says of itself, and what it costs."""
+    costs = (read("throughput") or {"milliseconds_per_edit": {}})["milliseconds_per_edit"]
+    lines = ["| name | range | needs | differentiable | paper | ms an edit |", "|---|---|---|---|---|---|"]
+    for name in BUILT_IN:
+        scorer = find_scorer(name)
+        low, high = (f"{end:g}".replace("-", "−").replace("inf", "∞") for end in scorer.range)
+        cost = costs.get(name)
+        spent = f"{cost['batch of 64']:.2f}" if cost else ""
+        needs, gradient = ", ".join(sorted(scorer.needs)) or "–", "yes" if scorer.differentiable else "no"
+        lines.append(f"| `{name}` | {low} to {high} | {needs} | {gradient} | {scorer.paper} | {spent} |")
+    return "\n".join(lines)
+
+
+def throughput() -> str:
+    """Milliseconds an edit: one by one, in batches, and candidates with and without `prepare`."""
+    result = read("throughput")
+    if result is None:
+        return "Not recorded yet."
+    ways = [way for way in next(iter(result["milliseconds_per_edit"].values())) if way != "pixels"]
+    lines = [f"| ms an edit | pixels | {' | '.join(ways)} |", "|---" * (len(ways) + 2) + "|"]
+    for name, cost in result["milliseconds_per_edit"].items():
+        lines.append(f"| `{name}` | {cost['pixels']} | {' | '.join(f'{cost[way]:.2f}' for way in ways)} |")
+    return "\n".join([*lines, "", where(result)])
+
+
+def retrieval() -> str:
+    """Mean against temporal pooling."""
+    result = read("retrieval")
+    if result is None:
+        return "Not recorded yet."
+    rows = {"recall@1": "recall@1", "recall@5": "recall@5", "recall@10": "recall@10", "recall@50": "recall@50"}
+    rows |= {"median_rank": "median rank", "mean_rank": "mean rank", "swap": "swap test won", "identity": "identity test won"}
+    test = result["test"]
+    lines = [f"| | {' | '.join(f'{pooling} pooling' for pooling in test)} |", "|---" * (len(test) + 1) + "|"]
+    for key, words in rows.items():
+        shown = [f"{found[key]:.1f}" if "rank" in key else f"{100 * found[key]:.1f} %" for found in test.values()]
+        lines.append(f"| {words} | {' | '.join(shown)} |")
+    found = result["recall@1_temporal_minus_mean"]
+    low, high = found["ci95"]
+    times = found["mean_a"] / max(found["mean_b"], 1e-9)
+    line = f"Recall@1, temporal − mean: {found['difference']:+.3f} [{low:+.3f}, {high:+.3f}], {times:.1f} times"
+    by_kind = [f"{kind} {100 * r['recall@1']:.0f} %" for kind, r in test["temporal"].get("kinds", {}).items()]
+    kinds = f"Temporal recall@1 by kind: {', '.join(by_kind)}."
+    return "\n".join(
+        [*lines, "", f"{line}; n = {found['n']} held-out edits, all instructions distinct. {kinds} {where(result)}"]
+    )
+
+
+def agreement() -> str:
+    """Spearman's ρ of every scorer with the oracle, by what a scorer may look at."""
+    result = read("agreement")
+    if result is None:
+        return "Not recorded yet."
+    aspects = ("score", "alignment", "consistency", "quality")
+    head = ["may look at", "scorer", "overall, 95 % interval", *aspects[1:], "extremes", *KINDS]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for group, rows in result["rho"].items():
+        for name, row in sorted(rows.items(), key=lambda item: -item[1]["all"]["score"]["rho"]):
+            low, high = row["all"]["score"]["ci95"]
+            shown = [f"{row['all']['score']['rho']:.2f} [{low:.2f}, {high:.2f}]"]
+            shown += [f"{row['all'][aspect]['rho']:.2f}" for aspect in aspects[1:]]
+            shown += [f"{row['extremes']['score']['rho']:.2f}"] + [f"{row['kinds'][kind]['rho']:.2f}" for kind in KINDS]
+            lines.append(f"| {group} | {name} | {' | '.join(shown)} |")
+    of = f"n = {result['n']} edits of {result['sources']} held-out sources, {result['extremes']} of them extremes"
+    return "\n".join([*lines, "", f"{of} (rated at most 1, or at least 9). {where(result)}"])
+
+
+def heat() -> str:
+    """How often a heat map's strongest pixels lie in a planted defect."""
+    result = read("heat")
+    if result is None:
+        return "Not recorded yet."
+    lines = ["| scorer | share of the strongest 5 % in the defect | area of the defect | times |", "|---|---|---|---|"]
+    for name, found in result["scorers"].items():
+        lines.append(f"| `{name}` | {100 * found['share']:.1f} % | {100 * found['area']:.1f} % | {found['times']:.1f} |")
+    return "\n".join([*lines, "", f"n = {result['n']} held-out edits. {where(result)}"])
+
+
 def where(result: dict[str, Any]) -> str:
     return f"`{result['command']}`, {result['device']}, {result['date']}."
 
@@ -102,6 +183,11 @@ TABLES = {
     "shapes-editor": lambda: kinds("shapes-editor"),
     "guidance": guidance,
     "best-of-n": best_of_n,
+    "scorers": scorers,
+    "throughput": throughput,
+    "retrieval": retrieval,
+    "agreement": agreement,
+    "heat": heat,
 }
 
 

@@ -26,6 +26,7 @@ class EditSample:
     mask: Image.Image | Float[Tensor, "1 _ _"] | None = None  # 1 where change is wanted
     source_caption: str | None = None
     target_caption: str | None = None
+    kind: str | None = None  # the type of edit, as the data set names it: for tables of results by kind
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""The `rewardedit` command: train, relabel, edit, recipes, data."""
+"""The `rewardedit` command: train, relabel, edit, score, recipes, data."""
 
 import argparse
 import dataclasses
 import difflib
 import importlib
+import json
 import sys
 import traceback
 import warnings
@@ -13,7 +14,7 @@ from typing import Any
 
 from rewardedit import config as configs
 
-TRAINERS = ("autoencoder", "contrastive", "editor", "reward_conditioned")
+TRAINERS = ("autoencoder", "contrastive", "editor", "reward_conditioned", "vifi_clip")
 
 
 class UserError(ValueError):
@@ -114,6 +115,70 @@ def edit(args: argparse.Namespace) -> None:
         raise UserError(f"{len(failed)} of {len(jobs)} not edited; {name}: {reason}")
 
 
+def score(args: argparse.Namespace) -> None:
+    import torch
+
+    from rewardedit.batch import EditSample
+    from rewardedit.data import Data, open_rows
+    from rewardedit.data.table import Table
+    from rewardedit.images import load_image
+    from rewardedit.scorers import load_scorer
+    from rewardedit.scoring import score_edits, write_scores
+
+    out = Path(args.out) if args.out else None
+    if out is not None and out.suffix not in (".parquet", ".json"):
+        raise UserError(f"--out {args.out}: expected a name that ends in .parquet or .json")
+    size, policy, rows = args.size, "crop", None
+    if all("=" in word for word in args.input):
+        data = configs.build(Data, configs.override({}, args.input))
+        size, policy, rows = size or data.size, data.policy, open_rows(data)
+    elif len(args.input) == 3:
+        source, edited, instruction = args.input
+        captions = {"source_caption": args.source_caption, "target_caption": args.target_caption}
+        others = {"target": load_image(args.target) if args.target else None}
+        if args.mask:
+            others["mask"] = load_image(args.mask).mean(0, keepdim=True)
+        rows = [EditSample(Path(edited).stem, load_image(source), instruction, load_image(edited), **others, **captions)]
+    elif len(args.input) == 1:
+        rows = Table(args.input[0])
+    else:
+        raise UserError('expected SOURCE EDITED "INSTRUCTION", a table, or settings such as name=magicbrush path=…')
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
+    scorers = {name: load_scorer(name, **options).to(device) for name in args.scorer}
+    if args.heatmap:
+        if len(rows) != 1 or len(scorers) != 1:
+            raise UserError(f"--heatmap: expected one edit and one scorer; got {len(rows)} and {len(scorers)}")
+        draw_heatmap(rows[0], next(iter(scorers.values())), Path(args.heatmap), device)
+    records = score_edits(rows, scorers, size, policy, device)
+    if out is not None:
+        write_scores(records, out)
+        print(f"{len(records)} scores, {sum(not r['valid'] for r in records)} invalid: {out}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(records, indent=2))
+    elif out is None:
+        for r in records:
+            parts = "".join(f"  {name} {value:.4f}" for name, value in r["parts"].items())
+            print(f"{r['id']}  {r['scorer']}  " + (f"{r['score']:.4f}{parts}" if r["valid"] else f"invalid: {r['reason']}"))
+    if not any(r["valid"] for r in records):
+        raise UserError(f"nothing could be scored; {records[0]['id']}: {records[0]['reason']}")
+
+
+def draw_heatmap(sample: Any, scorer: Any, path: Path, device: str) -> None:
+    """Writes source, edit and heat map side by side."""
+    import torch
+
+    from rewardedit.batch import collate
+    from rewardedit.heatmap import draw_heat, heat_map
+    from rewardedit.images import to_pil
+    from rewardedit.scoring import at_source_size
+
+    batch = collate([at_source_size(sample)]).to(device)
+    heat = draw_heat(batch.edited, heat_map(scorer, batch))
+    to_pil(torch.cat([batch.source[0], batch.edited[0], heat[0]], dim=2)).save(path)
+    print(f"heat map: {path} (source, edit, heat; green: this change raised the score, red: it lowered it)", file=sys.stderr)
+
+
 def recipes(args: argparse.Namespace) -> None:
     for name in recipe_names():
         first = (recipe_folder() / f"{name}.yaml").read_text().splitlines()[0].lstrip("# ")
@@ -177,6 +242,25 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--image-guidance", type=float)
     p.add_argument("--attention", choices=("auto", "xformers", "sdpa"), default="auto")
     p.set_defaults(run=edit)
+
+    p = commands.add_parser("score", help="score edits", epilog="pictures of another size than the source's are brought to it")
+    p.add_argument(
+        "input",
+        nargs="+",
+        metavar="INPUT",
+        help='SOURCE EDITED "INSTRUCTION"; or a table with these columns; or a data set, e.g. name=magicbrush path=FOLDER',
+    )
+    p.add_argument("--scorer", nargs="+", default=["clip_d"], metavar="NAME", help="e.g. clip_d l1 clip_d:0.7,l1:0.3")
+    p.add_argument("--checkpoint", help="for the scorers that read one: a hub name or a folder")
+    p.add_argument("--source-caption", help="of a pair")
+    p.add_argument("--target-caption", help="of a pair")
+    p.add_argument("--target", metavar="FILE", help="of a pair: the ground-truth edit")
+    p.add_argument("--mask", metavar="FILE", help="of a pair: white where change is wanted")
+    p.add_argument("--size", type=int, help="bring pictures to this many pixels a side (cutting) and score in batches")
+    p.add_argument("--out", metavar="FILE", help="write all scores to a .parquet or .json file")
+    p.add_argument("--json", action="store_true", help="print all scores as JSON")
+    p.add_argument("--heatmap", metavar="FILE", help="draw where a differentiable scorer sees one edit succeed or fail (.png)")
+    p.set_defaults(run=score)
 
     p = commands.add_parser("recipes", help="list the recipes")
     p.set_defaults(run=recipes)

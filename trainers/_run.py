@@ -159,6 +159,14 @@ def batch_rows(rows: int, batch: int, step: int, seed: int) -> Tensor:
     return torch.tensor(drawn)
 
 
+def average_gradients(accelerator: Accelerator, parameters: list[torch.nn.Parameter]) -> None:
+    """The mean of all processes' gradients on each of them, for modules that are not wrapped."""
+    if accelerator.num_processes > 1:
+        for p in parameters:
+            if p.grad is not None:
+                p.grad = accelerator.reduce(p.grad, "mean")
+
+
 def step_generator(seed: int, step: int) -> torch.Generator:
     """The generator of one step's noise, time steps and dropout, on the CPU: the same on every device and after a resume."""
     return torch.Generator().manual_seed((seed * 2_000_003 + step) % 2**63)

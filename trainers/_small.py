@@ -1,4 +1,4 @@
-"""The loop of the small models that are trained from scratch: cosine schedule, moving average, checkpoints."""
+"""The loop of models that are trained on a loss of their own: cosine schedule, moving average, checkpoints."""
 
 import math
 from collections.abc import Callable
@@ -64,8 +64,10 @@ def fit(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: cosine(config, step))
     for module in modules.values():
         module.train()
-    optimizer = accelerator.prepare(*modules.values(), optimizer)[-1]
-    parameters = [p for m in modules.values() for p in m.parameters()]
+    for module in modules.values():  # not wrapped: losses call modules by parts, and gradients are averaged below
+        accelerator.prepare_model(module, evaluation_mode=True)
+    optimizer = accelerator.prepare(optimizer)
+    parameters = [p for m in modules.values() for p in m.parameters() if p.requires_grad]
     averages = EMAModel(parameters, decay=config.ema, use_ema_warmup=True, inv_gamma=10.0, power=1.0) if config.ema else None
     accelerator.register_for_checkpointing(*(o for o in (schedule, averages) if o is not None))
     first = _run.resume(accelerator, folder) if resume else 0
@@ -75,6 +77,7 @@ def fit(
             loss = loss_of(step, _run.step_generator(config.seed, step))
         _run.require_finite(loss.detach(), step, [f"of step {step}"])
         accelerator.backward(loss)
+        _run.average_gradients(accelerator, parameters)
         accelerator.clip_grad_norm_(parameters, config.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -6,19 +6,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rewardedit.batch import EditBatch, EditSample, collate
+from rewardedit.data.humanedit import HumanEdit
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.shapes import MIXED, ShapesRows
 from rewardedit.data.table import Table
 
 Rows = Sequence[EditSample]
+ON_HUB = {"magicbrush": MagicBrush, "humanedit": HumanEdit}
 
 
 @dataclass(frozen=True)
 class Data:
     """Which rows, and how their pictures are brought to one size."""
 
-    name: Literal["shapes", "magicbrush", "table"] = "shapes"
-    path: str = ""  # magicbrush: hub id, parquet file or image folder; table: folder, CSV or JSONL
+    name: Literal["shapes", "magicbrush", "humanedit", "table"] = "shapes"
+    path: str = ""  # magicbrush, humanedit: hub id, parquet file or image folder; table: folder, CSV or JSONL
     split: str = "train"
     rows: int | None = None  # how many, from `first` on; None for all (shapes: 10,000)
     first: int = 0
@@ -26,6 +28,7 @@ class Data:
     policy: Literal["crop", "stretch", "pad"] = "crop"
     backdrops: tuple[str, ...] = ("plain",)  # shapes only
     shares: dict[str, float] = dataclasses.field(default_factory=lambda: dict(MIXED))  # shapes only: candidates' qualities
+    draws: int = 1  # shapes only: edits of each source, one row after another
     seed: int = 0  # shapes only
 
     def __post_init__(self) -> None:
@@ -40,10 +43,9 @@ def open_rows(data: Data) -> Rows:
         ValueError: where files, columns or the split are missing.
     """
     if data.name == "shapes":
-        return ShapesRows(
-            data.rows or 10_000, data.split, data.seed, data.backdrops, shares=dict(data.shares), first=data.first
-        )
-    rows: Rows = MagicBrush(data.path, data.split) if data.name == "magicbrush" else Table(data.path)
+        shares, n = dict(data.shares), data.rows or 10_000
+        return ShapesRows(n, data.split, data.seed, data.backdrops, shares=shares, first=data.first, draws=data.draws)
+    rows: Rows = Table(data.path) if data.name == "table" else ON_HUB[data.name](data.path, data.split)
     last = len(rows) if data.rows is None else min(len(rows), data.first + data.rows)
     if data.first == 0 and last == len(rows):
         return rows

@@ -10,12 +10,12 @@ from rewardedit.batch import EditSample
 from rewardedit.images import load_image
 
 PICTURES = ("source", "edited", "target", "mask")
-TEXTS = ("id", "instruction", "source_caption", "target_caption")
+TEXTS = ("id", "instruction", "source_caption", "target_caption", "kind")
 NAMES = ("rows.jsonl", "rows.csv", "metadata.jsonl", "metadata.csv")
 
 
 class Table(Sequence):
-    """Rows with the columns source, instruction and target (or edited); optionally mask, captions and id.
+    """Rows with the columns source, instruction and target (or edited); optionally mask, captions, kind and id.
 
     Pictures are paths, relative to the file. A folder is read through its `rows.jsonl`, `rows.csv` or `metadata.*`.
 

@@ -28,11 +28,12 @@ class Prepared:
 
 
 class Scorer(nn.Module):
-    """Scores b edits. Subclasses set the three attributes below and write `score`; they may write `prepare`."""
+    """Scores b edits. Subclasses set the attributes below and write `score`; they may write `prepare`."""
 
     range: tuple[float, float] = (-math.inf, math.inf)  # of the score
     differentiable: bool = False  # has a gradient with respect to `edited`
     needs: frozenset[str] = frozenset()  # EditBatch fields beyond source, instruction and edited
+    paper: str = ""  # where the score is defined
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
         """Everything that depends on the source side alone, computed once for any number of candidates."""
@@ -133,6 +134,7 @@ BUILT_IN = {
     "ssim": "rewardedit.scorers.preservation:Ssim",
     "lpips": "rewardedit.scorers.preservation:Lpips",
     "dino_i": "rewardedit.scorers.preservation:DinoI",
+    "vifi_clip": "rewardedit.scorers.vifi_clip:ViFiClip",
 }
 
 

@@ -56,16 +56,19 @@ class ClipScorer(Scorer):
 
     @torch.no_grad()
     def text_features(self, texts: list[str]) -> Float[Tensor, "b d"]:
-        """As the model has them, not normalised. SigLIP's texts are padded to full length, as it was trained."""
+        """As the model has them, not normalised."""
+        return self.model.get_text_features(**self.tokenize(texts).to(self.model.device)).pooler_output.float()
+
+    def tokenize(self, texts: list[str]) -> Any:
+        """Tokens and attention mask (b, n). SigLIP's texts are padded to full length, as it was trained."""
         config = self.model.config
-        tokens = self.tokenizer(
+        return self.tokenizer(
             texts,
             padding="max_length" if config.model_type.startswith("siglip") else True,
             truncation=True,
             max_length=min(self.tokenizer.model_max_length, config.text_config.max_position_embeddings),
             return_tensors="pt",
         )
-        return self.model.get_text_features(**tokens.to(self.model.device)).pooler_output.float()
 
 
 class ClipD(ClipScorer):
@@ -76,6 +79,8 @@ class ClipD(ClipScorer):
     caption takes its instruction, one without a source caption the empty text. Where edited and source coincide the score
     is 0 with zero gradient; where the two texts are the same, the row is invalid.
     """
+
+    paper = "ADIEE Eq. 1; InstructPix2Pix"
 
     def __init__(self, model: Any, tokenizer: Any, preprocess: Preprocess, normalise: bool = True) -> None:
         super().__init__(model, tokenizer, preprocess)
@@ -118,6 +123,8 @@ class ClipT(ClipScorer):
     untouched source scores what it happens to have in common with the text.
     """
 
+    paper = "MagicBrush's CLIP-T"
+
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         texts = self.text_features(target_texts(batch))
         return Scores.make(F.cosine_similarity(self.image_features(batch.edited), texts).clamp(-1, 1))
@@ -129,6 +136,9 @@ class ClipI(FeatureSimilarity):
     `against="source"` compares with the source and needs no ground truth: how much is kept, InstructPix2Pix's CLIP image
     similarity.
     """
+
+    needs = frozenset({"target"})
+    paper = "MagicBrush's CLIP-I"
 
     @classmethod
     def from_pretrained(

@@ -90,6 +90,7 @@ class L1(Preservation):
     """1 − mean |edited − source|, in [0, 1]; 1 for an untouched source. MagicBrush's L1 as a score."""
 
     range = (0.0, 1.0)
+    paper = "MagicBrush's L1"
 
     def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
         return 1 - region_mean((edited - reference).abs(), weight)
@@ -99,6 +100,7 @@ class L2(Preservation):
     """1 − mean (edited − source)², in [0, 1]; 1 for an untouched source. MagicBrush's L2 as a score."""
 
     range = (0.0, 1.0)
+    paper = "MagicBrush's L2"
 
     def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
         return 1 - region_mean((edited - reference).square(), weight)
@@ -108,6 +110,7 @@ class Psnr(Preservation):
     """Peak signal-to-noise ratio, −10 log₁₀ MSE, in decibels from 0 to 100; what is nearer than 100 has no gradient."""
 
     range = (0.0, MOST_DB)
+    paper = "peak signal-to-noise ratio, in decibels"
 
     def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
         return -10 * region_mean((edited - reference).square(), weight).clamp_min(10 ** (-MOST_DB / 10)).log10()
@@ -121,6 +124,7 @@ class Ssim(Preservation):
     """
 
     range = (-1.0, 1.0)
+    paper = "Wang et al. 2004"
 
     def counted(self, weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 1 h w"]:
         return F.pad(weight[..., RIM:-RIM, RIM:-RIM], (RIM,) * 4)
@@ -147,6 +151,7 @@ class Lpips(Preservation):
     """
 
     range = (-float("inf"), 0.0)
+    paper = "Zhang et al. 2018"
 
     def __init__(self, network: LpipsNetwork, region: str = "all", against: str = "source") -> None:
         super().__init__(region, against)
@@ -197,6 +202,8 @@ class FeatureSimilarity(Preservation):
 
 class DinoI(FeatureSimilarity):
     """DINO-I, in [−1, 1]: cosine of the class tokens of edited and source, as MagicBrush and ADIEE compare pictures."""
+
+    paper = "MagicBrush's DINO-I; ADIEE Sec. 3.1"
 
     @classmethod
     def from_pretrained(

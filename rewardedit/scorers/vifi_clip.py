@@ -67,6 +67,7 @@ class ViFiClip(ClipScorer):
     """
 
     range = (-100.0, 100.0)
+    paper = "ViFi-CLIP for edits (Donabauer et al. 2025)"
 
     def __init__(self, model: Any, tokenizer: Any, preprocess: Preprocess, temporal: TemporalPooling | None = None) -> None:
         super().__init__(model, tokenizer, preprocess)

@@ -5,6 +5,7 @@ import torch
 from PIL import Image
 
 from rewardedit.data import Data, batches, open_rows
+from rewardedit.data.humanedit import HumanEdit
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.table import Table
 
@@ -94,3 +95,28 @@ def test_what_is_no_magicbrush_is_refused(folder):
         MagicBrush(str(folder))
     with pytest.raises(ValueError, match="path: magicbrush rows need one"):
         Data("magicbrush")
+
+
+def test_humanedit_brings_captions_and_the_type_of_edit(folder):
+    Image.new("RGBA", (20, 10), (0, 0, 0, 0)).save(folder / "m.png")
+    record = {"IMAGE_ID": 3, "EDITING_TYPE": "Add", "EDITING_INSTRUCTION": "add a hat", "INPUT_IMG": "a.png"}
+    record |= {"MASK_IMG": "m.png", "OUTPUT_IMG": "b.png", "INPUT_CAPTION_BY_LLAMA": "a man"}
+    (folder / "metadata.jsonl").write_text(json.dumps({**record, "OUTPUT_CAPTION_BY_LLAMA": "a man in a hat"}) + "\n")
+    row = open_rows(Data("humanedit", str(folder)))[0]
+    assert (row.id, row.kind, row.instruction) == ("3", "Add", "add a hat")
+    assert (row.source_caption, row.target_caption) == ("a man", "a man in a hat")
+    assert row.target is not None
+    (folder / "metadata.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(ValueError, match="lacks OUTPUT_CAPTION_BY_LLAMA"):
+        HumanEdit(str(folder))
+
+
+def test_draws_are_other_edits_of_the_same_sources():
+    rows = open_rows(Data(rows=8, draws=2, first=2, shares={"right": 1.0}))
+    for i in range(0, 8, 2):
+        assert torch.equal(rows[i].source, rows[i + 1].source)
+        assert rows[i].kind != rows[i + 1].kind
+        assert rows[i].id != rows[i + 1].id
+    plain = open_rows(Data(rows=4, first=1, shares={"right": 1.0}))
+    assert [rows[i].id for i in range(0, 8, 2)] == [plain[i].id for i in range(4)]
+    assert torch.equal(rows[2].target, plain[1].target)

@@ -12,7 +12,10 @@ from rewardedit.data.shapes.world import BLOCK, Shapes, ShapesBatch
 
 
 class ShapesRows(Sequence):
-    """n rows; `edited` is a candidate whose quality is drawn with `shares` and known to nobody but this class."""
+    """n rows; `edited` is a candidate whose quality is drawn with `shares` and known to nobody but this class.
+
+    With `draws` > 1 as many rows in turn are edits of one source.
+    """
 
     def __init__(
         self,
@@ -24,29 +27,35 @@ class ShapesRows(Sequence):
         *,
         shares: dict[str, float],
         first: int = 0,
+        draws: int = 1,
     ) -> None:
-        self.world = Shapes(split, seed, backdrops, kinds)
+        self.worlds = [Shapes(split, seed, backdrops, kinds, draw) for draw in range(draws)]
         self.n, self.first, self.shares = n, first, shares
         self._block = lru_cache(maxsize=8)(self._make)
 
-    def _make(self, k: int) -> tuple[ShapesBatch, list[str], Tensor]:
-        samples = self.world.batch(k * BLOCK, BLOCK)
-        qualities, edited = candidates(samples, self.shares, seed=self.world.seed * 1_000_003 + k)
+    def _make(self, draw: int, k: int) -> tuple[ShapesBatch, list[str], Tensor]:
+        world = self.worlds[draw]
+        samples = world.batch(k * BLOCK, BLOCK)
+        qualities, edited = candidates(samples, self.shares, seed=world.seed * 1_000_003 + k + draw * 500_009)
         return samples, qualities, edited
+
+    def _at(self, index: int) -> tuple[ShapesBatch, list[str], Tensor, int]:
+        source, draw = divmod(self.first + index, len(self.worlds))
+        block, at = divmod(source, BLOCK)
+        return *self._block(draw, block), at
 
     def __len__(self) -> int:
         return self.n
 
     def quality(self, index: int) -> str:
         """The drawn quality of a row: for tests and reports, never for training."""
-        block, at = divmod(self.first + index, BLOCK)
-        return self._block(block)[1][at]
+        _, qualities, _, at = self._at(index)
+        return qualities[at]
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         if not 0 <= index < self.n:
             raise IndexError(index)
-        block, i = divmod(self.first + index, BLOCK)
-        samples, _, edited = self._block(block)
+        samples, _, edited, i = self._at(index)
         return EditSample(
             id=samples.id[i],
             source=samples.source[i],
@@ -56,4 +65,5 @@ class ShapesRows(Sequence):
             mask=samples.mask[i],
             source_caption=samples.source_caption[i],
             target_caption=samples.target_caption[i],
+            kind=samples.kind[i],
         )

@@ -99,13 +99,15 @@ def make_batch(rng: np.random.Generator, ids: list[str], before: Scenes, kind: n
 class Shapes:
     """An endless, deterministic data set: sample i of a split and seed is always the same.
 
-    Kinds of instruction and numbers of objects (1–5) take turns, so any 35 samples in a row hold each pair once.
+    Kinds of instruction and numbers of objects (1–5) take turns, so any 35 samples in a row hold each pair once. Worlds that
+    differ in `draw` alone have the same sources, each with another kind of edit.
     """
 
     split: str = "train"
     seed: int = 0
     backdrops: tuple[str, ...] = ("plain",)
     kinds: tuple[str, ...] = KINDS
+    draw: int = 0
 
     def __post_init__(self) -> None:
         for name, values, allowed in (
@@ -131,7 +133,9 @@ class Shapes:
         index, rng = np.arange(k * BLOCK, (k + 1) * BLOCK), self._rng(k)
         kinds = np.array([KINDS.index(kind) for kind in self.kinds])
         before = sample_scenes(rng, 1 + index // len(kinds) % 5, self.backdrops)
-        return make_batch(rng, [f"{self.split}-{self.seed}-{i}" for i in index], before, kinds[index % len(kinds)])
+        ids = [f"{self.split}-{self.seed}-{i}" + (f"-{self.draw}" if self.draw else "") for i in index]
+        edits = self._rng(k, self.draw, 0, 2) if self.draw else rng
+        return make_batch(edits, ids, before, kinds[(index + self.draw) % len(kinds)])
 
     def sequence(self, index: int, turns: int) -> ShapesBatch:
         """One multi-turn session: the source of each turn is the target of the turn before it."""

@@ -1,0 +1,110 @@
+"""Does a score agree with the oracle on what trained editors make: python benchmarks/agreement.py [EDITOR …]
+
+Each editor edits the same held-out samples; beside Spearman's ρ with the rating and its three aspects, as on the ViFi-CLIP
+poster (f, g), ρ by kind of instruction and on the extremes.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from rewardedit import EditBatch, load_editor, load_scorer
+from rewardedit.cli import quiet
+from rewardedit.data.shapes import KINDS, Shapes, ShapesBatch, ShapesOracle
+from rewardedit.diffusion.editors import EditSettings
+from rewardedit.evaluation.statistics import spearman
+from rewardedit.scorers import Scorer
+from rewardedit.trainers import _run
+
+SAMPLES, BATCH = 700, 140
+SETTINGS = (EditSettings(1, 1.2, 1.0), EditSettings(2, 1.4, 1.0), EditSettings(3, 2.0, 1.0))
+ASPECTS = ("score", "alignment", "consistency", "quality")
+LOW, HIGH = 1.0, 9.0  # ratings of the extremes: at most, at least
+TARGET = {"against": "target"}
+# What a scorer may look at, beside source, edited picture and instruction.
+GROUPS = {
+    "source, edited, instruction": {
+        "vifi_clip": ("vifi_clip", {}),
+        "clip_d": ("clip_d", {}),
+        "clip_t": ("clip_t", {}),
+        "clip_i against the source": ("clip_i", {"against": "source"}),
+        **{name: (name, {}) for name in ("l1", "l2", "psnr", "ssim")},
+    },
+    "captions": {"clip_d": ("clip_d", {}), "clip_t": ("clip_t", {})},
+    "target or true mask": {
+        "clip_i": ("clip_i", {}),
+        **{f"{name} against the target": (name, TARGET) for name in ("l1", "l2", "psnr", "ssim")},
+        **{f"{name} outside the mask": (name, {"region": "outside"}) for name in ("l1", "ssim")},
+    },
+}
+
+
+def edits(editors: list[str], n: int) -> list[tuple[ShapesBatch, torch.Tensor]]:
+    """What each editor, at each of SETTINGS (its own label asked for where it has one), makes of the same samples."""
+    samples, out = Shapes("test").batch(0, n), []
+    for name in editors:
+        editor = load_editor(name)
+        asked = [(s, 10.0) for s in SETTINGS] if editor.prompt is None else [(SETTINGS[0], s) for s in (1.0, 5.0, 10.0)]
+        for settings, score in asked:
+            made = []
+            for i in tqdm(range(0, n, BATCH), desc=f"{Path(name).name}, {settings.steps} steps", unit="batch", leave=False):
+                part = samples[i : i + BATCH]
+                with torch.autocast("cpu", torch.bfloat16):
+                    seeds = range(i, i + len(part))
+                    made.append(editor(part.source, part.instruction, seeds, settings=settings, score=score))
+            out.append((samples, torch.cat(made)))
+    return out
+
+
+@torch.no_grad()
+def scores_of(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor, group: str) -> torch.Tensor:
+    """Scores of all edits with no more fields than the group may see."""
+    captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
+    truth = {"target": samples.target, "mask": samples.mask}
+    fields = captions if group == "captions" else truth if group.startswith("target") else {}
+    batch = EditBatch(samples.source, samples.instruction, edited, **fields)
+    return torch.cat([scorer(batch[i : i + BATCH]).score for i in range(0, len(batch), BATCH)])
+
+
+def measure(editors: list[str], n: int) -> dict:
+    """The table of all scorers."""
+    made = edits(editors, n)
+    ratings = [ShapesOracle().rate(samples, edited) for samples, edited in made]
+    rated = {name: torch.cat([getattr(r, name) for r in ratings]).numpy() for name in ASPECTS}
+    ids = [name for samples, _ in made for name in samples.id]
+    kind = [name for samples, _ in made for name in samples.kind]
+    extreme = (rated["score"] <= LOW) | (rated["score"] >= HIGH)
+    lpips = {"weights": os.environ["REWARDEDIT_LPIPS"]} if "REWARDEDIT_LPIPS" in os.environ else None
+    table: dict[str, dict] = {}
+    for group, scorers in GROUPS.items():
+        if lpips is not None and group != "captions":
+            more = {"lpips against the target": TARGET} if group.startswith("target") else {"lpips": {}}
+            scorers = {**scorers, **{label: ("lpips", {**lpips, **options}) for label, options in more.items()}}
+        for label, (name, options) in scorers.items():
+            scorer = load_scorer(name, **options)
+            score = torch.cat([scores_of(scorer, *pair, group) for pair in made]).numpy()
+            valid = score == score
+            row = {}
+            for aspect in ASPECTS:
+                for where, rows in (("all", valid), ("extremes", valid & extreme)):
+                    names = [i for i, keep in zip(ids, rows, strict=True) if keep]
+                    row.setdefault(where, {})[aspect] = spearman(score[rows], rated[aspect][rows], names).as_dict()
+            for one in KINDS:
+                rows = valid & [k == one for k in kind]
+                names = [i for i, keep in zip(ids, rows, strict=True) if keep]
+                row.setdefault("kinds", {})[one] = spearman(score[rows], rated["score"][rows], names).as_dict()
+            table.setdefault(group, {})[label] = row
+    return {"n": len(ids), "sources": n, "extremes": int(extreme.sum()), "mean": float(rated["score"].mean()), "rho": table}
+
+
+if __name__ == "__main__":
+    quiet()
+    editors = sys.argv[1:] or ["shapes-editor"]
+    result = {"command": "python benchmarks/agreement.py", **_run.environment(), **measure(editors, SAMPLES)}
+    out = Path(__file__).parent / "results" / "agreement.json"
+    out.write_text(json.dumps(result, indent=2) + "\n")
+    print(out)

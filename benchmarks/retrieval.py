@@ -1,0 +1,53 @@
+"""Mean against temporal pooling, trained alike: python benchmarks/retrieval.py
+
+The recipe shapes-vifi-clip for both poolings and every learning rate; for each pooling the rate that is best on val, test run
+once. Runs lie in runs/retrieval and are gone on with where they stopped.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from rewardedit.cli import load_recipe, quiet
+from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
+from rewardedit.trainers import _run, vifi_clip
+
+RATES = (2.5e-4, 5e-4, 1e-3)
+RUNS = Path("runs") / "retrieval"
+
+
+def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUNS) -> dict:
+    """Trains, chooses on val and measures on the recipe's held-out test rows."""
+    found, chosen = {}, {}
+    for pooling in POOLINGS:
+        for rate in rates:
+            _, config = load_recipe("shapes-vifi-clip", [*words, f"pooling={pooling}", f"train.lr={rate}"])
+            test = config.held_out
+            config = dataclasses.replace(config, held_out=dataclasses.replace(test, split="val"))
+            folder = runs / f"{pooling}-{rate:g}"
+            if not (folder / "metrics.json").is_file():
+                vifi_clip.train(config, folder, resume=folder.is_dir())
+            on_val = json.loads((folder / "metrics.json").read_text())["retrieval"]["recall@1"]
+            found.setdefault(pooling, {})[f"{rate:g}"] = on_val
+            if on_val >= max(found[pooling].values()):
+                chosen[pooling] = (rate, folder / "scorer")
+    tested = {}
+    for pooling, (_, folder) in chosen.items():
+        scorer = ViFiClip.from_pretrained(str(folder)).float().eval()
+        tested[pooling] = vifi_clip.retrieval(scorer, test)
+    hits = {pooling: (result.ranks == 1).double().numpy() for pooling, (result, _) in tested.items()}
+    return {
+        "val_recall@1": found,
+        "lr": {pooling: rate for pooling, (rate, _) in chosen.items()},
+        "test": {pooling: result.summary(kinds) for pooling, (result, kinds) in tested.items()},
+        "recall@1_temporal_minus_mean": paired_bootstrap(hits["temporal"], hits["mean"]).as_dict(),
+    }
+
+
+if __name__ == "__main__":
+    quiet()
+    result = {"command": "python benchmarks/retrieval.py", **_run.environment(), **compare([])}
+    out = Path(__file__).parent / "results" / "retrieval.json"
+    out.write_text(json.dumps(result, indent=2) + "\n")
+    print(out)

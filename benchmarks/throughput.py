@@ -1,0 +1,95 @@
+"""What a score costs: python benchmarks/throughput.py
+
+Milliseconds an edit, one by one and in batches; and for 8 candidates of each source, with the source side prepared once
+against anew for every candidate. Small models at 64 pixels; LPIPS (AlexNet) and DINOv2 (base) at their own size, with random
+weights, which cost what trained ones do.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model
+
+from rewardedit import EditBatch, load_scorer
+from rewardedit.cli import quiet
+from rewardedit.data.shapes import Shapes
+from rewardedit.scorers import Scorer
+from rewardedit.scorers.base import BUILT_IN
+from rewardedit.trainers import _run
+
+BATCH, CANDIDATES, ROUNDS = 64, 8, 5
+
+
+def milliseconds(work: Callable[[], object], edits: int, rounds: int) -> float:
+    """The median of several rounds, for each edit, after one to warm up."""
+    times = []
+    for _ in range(rounds + 1):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return 1000 * sorted(times[1:])[rounds // 2] / edits
+
+
+@torch.no_grad()
+def measure(scorer: Scorer, size: int, batch: int = BATCH, rounds: int = ROUNDS) -> dict[str, float]:
+    """Milliseconds an edit in the four ways."""
+    samples = Shapes("val").batch(0, batch)
+    grow = torch.nn.Upsample((size, size))
+    fields = {"target": grow(samples.target), "source_caption": samples.source_caption}
+    whole = EditBatch(
+        grow(samples.source), samples.instruction, grow(samples.target), target_caption=samples.target_caption, **fields
+    )
+    alone = [whole[i : i + 1] for i in range(min(batch, 16))]
+    sources = batch // CANDIDATES
+    index = [i for i in range(sources) for _ in range(CANDIDATES)]
+    many = EditBatch(
+        whole.source[index],
+        [whole.instruction[i] for i in index],
+        whole.edited[: len(index)],
+        target=whole.edited[: len(index)],
+        source_caption=[samples.source_caption[i] for i in index],
+        target_caption=[samples.target_caption[i] for i in index],
+    )
+
+    def prepared() -> None:
+        scorer(many, scorer.prepare(whole.source[:sources], whole.instruction[:sources]).repeat(CANDIDATES))
+
+    return {
+        "one by one": milliseconds(lambda: [scorer(edit) for edit in alone], len(alone), rounds),
+        f"batch of {batch}": milliseconds(lambda: scorer(whole), batch, rounds),
+        f"{CANDIDATES} candidates": milliseconds(lambda: scorer(many), len(index), rounds),
+        f"{CANDIDATES} candidates, prepared": milliseconds(prepared, len(index), rounds),
+    }
+
+
+def scorers(folder: Path) -> dict[str, tuple[Scorer, int]]:
+    """Every built-in scorer, and at which size it is measured."""
+    from tests.scorers.golden.make_golden import write_random_weights
+
+    write_random_weights(folder / "lpips", "alex")
+    Dinov2Model(Dinov2Config(image_size=518)).save_pretrained(folder / "dino")
+    side = {"height": 224, "width": 224}
+    BitImageProcessorPil(size={"shortest_edge": 256}, crop_size=side).save_pretrained(folder / "dino")
+    heavy = {"lpips": ({"weights": str(folder / "lpips")}, 224), "dino_i": ({"checkpoint": str(folder / "dino")}, 224)}
+    found = {name: heavy.get(name, ({}, 64)) for name in BUILT_IN}
+    return {name: (load_scorer(name, **options), size) for name, (options, size) in found.items()}
+
+
+if __name__ == "__main__":
+    import sys
+
+    quiet()
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    with tempfile.TemporaryDirectory() as folder:
+        costs = {}
+        for name, (scorer, size) in scorers(Path(folder)).items():
+            costs[name] = {"pixels": size, **measure(scorer, size)}
+            print(name, costs[name])
+    result = {"command": "python benchmarks/throughput.py", **_run.environment(), "milliseconds_per_edit": costs}
+    out = Path(__file__).parent / "results" / "throughput.json"
+    out.write_text(json.dumps(result, indent=2) + "\n")
+    print(out)

@@ -1,0 +1,53 @@
+"""Rows of a data set on the hub, in local parquet files, or in an image folder: what MagicBrush and HumanEdit share."""
+
+from pathlib import Path
+from typing import Any
+
+
+def load_rows(path: str, split: str, columns: tuple[str, ...], pictures: tuple[str, ...]) -> Any:
+    """The rows as a 🤗 `Dataset` that has at least `columns`; those in `pictures` come as PIL pictures.
+
+    An image folder holds `metadata.jsonl` (or .csv) beside its pictures, with the columns; the picture columns are file
+    names, written as `source_img_file_name` and so on, as 🤗 datasets' ImageFolder reads them, or plain.
+
+    Raises:
+        ValueError: where nothing can be read, or a column is missing.
+    """
+    import datasets
+
+    local = Path(path)
+    try:
+        if local.is_file() or (local.is_dir() and any(local.rglob("*.parquet"))):
+            files = [str(local)] if local.is_file() else sorted(str(f) for f in local.rglob(f"*{split}*.parquet"))
+            if not files:
+                raise ValueError(f"{path}: no parquet file of split {split!r}; expected a name such as {split}-00000.parquet")
+            rows = datasets.load_dataset("parquet", data_files={split: files}, split=split)
+        elif local.is_dir():
+            rows = _image_folder(local, columns, pictures)
+        else:
+            rows = datasets.load_dataset(path, split=split)
+    except (OSError, datasets.exceptions.DatasetsError) as error:
+        why = str(error).splitlines()[0]
+        raise ValueError(f"data {path!r}: neither a local file or folder nor a hub data set in reach ({why})") from error
+    missing = set(columns) - set(rows.column_names)
+    if missing:
+        raise ValueError(f"{path}: lacks the columns {', '.join(sorted(missing))}; it has {', '.join(rows.column_names)}")
+    return rows
+
+
+def _image_folder(folder: Path, columns: tuple[str, ...], pictures: tuple[str, ...]) -> Any:
+    import datasets
+
+    from rewardedit.data.table import read_records
+
+    found = [f for f in (folder / "metadata.jsonl", folder / "metadata.csv") if f.is_file()]
+    if not found:
+        raise ValueError(f"{folder}: an image folder needs metadata.jsonl or metadata.csv with {', '.join(columns)}")
+    records = [{key.removesuffix("_file_name"): value for key, value in r.items()} for r in read_records(found[0])]
+    missing = set(columns) - set(records[0])
+    if missing:
+        raise ValueError(f"{found[0]}: lacks {', '.join(sorted(missing))}; it has {', '.join(records[0])}")
+    rows = datasets.Dataset.from_list([{k: str(folder / r[k]) if k in pictures else r[k] for k in columns} for r in records])
+    for column in pictures:
+        rows = rows.cast_column(column, datasets.Image())
+    return rows

@@ -1,0 +1,86 @@
+"""Can a scorer find an edit's instruction among all others: the protocol of the ViFi-CLIP poster (Donabauer et al. 2025)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rewardedit.batch import EditBatch
+from rewardedit.scorers.vifi_clip import ViFiClip
+
+RECALLS = (1, 5, 10, 50)
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Scores of n edits against the n instructions, their own on the diagonal."""
+
+    scores: Float[Tensor, "n n"]  # row: edit, column: instruction
+    swapped: Float[Tensor, " n"]  # of source and edited exchanged, with their own instruction
+    identity: Float[Tensor, " n"]  # of the untouched source
+
+    @property
+    def own(self) -> Float[Tensor, " n"]:
+        return self.scores.diagonal()
+
+    @property
+    def ranks(self) -> Int[Tensor, " n"]:
+        """Of each edit's own instruction, from 1; whatever scores the same counts as better."""
+        return (self.scores >= self.own[:, None]).sum(1)
+
+    @property
+    def swap_won(self) -> Bool[Tensor, " n"]:
+        """Where the edit scores above its reverse; a tie is lost."""
+        return self.own > self.swapped
+
+    @property
+    def identity_won(self) -> Bool[Tensor, " n"]:
+        """Where the edit scores above the untouched source; a tie is lost."""
+        return self.own > self.identity
+
+    def summary(self, kinds: Sequence[str | None] | None = None) -> dict[str, Any]:
+        """Mean and median rank, recall@k, swap and identity test (shares), and the same by kind of edit where given."""
+        out = self._of(torch.ones(len(self.own), dtype=torch.bool))
+        named = sorted({kind for kind in kinds or [] if kind is not None})
+        if named:
+            out["kinds"] = {name: self._of(torch.tensor([kind == name for kind in kinds or []])) for name in named}
+        return out
+
+    def _of(self, rows: Bool[Tensor, " n"]) -> dict[str, Any]:
+        ranks = self.ranks[rows].double()
+        return {
+            "n": int(rows.sum()),
+            "mean_rank": float(ranks.mean()),
+            "median_rank": float(ranks.quantile(0.5)),
+            **{f"recall@{k}": float((ranks <= k).double().mean()) for k in RECALLS},
+            "swap": float(self.swap_won[rows].double().mean()),
+            "identity": float(self.identity_won[rows].double().mean()),
+        }
+
+
+@torch.no_grad()
+def retrieve(scorer: ViFiClip, chunks: Iterable[EditBatch]) -> Retrieval:
+    """Scores every edit with every instruction of the chunks.
+
+    Raises:
+        ValueError: where an instruction comes twice: its two edits could not be told apart.
+    """
+    videos, swapped, identity, words = [], [], [], []
+    texts: list[str] = []
+    for batch in chunks:
+        prepared = scorer.prepare(batch.source, batch.instruction)
+        source, edited = prepared.values, scorer.frame(batch.edited)
+        videos.append(scorer.video(source, edited))
+        swapped.append(scorer.video(edited, source))
+        identity.append(scorer.video(source, source))
+        words.append(source["words"])
+        texts += batch.instruction
+    if len(set(texts)) < len(texts):
+        twice = next(text for text in texts if texts.count(text) > 1)
+        raise ValueError(f"expected each instruction once; {twice!r} comes {texts.count(twice)} times")
+    said = torch.cat(words)
+    own = [100 * (torch.cat(v) * said).sum(1).cpu() for v in (swapped, identity)]
+    return Retrieval(100 * (torch.cat(videos) @ said.T).cpu(), *own)

@@ -1,0 +1,36 @@
+"""Ranks with ties counted against us, the swap and identity tests, and the tables by kind."""
+
+import pytest
+import torch
+
+from rewardedit import EditBatch
+from rewardedit.data.shapes import Shapes
+from rewardedit.evaluation.retrieval import Retrieval, retrieve
+from rewardedit.scorers.vifi_clip import ViFiClip
+
+
+def test_ties_count_against_us():
+    scores = torch.tensor([[3.0, 1.0, 2.0], [1.0, 1.0, 0.0], [5.0, 4.0, 3.0]])
+    found = Retrieval(scores, swapped=torch.tensor([3.0, 0.0, 0.0]), identity=torch.tensor([0.0, 2.0, 3.0]))
+    assert found.ranks.tolist() == [1, 2, 3]
+    assert found.swap_won.tolist() == [False, True, True]
+    summary = found.summary(["add", "add", None])
+    assert summary["mean_rank"] == summary["median_rank"] == 2
+    assert summary["recall@1"] == pytest.approx(1 / 3)
+    assert summary["recall@5"] == 1
+    assert (summary["swap"], summary["identity"]) == pytest.approx((2 / 3, 1 / 3))
+    assert list(summary["kinds"]) == ["add"]
+    assert summary["kinds"]["add"] == found.summary(["add", "add", None])["kinds"]["add"]
+    assert summary["kinds"]["add"]["n"] == 2
+
+
+def test_scores_are_the_scorers_own():
+    samples = Shapes("val").batch(0, 12)
+    batch = EditBatch(samples.source, samples.instruction, samples.target)
+    scorer = ViFiClip.from_pretrained("shapes-clip").eval()
+    found = retrieve(scorer, [batch[:5], batch[5:]])
+    with torch.no_grad():
+        torch.testing.assert_close(found.own, scorer(batch).score, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(found.swapped, found.own, rtol=1e-4, atol=1e-3)
+    with pytest.raises(ValueError, match="expected each instruction once"):
+        retrieve(scorer, [batch, batch])

@@ -1,0 +1,105 @@
+"""`rewardedit score`: a pair, a table, bad rows that are kept, and heat maps."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from rewardedit import EditBatch, load_scorer
+from rewardedit.cli import main
+from rewardedit.data.shapes import Shapes
+from rewardedit.heatmap import draw_heat, heat_map
+from rewardedit.images import load_image, to_pil
+
+
+@pytest.fixture
+def pair(tmp_path):
+    samples = Shapes("val").batch(1, 1)
+    for name, picture in (("before", samples.source), ("after", samples.target)):
+        to_pil(picture[0]).save(tmp_path / f"{name}.png")
+    return [str(tmp_path / "before.png"), str(tmp_path / "after.png"), samples.instruction[0]]
+
+
+def test_a_pair_as_text_and_as_json(pair, capsys):
+    assert main(["score", *pair, "--scorer", "clip_d", "clip_d:0.7,l1:0.3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[1] for line in lines] == ["clip_d", "clip_d:0.7,l1:0.3"]
+    assert "l1 0." in lines[1]
+    assert main(["score", *pair, "--scorer", "l1", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)
+    source, edited = (load_image(path)[None] for path in pair[:2])
+    wanted = load_scorer("l1")(EditBatch(source, pair[2:], edited)).score
+    assert record["score"] == pytest.approx(float(wanted))
+    assert (record["id"], record["scorer"], record["valid"]) == ("after", "l1", True)
+
+
+def test_a_table_to_parquet_keeps_the_rows_that_cannot_be_scored(pair, tmp_path, capsys):
+    (tmp_path / "broken.png").write_text("no picture")
+    rows = [{"source": "before.png", "edited": name, "instruction": pair[2]} for name in ("after.png", "broken.png")]
+    rows.append({**rows[0], "source_caption": "a circle", "target_caption": "a circle"})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "scores.parquet"
+    for more in ([], ["--size", "64"]):
+        assert main(["score", str(tmp_path), "--scorer", "clip_d", "clip_i", "--out", str(out), *more]) == 0
+        table = pq.read_table(out).to_pylist()
+        reasons = {(row["id"], row["scorer"]): row["reason"] for row in table}
+        assert len(table) == 6
+        assert reasons["0", "clip_d"] is None
+        assert "not a picture" in reasons["1", "clip_d"]
+        assert "the same: no direction" in reasons["2", "clip_d"]
+        assert "needs target" in reasons["0", "clip_i"]
+        assert [row["score"] is None for row in table] == [not row["valid"] for row in table]
+
+
+def test_an_edit_of_another_size_is_brought_to_its_source(pair, tmp_path, capsys):
+    picture = load_image(pair[1])
+    to_pil(torch.nn.functional.interpolate(picture[None], (96, 128))[0]).save(tmp_path / "large.png")
+    assert main(["score", pair[0], str(tmp_path / "large.png"), pair[2], "--scorer", "l1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["score"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a.png", "b.png"], "expected SOURCE EDITED"),
+        (["a.png", "b.png", "make it blue"], "no such file"),
+        (["name=shapes", "rows=2", "--out", "x.csv"], "ends in .parquet or .json"),
+        (["name=shapes", "rows=2", "--heatmap", "x.png"], "expected one edit and one scorer"),
+        (["name=shapes", "rows=2", "--scorer", "clip_x"], "no scorer named"),
+    ],
+)
+def test_what_cannot_be_scored_is_said_in_a_line(words, message, capsys):
+    assert main(["score", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_nothing_scored_is_an_error(pair, capsys):
+    assert main(["score", *pair, "--scorer", "clip_i"]) == 2
+    assert "nothing could be scored" in capsys.readouterr().err
+
+
+def test_the_heat_map_is_drawn_beside_the_pair(pair, tmp_path, capsys):
+    out = tmp_path / "heat.png"
+    assert main(["score", *pair, "--scorer", "clip_d", "--heatmap", str(out)]) == 0
+    assert load_image(out).shape == (3, 64, 192)
+
+
+def test_heat_adds_up_to_the_change_of_a_linear_score_and_stays_where_pictures_differ():
+    samples = Shapes("val").batch(0, 7)
+    weights = torch.linspace(-1, 1, 64).expand(64, 64)
+    scorer = load_scorer(lambda batch: (batch.edited * weights).sum((1, 2, 3)), differentiable=True)
+    batch = EditBatch(samples.source, samples.instruction, samples.target)
+    heat = heat_map(scorer, batch, smooth=0)
+    untouched = EditBatch(samples.source, samples.instruction, samples.source)
+    torch.testing.assert_close(heat.sum((1, 2, 3)), scorer(batch).score - scorer(untouched).score, rtol=1e-3, atol=1e-3)
+    still = (samples.source == samples.target).all(1, keepdim=True)
+    assert (heat[still] == 0).all()
+    assert heat_map(scorer, batch).shape == (7, 1, 64, 64)
+    drawn = draw_heat(batch.edited, heat)
+    assert drawn.min() >= 0
+    assert drawn.max() <= 1
+    with pytest.raises(ValueError, match="no gradient"):
+        heat_map(load_scorer(lambda batch: batch.edited.mean((1, 2, 3))), batch)

@@ -1,0 +1,116 @@
+"""Retrieval fine-tuning: what the loss counts as a negative, and runs that resume, spread over processes and load again."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rewardedit import EditBatch, load_scorer
+from rewardedit.cli import main as command
+from rewardedit.data import Data, open_rows
+from rewardedit.data.shapes import Shapes
+from rewardedit.scorers.vifi_clip import ViFiClip
+from rewardedit.trainers._run import read_log
+from rewardedit.trainers.vifi_clip import Config, Train, contrast, info_nce, make_trainable, read_pairs, train
+
+DATA = Data(rows=24, draws=2, shares={"right": 1.0})
+FAST = {"steps": 4, "batch": 8, "warmup": 1, "lr": 1e-3, "precision": "no", "log_every": 1, "checkpoint_every": 2}
+
+
+def unit(*rows):
+    return torch.nn.functional.normalize(torch.tensor(rows, dtype=torch.float32), dim=-1)
+
+
+def test_an_instruction_that_comes_again_is_no_negative():
+    videos, words = unit([1, 0, 0], [0, 1, 0]), unit([1, 0, 0], [0, 1, 0])
+    apart = info_nce(videos, words, torch.tensor([0, 1]), 2, torch.tensor(0.0))
+    alike = info_nce(videos, words, torch.tensor([0, 0]), 2, torch.tensor(0.0))
+    assert apart > 0.1
+    assert alike == pytest.approx(0)
+    with_another = torch.cat([words, unit([0, 0, 1], [1, 0, 0])])
+    unknown = info_nce(videos, with_another, torch.tensor([0, 1, 2, 3]), 2, torch.tensor(0.0))
+    own_again = info_nce(videos, with_another, torch.tensor([0, 1, 2, 0]), 2, torch.tensor(0.0))
+    assert unknown > own_again > apart
+
+
+def test_reversed_and_identity_pairs_are_negatives_of_words():
+    videos, words, text = unit([1, 0], [0, 1]), unit([1, 0], [0, 1]), torch.tensor([0, 1])
+    plain = info_nce(videos, words, text, 2, torch.tensor(1.0))
+    assert info_nce(torch.cat([videos, unit([1, 0], [0, 1])]), words, text, 2, torch.tensor(1.0)) > plain
+
+
+def test_rows_that_share_a_source_know_each_others_instructions(tmp_path):
+    scorer = ViFiClip.from_pretrained("shapes-clip")
+    pairs = read_pairs(open_rows(DATA), DATA, scorer, tmp_path)
+    assert pairs.pictures.shape == (24, 2, 3, 64, 64)
+    assert all(pairs.another(i, 0.5) == int(pairs.text[i ^ 1]) for i in range(24))
+    with pytest.raises(ValueError, match="pairs of other rows"):
+        read_pairs(open_rows(Data(rows=8)), Data(rows=8), scorer, tmp_path)
+
+
+def test_all_but_token_embeddings_or_a_lora_is_trained(tmp_path):
+    whole = ViFiClip.from_pretrained("shapes-clip", "temporal")
+    make_trainable(whole, None)
+    assert [n for n, p in whole.named_parameters() if not p.requires_grad] == [
+        "model.text_model.embeddings.token_embedding.weight"
+    ]
+    lora = ViFiClip.from_pretrained("shapes-clip", "temporal")
+    make_trainable(lora, 2)
+    trained = [n for n, p in lora.named_parameters() if p.requires_grad]
+    assert all("lora" in n or "logit_scale" in n or n.startswith("temporal") for n in trained)
+    pairs = read_pairs(open_rows(DATA), DATA, lora, tmp_path)
+    config = Config("x", pooling="temporal", data=DATA, train=Train(**FAST))
+    contrast(config, lora, pairs, 0, torch.Generator().manual_seed(0)).backward()
+    assert all(p.grad is not None for n, p in lora.named_parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_a_run_learns_is_resumed_and_loads(tmp_path, rank):
+    config = Config(
+        "x", data=DATA, held_out=Data(split="val", rows=12, shares={"right": 1.0}), lora_rank=rank, train=Train(**FAST)
+    )
+    saved = train(config, tmp_path / "whole")
+    scorer = load_scorer("vifi_clip", checkpoint=str(saved))
+    samples = Shapes("val").batch(0, 4)
+    there = scorer(EditBatch(samples.source, samples.instruction, samples.target)).score
+    back = scorer(EditBatch(samples.target, samples.instruction, samples.source)).score
+    assert (there != back).all()
+    assert json.loads((tmp_path / "whole" / "metrics.json").read_text())["retrieval"]["n"] == 12
+    if rank is None:
+        half = Config("x", data=DATA, train=Train(**{**FAST, "steps": 2, "floor": 1.0}))
+        log = read_log(tmp_path / "whole")
+        train(half, tmp_path / "again")
+        train(Config("x", data=DATA, train=config.train), tmp_path / "again", resume=True)
+        again = read_log(tmp_path / "again")
+        assert len(again) == 4
+        assert [line["loss"] for line in again[:2]] == pytest.approx([line["loss"] for line in log[:2]], rel=1e-3)
+
+
+def test_two_processes_equal_one(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, torch\n"
+        "from pathlib import Path\n"
+        "from rewardedit.data import Data\n"
+        "from rewardedit.trainers.vifi_clip import Config, Train, train\n"
+        "torch.set_num_threads(1)\n"
+        "settings = dict(steps=4, warmup=1, lr=1e-3, precision='no', log_every=1)\n"
+        "data = Data(rows=24, draws=2, shares={'right': 1.0})\n"
+        "train(Config('x', data=data, train=Train(batch=int(sys.argv[2]), **settings)), Path(sys.argv[1]))\n"
+    )
+    for name, processes, batch in (("one", 1, 8), ("two", 2, 4)):
+        launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
+        command = [*launch, str(script), str(tmp_path / name), str(batch)]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("one", "two"))
+    assert two == pytest.approx(one, rel=1e-4)
+
+
+def test_the_recipe_is_planned(capsys):
+    assert command(["train", "shapes-vifi-clip", "--dry-run"]) == 0
+    assert "temporal pooling" in capsys.readouterr().out
+    assert command(["train", "shapes-vifi-clip", "pooling=max", "--dry-run"]) == 2

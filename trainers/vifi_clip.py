@@ -1,0 +1,239 @@
+"""ViFi-CLIP for edits: retrieval fine-tuning of a CLIP on edits and their instructions.
+
+Method: symmetric InfoNCE with a learned temperature over a batch gathered from all processes, beside it hard negatives that
+stand in every batch: the reversed pair, the identity pair, and another instruction for the same source (from rows that
+share it). The poster (Donabauer et al. 2025) names neither loss nor rates; the defaults of `Train` are those of ViFi-CLIP's
+released code (Rasheed et al. 2023), which trains all of CLIP but its token embeddings.
+
+Deviations: no mixup, flips or colour jitter, which change what an instruction means; pairs with the same instruction are no
+negatives of each other.
+
+Command: rewardedit train humanedit-vifi-clip
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from tqdm import tqdm
+from transformers import AutoImageProcessor
+
+from rewardedit.assets import resolve
+from rewardedit.batch import EditBatch
+from rewardedit.data import Data, Rows, batches, open_rows
+from rewardedit.evaluation.retrieval import Retrieval, retrieve
+from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
+from rewardedit.trainers import _run
+from rewardedit.trainers._small import SmallTrain, count, fit
+
+Negative = Literal["reversed", "identity", "instruction"]
+READ_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Train(SmallTrain):
+    """ViFi-CLIP's settings: AdamW with β (0.9, 0.98), a cosine to a hundredth."""
+
+    steps: int = 2000
+    batch: int = 256  # edits a process and step
+    lr: float = 8e-6
+    warmup: int = 100
+    weight_decay: float = 1e-3
+    beta2: float = 0.98
+    floor: float = 0.01
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which CLIP becomes which scorer, on which edits."""
+
+    name: str
+    checkpoint: str = "shapes-clip"
+    pooling: str = "temporal"
+    size: int | None = None  # pixels a side; None: the checkpoint's own
+    data: Data = field(default_factory=Data)  # `size` is the scorer's
+    held_out: Data | None = None  # on which retrieval is measured at the end; rows of an instruction seen before are left out
+    negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")
+    lora_rank: int | None = None  # None: CLIP as a whole; the temporal pooling is always trained as a whole
+    train: Train = field(default_factory=Train)
+
+    def __post_init__(self) -> None:
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}; got {self.pooling!r}")
+
+
+@dataclass
+class Pairs:
+    """The rows in memory-mapped bytes, and who shares what with whom."""
+
+    pictures: np.ndarray  # (n, 2, 3, s, s) uint8: source, edited
+    tokens: dict[str, Tensor]  # of the distinct instructions, each (texts, length)
+    text: Int[Tensor, " n"]  # which instruction a row has
+    siblings: list[list[int]]  # other instructions that the row's source has
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def another(self, row: int, draw: float) -> int:
+        """Another instruction of the row's source, its own where there is none; `draw` in [0, 1) chooses."""
+        others = self.siblings[row]
+        return others[int(draw * len(others))] if others else int(self.text[row])
+
+
+def plan(config: Config) -> list[str]:
+    scorer = ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size)
+    rows = open_rows(config.data)
+    held_out = "" if config.held_out is None else f", {len(open_rows(config.held_out))} held out"
+    what = "all of it" if config.lora_rank is None else f"LoRA of rank {config.lora_rank}"
+    return [
+        f"scorer: {config.checkpoint} with {config.pooling} pooling, {count(scorer)}, {what}, {scorer.preprocess.size} px",
+        f"data: {len(rows)} edits{held_out}; {config.train.steps} steps of {config.train.batch} a process",
+    ]
+
+
+def train(config: Config, folder: Path, resume: bool = False) -> Path:
+    """Trains the scorer and saves it, fp16, to `folder/scorer`, and its retrieval on held-out rows to metrics.json.
+
+    Raises:
+        TrainingStopped: where the loss is not a number.
+    """
+    _run.start(folder, config)
+    torch.manual_seed(config.train.seed)
+    scorer = ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size)
+    with _run.processes().main_process_first():
+        pairs = read_pairs(open_rows(config.data), _sized(config.data, scorer), scorer, folder / "pairs")
+    make_trainable(scorer, config.lora_rank)
+
+    def loss_of(step: int, generator: torch.Generator) -> Tensor:
+        return contrast(config, scorer, pairs, step, generator)
+
+    fit(config.train, {"scorer": scorer}, loss_of, folder, resume)
+    if config.lora_rank is not None:
+        scorer.model = scorer.model.merge_and_unload()
+    scorer.requires_grad_(False)
+    if _run.processes().is_main_process:
+        if config.held_out is not None:
+            found, kinds = retrieval(scorer, config.held_out)
+            _run.write_json(folder / "metrics.json", {"retrieval": found.summary(kinds)})
+        scorer.half().save(folder / "scorer")
+        AutoImageProcessor.from_pretrained(resolve(config.checkpoint)).save_pretrained(folder / "scorer")
+    return folder / "scorer"
+
+
+def _sized(data: Data, scorer: ViFiClip) -> Data:
+    return replace(data, size=scorer.preprocess.size, policy=scorer.preprocess.policy)
+
+
+def make_trainable(scorer: ViFiClip, lora_rank: int | None) -> None:
+    """Everything but CLIP's token embeddings; or a LoRA on its attention, with temperature and pooling."""
+    if lora_rank is not None:
+        from peft import LoraConfig, get_peft_model
+
+        layers = ["q_proj", "k_proj", "v_proj", "out_proj"]
+        scorer.model = get_peft_model(scorer.model, LoraConfig(r=lora_rank, lora_alpha=lora_rank, target_modules=layers))
+        scorer.model.logit_scale.requires_grad_(True)
+    else:
+        scorer.model.text_model.embeddings.token_embedding.requires_grad_(False)
+
+
+def read_pairs(rows: Rows, data: Data, scorer: ViFiClip, folder: Path) -> Pairs:
+    """Reads all rows at the scorer's size into `folder`, or opens what an earlier run left whole there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, aside = folder / "pictures.npy", folder / "pictures.partial.npy"
+    if not path.is_file():
+        shape = (len(rows), 2, 3, data.size, data.size)
+        array, done = np.lib.format.open_memmap(aside, "w+", np.uint8, shape), 0
+        total = -(-len(rows) // READ_BATCH)
+        for _, batch in tqdm(batches(rows, data, READ_BATCH), desc="reading pairs", total=total, unit="batch", leave=False):
+            both = torch.stack([batch.source, batch.edited], dim=1)
+            array[done : done + len(batch)] = (both * 255).round().byte().numpy()
+            done += len(batch)
+        array.flush()
+        aside.rename(path)
+    pictures = np.load(path, mmap_mode="r")
+    if len(pictures) != len(rows) or pictures.shape[-1] != data.size:
+        raise ValueError(f"{folder}: holds pairs of other rows or another size than the recipe's; remove the folder")
+    texts, text = np.unique(np.array([rows[i].instruction for i in range(len(rows))]), return_inverse=True)
+    said = defaultdict(set)
+    sources = [hash(pictures[i, 0].tobytes()) for i in range(len(rows))]
+    for source, own in zip(sources, text.tolist(), strict=True):
+        said[source].add(own)
+    siblings = [sorted(said[source] - {own}) for source, own in zip(sources, text.tolist(), strict=True)]
+    return Pairs(pictures, dict(scorer.tokenize(texts.tolist())), torch.from_numpy(text), siblings)
+
+
+def contrast(config: Config, scorer: ViFiClip, pairs: Pairs, step: int, generator: torch.Generator) -> Tensor:
+    """The loss of one step, the same on every process: each encodes its share of the batch and gathers all."""
+    state, b, device = _run.processes(), config.train.batch, scorer.model.device
+    rows = _run.batch_rows(len(pairs), b * state.num_processes, step, config.train.seed)
+    mine = slice(state.process_index * b, (state.process_index + 1) * b)
+    text = [pairs.text[rows]]
+    if "instruction" in config.negatives:
+        draws = torch.rand(len(rows), generator=generator).tolist()
+        text.append(torch.tensor([pairs.another(row, draw) for row, draw in zip(rows.tolist(), draws, strict=True)]))
+    pixels = torch.from_numpy(pairs.pictures[rows[mine].numpy()]).to(device).float() / 255
+    source, edited = scorer.frame(pixels[:, 0]), scorer.frame(pixels[:, 1])
+    videos = [scorer.video(source, edited)]
+    if "reversed" in config.negatives:
+        videos.append(scorer.video(edited, source))
+    if "identity" in config.negatives:
+        videos.append(scorer.video(source, source))
+    words = [read(scorer, pairs, index[mine]) for index in text]
+    videos, words = (torch.cat([gather(part) for part in parts]) for parts in (videos, words))
+    return info_nce(videos, words, torch.cat(text).to(device), len(rows), scorer.model.logit_scale)
+
+
+def read(scorer: ViFiClip, pairs: Pairs, text: Int[Tensor, " b"]) -> Float[Tensor, "b e"]:
+    """Features of instructions, of unit length, with gradient."""
+    tokens = {name: value[text].to(scorer.model.device) for name, value in pairs.tokens.items()}
+    return F.normalize(scorer.model.get_text_features(**tokens).pooler_output.float(), dim=-1)
+
+
+def gather(mine: Float[Tensor, "b e"]) -> Float[Tensor, "all e"]:
+    """All processes' rows, one process after another; their gradients flow back to where they came from."""
+    if _run.processes().num_processes == 1:
+        return mine
+    from torch.distributed.nn.functional import all_gather
+
+    return torch.cat(all_gather(mine.contiguous()))
+
+
+def info_nce(
+    videos: Float[Tensor, "kb e"], words: Float[Tensor, "mb e"], text: Int[Tensor, " mb"], b: int, log_scale: Tensor
+) -> Float[Tensor, ""]:
+    """Symmetric InfoNCE of the first b videos and words; the rest are negatives of all of them.
+
+    Args:
+        text: which instruction each row of `words` is; a row's own instruction is no negative where it comes again.
+        log_scale: of the inverse temperature, which is clamped to at most 100, as CLIP's is.
+    """
+    scale, own = log_scale.exp().clamp(max=100), torch.arange(b, device=videos.device)
+    again = text[:b, None] == text[None, :]
+    again[own, own] = False
+    by_video = (scale * videos[:b] @ words.T).masked_fill(again, -torch.inf)
+    same_edit = F.pad(again[:, :b], (0, len(videos) - b))
+    by_words = (scale * words[:b] @ videos.T).masked_fill(same_edit, -torch.inf)
+    return (F.cross_entropy(by_video, own) + F.cross_entropy(by_words, own)) / 2
+
+
+def retrieval(scorer: ViFiClip, held_out: Data) -> tuple[Retrieval, list[str | None]]:
+    """Retrieval among the held-out rows, each instruction once, and the kinds of their edits."""
+    rows, seen, kept = open_rows(held_out), set(), []
+    for i in range(len(rows)):
+        if rows[i].instruction not in seen:
+            seen.add(rows[i].instruction)
+            kept.append(rows[i])
+    data = _sized(held_out, scorer)
+    chunks: list[EditBatch] = [batch.to(scorer.model.device) for _, batch in batches(kept, data, READ_BATCH)]
+    return retrieve(scorer.eval(), chunks), [row.kind for row in kept]
+
+
+def main(config: Config, folder: Path, resume: bool = False) -> None:
+    """Trains and says where the scorer is."""
+    print(f'scorer: {train(config, folder, resume)}; load_scorer("vifi_clip", checkpoint=…) reads it')
