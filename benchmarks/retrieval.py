@@ -13,7 +13,7 @@ from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
 from rewardedit.trainers import _run, vifi_clip
 
-RATES = (2.5e-4, 5e-4, 1e-3)
+RATES = (5e-4, 1.5e-3)
 RUNS = Path("runs") / "retrieval"
 
 

@@ -24,6 +24,7 @@ ASPECTS = {
     "quality": "quality (oracle, 0–10)",
     "score": "oracle score (0–10)",
 }
+ASPECTS_OF_RATING = {"overall": "score", "alignment": "alignment", "consistency": "consistency", "quality": "quality"}
 KINDS = ("add", "remove", "replace", "recolour", "resize", "move", "background")
 
 
@@ -94,6 +95,21 @@ def best_of_n() -> str:
     return "\n".join([*lines, "", f"n = {result['n']} held-out edits. {where(result)}"])
 
 
+def reward_guidance() -> str:
+    """What following a scorer's gradient brings."""
+    result = read("reward-guidance")
+    if result is None:
+        return "Not recorded yet."
+    lines = ["| guided by | scale | its score | oracle, plain | oracle, guided | difference, 95 % interval |", "|---" * 6 + "|"]
+    for name, found in result["guided_minus_plain"].items():
+        score, oracle = found["score"], found["oracle"]
+        low, high = oracle["ci95"]
+        line = f"| `{name}` | {found['scale']:g} | {score['mean_b']:.2f} → {score['mean_a']:.2f} | {oracle['mean_b']:.2f}"
+        lines.append(f"{line} | {oracle['mean_a']:.2f} | {oracle['difference']:+.2f} [{low:+.2f}, {high:+.2f}] |")
+    n = f"n = {result['n']} held-out edits, each scale chosen on val"
+    return "\n".join([*lines, "", f"{n}. {where(result)}"])
+
+
 def scorers() -> str:
     """Every built-in scorer: what its class says of itself, and what it costs."""
     costs = (read("throughput") or {"milliseconds_per_edit": {}})["milliseconds_per_edit"]
@@ -148,18 +164,38 @@ def agreement() -> str:
     result = read("agreement")
     if result is None:
         return "Not recorded yet."
-    aspects = ("score", "alignment", "consistency", "quality")
-    head = ["may look at", "scorer", "overall, 95 % interval", *aspects[1:], "extremes", *KINDS]
+    head = ["may look at", "scorer", *ASPECTS_OF_RATING, "extremes"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for group, rows in result["rho"].items():
-        for name, row in sorted(rows.items(), key=lambda item: -item[1]["all"]["score"]["rho"]):
-            low, high = row["all"]["score"]["ci95"]
-            shown = [f"{row['all']['score']['rho']:.2f} [{low:.2f}, {high:.2f}]"]
-            shown += [f"{row['all'][aspect]['rho']:.2f}" for aspect in aspects[1:]]
-            shown += [f"{row['extremes']['score']['rho']:.2f}"] + [f"{row['kinds'][kind]['rho']:.2f}" for kind in KINDS]
-            lines.append(f"| {group} | {name} | {' | '.join(shown)} |")
+    for group, name, row in _by_rho(result):
+        shown = [_interval(row["all"][aspect]) for aspect in ASPECTS_OF_RATING.values()]
+        lines.append(f"| {group} | {name} | {' | '.join(shown)} | {_interval(row['extremes']['score'])} |")
     of = f"n = {result['n']} edits of {result['sources']} held-out sources, {result['extremes']} of them extremes"
     return "\n".join([*lines, "", f"{of} (rated at most 1, or at least 9). {where(result)}"])
+
+
+def agreement_by_kind() -> str:
+    """The same with the overall rating, for each kind of instruction."""
+    result = read("agreement")
+    if result is None:
+        return "Not recorded yet."
+    lines = [f"| may look at | scorer | {' | '.join(KINDS)} |", "|---" * (len(KINDS) + 2) + "|"]
+    for group, name, row in _by_rho(result):
+        shown = [f"{row['kinds'][kind]['rho']:.2f}" for kind in KINDS]
+        lines.append(f"| {group} | {name} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def _by_rho(result: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Group, scorer and row; in each group the best first."""
+    return [
+        (group, name, row)
+        for group, rows in result["rho"].items()
+        for name, row in sorted(rows.items(), key=lambda item: -item[1]["all"]["score"]["rho"])
+    ]
+
+
+def _interval(found: dict[str, Any]) -> str:
+    return f"{found['rho']:.2f} [{found['ci95'][0]:.2f}, {found['ci95'][1]:.2f}]"
 
 
 def heat() -> str:
@@ -183,10 +219,12 @@ TABLES = {
     "shapes-editor": lambda: kinds("shapes-editor"),
     "guidance": guidance,
     "best-of-n": best_of_n,
+    "reward-guidance": reward_guidance,
     "scorers": scorers,
     "throughput": throughput,
     "retrieval": retrieval,
     "agreement": agreement,
+    "agreement-by-kind": agreement_by_kind,
     "heat": heat,
 }
 
@@ -194,8 +232,8 @@ TABLES = {
 def fill(text: str) -> str:
     """The README with every table made anew."""
     for name, make in TABLES.items():
-        pattern = rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)"
-        text = re.sub(pattern, lambda found, make=make: f"{found[1]}{make()}{found[2]}", text, flags=re.S)
+        pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
+        text = re.sub(pattern, lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", text, flags=re.S)
     return text
 
 

@@ -3,6 +3,7 @@
 from rewardedit.batch import EditBatch, EditSample, Scores, collate
 from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
+from rewardedit.diffusion.reward_guidance import reward_guidance
 from rewardedit.images import Preprocess, load_image
 from rewardedit.regions import change_mask
 from rewardedit.relabel import RewardPrompt, RewardScale
@@ -28,5 +29,6 @@ __all__ = [
     "load_image",
     "load_scorer",
     "mask_guidance",
+    "reward_guidance",
     "two_round_edit",
 ]

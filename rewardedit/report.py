@@ -18,7 +18,7 @@ h1 { font-size: 1.5em; } h2 { font-size: 1.1em; margin-top: 2em; }
 pre { background: #f4f6f9; padding: 1em; overflow-x: auto; }
 table { border-collapse: collapse; } th, td { padding: .25em .7em; text-align: right; border-bottom: 1px solid #e3e7ee; }
 th:first-child, td:first-child { text-align: left; }
-.gallery td, .gallery th { text-align: center; border: 0; padding: .2em; font-size: .85em; }
+.gallery td, .gallery th { text-align: center; vertical-align: top; border: 0; padding: .2em; font-size: .85em; }
 .gallery td:first-child { text-align: left; max-width: 15em; }
 .gallery img { width: 96px; height: 96px; object-fit: contain; image-rendering: pixelated; display: block; margin: auto; }
 svg { background: #fafbfc; border: 1px solid #e3e7ee; } .flag { color: #b00020; font-weight: 600; }

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import torch
 
+from rewardedit.assets import resolve
+from rewardedit.scorers.base import BUILT_IN
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -40,6 +43,60 @@ def test_best_of_n():
     assert found["oracle"]["oracle's choice"] >= max(v for k, v in found["oracle"].items() if k != "oracle's choice")
 
 
+def test_agreement():
+    import agreement
+
+    agreement.SETTINGS = agreement.SETTINGS[:1]
+    found = agreement.measure(["shapes-editor"], 28)
+    assert found["n"] == 28
+    assert set(found["rho"]) == set(agreement.GROUPS)
+    row = found["rho"]["source, edited, instruction"]["clip_d"]
+    assert set(row) == {"all", "extremes", "kinds"}
+    assert -1 <= row["all"]["alignment"]["rho"] <= 1
+
+
+def test_throughput():
+    import throughput
+
+    from rewardedit import load_scorer
+
+    found = throughput.measure(load_scorer("clip_d"), 64, batch=16, rounds=1)
+    assert min(found.values()) > 0
+    assert set(found) == {"one by one", "batch of 16", "8 candidates", "8 candidates, prepared"}
+
+
+def test_planted_defects_lie_outside_what_was_asked():
+    import heat
+
+    from rewardedit.data.shapes import Shapes
+
+    samples = Shapes("val", kinds=("add", "recolour")).batch(0, 28)
+    edited, disc, fits = heat.plant(samples)
+    assert fits.float().mean() > 0.8
+    assert (disc * samples.mask)[fits].sum() == 0
+    area = disc.flatten(1).mean(1)
+    assert area.min() > 0.015
+    assert area.max() < 0.105
+    assert torch.equal(edited[disc.expand(-1, 3, -1, -1) == 0], samples.target[disc.expand(-1, 3, -1, -1) == 0])
+    torch.testing.assert_close(heat.top_share(disc, disc), (area / heat.TOP).clamp(max=1), rtol=0, atol=0.01)
+
+
+def test_retrieval(tmp_path):
+    import retrieval
+
+    words = ["data.rows=32", "held_out.rows=14", "train.steps=2", "train.batch=8", "train.precision=no"]
+    found = retrieval.compare(words, rates=(1e-3,), runs=tmp_path)
+    assert found["test"]["mean"]["swap"] == 0
+    assert found["recall@1_temporal_minus_mean"]["n"] == found["test"]["temporal"]["n"]
+
+
+def test_reward_guidance():
+    import reward_guidance
+
+    found = reward_guidance.measure(14, 14, scales=(0.1,))["guided_minus_plain"]
+    assert found["clip_d"]["score"]["difference"] > 0
+
+
 def recorded(name: str) -> dict:
     return json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
 
@@ -53,3 +110,22 @@ def test_what_was_measured_holds_what_is_promised():
     assert guidance["guided_minus_plain"]["preservation"]["ci95"][0] > 0
     assert guidance["guided_minus_plain"]["alignment"]["difference"] >= -0.2
     assert guidance["seconds_per_step"]["small, CPU, batch 8"]["extra_share"] <= 0.05
+    comparison = recorded("shapes-reward-conditioned")["oracle"]
+    assert comparison["n"] >= 512
+    assert comparison["relative_gain"] >= 0.2
+    assert min(comparison[key][0] for key in ("ci95", "ci95_vs_one", "ci95_vs_unconditioned")) > 0
+
+
+def test_what_was_measured_of_scorers_holds_what_is_promised():
+    retrieval, heat = recorded("retrieval"), recorded("heat")
+    temporal, mean = (retrieval["test"][pooling] for pooling in ("temporal", "mean"))
+    assert temporal["n"] >= 1000
+    assert retrieval["recall@1_temporal_minus_mean"]["ci95"][0] > 0
+    assert temporal["recall@1"] >= 2 * mean["recall@1"]
+    assert temporal["swap"] >= 0.95
+    assert heat["n"] >= 256
+    assert heat["scorers"]["vifi_clip"]["times"] >= 3
+    assert set(recorded("throughput")["milliseconds_per_edit"]) == set(BUILT_IN)
+    assert len(recorded("agreement")["rho"]) == 3
+    weights = Path(resolve("shapes-vifi-clip")).rglob("*.safetensors")
+    assert sum(path.stat().st_size for path in weights) < 4 * 2**20

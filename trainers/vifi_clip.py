@@ -11,7 +11,9 @@ negatives of each other.
 Command: rewardedit train humanedit-vifi-clip
 """
 
+import json
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -25,7 +27,7 @@ from tqdm import tqdm
 from transformers import AutoImageProcessor
 
 from rewardedit.assets import resolve
-from rewardedit.batch import EditBatch
+from rewardedit.batch import EditBatch, collate
 from rewardedit.data import Data, Rows, batches, open_rows
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
@@ -144,24 +146,25 @@ def make_trainable(scorer: ViFiClip, lora_rank: int | None) -> None:
 
 def read_pairs(rows: Rows, data: Data, scorer: ViFiClip, folder: Path) -> Pairs:
     """Reads all rows at the scorer's size into `folder`, or opens what an earlier run left whole there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path, aside = folder / "pictures.npy", folder / "pictures.partial.npy"
-    if not path.is_file():
-        shape = (len(rows), 2, 3, data.size, data.size)
-        array, done = np.lib.format.open_memmap(aside, "w+", np.uint8, shape), 0
+    path, whole = folder / "pictures.npy", folder / "rows.json"
+    if not whole.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        array = np.lib.format.open_memmap(path, "w+", np.uint8, (len(rows), 2, 3, data.size, data.size))
+        instructions: list[str] = []
         total = -(-len(rows) // READ_BATCH)
         for _, batch in tqdm(batches(rows, data, READ_BATCH), desc="reading pairs", total=total, unit="batch", leave=False):
             both = torch.stack([batch.source, batch.edited], dim=1)
-            array[done : done + len(batch)] = (both * 255).round().byte().numpy()
-            done += len(batch)
+            array[len(instructions) : len(instructions) + len(batch)] = (both * 255).round().byte().numpy()
+            instructions += batch.instruction
         array.flush()
-        aside.rename(path)
-    pictures = np.load(path, mmap_mode="r")
-    if len(pictures) != len(rows) or pictures.shape[-1] != data.size:
+        _run.write_json(whole, {"of": str(data), "instructions": instructions})
+    found = json.loads(whole.read_text())
+    if found["of"] != str(data):
         raise ValueError(f"{folder}: holds pairs of other rows or another size than the recipe's; remove the folder")
-    texts, text = np.unique(np.array([rows[i].instruction for i in range(len(rows))]), return_inverse=True)
+    pictures = np.load(path, mmap_mode="r")
+    texts, text = np.unique(np.array(found["instructions"]), return_inverse=True)
     said = defaultdict(set)
-    sources = [hash(pictures[i, 0].tobytes()) for i in range(len(rows))]
+    sources = [hash(picture.tobytes()) for picture in pictures[:, 0]]
     for source, own in zip(sources, text.tolist(), strict=True):
         said[source].add(own)
     siblings = [sorted(said[source] - {own}) for source, own in zip(sources, text.tolist(), strict=True)]
@@ -224,16 +227,24 @@ def info_nce(
 
 def retrieval(scorer: ViFiClip, held_out: Data) -> tuple[Retrieval, list[str | None]]:
     """Retrieval among the held-out rows, each instruction once, and the kinds of their edits."""
-    rows, seen, kept = open_rows(held_out), set(), []
-    for i in range(len(rows)):
-        if rows[i].instruction not in seen:
-            seen.add(rows[i].instruction)
-            kept.append(rows[i])
-    data = _sized(held_out, scorer)
-    chunks: list[EditBatch] = [batch.to(scorer.model.device) for _, batch in batches(kept, data, READ_BATCH)]
-    return retrieve(scorer.eval(), chunks), [row.kind for row in kept]
+    seen: set[str] = set()
+    kinds: list[str | None] = []
+
+    def chunks() -> Iterator[EditBatch]:
+        rows, data, samples = open_rows(held_out), _sized(held_out, scorer), []
+        for i in range(len(rows)):
+            sample = rows[i]
+            if sample.instruction not in seen:
+                seen.add(sample.instruction)
+                kinds.append(sample.kind)
+                samples.append(sample)
+            if samples and (len(samples) == READ_BATCH or i == len(rows) - 1):
+                yield collate(samples, data.size, data.policy).to(scorer.model.device)
+                samples = []
+
+    return retrieve(scorer.eval(), chunks()), kinds
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
     """Trains and says where the scorer is."""
-    print(f'scorer: {train(config, folder, resume)}; load_scorer("vifi_clip", checkpoint=…) reads it')
+    print(f'scorer: load_scorer("vifi_clip", checkpoint="{train(config, folder, resume)}")')

@@ -23,8 +23,8 @@ SETTINGS, WEIGHTS = "vifi_clip.json", "pooling.safetensors"  # beside the CLIP m
 class TemporalPooling(nn.Module):
     """What the mean of two frames loses: a small transformer over the patch tokens of source, edited and their difference.
 
-    A query token reads them and its answer is added to the mean. The last layer begins at zero, so that an untrained one
-    leaves the mean as it is.
+    One token a place holds all three, in this order; a query token reads them and its answer is added to the mean. The last
+    layer begins at zero, so that an untrained one leaves the mean as it is.
 
     Args:
         tokens: width of the frame encoder's tokens.
@@ -34,8 +34,7 @@ class TemporalPooling(nn.Module):
 
     def __init__(self, tokens: int, features: int, grid: int, width: int = 128, layers: int = 2, heads: int = 4) -> None:
         super().__init__()
-        self.norm, self.into = nn.LayerNorm(tokens), nn.Linear(tokens, width)
-        self.frame = nn.Parameter(0.02 * torch.randn(3, 1, width))
+        self.norm, self.into = nn.LayerNorm(tokens), nn.Linear(3 * tokens, width)
         self.place = nn.Parameter(0.02 * torch.randn(1, width, grid, grid))
         self.query = nn.Parameter(0.02 * torch.randn(1, 1, width))
         layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
@@ -50,11 +49,10 @@ class TemporalPooling(nn.Module):
         place = self.place
         if place.shape[-1] != side:
             place = F.interpolate(place, (side, side), mode="bicubic", align_corners=False)
-        place = place.flatten(2).transpose(1, 2)
         before, after = self.norm(source), self.norm(edited)
-        frames = [self.into(x) + place + frame for x, frame in zip((before, after, after - before), self.frame, strict=True)]
-        query = self.query.expand(len(source), -1, -1).to(frames[0])
-        return self.out(self.encoder(torch.cat([query, *frames], dim=1))[:, 0])
+        seen = self.into(torch.cat([before, after, after - before], dim=-1)) + place.flatten(2).transpose(1, 2)
+        query = self.query.expand(len(source), -1, -1).to(seen)
+        return self.out(self.encoder(torch.cat([query, seen], dim=1))[:, 0])
 
 
 class ViFiClip(ClipScorer):

@@ -12,6 +12,7 @@ from rewardedit.scorers.base import BUILT_IN
 
 SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3"]
 PRESERVATION = {"l1", "l2", "psnr", "ssim", "lpips", "dino_i"}  # a better edit need not keep more
+BF16 = {"vifi_clip": 1.0}  # how far rounding may move a score; the others' ranges are a hundred times smaller
 READS_NO_TEXT = PRESERVATION | {"clip_i"}
 # What the source itself scores; the others say how much it has in common with the target.
 UNTOUCHED = {"clip_d": 0, "l1": 1, "l2": 1, "psnr": 100, "ssim": 1, "lpips": 0, "dino_i": 1, "clip_d:0.7,l1:0.3": 0.3}
@@ -89,15 +90,20 @@ def test_the_gradient_reaches_every_edit_and_no_weight(scorer, samples):
     assert all(p.grad is None for p in scorer.parameters())
 
 
-def test_a_small_step_uphill_raises_the_score(scorer, samples):
+def test_five_small_steps_uphill_raise_the_score(scorer, samples):
     if not scorer.differentiable:
         pytest.skip("has no gradient")
-    edited = samples.source.lerp(samples.target, 0.7).requires_grad_(True)
-    before = scorer(make_batch(samples, edited))
-    (gradient,) = torch.autograd.grad(before.mean(), edited)
-    length = gradient.flatten(1).norm(dim=1).clamp_min(1e-9)[:, None, None, None]
-    after = scorer(make_batch(samples, edited.detach() + 0.02 * gradient / length))
-    assert (after.score > before.score).float().mean() > 0.9
+    edited, scores = samples.source.lerp(samples.target, 0.7), []
+    for _ in range(5):
+        edited = edited.detach().requires_grad_(True)
+        found = scorer(make_batch(samples, edited))
+        scores.append(found.score.detach())
+        (gradient,) = torch.autograd.grad(found.mean(), edited)
+        length = gradient.flatten(1).norm(dim=1).clamp_min(1e-9)[:, None, None, None]
+        edited = edited + 0.02 * gradient / length
+    scores.append(scorer(make_batch(samples, edited.detach())).score)
+    assert (scores[1] > scores[0]).float().mean() > 0.9
+    assert (scores[5] > scores[0]).float().mean() > 0.9
 
 
 def test_a_better_edit_beats_a_worse_one(spec, scorer, samples):
@@ -109,12 +115,12 @@ def test_a_better_edit_beats_a_worse_one(spec, scorer, samples):
         assert (good > bad).float().mean() > 0.8, quality
 
 
-def test_bf16_is_near_fp32(scorer, samples):
+def test_bf16_is_near_fp32(spec, scorer, samples):
     batch = make_batch(samples, samples.target)
     exact = scorer(batch).score
     with torch.autocast("cpu", torch.bfloat16):
         rough = scorer(batch).score
-    assert (rough - exact).abs().nanmedian() < 0.05
+    assert (rough - exact).abs().nanmedian() < BF16.get(spec, 0.05)
 
 
 def test_the_untouched_source_scores_as_documented(spec, scorer, samples):
@@ -166,6 +172,11 @@ def test_shuffled_texts_and_swapped_pictures_score_lower(spec, scorer, samples):
         torch.testing.assert_close(scorer(swapped).score, good.score)
     else:
         assert scorer(swapped).mean() < good.mean()
+
+
+def test_the_class_says_where_the_score_comes_from(scorer):
+    if not isinstance(scorer, WeightedSum):
+        assert scorer.paper
 
 
 def test_missing_fields_and_missing_gradients_are_refused_before_any_compute(samples):

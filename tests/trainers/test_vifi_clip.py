@@ -12,6 +12,7 @@ from rewardedit import EditBatch, load_scorer
 from rewardedit.cli import main as command
 from rewardedit.data import Data, open_rows
 from rewardedit.data.shapes import Shapes
+from rewardedit.images import to_pil
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers._run import read_log
 from rewardedit.trainers.vifi_clip import Config, Train, contrast, info_nce, make_trainable, read_pairs, train
@@ -114,3 +115,20 @@ def test_the_recipe_is_planned(capsys):
     assert command(["train", "shapes-vifi-clip", "--dry-run"]) == 0
     assert "temporal pooling" in capsys.readouterr().out
     assert command(["train", "shapes-vifi-clip", "pooling=max", "--dry-run"]) == 2
+
+
+def test_the_humanedit_recipe_runs_on_a_folder_of_its_columns(tmp_path):
+    samples = Shapes("train").batch(0, 6)
+    lines = []
+    for i in range(6):
+        for name, picture in (("in", samples.source), ("out", samples.target), ("mask", samples.mask.expand(-1, 3, -1, -1))):
+            to_pil(picture[i]).save(tmp_path / f"{name}{i}.png")
+        record = {"IMAGE_ID": i, "EDITING_TYPE": samples.kind[i], "EDITING_INSTRUCTION": samples.instruction[i]}
+        record |= {"INPUT_IMG": f"in{i}.png", "OUTPUT_IMG": f"out{i}.png", "MASK_IMG": f"mask{i}.png"}
+        captions = {"INPUT_CAPTION_BY_LLAMA": "a scene", "OUTPUT_CAPTION_BY_LLAMA": "a scene"}
+        lines.append(json.dumps({**record, **captions}))
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    out, at = tmp_path / "run", f"path={tmp_path}"
+    words = ["checkpoint=shapes-clip", f"data.{at}", "data.rows=4", f"held_out.{at}", "held_out.first=4", "train.steps=1"]
+    assert command(["train", "humanedit-vifi-clip", *words, "train.batch=4", "--out", str(out)]) == 0
+    assert json.loads((out / "metrics.json").read_text())["retrieval"]["n"] == 2

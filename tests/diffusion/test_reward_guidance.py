@@ -1,0 +1,112 @@
+"""Reward guidance: nothing at scale 0, uphill above it, and a scheduler that is left as it was."""
+
+import pytest
+import torch
+from diffusers import (
+    DDIMScheduler,
+    DDPMScheduler,
+    DPMSolverMultistepScheduler,
+    EulerAncestralDiscreteScheduler,
+    EulerDiscreteScheduler,
+)
+
+from rewardedit import EditBatch, load_editor, load_scorer, reward_guidance
+from rewardedit.data.shapes import Shapes
+from rewardedit.diffusion.reward_guidance import clean_of
+from tests.conftest import tiny_pipeline
+
+SCHEDULERS = {
+    "ddim": DDIMScheduler(clip_sample=False),
+    "ddpm": DDPMScheduler(clip_sample=False),
+    "v_prediction": DDIMScheduler(clip_sample=False, prediction_type="v_prediction"),
+    "euler": EulerDiscreteScheduler(),
+    "euler_ancestral": EulerAncestralDiscreteScheduler(),
+}
+
+
+@pytest.fixture
+def pipe():
+    pipe = tiny_pipeline()
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+SOURCE = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+TEXTS = ["make it red", "make it blue"]
+
+
+def edit(pipe, **options) -> torch.Tensor:
+    seeds = [torch.Generator().manual_seed(s) for s in (0, 1)]
+    ask = {"image": SOURCE, "num_inference_steps": 4, "guidance_scale": 2.0, "image_guidance_scale": 1.0, "output_type": "pt"}
+    return pipe(TEXTS, generator=seeds, **{**ask, **options}).images
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_score_rises_and_scale_zero_is_the_stock_pipeline(pipe, name):
+    pipe.scheduler = SCHEDULERS[name]
+    scorer, plain = load_scorer("l1"), edit(pipe)
+    with reward_guidance(pipe, scorer, SOURCE, TEXTS, scale=0.0):
+        assert torch.equal(edit(pipe), plain)
+    with reward_guidance(pipe, scorer, SOURCE, TEXTS, scale=0.2):
+        guided = edit(pipe)
+    score = [scorer(EditBatch(SOURCE, TEXTS, edited)).score for edited in (plain, guided)]
+    assert (score[1] > score[0]).all()
+    assert torch.equal(edit(pipe), plain)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_clean_latents_are_the_schedulers_own(name):
+    scheduler = type(SCHEDULERS[name]).from_config(SCHEDULERS[name].config)
+    scheduler.set_timesteps(5)
+    sample, predicted = torch.randn(1, 4, 8, 8), torch.randn(1, 4, 8, 8)
+    timestep = scheduler.timesteps[0]
+    a, b = clean_of(scheduler, timestep, 0)
+    scheduler.scale_model_input(sample, timestep)
+    wanted = scheduler.step(predicted, timestep, sample).pred_original_sample
+    torch.testing.assert_close(a * sample + b * predicted, wanted, rtol=1e-4, atol=1e-3)
+
+
+def test_it_holds_for_the_steps_asked_for_and_leaves_nothing_behind(pipe):
+    calls = []
+
+    def count(batch: EditBatch) -> torch.Tensor:
+        calls.append(len(batch))
+        return batch.edited.mean((1, 2, 3))
+
+    scorer = load_scorer(count, differentiable=True)
+    with reward_guidance(pipe, scorer, SOURCE, TEXTS, between=(0.5, 1.0)):
+        edit(pipe)
+    assert calls == [2, 2]
+    with pytest.raises(ValueError, match="2 sources for 4 pictures"), reward_guidance(pipe, scorer, SOURCE, TEXTS):
+        edit(pipe, num_images_per_prompt=2, generator=torch.Generator().manual_seed(0))
+    assert "step" not in vars(pipe.scheduler)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"scale": -1.0}, "scale: expected at least 0"), ({"between": (0.5, 0.2)}, "two rising shares")]
+)
+def test_bad_settings_are_refused(pipe, options, message):
+    with pytest.raises(ValueError, match=message), reward_guidance(pipe, load_scorer("l1"), SOURCE, TEXTS, **options):
+        pass
+
+
+def test_scorers_without_gradient_and_other_schedulers_are_refused_before_any_call(pipe):
+    flat = load_scorer(lambda batch: batch.edited.mean((1, 2, 3)))
+    with pytest.raises(ValueError, match="has no gradient"), reward_guidance(pipe, flat, SOURCE, TEXTS):
+        pass
+    pipe.scheduler = DPMSolverMultistepScheduler()
+    with (
+        pytest.raises(ValueError, match="DPMSolverMultistepScheduler"),
+        reward_guidance(pipe, load_scorer("l1"), SOURCE, TEXTS),
+    ):
+        pass
+
+
+def test_the_small_editor_is_guided_by_clip():
+    samples, editor = Shapes("val").batch(0, 14), load_editor("shapes-editor")
+    scorer = load_scorer("clip_d")
+    plain = editor(samples.source, samples.instruction, range(14))
+    with reward_guidance(editor.pipe, scorer, samples.source, samples.instruction, scale=0.1):
+        guided = editor(samples.source, samples.instruction, range(14))
+    before, after = (scorer(EditBatch(samples.source, samples.instruction, edited)).mean() for edited in (plain, guided))
+    assert after > before

@@ -1,0 +1,212 @@
+"""The differentiable rollout: the stock pipeline's latents, exactly K steps with gradient, and gradients that are right."""
+
+import pytest
+import torch
+from diffusers import (
+    DDIMScheduler,
+    DDPMScheduler,
+    DPMSolverMultistepScheduler,
+    EulerAncestralDiscreteScheduler,
+    EulerDiscreteScheduler,
+    HeunDiscreteScheduler,
+    UniPCMultistepScheduler,
+)
+
+from rewardedit import mask_guidance
+from rewardedit.diffusion.editors import encode_images, encode_prompts
+from rewardedit.diffusion.rollout import Conditions, Rollout, clamp_straight_through, decode, require_differentiable, rollout
+from tests.conftest import tiny_pipeline
+
+SCHEDULERS = {
+    "ddim": DDIMScheduler(clip_sample=False),
+    "ddpm": DDPMScheduler(clip_sample=False),
+    "euler": EulerDiscreteScheduler(),
+    "euler_ancestral": EulerAncestralDiscreteScheduler(),
+    "dpmsolver++": DPMSolverMultistepScheduler(),
+    "heun": HeunDiscreteScheduler(),
+    "unipc": UniPCMultistepScheduler(),
+}
+TEXTS = ["make it red", "remove the circle"]
+
+
+@pytest.fixture(params=SCHEDULERS)
+def scheduler(request):
+    return SCHEDULERS[request.param]
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    pipe = tiny_pipeline()
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+@pytest.fixture(scope="module")
+def given(pipe):
+    picture = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    embeds, nothing = encode_prompts(pipe, TEXTS), encode_prompts(pipe, [""])
+    return picture, Conditions(embeds, encode_images(pipe, picture), nothing)
+
+
+def noise(seed: int = 0) -> torch.Tensor:
+    return torch.randn(2, 4, 16, 16, generator=torch.Generator().manual_seed(seed))
+
+
+def generators() -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(s) for s in (3, 4)]
+
+
+class Watch:
+    """Counts a UNet's calls, and those that carry a gradient."""
+
+    def __init__(self, unet):
+        self.unet, self.calls, self.with_gradient = unet, 0, 0
+
+    def __call__(self, *args, **options):
+        out = self.unet(*args, **options)
+        self.calls += 1
+        self.with_gradient += out[0].requires_grad
+        return out
+
+
+@pytest.mark.parametrize("guidance", [None, 3.0])
+def test_without_gradient_the_latents_are_the_stock_pipelines(pipe, given, scheduler, guidance):
+    picture, conditions = given
+    pipe.scheduler = type(scheduler).from_config(scheduler.config)
+    how = Rollout(steps=4, grad_steps=0, text_guidance=guidance, image_guidance=1.5)
+    ours = rollout(pipe.unet, scheduler, noise(), conditions, how, generators())
+    options = {"guidance_scale": guidance or 1.0, "image_guidance_scale": 1.5, "output_type": "latent"}
+    options |= {"num_inference_steps": 4, "latents": noise(), "generator": generators()}
+    with torch.no_grad():
+        stock = pipe(TEXTS, image=picture, **options).images
+    assert torch.equal(ours, stock)
+    assert not ours.requires_grad
+
+
+def test_mask_guidance_is_the_hooks(pipe, given):
+    picture, conditions = given
+    pipe.scheduler = DDIMScheduler(clip_sample=False)
+    mask = torch.zeros(2, 1, 16, 16)
+    mask[..., 4:9, 5:] = 1
+    masked = Conditions(conditions.embeds, conditions.source, conditions.nothing, mask)
+    ours = rollout(pipe.unet, pipe.scheduler, noise(), masked, Rollout(3, grad_steps=0, text_guidance=3.0, image_guidance=1.5))
+    options = {"guidance_scale": 3.0, "image_guidance_scale": 1.5, "num_inference_steps": 3, "output_type": "latent"}
+    with mask_guidance(pipe, mask):
+        assert torch.equal(ours, pipe(TEXTS, image=picture, latents=noise(), **options).images)
+
+
+@pytest.mark.parametrize(("grad_steps", "stop", "expected"), [(1, None, 1), (2, 3, 2), (None, None, 5), (0, None, 0)])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_exactly_k_calls_carry_a_gradient_which_reaches_the_unet_alone(pipe, given, grad_steps, stop, expected, checkpointing):
+    unet = pipe.unet.requires_grad_(True)
+    pipe.vae.requires_grad_(False)
+    watch = Watch(unet)
+    how = Rollout(5, stop, grad_steps, checkpointing=checkpointing)
+    latents = rollout(watch, DDIMScheduler(clip_sample=False), noise(), given[1], how)
+    assert watch.calls == (stop or 5)
+    assert watch.with_gradient == expected
+    assert latents.requires_grad == (expected > 0)
+    if expected:
+        decode(pipe.vae, latents, checkpointing).mean().backward()
+        assert all(p.grad is not None for p in unet.parameters())
+        assert all(p.grad is None for p in pipe.vae.parameters())
+        unet.zero_grad(set_to_none=True)
+
+
+def test_every_scheduler_that_is_named_passes_a_gradient_on(pipe, given, scheduler):
+    pipe.unet.requires_grad_(True)
+    latents = rollout(pipe.unet, scheduler, noise(), given[1], Rollout(4, grad_steps=1), generators())
+    gradient = torch.autograd.grad(latents.square().mean(), pipe.unet.conv_out.weight)[0]
+    assert gradient.isfinite().all()
+    assert gradient.abs().sum() > 0
+
+
+@pytest.mark.parametrize(("grad_steps", "steps"), [(None, 3), (2, 4)])
+def test_gradients_are_those_of_finite_differences(given, grad_steps, steps):
+    pipe = tiny_pipeline().to(dtype=torch.float64)
+    scheduler, conditions = DDIMScheduler(clip_sample=False), given[1]
+    exact = Conditions(conditions.embeds.double(), conditions.source.double())
+    how, start = Rollout(steps, grad_steps=grad_steps), noise().double()
+    if grad_steps is not None:  # the steps before do not depend on the weights: they end at a fixed latent
+
+        class Prefix:
+            def __init__(self, unet, frozen):
+                self.unet, self.frozen, self.calls = unet, frozen, 0
+
+            def __call__(self, *args, **options):
+                self.calls += 1
+                return (self.frozen if self.calls <= steps - grad_steps else self.unet)(*args, **options)
+
+        frozen = tiny_pipeline().to(dtype=torch.float64).unet
+
+    def value() -> torch.Tensor:
+        unet = pipe.unet if grad_steps is None else Prefix(pipe.unet, frozen)
+        pictures = pipe.vae.decode(rollout(unet, scheduler, start, exact, how), return_dict=False)[0]
+        return pictures.square().mean()
+
+    weight = pipe.unet.mid_block.resnets[0].conv1.weight
+    (gradient,) = torch.autograd.grad(value(), weight)
+    for index in ((0, 0, 1, 1), (3, 5, 0, 2)):
+        with torch.no_grad():
+            weight[index] += 1e-5
+            above = value()
+            weight[index] -= 2e-5
+            below = value()
+            weight[index] += 1e-5
+        assert float(above - below) / 2e-5 == pytest.approx(float(gradient[index]), rel=1e-4, abs=1e-10)
+
+
+def test_saturated_pixels_keep_the_unclamped_gradient():
+    image = torch.tensor([-0.5, 0.25, 1.75], requires_grad=True)
+    clamped = clamp_straight_through(image)
+    assert torch.equal(clamped, image.detach().clamp(0, 1))
+    (clamped * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert image.grad is not None
+    assert image.grad.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["ddim", "ddpm", "euler", "euler_ancestral", "dpmsolver++"])
+def test_the_predicted_clean_latents_are_scored_at_a_late_step(pipe, given, name):
+    scheduler = SCHEDULERS[name]
+    how = Rollout(10, stop=8, grad_steps=1, scored="pred_x0")
+    latents = rollout(pipe.unet.requires_grad_(True), scheduler, noise(), given[1], how, generators())
+    assert latents.requires_grad
+    noisy = rollout(pipe.unet, scheduler, noise(), given[1], Rollout(10, stop=7, grad_steps=0), generators())
+    if name == "ddim":  # x0 = (x_t − √(1 − ᾱ) ε) / √ᾱ
+        own = DDIMScheduler.from_config(scheduler.config)
+        own.set_timesteps(10)
+        t = own.timesteps[7]
+        alpha = own.alphas_cumprod[t]
+        with torch.no_grad():
+            predicted = pipe.unet(torch.cat([noisy, given[1].source], 1), t, given[1].embeds).sample
+        torch.testing.assert_close(
+            latents.detach(), (noisy - (1 - alpha).sqrt() * predicted) / alpha.sqrt(), rtol=1e-4, atol=1e-4
+        )
+
+
+class Detached(DDIMScheduler):
+    def step(self, model_output, *args, **options):
+        return super().step(model_output.detach(), *args, **options)
+
+
+def test_what_cannot_be_rolled_out_is_refused_by_name(pipe, given):
+    with pytest.raises(ValueError, match="Detached: its step passes no gradient on"):
+        rollout(pipe.unet, Detached(), noise(), given[1], Rollout(4))
+    with pytest.raises(ValueError, match="UniPCMultistepScheduler does not say what it predicts"):
+        rollout(pipe.unet, UniPCMultistepScheduler(), noise(), given[1], Rollout(4, scored="pred_x0"))
+    with pytest.raises(ValueError, match="guidance needs the empty prompt"):
+        rollout(pipe.unet, pipe.scheduler, noise(), Conditions(given[1].embeds, given[1].source), Rollout(4, text_guidance=2.0))
+    require_differentiable(DDIMScheduler())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stop": 21}, "stop: expected 1 to 20"),
+        ({"stop": 3, "grad_steps": 4}, "grad_steps: expected 0 to 3"),
+        ({"text_guidance": 1.0}, "expected text_guidance above 1"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        Rollout(**options)
