@@ -20,7 +20,7 @@ from rewardedit.evaluation.statistics import spearman
 from rewardedit.scorers import Scorer
 from rewardedit.trainers import _run
 
-SAMPLES, BATCH = 700, 140
+SAMPLES, BATCH, RESAMPLES = 700, 140, 1000
 SETTINGS = (EditSettings(1, 1.2, 1.0), EditSettings(2, 1.4, 1.0), EditSettings(3, 2.0, 1.0))
 ASPECTS = ("score", "alignment", "consistency", "quality")
 LOW, HIGH = 1.0, 9.0  # ratings of the extremes: at most, at least
@@ -92,11 +92,11 @@ def measure(editors: list[str], n: int) -> dict:
             for aspect in ASPECTS:
                 for where, rows in (("all", valid), ("extremes", valid & extreme)):
                     names = [i for i, keep in zip(ids, rows, strict=True) if keep]
-                    row.setdefault(where, {})[aspect] = spearman(score[rows], rated[aspect][rows], names).as_dict()
+                    row.setdefault(where, {})[aspect] = spearman(score[rows], rated[aspect][rows], names, RESAMPLES).as_dict()
             for one in KINDS:
                 rows = valid & [k == one for k in kind]
                 names = [i for i, keep in zip(ids, rows, strict=True) if keep]
-                row.setdefault("kinds", {})[one] = spearman(score[rows], rated["score"][rows], names).as_dict()
+                row.setdefault("kinds", {})[one] = spearman(score[rows], rated["score"][rows], names, RESAMPLES).as_dict()
             table.setdefault(group, {})[label] = row
     return {"n": len(ids), "sources": n, "extremes": int(extreme.sum()), "mean": float(rated["score"].mean()), "rho": table}
 

@@ -13,7 +13,7 @@ from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
 from rewardedit.trainers import _run, vifi_clip
 
-RATES = (5e-4, 1.5e-3)
+RATES = (5e-4, 1e-3)
 RUNS = Path("runs") / "retrieval"
 
 
@@ -26,6 +26,10 @@ def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUN
             test = config.held_out
             config = dataclasses.replace(config, held_out=dataclasses.replace(test, split="val"))
             folder = runs / f"{pooling}-{rate:g}"
+            if not (folder / "pairs").exists():  # the same for all
+                folder.mkdir(parents=True, exist_ok=True)
+                (runs / "pairs").mkdir(exist_ok=True)
+                (folder / "pairs").symlink_to((runs / "pairs").resolve())
             if not (folder / "metrics.json").is_file():
                 vifi_clip.train(config, folder, resume=folder.is_dir())
             on_val = json.loads((folder / "metrics.json").read_text())["retrieval"]["recall@1"]

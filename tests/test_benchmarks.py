@@ -46,7 +46,7 @@ def test_best_of_n():
 def test_agreement():
     import agreement
 
-    agreement.SETTINGS = agreement.SETTINGS[:1]
+    agreement.SETTINGS, agreement.RESAMPLES = agreement.SETTINGS[:1], 5
     found = agreement.measure(["shapes-editor"], 28)
     assert found["n"] == 28
     assert set(found["rho"]) == set(agreement.GROUPS)
@@ -84,7 +84,7 @@ def test_planted_defects_lie_outside_what_was_asked():
 def test_retrieval(tmp_path):
     import retrieval
 
-    words = ["data.rows=32", "held_out.rows=14", "train.steps=2", "train.batch=8", "train.precision=no"]
+    words = ["data.rows=32", "held_out.rows=14", "train.steps=2", "train.batch=8"]
     found = retrieval.compare(words, rates=(1e-3,), runs=tmp_path)
     assert found["test"]["mean"]["swap"] == 0
     assert found["recall@1_temporal_minus_mean"]["n"] == found["test"]["temporal"]["n"]

@@ -82,5 +82,6 @@ def retrieve(scorer: ViFiClip, chunks: Iterable[EditBatch]) -> Retrieval:
         twice = next(text for text in texts if texts.count(text) > 1)
         raise ValueError(f"expected each instruction once; {twice!r} comes {texts.count(twice)} times")
     said = torch.cat(words)
-    own = [100 * (torch.cat(v) * said).sum(1).cpu() for v in (swapped, identity)]
-    return Retrieval(100 * (torch.cat(videos) @ said.T).cpu(), *own)
+    # All by the same product, so that a pooling that is blind to order ties to the last bit.
+    scores, *own = (100 * (torch.cat(features) @ said.T).cpu() for features in (videos, swapped, identity))
+    return Retrieval(scores, *(of.diagonal().clone() for of in own))

@@ -37,8 +37,9 @@ TEXTS = ["make it red", "make it blue"]
 
 def edit(pipe, **options) -> torch.Tensor:
     seeds = [torch.Generator().manual_seed(s) for s in (0, 1)]
-    ask = {"image": SOURCE, "num_inference_steps": 4, "guidance_scale": 2.0, "image_guidance_scale": 1.0, "output_type": "pt"}
-    return pipe(TEXTS, generator=seeds, **{**ask, **options}).images
+    ask = {"image": SOURCE, "num_inference_steps": 4, "generator": seeds, "output_type": "pt"}
+    ask |= {"guidance_scale": 2.0, "image_guidance_scale": 1.0}
+    return pipe(TEXTS, **{**ask, **options}).images
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
