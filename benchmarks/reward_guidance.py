@@ -17,18 +17,20 @@ from rewardedit.trainers import _run
 
 EDITS, VAL, BATCH = 1120, 280, 140
 SCALES = (0.02, 0.05, 0.1, 0.2)
-SCORERS = ("vifi_clip", "clip_d")  # both see no caption here
+SCORERS = {"vifi_clip": (), "clip_d": ("source_caption", "target_caption")}  # and the captions they see
 
 
 def edit(editor: Editor, name: str, scale: float, samples: ShapesBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Edits under guidance and their scores."""
     scorer, made, scores = load_scorer(name), [], []
+    captions = {field: getattr(samples, field) for field in SCORERS[name]}
     for i in tqdm(range(0, len(samples), BATCH), desc=f"{name}, scale {scale:g}", leave=False):
         part = samples[i : i + BATCH]
-        with reward_guidance(editor.pipe, scorer, part.source, part.instruction, scale=scale):
+        said = {field: texts[i : i + BATCH] for field, texts in captions.items()}
+        with reward_guidance(editor.pipe, scorer, part.source, part.instruction, scale=scale, **said):
             made.append(editor(part.source, part.instruction, range(i, i + len(part))))
         with torch.no_grad():
-            scores.append(scorer(EditBatch(part.source, part.instruction, made[-1])).score)
+            scores.append(scorer(EditBatch(part.source, part.instruction, made[-1], **said)).score)
     return torch.cat(made), torch.cat(scores)
 
 

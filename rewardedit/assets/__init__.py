@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-NAMES = {"shapes-clip": "clip", "shapes-editor": "editor"}
+NAMES = {"shapes-clip": "clip", "shapes-editor": "editor", "shapes-vifi-clip": "vifi_clip"}
 
 
 def resolve(name: str) -> str:

@@ -74,12 +74,13 @@ class ViFiClip(ClipScorer):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str = "shapes-clip",
+        checkpoint: str = "shapes-vifi-clip",
         pooling: str | None = None,
         size: int | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> "ViFiClip":
-        """A CLIP checkpoint (a hub name or a path), or one of `save`'s; "shapes-clip", a plain one, comes with the package.
+        """A CLIP checkpoint (a hub name or a path), or one of `save`'s; "shapes-vifi-clip", a small one with temporal pooling,
+        comes with the package.
 
         Args:
             pooling: by default what was saved, "mean" for a plain CLIP. A plain CLIP's "temporal" begins as its mean.

@@ -30,7 +30,7 @@ def awake(scorer: ViFiClip) -> ViFiClip:
 
 
 def test_the_mean_is_blind_to_order_and_the_temporal_begins_as_the_mean(pair):
-    mean, temporal = (ViFiClip.from_pretrained(pooling=pooling).eval() for pooling in POOLINGS)
+    mean, temporal = (ViFiClip.from_pretrained("shapes-clip", pooling=pooling).eval() for pooling in POOLINGS)
     with torch.no_grad():
         there, back = (mean(batch).score for batch in pair)
         torch.testing.assert_close(there, back)
@@ -40,7 +40,7 @@ def test_the_mean_is_blind_to_order_and_the_temporal_begins_as_the_mean(pair):
 
 
 def test_the_score_is_a_hundred_times_the_cosine_of_mean_and_words(pair):
-    scorer = ViFiClip.from_pretrained().eval()
+    scorer = ViFiClip.from_pretrained("shapes-clip").eval()
     with torch.no_grad():
         features = (scorer.image_features(pair[0].source) + scorer.image_features(pair[0].edited)) / 2
         wanted = 100 * torch.cosine_similarity(features, scorer.text_features(pair[0].instruction))
@@ -48,14 +48,14 @@ def test_the_score_is_a_hundred_times_the_cosine_of_mean_and_words(pair):
 
 
 def test_larger_pictures_interpolate_both_kinds_of_positions(pair):
-    scorer = awake(ViFiClip.from_pretrained(pooling="temporal", size=96))
+    scorer = awake(ViFiClip.from_pretrained("shapes-clip", pooling="temporal", size=96))
     scores = scorer(pair[0]).score
     assert scorer.frame(pair[0].source)["tokens"].shape == (6, 144, 128)
     assert scores.isfinite().all()
 
 
 def test_what_is_saved_comes_back(pair, tmp_path):
-    scorer = awake(ViFiClip.from_pretrained(pooling="temporal"))
+    scorer = awake(ViFiClip.from_pretrained("shapes-clip", pooling="temporal"))
     scorer.save(tmp_path)
     shutil.copy(Path(resolve("shapes-clip"), "preprocessor_config.json"), tmp_path)
     torch.testing.assert_close(ViFiClip.from_pretrained(str(tmp_path)).eval()(pair[0]).score, scorer(pair[0]).score)
@@ -63,7 +63,7 @@ def test_what_is_saved_comes_back(pair, tmp_path):
 
 
 def test_the_gradient_reaches_the_edit_through_both_paths(pair):
-    scorer = awake(ViFiClip.from_pretrained(pooling="temporal"))
+    scorer = awake(ViFiClip.from_pretrained("shapes-clip", pooling="temporal"))
     edited = pair[0].edited.clone().requires_grad_(True)
     scorer(EditBatch(pair[0].source, pair[0].instruction, edited)).mean().backward()
     assert edited.grad is not None
