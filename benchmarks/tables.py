@@ -118,7 +118,7 @@ def scorers() -> str:
         scorer = find_scorer(name)
         low, high = (f"{end:g}".replace("-", "−").replace("inf", "∞") for end in scorer.range)
         cost = costs.get(name)
-        spent = f"{cost['batch of 64']:.2f}" if cost else ""
+        spent = f"{cost['batched']:.2f}" if cost else ""
         needs, gradient = ", ".join(sorted(scorer.needs)) or "–", "yes" if scorer.differentiable else "no"
         lines.append(f"| `{name}` | {low} to {high} | {needs} | {gradient} | {scorer.paper} | {spent} |")
     return "\n".join(lines)
@@ -129,7 +129,7 @@ def throughput() -> str:
     result = read("throughput")
     if result is None:
         return "Not recorded yet."
-    ways = [way for way in next(iter(result["milliseconds_per_edit"].values())) if way != "pixels"]
+    ways = [way for way in next(iter(result["milliseconds_per_edit"].values())) if way not in ("pixels", "batch")]
     lines = [f"| ms an edit | pixels | {' | '.join(ways)} |", "|---" * (len(ways) + 2) + "|"]
     for name, cost in result["milliseconds_per_edit"].items():
         lines.append(f"| `{name}` | {cost['pixels']} | {' | '.join(f'{cost[way]:.2f}' for way in ways)} |")

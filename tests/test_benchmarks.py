@@ -62,7 +62,7 @@ def test_throughput():
 
     found = throughput.measure(load_scorer("clip_d"), 64, batch=16, rounds=1)
     assert min(found.values()) > 0
-    assert set(found) == {"one by one", "batch of 16", "8 candidates", "8 candidates, prepared"}
+    assert set(found) == {"one by one", "batched", "8 candidates", "8 candidates, prepared"}
 
 
 def test_planted_defects_lie_outside_what_was_asked():
