@@ -15,7 +15,7 @@ from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.trainers import _run
 
-EDITS, VAL, BATCH = 1120, 280, 140
+EDITS, VAL, BATCH = 560, 140, 140
 SCALES = (0.02, 0.05, 0.1, 0.2)
 SCORERS = {"vifi_clip": (), "clip_d": ("source_caption", "target_caption")}  # and the captions they see
 

@@ -127,5 +127,8 @@ def test_what_was_measured_of_scorers_holds_what_is_promised():
     assert heat["scorers"]["vifi_clip"]["times"] >= 3
     assert set(recorded("throughput")["milliseconds_per_edit"]) == set(BUILT_IN)
     assert len(recorded("agreement")["rho"]) == 3
+    for found in recorded("reward-guidance")["guided_minus_plain"].values():
+        assert found["score"]["ci95"][0] > 0
+        assert found["oracle"]["ci95"][0] > 0
     weights = Path(resolve("shapes-vifi-clip")).rglob("*.safetensors")
     assert sum(path.stat().st_size for path in weights) < 4 * 2**20

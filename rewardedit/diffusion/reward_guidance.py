@@ -26,7 +26,7 @@ def reward_guidance(
     source: Float[Tensor, "b 3 h w"],
     instruction: Sequence[str],
     *,
-    scale: float = 0.1,
+    scale: float = 0.02,
     between: tuple[float, float] = (0.0, 1.0),
     source_caption: Sequence[str] | None = None,
     target_caption: Sequence[str] | None = None,
