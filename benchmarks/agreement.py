@@ -4,12 +4,12 @@ Each editor edits the same held-out samples; beside Spearman's ρ with the ratin
 poster (f, g), ρ by kind of instruction and on the extremes.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
 
 import torch
+from record import keep
 from tqdm import tqdm
 
 from rewardedit import EditBatch, load_editor, load_scorer
@@ -18,7 +18,6 @@ from rewardedit.data.shapes import KINDS, Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import EditSettings
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.scorers import Scorer
-from rewardedit.trainers import _run
 
 SAMPLES, BATCH, RESAMPLES = 700, 140, 1000
 SETTINGS = (EditSettings(1, 1.2, 1.0), EditSettings(2, 1.4, 1.0), EditSettings(3, 2.0, 1.0))
@@ -103,8 +102,5 @@ def measure(editors: list[str], n: int) -> dict:
 
 if __name__ == "__main__":
     quiet()
-    editors = sys.argv[1:] or ["shapes-editor"]
-    result = {"command": "python benchmarks/agreement.py", **_run.environment(), **measure(editors, SAMPLES)}
-    out = Path(__file__).parent / "results" / "agreement.json"
-    out.write_text(json.dumps(result, indent=2) + "\n")
-    print(out)
+    command = " ".join(["python benchmarks/agreement.py", *sys.argv[1:]])
+    keep("agreement", command, measure(sys.argv[1:] or ["shapes-editor"], SAMPLES))

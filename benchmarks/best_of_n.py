@@ -1,10 +1,9 @@
 """Best of 8 on the shapes world by several scorers, beside chance and the oracle's choice: python benchmarks/best_of_n.py"""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import torch
+from record import keep
 from tqdm import tqdm
 
 from rewardedit import best_of_n, load_editor, load_scorer
@@ -13,7 +12,6 @@ from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.data.shapes.world import join
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.selection import Selection
-from rewardedit.trainers import _run
 
 EDITS, N = 560, 8
 SCORERS = ("clip_d", "l1", "clip_d:0.7,l1:0.3")
@@ -62,7 +60,4 @@ def choice(found: Selection, name: str) -> int:
 
 if __name__ == "__main__":
     quiet()
-    result = {"command": "python benchmarks/best_of_n.py", **_run.environment(), **compare(EDITS, N)}
-    out = Path(__file__).parent / "results" / "best-of-n.json"
-    out.write_text(json.dumps(result, indent=2) + "\n")
-    print(out)
+    keep("best-of-n", "python benchmarks/best_of_n.py", compare(EDITS, N))

@@ -5,21 +5,19 @@ Quality: the small editor's edits beside `two_round_edit` with `change_mask`, on
 the oracle's. Cost: seconds a denoising step, small editor on the CPU, and Stable Diffusion 1.5's size where there is CUDA.
 """
 
-import json
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from diffusers import DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
+from record import keep
 from torch import Tensor
 
 from rewardedit import load_editor, mask_guidance, two_round_edit
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.evaluation.statistics import paired_bootstrap
-from rewardedit.trainers import _run
 
 N, BATCH = 1120, 140
 ASPECTS = ("score", "alignment", "consistency", "quality")
@@ -125,8 +123,4 @@ def cost() -> dict[str, dict[str, float]]:
 
 if __name__ == "__main__":
     quiet()
-    command = {"command": "python benchmarks/guidance.py", **_run.environment()}
-    result = {**command, "seconds_per_step": cost(), **quality(N)}
-    out = Path(__file__).parent / "results" / "guidance.json"
-    out.write_text(json.dumps(result, indent=2) + "\n")
-    print(out)
+    keep("guidance", "python benchmarks/guidance.py", {"seconds_per_step": cost(), **quality(N)})

@@ -4,11 +4,11 @@ A disc of another colour is planted in true edits, outside what was asked and 2â
 strongest 5 % of pixels, how many lie in it, against how many would by chance.
 """
 
-import json
 import sys
 from pathlib import Path
 
 import torch
+from record import keep
 from torch import Tensor
 
 from rewardedit import EditBatch, load_scorer
@@ -17,7 +17,6 @@ from rewardedit.data.shapes import Shapes, ShapesBatch
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.heatmap import draw_heat, heat_map
 from rewardedit.images import to_pil
-from rewardedit.trainers import _run
 
 EDITS, BATCH, TOP = 560, 70, 0.05
 SCORERS = ("vifi_clip", "clip_d", "l1")
@@ -80,7 +79,4 @@ if __name__ == "__main__":
     quiet()
     if len(sys.argv) > 1:
         draw(Path(sys.argv[1]))
-    result = {"command": "python benchmarks/heat.py", **_run.environment(), **measure(EDITS)}
-    out = Path(__file__).parent / "results" / "heat.json"
-    out.write_text(json.dumps(result, indent=2) + "\n")
-    print(out)
+    keep("heat", "python benchmarks/heat.py", measure(EDITS))

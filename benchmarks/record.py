@@ -3,6 +3,9 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
+
+from rewardedit.trainers import _run
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -14,6 +17,13 @@ def record(run: Path, command: str) -> Path:
     out = RESULTS / f"{run.name}.json"
     out.write_text(json.dumps({"command": command, **environment, "n": n, **metrics}, indent=2) + "\n")
     return out
+
+
+def keep(name: str, command: str, figures: dict[str, Any]) -> None:
+    """Writes benchmarks/results/NAME.json: the figures with where they come from."""
+    out = RESULTS / f"{name}.json"
+    out.write_text(json.dumps({"command": command, **_run.environment(), **figures}, indent=2) + "\n")
+    print(out)
 
 
 if __name__ == "__main__":

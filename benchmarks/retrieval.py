@@ -8,10 +8,12 @@ import dataclasses
 import json
 from pathlib import Path
 
+from record import keep
+
 from rewardedit.cli import load_recipe, quiet
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
-from rewardedit.trainers import _run, vifi_clip
+from rewardedit.trainers import vifi_clip
 
 RATES = (5e-4, 1e-3)
 RUNS = Path("runs") / "retrieval"
@@ -51,7 +53,4 @@ def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUN
 
 if __name__ == "__main__":
     quiet()
-    result = {"command": "python benchmarks/retrieval.py", **_run.environment(), **compare([])}
-    out = Path(__file__).parent / "results" / "retrieval.json"
-    out.write_text(json.dumps(result, indent=2) + "\n")
-    print(out)
+    keep("retrieval", "python benchmarks/retrieval.py", compare([]))

@@ -3,17 +3,14 @@
 For each scorer the scale that the oracle likes best on val; test run once.
 """
 
-import json
-from pathlib import Path
-
 import torch
+from record import keep
 from tqdm import tqdm
 
 from rewardedit import EditBatch, Editor, load_editor, load_scorer, reward_guidance
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.evaluation.statistics import paired_bootstrap
-from rewardedit.trainers import _run
 
 EDITS, VAL, BATCH = 560, 140, 140
 SCALES = (0.02, 0.05, 0.1, 0.2)
@@ -54,7 +51,4 @@ def measure(n: int, val_n: int, scales: tuple[float, ...] = SCALES) -> dict:
 
 if __name__ == "__main__":
     quiet()
-    result = {"command": "python benchmarks/reward_guidance.py", **_run.environment(), **measure(EDITS, VAL)}
-    out = Path(__file__).parent / "results" / "reward-guidance.json"
-    out.write_text(json.dumps(result, indent=2) + "\n")
-    print(out)
+    keep("reward-guidance", "python benchmarks/reward_guidance.py", measure(EDITS, VAL))

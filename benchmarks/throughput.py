@@ -5,13 +5,13 @@ source side prepared once against anew for every candidate. Small models at 64 p
 their own size, with random weights, which cost what trained ones do.
 """
 
-import json
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from record import keep
 from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model
 
 from rewardedit import EditBatch, load_scorer
@@ -19,7 +19,6 @@ from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import BUILT_IN
-from rewardedit.trainers import _run
 
 BATCH, CANDIDATES, ROUNDS = 64, 8, 5
 HEAVY = {"batch": 16, "rounds": 1}  # for the large models
@@ -91,7 +90,4 @@ if __name__ == "__main__":
             how = HEAVY if size > 64 else {"batch": BATCH, "rounds": ROUNDS}
             costs[name] = {"pixels": size, "batch": how["batch"], **measure(scorer, size, **how)}
             print(name, costs[name])
-    result = {"command": "python benchmarks/throughput.py", **_run.environment(), "milliseconds_per_edit": costs}
-    out = Path(__file__).parent / "results" / "throughput.json"
-    out.write_text(json.dumps(result, indent=2) + "\n")
-    print(out)
+    keep("throughput", "python benchmarks/throughput.py", {"milliseconds_per_edit": costs})

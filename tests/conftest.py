@@ -4,6 +4,8 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,13 @@ def tiny_pipeline(in_channels: int = 8) -> StableDiffusionInstructPix2PixPipelin
         feature_extractor=None,
         requires_safety_checker=False,
     )
+
+
+def launch(script: Path, processes: int, *words: str) -> None:
+    """Runs a script on so many CPU processes, as torchrun does."""
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone", str(script)]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,35 @@
 """Rows of a data set on the hub, in local parquet files, or in an image folder: what MagicBrush and HumanEdit share."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from rewardedit.batch import EditSample
+
+
+class HubRows(Sequence):
+    """Rows from the hub, local parquet files, or an image folder (see `load_rows`); a data set says what its columns mean.
+
+    Raises:
+        ValueError: where nothing can be read, or a column is missing.
+    """
+
+    columns: tuple[str, ...]
+    pictures: tuple[str, ...]  # of the columns
+
+    def __init__(self, path: str, split: str = "train") -> None:
+        self.rows = load_rows(path, split, self.columns, self.pictures)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.sample(self.rows[index])
+
+    def sample(self, row: dict[str, Any]) -> EditSample:
+        raise NotImplementedError
 
 
 def load_rows(path: str, split: str, columns: tuple[str, ...], pictures: tuple[str, ...]) -> Any:

@@ -1,33 +1,21 @@
 """HumanEdit (Bai et al. 2024): 5,751 edits by people, with the type of each and captions by a language model."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from rewardedit.batch import EditSample
-from rewardedit.data.hub import load_rows
-
-PICTURES = ("INPUT_IMG", "MASK_IMG", "OUTPUT_IMG")
-CAPTIONS = ("INPUT_CAPTION_BY_LLAMA", "OUTPUT_CAPTION_BY_LLAMA")
-COLUMNS = ("IMAGE_ID", "EDITING_TYPE", "EDITING_INSTRUCTION", *CAPTIONS, *PICTURES)
+from rewardedit.data.hub import HubRows
 
 
-class HumanEdit(Sequence):
-    """Rows of HumanEdit from the hub ("BryanW/HumanEdit"), local parquet files, or an image folder (see `load_rows`).
+class HumanEdit(HubRows):
+    """Rows of HumanEdit, "BryanW/HumanEdit" on the hub."""
 
-    Raises:
-        ValueError: where nothing can be read, or a column is missing.
-    """
+    pictures = ("INPUT_IMG", "MASK_IMG", "OUTPUT_IMG")
+    columns = (
+        *("IMAGE_ID", "EDITING_TYPE", "EDITING_INSTRUCTION", "INPUT_CAPTION_BY_LLAMA", "OUTPUT_CAPTION_BY_LLAMA"),
+        *pictures,
+    )
 
-    def __init__(self, path: str, split: str = "train") -> None:
-        self.rows = load_rows(path, split, COLUMNS, PICTURES)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        row: dict[str, Any] = self.rows[index]
+    def sample(self, row: dict[str, Any]) -> EditSample:
         return EditSample(
             id=str(row["IMAGE_ID"]),
             source=row["INPUT_IMG"],

@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from rewardedit.relabel import RewardPrompt
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import LatentCache, make_cache
 from rewardedit.trainers._finetune import Labels, Train, draw_times, finetune
+from tests.conftest import launch
 
 DATA = Data(rows=32, size=32)
 FAST = {"steps": 6, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "checkpoint_every": 3, "tracker": "none"}
@@ -203,10 +203,7 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         " Labels(None, [i % 5 for i in range(32)]), out)\n"
     )
     for name, processes, batch in (("one", 1, 4), ("two", 2, 2)):
-        launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
-        command = [*launch, str(script), tiny_editor, str(tmp_path / name), str(batch)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
-        assert done.returncode == 0, done.stderr[-3000:]
+        launch(script, processes, tiny_editor, str(tmp_path / name), str(batch))
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
     torch.testing.assert_close(
         weights(tmp_path / "two" / "pipeline"), weights(tmp_path / "one" / "pipeline"), rtol=1e-3, atol=1e-5

@@ -1,9 +1,6 @@
 """Retrieval fine-tuning: what the loss counts as a negative, and runs that resume, spread over processes and load again."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -16,6 +13,7 @@ from rewardedit.images import to_pil
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers._run import read_log
 from rewardedit.trainers.vifi_clip import Config, Train, contrast, info_nce, make_trainable, read_pairs, train
+from tests.conftest import launch
 
 DATA = Data(rows=24, draws=2, shares={"right": 1.0})
 FAST = {"steps": 4, "batch": 8, "warmup": 1, "lr": 1e-3, "precision": "no", "log_every": 1, "checkpoint_every": 2}
@@ -103,10 +101,7 @@ def test_two_processes_equal_one(tmp_path):
         "train(Config('x', data=data, train=Train(batch=int(sys.argv[2]), **settings)), Path(sys.argv[1]))\n"
     )
     for name, processes, batch in (("one", 1, 8), ("two", 2, 4)):
-        launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
-        command = [*launch, str(script), str(tmp_path / name), str(batch)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
-        assert done.returncode == 0, done.stderr[-3000:]
+        launch(script, processes, str(tmp_path / name), str(batch))
     one, two = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("one", "two"))
     assert two == pytest.approx(one, rel=1e-4)
 
