@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardedit import config as configs
 
-TRAINERS = ("autoencoder", "contrastive", "editor", "reward_conditioned", "vifi_clip")
+TRAINERS = ("autoencoder", "contrastive", "editor", "refl", "reward_conditioned", "vifi_clip")
 
 
 class UserError(ValueError):

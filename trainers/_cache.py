@@ -45,14 +45,14 @@ class LatentCache:
         edited, source = (torch.from_numpy(array[index]).float() for array in (self.edited, self.source))
         return edited * self.scaling, source
 
-    def texts(self, editor: Editor, labels: "Labels") -> "TextCache":
-        """Prompts of all rows under their labels; each distinct text is encoded once."""
+    def texts(self, editor: Editor, labels: "Labels", name: str = "prompts") -> "TextCache":
+        """Prompts of all rows under their labels, in a file of that name; each distinct text is encoded once."""
         texts = [""] + [
             self.instructions[i] if labels.prompt is None or label is None else labels.prompt.write(self.instructions[i], label)
             for i, label in enumerate(labels.label)
         ]
         distinct, index = np.unique(np.array(texts), return_inverse=True)
-        path = self.folder / "prompts.npy"
+        path = self.folder / f"{name}.npy"
         with _run.processes().main_process_first():
             if _run.processes().is_main_process:
                 _encode(editor, distinct.tolist(), path)

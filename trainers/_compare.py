@@ -14,12 +14,11 @@ from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
 from rewardedit.evaluation.health import picture_health
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.report import Gallery, Report
-from rewardedit.scorers import load_scorer
+from rewardedit.scorers import Scorer
 from rewardedit.trainers import _run
 
 WORST, BEST = 0.0, 10.0
-KEYS = {"conditioned": "conditioned_five", "learned_embedding": "learned_embedding_five"}
-HELD_OUT = "l1"  # the family that no arm is trained on when labels come from CLIP
+VERSUS = {"base": "ci95", "conditioned_one": "ci95_vs_one"}  # names of intervals; others are ci95_vs_NAME
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,23 @@ def choose_settings(editor: Editor, val: ShapesBatch, evaluate: Evaluate, label:
     return best, {names[s]: round(v, 3) for s, v in found.items()}
 
 
-def compare(evaluate: Evaluate, base: str, results: dict[str, Path], relabel: Any, folder: Path) -> dict[str, Any]:
-    """Rates the base and every arm, writes metrics.json and report.html, and prints the table."""
+def compare(
+    evaluate: Evaluate, base: str, results: dict[str, Path], rewards: dict[str, Scorer], folder: Path
+) -> dict[str, Any]:
+    """Rates the base and every arm, writes metrics.json and report.html, and prints the table.
+
+    Args:
+        results: the arms; the first is the one that the others are compared with. One named "conditioned_five" is asked
+            for the worst too, as "conditioned_one".
+        rewards: what the arms were trained on, and what they were not.
+    """
+    main = next(iter(results))
     val = Shapes("val", evaluate.seed, evaluate.backdrops).batch(0, evaluate.val_n)
     test = Shapes("test", evaluate.seed, evaluate.backdrops).batch(0, evaluate.n)
     edited: dict[str, Tensor] = {}
     chosen: dict[str, Any] = {}
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    for name, path in {"base": base, **{KEYS.get(arm, arm): str(path) for arm, path in results.items()}}.items():
+    for name, path in {"base": base, **{arm: str(path) for arm, path in results.items()}}.items():
         editor = load_editor(path, device=device)
         settings, grid = choose_settings(editor, val, evaluate, name)
         chosen[name] = {**asdict(settings), "val": grid}
@@ -88,30 +96,28 @@ def compare(evaluate: Evaluate, base: str, results: dict[str, Path], relabel: An
             edited["conditioned_one"] = edit_all(editor, test, WORST, settings, evaluate, "conditioned_one")
     ratings = {name: ShapesOracle().rate(test, pictures) for name, pictures in edited.items()}
     metrics = {
-        "oracle": _oracle(ratings, test),
+        "oracle": _oracle(ratings, test, main),
         "kinds": {name: _by_kind(rating, test) for name, rating in ratings.items()},
         "aspects": {name: _aspects(rating) for name, rating in ratings.items()},
         "trivial": _trivial(test),
-        "rewards": _rewards(edited, test, relabel),
+        "rewards": _rewards(edited, test, rewards),
         "health": {name: _means(picture_health(test.source, p, test.mask)) for name, p in edited.items()},
         "settings": chosen,
     }
     _run.write_json(folder / "metrics.json", metrics)
-    path = _report(metrics, ratings, edited, test, folder)
-    print(table(metrics))
+    path = _report(metrics, ratings, edited, test, main, folder)
+    print(table(metrics, main))
     print(f"report: {path}")
     return metrics
 
 
-def _oracle(ratings: dict[str, Rating], test: ShapesBatch) -> dict[str, Any]:
+def _oracle(ratings: dict[str, Rating], test: ShapesBatch, main: str) -> dict[str, Any]:
     out: dict[str, Any] = {name: float(rating.score.mean()) for name, rating in ratings.items()}
-    five, versus = ratings.get("conditioned_five"), {"base": "ci95", "conditioned_one": "ci95_vs_one"}
-    versus |= {name: f"ci95_vs_{name}" for name in ratings if name not in (*versus, "conditioned_five")}
-    if five is not None:
-        out["relative_gain"] = out["conditioned_five"] / max(out["base"], 1e-9) - 1
-        for name, key in versus.items():
-            found = paired_bootstrap(five.score.numpy(), ratings[name].score.numpy(), test.id)
-            out[key] = list(found.ci95)
+    out["relative_gain"] = out[main] / max(out["base"], 1e-9) - 1
+    for name in ratings:
+        if name != main:
+            found = paired_bootstrap(ratings[main].score.numpy(), ratings[name].score.numpy(), test.id)
+            out[VERSUS.get(name, f"ci95_vs_{name}")] = list(found.ci95)
     return {**out, "n": len(test)}
 
 
@@ -134,13 +140,10 @@ def _trivial(test: ShapesBatch) -> dict[str, float]:
     return {name: float(oracle.rate(test, p).score.mean()) for name, p in (("source", test.source), ("target", test.target))}
 
 
-def _rewards(edited: dict[str, Tensor], test: ShapesBatch, relabel: Any) -> dict[str, dict[str, float]]:
-    """Mean of the training reward, and of one from another family, for each arm."""
+def _rewards(edited: dict[str, Tensor], test: ShapesBatch, rewards: dict[str, Scorer]) -> dict[str, dict[str, float]]:
+    """Mean of each reward for each arm."""
     out: dict[str, dict[str, float]] = {}
-    for key, scorer in (
-        (relabel.scorer, load_scorer(relabel.scorer, **relabel.options)),
-        (HELD_OUT, load_scorer(HELD_OUT)),
-    ):
+    for key, scorer in rewards.items():
         for name, pictures in edited.items():
             with torch.no_grad():
                 batch = EditBatch(
@@ -154,29 +157,28 @@ def _rewards(edited: dict[str, Tensor], test: ShapesBatch, relabel: Any) -> dict
     return out
 
 
-def table(metrics: dict[str, Any]) -> str:
+def table(metrics: dict[str, Any], main: str) -> str:
     """The comparison as text."""
     oracle = metrics["oracle"]
-    lines = [f"oracle mean (0–10) on {oracle['n']} held-out edits; difference of conditioned_five − arm, 95 % interval"]
-    keys = {"base": "ci95", "conditioned_one": "ci95_vs_one"}
+    lines = [f"oracle mean (0–10) on {oracle['n']} held-out edits; difference of {main} − arm, 95 % interval"]
     for name in metrics["kinds"]:
-        interval = oracle.get(keys.get(name, f"ci95_vs_{name}"))
-        versus = (
-            ""
-            if interval is None
-            else f"  {oracle['conditioned_five'] - oracle[name]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
-        )
+        interval, versus = oracle.get(VERSUS.get(name, f"ci95_vs_{name}")), ""
+        if interval is not None:
+            versus = f"  {oracle[main] - oracle[name]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
         lines.append(f"  {name:<24}{oracle[name]:6.2f}{versus}")
-    if "relative_gain" in oracle:
-        lines.append(f"  gain over the base: {100 * oracle['relative_gain']:+.1f} %")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"  gain over the base: {100 * oracle['relative_gain']:+.1f} %"])
 
 
 def _report(
-    metrics: dict[str, Any], ratings: dict[str, Rating], edited: dict[str, Tensor], test: ShapesBatch, folder: Path
+    metrics: dict[str, Any],
+    ratings: dict[str, Rating],
+    edited: dict[str, Tensor],
+    test: ShapesBatch,
+    main: str,
+    folder: Path,
 ) -> Path:
     report = Report(f"rewardedit: {folder.name}")
-    report.text(table(metrics))
+    report.text(table(metrics, main))
     report.table("Oracle rating by kind of instruction", metrics["kinds"])
     report.table("Aspects", metrics["aspects"])
     report.table("Training reward, and one of another family", metrics["rewards"])
@@ -189,8 +191,7 @@ def _report(
     report.gallery("Held-out edits, with oracle ratings", gallery)
     report.histogram("Oracle ratings", {name: rating.score.tolist() for name, rating in ratings.items()}, 0, 10)
     logs = {
-        name: _run.read_log(path)
-        for name, path in {"conditioned": folder, **{p.name: p for p in sorted(folder.glob("arms/*"))}}.items()
+        name: _run.read_log(path) for name, path in {main: folder, **{p.name: p for p in sorted(folder.glob("arms/*"))}}.items()
     }
     report.lines("Training loss", {name: [(line["step"], line["loss"]) for line in log] for name, log in logs.items() if log})
     return report.save(folder / "report.html")

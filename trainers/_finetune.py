@@ -1,13 +1,18 @@
-"""One fine-tuning: an editor, cached rows and their labels in, a pipeline or LoRA out. The loop of reward conditioning."""
+"""One fine-tuning: an editor, cached rows and their labels in, a pipeline or LoRA out.
 
+The loop of reward conditioning and, with `feedback`, of reward feedback learning.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from accelerate.utils import set_seed
 from diffusers.optimization import get_scheduler
 from diffusers.training_utils import EMAModel
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rewardedit.attention import Backend, set_attention
@@ -83,8 +88,34 @@ class _Models:
     trained: list[nn.Parameter] = field(default_factory=list)
 
 
-def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folder: Path, resume: bool = False) -> Path:
-    """Fine-tunes `base` on cached rows and their labels.
+class Feedback(Protocol):
+    """What reward feedback learning adds to a step."""
+
+    pairs: float  # weight of the diffusion loss on the data's own pairs
+
+    def loss(self, unet: Any, rows: Int[Tensor, " b"], step: int, places: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+        """The reward's part of the loss of these rows; `places` are theirs in the global batch, and key their noise."""
+        ...
+
+    def log(self) -> dict[str, float]:
+        """Means since the last call, for the log."""
+        ...
+
+    def watch(self, editor: Editor, step: int) -> bool:
+        """Looks at the editor as it is; True: stop."""
+        ...
+
+
+def finetune(
+    config: Train,
+    base: str,
+    cache: LatentCache,
+    labels: Labels,
+    folder: Path,
+    resume: bool = False,
+    feedback: Callable[[Editor], Feedback] | None = None,
+) -> Path:
+    """Fine-tunes `base` on cached rows and their labels, and on what `feedback` says of the editor that it is given.
 
     Returns:
         The folder of the result: `pipeline/`, which stock diffusers loads, or `lora/`.
@@ -100,6 +131,7 @@ def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folde
     folder.mkdir(parents=True, exist_ok=True)
     accelerator = _run.make_accelerator(folder, config.precision, config.accumulate, config.tracker)
     editor = load_editor(base, attention="sdpa", device=accelerator.device)
+    told = None if feedback is None else feedback(editor)
     models = _make_trainable(editor, config, labels)
     choice = set_attention(models.unet, config.attention, _autocast_type(config.precision))
     accelerator.print(choice)
@@ -143,6 +175,8 @@ def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folde
                     if embedding is not None:
                         tensors[2] = embedding(tensors[2], label.to(accelerator.device))
                     loss = diffusion_loss(unet, scheduler, *tensors, min_snr=config.min_snr).mean()
+                    if told is not None:
+                        loss = told.pairs * loss + told.loss(unet, rows[part], step, part)
                 _run.require_finite(loss.detach(), step, [cache.ids[i] for i in rows[part].tolist()])
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
@@ -158,13 +192,18 @@ def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folde
         bar.set_postfix_str(f"loss {total:.4f}", refresh=False)
         done = step + 1
         if done % config.log_every == 0 or done == config.steps:
-            _run.log(accelerator, folder, done, {"loss": sum(recent) / len(recent), "lr": schedule.get_last_lr()[0]})
+            more = {} if told is None else told.log()
+            _run.log(accelerator, folder, done, {"loss": sum(recent) / len(recent), "lr": schedule.get_last_lr()[0], **more})
             recent = []
         if done % config.checkpoint_every == 0 or done == config.steps:
             _run.save_checkpoint(accelerator, folder, done)
-        if config.validate_every and done % config.validate_every == 0 and accelerator.is_main_process:
+        if config.validate_every and done % config.validate_every == 0:
             with _averaged(averages, models.trained):
-                _validate(_result(editor, labels, models), cache.rows, config, folder / "validation" / f"step-{done:06d}.png")
+                now = _result(editor, labels, models)
+                if accelerator.is_main_process:
+                    _validate(now, cache.rows, config, folder / "validation" / f"step-{done:06d}.png")
+                if told is not None and told.watch(now, done):
+                    break
 
     out = folder / ("lora" if config.lora_rank else "pipeline")
     if averages is not None:

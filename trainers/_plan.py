@@ -29,22 +29,34 @@ def plan(config: Any) -> list[str]:
         _pipeline_config(name)
     load_scorer(config.relabel.scorer, **config.relabel.options)
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
-    unet = _meta_unet(config.base)
-    total = sum(p.numel() for p in unet.parameters())
-    if config.train.lora_rank:
-        unet.requires_grad_(False)
-        add_lora(unet, config.train)
-    trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
-    flops, activations = _measure(unet, config.train, config.data.size, _factor(config.base))
-    weights = 4 * total + (4 + 8) * trained + (4 * trained if config.train.ema else 0)
-    steps = config.train.steps * config.train.accumulate * len(config.arms)
-    seconds = 3 * flops * steps / (EFFICIENCY * _rate(config.train))
     return [
         f"rows: {rows} × {per_row} candidates = {rows * per_row}; arms: {', '.join(config.arms)}",
+        *plan_training(config.base, config.train, config.data.size, len(config.arms)),
+    ]
+
+
+def plan_training(base: str, train: Train, size: int, arms: int, calls: float = 1.0) -> list[str]:
+    """Parameters, memory and time of fine-tuning an editor; `calls` are UNet calls a step, in those of a plain step.
+
+    Raises:
+        ValueError: where the editor is not there.
+    """
+    _pipeline_config(base)
+    unet = _meta_unet(base)
+    total = sum(p.numel() for p in unet.parameters())
+    if train.lora_rank:
+        unet.requires_grad_(False)
+        add_lora(unet, train)
+    trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
+    flops, activations = _measure(unet, train, size, _factor(base))
+    weights = 4 * total + (4 + 8) * trained + (4 * trained if train.ema else 0)
+    steps = train.steps * train.accumulate * arms
+    seconds = 3 * flops * steps * calls / (EFFICIENCY * _rate(train))
+    return [
         f"trained parameters: {trained / 1e6:.2f} M of {total / 1e6:.2f} M",
         f"memory, estimated: {(weights + activations) / 2**30:.1f} GiB ({weights / 2**30:.1f} weights and optimizer, "
         f"{activations / 2**30:.1f} activations)",
-        f"training time on this machine, estimated: {_duration(seconds)} for {steps} micro-steps of {config.train.batch}",
+        f"training time on this machine, estimated: {_duration(seconds)} for {steps} micro-steps of {train.batch}",
         "all files and models are there",
     ]
 

@@ -52,6 +52,16 @@ def environment() -> dict[str, Any]:
     }
 
 
+def any_process(value: bool) -> bool:
+    """True on all processes where it is on one of them."""
+    state = processes()
+    if state.num_processes == 1:
+        return value
+    flag = torch.tensor(float(value), device=state.device)
+    torch.distributed.all_reduce(flag)
+    return bool(flag > 0)
+
+
 def make_accelerator(folder: Path, precision: Precision, accumulate: int, tracker: Tracker) -> Accelerator:
     """An accelerate handle that logs where it was asked to.
 
@@ -98,11 +108,16 @@ def write_json(path: Path, values: Any) -> None:
     os.replace(aside, path)
 
 
+def append(path: Path, values: dict[str, Any]) -> None:
+    """One more line of a JSONL file."""
+    with path.open("a") as file:
+        file.write(json.dumps(values) + "\n")
+
+
 def log(accelerator: Accelerator, folder: Path, step: int, values: dict[str, float]) -> None:
     """To metrics.jsonl and to the tracker."""
     if accelerator.is_main_process:
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
+        append(folder / "metrics.jsonl", {"step": step, **values})
     if accelerator.log_with:
         accelerator.log(values, step=step)
 

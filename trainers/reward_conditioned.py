@@ -32,6 +32,8 @@ from rewardedit.trainers._plan import plan
 
 __all__ = ["Config", "Relabel", "main", "plan", "train"]
 
+SHOWN = {"conditioned": "conditioned_five", "learned_embedding": "learned_embedding_five"}  # what arms are asked for
+HELD_OUT = "l1"  # the family that no arm is trained on when labels come from CLIP
 Arm = Literal["conditioned", "unconditioned", "best_rows_only", "learned_embedding"]
 
 
@@ -101,7 +103,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             print(f"arm {arm}: {config.train.steps} steps")
             finetune(config.train, config.base, cache, arm_labels(config, arm, scored, scale), own, resume)
     if config.evaluate is not None and _run.processes().is_main_process:
-        compare(config.evaluate, config.base, results, config.relabel, folder)
+        rewards = {config.relabel.scorer: config.relabel.options, HELD_OUT: {}}
+        scorers = {name: load_scorer(name, **options) for name, options in rewards.items()}
+        named = {SHOWN.get(arm, arm): path for arm, path in results.items()}
+        compare(config.evaluate, config.base, named, scorers, folder)
     return results[config.arms[0]]
 
 

@@ -150,19 +150,31 @@ def load_scorer(spec: str | Callable[[EditBatch], Tensor], **options: Any) -> Sc
     """
     if not isinstance(spec, str):
         return FunctionScorer(spec, **options)
-    terms = [term.strip() for term in spec.split(",")]
-    if len(terms) == 1 and _weight(terms[0]) is None:
-        return _load_one(terms[0], options)
-    names = [term.rsplit(":", 1)[0] for term in terms]
-    weights = [_weight(term) for term in terms]
-    if None in weights or len(set(names)) < len(names):
-        raise ValueError(f"scorer {spec!r}: expected a sum such as clip_d:0.7,l1:0.3, each scorer once with its weight")
+    weights = read_spec(spec)
+    names = list(weights)
+    if weights[names[0]] is None:
+        return _load_one(names[0], options)
     taken = {name: {k: v for k, v in options.items() if k in _accepts(find_scorer(name))} for name in names}
     unknown = set(options) - {key for own in taken.values() for key in own}
     if unknown:
         raise ValueError(f"scorer {spec!r}: none of its scorers takes {', '.join(sorted(unknown))}")
     scorers = {name: _load_one(name, taken[name]) for name in names}
-    return WeightedSum(scorers, {name: weight for name, weight in zip(names, weights, strict=True) if weight is not None})
+    return WeightedSum(scorers, {name: weight for name, weight in weights.items() if weight is not None})
+
+
+def read_spec(spec: str) -> dict[str, float | None]:
+    """The scorers of a spec with their weights; the weight of one that stands alone is None. Nothing is loaded.
+
+    Raises:
+        ValueError: on a malformed sum.
+    """
+    terms = [term.strip() for term in spec.split(",")]
+    if len(terms) == 1 and _weight(terms[0]) is None:
+        return {terms[0]: None}
+    weights = {term.rsplit(":", 1)[0]: _weight(term) for term in terms}
+    if None in weights.values() or len(weights) < len(terms):
+        raise ValueError(f"scorer {spec!r}: expected a sum such as clip_d:0.7,l1:0.3, each scorer once with its weight")
+    return weights
 
 
 def _weight(term: str) -> float | None:

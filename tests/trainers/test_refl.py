@@ -1,0 +1,188 @@
+"""Reward feedback learning: its losses, runs of every arm, two processes as one, and what watches over it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from rewardedit import load_editor, load_scorer
+from rewardedit.cli import main
+from rewardedit.config import build
+from rewardedit.data import Data
+from rewardedit.relabel import RewardScale
+from rewardedit.scorers import Scorer
+from rewardedit.trainers._feedback import PRESETS, Reward, reward_loss
+from rewardedit.trainers._run import read_log
+from rewardedit.trainers._watch import Watch, fixed_prompts, flag
+from rewardedit.trainers.refl import Config, Train, train
+
+DATA = Data(rows=16, size=32)
+FAST = {"steps": 2, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None, "validate_every": 1}
+REWARD = Reward("l1", steps=(3, 4), weight=0.1)
+SCALE = RewardScale((0.0, 0.5, 0.8, 1.0))
+
+
+class Flat(Scorer):
+    """Has no gradient."""
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("hinge", None), ("hinge", SCALE), ("linear", None)])
+def test_the_losses_have_the_right_gradients_and_leave_invalid_rows_out(kind, scale):
+    score, valid = torch.tensor([0.2, 0.6, torch.nan, 0.9], dtype=torch.float64), torch.tensor([True, True, False, True])
+
+    def loss(kept: torch.Tensor) -> torch.Tensor:
+        return reward_loss(torch.cat([kept[:2], score[2:3], kept[2:]]), valid, kind, 10.0, scale)
+
+    kept = score[valid].requires_grad_(True)
+    assert gradcheck(loss, kept)
+    loss(kept).backward()
+    assert kept.grad is not None
+    assert (kept.grad < 0).all()
+    assert reward_loss(score, torch.zeros(4, dtype=torch.bool), kind) == 0
+
+
+def test_the_hinge_by_hand():
+    score, valid = torch.tensor([9.0, 12.0, 4.0]), torch.ones(3, dtype=torch.bool)
+    assert reward_loss(score, valid, "hinge", 10.0) == pytest.approx((1 + 0 + 6) / 3)
+    assert reward_loss(score, valid, "linear") == pytest.approx(-25 / 3)
+
+
+def test_rollouts_are_drawn_from_what_is_asked():
+    drawn = {Reward().rollout(torch.Generator().manual_seed(s)).steps for s in range(200)}
+    assert drawn == set(range(10, 101, 5))
+    late = [Reward(**PRESETS["imagereward"]).rollout(torch.Generator().manual_seed(s)) for s in range(100)]
+    assert {how.stop for how in late} == set(range(30, 40))
+    assert {how.scored for how in late} == {"pred_x0"}
+    assert Reward(**PRESETS["draft"], grad_steps=4).rollout(torch.Generator()).grad_steps == 4
+
+
+def trained(base: str, folder, reward: Reward = REWARD, **settings) -> Config:
+    config = Config("x", base, DATA, reward, Train(**{**FAST, **settings}))
+    train(config, folder)
+    return config
+
+
+def test_all_arms_run_and_are_compared(tmp_path):
+    words = ["data.rows=32", "train.steps=2", "train.batch=4", "train.warmup=1", "train.validate_every=1", "reward.steps=[2]"]
+    words += [
+        "reward.scorer=clip_d",
+        "watch.held_out=l1",
+        "watch.n=7",
+        "evaluate.n=14",
+        "evaluate.val_n=7",
+        "train.tracker=none",
+    ]
+    out = tmp_path / "run"
+    assert main(["train", "shapes-refl", *words, "--out", str(out)]) == 0
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert {"base", "refl", "pairs_only", "reward_only", "relative_gain", "ci95", "ci95_vs_pairs_only"} <= set(
+        metrics["oracle"]
+    )
+    assert set(metrics["rewards"]["refl"]) == {"clip_d", "l1"}
+    watched = json.loads((out / "watch.json").read_text())
+    assert [look["step"] for look in watched["looks"]] == [0, 1, 2]
+    assert {"clip_d", "l1", "oracle", "copied", "saturation", "edges", "entropy", "change_outside"} <= set(watched["looks"][0])
+    assert [row["scale"] for row in watched["sweep"]] == [0, 0.25, 0.5, 0.75, 1]
+    assert watched["sweep"][0]["l1"] == pytest.approx(watched["looks"][0]["l1"], abs=1e-4)
+    assert "Fixed prompts by step" in (out / "watch.html").read_text()
+    assert "reward" in read_log(out)[0]
+    assert "reward" not in read_log(out / "arms" / "pairs_only")[0]
+
+
+def test_the_reward_rises(tiny_editor, tmp_path):
+    reward = Reward("l1", steps=(2,), skip=(0, 0), loss="linear", weight=1.0, pairs=0.0, scale="none")
+    trained(tiny_editor, tmp_path, reward, steps=30, lr=3e-3, validate_every=0)
+    rewards = [line["reward"] for line in read_log(tmp_path)]
+    assert sum(rewards[-5:]) > sum(rewards[:5])
+
+
+def test_a_lora_with_an_anchor_leaves_the_base_alone(tiny_editor, tmp_path):
+    trained(tiny_editor, tmp_path, Reward("l1", steps=(3,), anchor=0.5, checkpointing=True), lora_rank=2)
+    log = read_log(tmp_path)
+    assert log[0]["distance"] == pytest.approx(0, abs=1e-8)
+    assert log[1]["distance"] > 0
+    assert (tmp_path / "lora" / "pytorch_lora_weights.safetensors").is_file()
+    assert len(json.loads((tmp_path / "watch.json").read_text())["sweep"]) == 5
+
+
+def test_a_resumed_run_equals_an_unbroken_one(tiny_editor, tmp_path):
+    trained(tiny_editor, tmp_path / "whole", steps=4, checkpoint_every=2)
+    trained(tiny_editor, tmp_path / "part", steps=2, checkpoint_every=2)
+    (tmp_path / "part" / "pipeline").rename(tmp_path / "part" / "old")
+    config = Config("x", tiny_editor, DATA, REWARD, Train(**{**FAST, "steps": 4, "checkpoint_every": 2}))
+    train(config, tmp_path / "part", resume=True)
+    whole, part = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("whole", "part"))
+    assert part == pytest.approx(whole, rel=1e-5)
+
+
+def test_two_processes_equal_one(tiny_editor, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, torch\n"
+        "from pathlib import Path\n"
+        "from rewardedit.cli import quiet\n"
+        "from rewardedit.data import Data\n"
+        "from rewardedit.trainers._feedback import Reward\n"
+        "from rewardedit.trainers.refl import Config, Train, train\n"
+        "quiet()\n"
+        "torch.set_num_threads(1)\n"
+        "settings = dict(steps=20, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None)\n"
+        "reward = Reward('l1', steps=(2, 3), weight=0.1)\n"
+        "train(Config('x', sys.argv[1], Data(rows=16, size=32), reward, Train(batch=int(sys.argv[3]), **settings)),"
+        " Path(sys.argv[2]))\n"
+    )
+    for name, processes, batch in (("one", 1, 4), ("two", 2, 2)):
+        launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
+        words = [*launch, str(script), tiny_editor, str(tmp_path / name), str(batch)]
+        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("one", "two"))
+    assert len(one) == 20
+    assert two == pytest.approx(one, rel=1e-5)
+
+
+def test_a_red_flag_is_raised_where_the_rewards_part():
+    base = {"a": torch.zeros(50), "b": torch.zeros(50)}
+    up, down = torch.linspace(0.5, 1.5, 50), torch.linspace(-1.5, -0.5, 50)
+    assert "a rises" in str(flag({"a": up, "b": down}, base, "a", "b"))
+    assert flag({"a": up, "b": up}, base, "a", "b") is None
+    assert flag({"a": down, "b": down}, base, "a", "b") is None
+
+
+def test_a_flag_stops_where_asked_and_the_best_comes_back(tiny_editor, tmp_path):
+    scorers = {"reward": load_scorer("l1"), "held out": load_scorer(lambda batch: -batch.edited.mean((1, 2, 3)))}
+    watch = Watch(*fixed_prompts(Data(size=32), 6), scorers, tmp_path, stop=True)
+    watch.prompts = fixed_prompts(Data("shapes"), 6)[0]
+    editor = load_editor(tiny_editor)
+    assert not watch.step(editor, 0)
+    assert (watch.best_folder / "model_index.json").is_file()
+    assert watch.base is not None
+    watch.base["reward"], watch.base["held out"] = watch.base["reward"] - 1, watch.base["held out"] + 1
+    assert watch.step(editor, 1)
+    assert watch.stopped
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"reward": {"anchor": 1.0}}, "anchor"),
+        ({"reward": {"steps": [2], "skip": [2, 2]}}, "at least one step"),
+        ({"reward": {"scorer": "clip_d:0.5,nothing:0.5"}}, "no scorer named"),
+        ({"reward": {"scorer": "tests.trainers.test_refl:Flat"}}, "has no gradient"),
+        ({"train": {"text_encoder_lr": 1e-4}}, "text_encoder_lr"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_loaded(words, message):
+    with pytest.raises(ValueError, match=message):
+        build(Config, {"name": "x", **words})
+
+
+@pytest.mark.parametrize("recipe", ["shapes-refl", "magicbrush-refl", "magicbrush-refl-24gb"])
+def test_recipes_resolve(recipe):
+    from rewardedit.cli import load_recipe
+
+    assert load_recipe(recipe, [])[1].reward.grad_steps == 1

@@ -1,0 +1,201 @@
+"""Reward feedback learning: the score's gradient trains the editor.
+
+Method: ADIEE Sec. 3.4, Eq. 8 (after ImageReward): denoise without gradient, take the last steps with it, decode, score, and
+minimise λ · relu(10 − s) beside the diffusion loss on the data's own pairs. DRaFT-K takes the last K steps. Labels of a
+reward-conditioned base stay in the prompts of the pairs; rollouts ask for its best.
+
+Deviations from the papers' code: steps are drawn alike on every process; noise is keyed by a row's place in the global batch;
+the pairs' loss has InstructPix2Pix's conditioning dropout; the score is mapped to 0–10 by quantiles over the data set.
+
+Command: rewardedit train magicbrush-refl
+"""
+
+import json
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from rewardedit.data import Data, Rows, batches, open_rows
+from rewardedit.diffusion.editors import Editor, load_editor
+from rewardedit.relabel import RewardScale
+from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.scorers.base import find_scorer, read_spec
+from rewardedit.trainers import _run, reward_conditioned
+from rewardedit.trainers._cache import LatentCache, make_cache
+from rewardedit.trainers._compare import Evaluate, compare
+from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback
+from rewardedit.trainers._finetune import Labels, Train, finetune
+from rewardedit.trainers._plan import plan_training
+from rewardedit.trainers._watch import Watch, Watching, fixed_prompts
+from rewardedit.trainers.reward_conditioned import Relabel
+
+Arm = Literal["refl", "pairs_only", "reward_only"]
+READ_BATCH = 64
+SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the sweep at the end
+
+
+@dataclass(frozen=True)
+class Config:
+    """One reward feedback learning, or a comparison with its parts."""
+
+    name: str
+    base: str = "shapes-editor"
+    data: Data = field(default_factory=Data)
+    reward: Reward = field(default_factory=Reward)
+    train: Train = field(default_factory=Train)
+    watch: Watching = field(default_factory=Watching)
+    labels: str | None = None  # where the base is reward-conditioned: the scorer that it was conditioned on, for the pairs
+    arms: tuple[Arm, ...] = ("refl",)  # the first is the result; the others are what it is compared with
+    evaluate: Evaluate | None = None  # on shapes, with the oracle
+
+    def __post_init__(self) -> None:
+        for name in read_spec(self.reward.scorer):
+            if not find_scorer(name).differentiable:
+                raise ValueError(f"reward.scorer: {name} has no gradient with respect to the edited picture; take clip_d or l1")
+        if self.reward.anchor and self.train.lora_rank is None:
+            raise ValueError("reward.anchor: the starting model is the one with its adapter off; give train.lora_rank")
+        if self.train.text_encoder_lr is not None:
+            raise ValueError("train.text_encoder_lr: rollouts encode prompts once; leave it out")
+        if self.evaluate is not None and self.data.name != "shapes":
+            raise ValueError("evaluate: the oracle knows the shapes world alone; leave evaluate out for other data")
+
+
+def plan(config: Config) -> list[str]:
+    """Lines to print; raises ValueError naming the first thing that is not there."""
+    rows = len(open_rows(config.data))
+    for name, options in _rewards(config).items():
+        load_scorer(name, **options)
+    steps = sum(config.reward.steps) / len(config.reward.steps) - sum(config.reward.skip) / 2
+    with_gradient = steps if config.reward.grad_steps is None else config.reward.grad_steps
+    calls = 1 + with_gradient + (steps - with_gradient) / 3  # forward alone is a third of a step
+    return [
+        f"rows: {rows}; arms: {', '.join(config.arms)}; {steps:g} UNet calls a rollout on average",
+        *plan_training(config.base, config.train, config.data.size, len(config.arms), calls),
+    ]
+
+
+def train(config: Config, folder: Path, resume: bool = False) -> Path:
+    """Scores the data (for the mapping to 0–10), caches it, trains one arm at a time and evaluates them.
+
+    Returns:
+        The folder of the first arm's result: pipeline/ or lora/.
+    """
+    _run.start(folder, config)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    scorers = {name: load_scorer(name, **options).to(device) for name, options in _rewards(config).items()}
+    with _run.processes().main_process_first():
+        rows = open_rows(config.data)
+        scale = _scale(config, rows, folder)
+        editor = load_editor(config.base, attention="sdpa", device=device)
+        labels = _labels(config, editor, rows, folder)
+    cache = make_cache(rows, config.data, editor, folder / "cache")
+    best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
+    asked = Asked(cache, cache.texts(editor, Labels(labels.prompt, best), "asked"), *_sources(rows, config.data, cache.folder))
+    del editor
+    results: dict[str, Path] = {}
+    for i, arm in enumerate(config.arms):
+        own = folder if i == 0 else folder / "arms" / arm
+        results[arm] = own / ("lora" if config.train.lora_rank else "pipeline")
+        if not (resume and results[arm].is_dir()):
+            print(f"arm {arm}: {config.train.steps} steps")
+            _train_arm(config, arm, scorers, scale, cache, labels, asked, own, resume)
+    if config.evaluate is not None and _run.processes().is_main_process:
+        compare(config.evaluate, config.base, results, scorers, folder)
+    return results[config.arms[0]]
+
+
+def _rewards(config: Config) -> dict[str, dict[str, Any]]:
+    """The training reward and the held-out one, with their options."""
+    return {config.reward.scorer: config.reward.options, config.watch.held_out: {}}
+
+
+def _scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None:
+    """How the score maps to 0–10, as in relabelling; kept in the run's folder."""
+    if config.reward.scale == "none":
+        return None
+    relabel = Relabel(scorer=config.reward.scorer, options=config.reward.options, scale=config.reward.scale)
+    return reward_conditioned.relabel(reward_conditioned.Config("refl", data=config.data, relabel=relabel), rows, folder)[1]
+
+
+def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> Labels:
+    """What the prompts of the pairs say: nothing, or the labels that a reward-conditioned base knows.
+
+    Raises:
+        ValueError: where the base is reward-conditioned and `labels` does not say on what.
+    """
+    if editor.prompt is None:
+        return Labels(None, [0] * len(rows))
+    if config.labels is None:
+        raise ValueError(f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels=clip_d")
+    own = reward_conditioned.Config("refl", data=config.data, relabel=Relabel(scorer=config.labels))
+    scored, _ = reward_conditioned.relabel(own, rows, folder / "labels")
+    values = editor.prompt.scale(torch.tensor([row["score"] for row in scored], dtype=torch.float64)).tolist()
+    known = [editor.prompt.label(v) if row["valid"] else None for v, row in zip(values, scored, strict=True)]
+    return Labels(editor.prompt, known)
+
+
+def _sources(rows: Rows, data: Data, folder: Path) -> tuple[np.ndarray, dict[str, list[str]]]:
+    """The sources as memory-mapped bytes (n, 3, s, s), and captions where all rows have them."""
+    path, whole = folder / "sources.npy", folder / "captions.json"
+    if not whole.is_file():
+        shape, done = (len(rows), 3, data.size, data.size), 0
+        array = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+        captions: dict[str, list[str]] = {"source_caption": [], "target_caption": []}
+        for _, batch in batches(rows, data, READ_BATCH):
+            array[done : done + len(batch)] = (batch.source * 255).round().byte().numpy()
+            done += len(batch)
+            for name, texts in captions.items():
+                texts += getattr(batch, name) or []
+        array.flush()
+        _run.write_json(whole, {name: texts for name, texts in captions.items() if len(texts) == len(rows)})
+    return np.load(path, mmap_mode="r"), json.loads(whole.read_text())
+
+
+def _train_arm(
+    config: Config,
+    arm: Arm,
+    scorers: dict[str, Scorer],
+    scale: RewardScale | None,
+    cache: LatentCache,
+    labels: Labels,
+    asked: Asked,
+    folder: Path,
+    resume: bool,
+) -> None:
+    """One arm: with both losses, without the reward's, or without the pairs'."""
+    reward = replace(config.reward, **{"pairs_only": {"weight": 0.0}, "reward_only": {"pairs": 0.0}}.get(arm, {}))
+    watch = Watch(*fixed_prompts(config.data, config.watch.n), scorers, folder, config.watch.stop)
+
+    def feedback(editor: Editor) -> RewardFeedback:
+        return RewardFeedback(reward, scorers[config.reward.scorer], scale, asked, config.train.seed, editor, watch)
+
+    result = finetune(config.train, config.base, cache, labels, folder, resume, feedback)
+    if watch.stopped and _run.processes().is_main_process:
+        shutil.rmtree(result)
+        shutil.copytree(watch.best_folder, result)
+    if _run.processes().is_main_process:
+        watch.report(sweep(config.base, result, watch))
+
+
+def sweep(base: str, result: Path, watch: Watch, scales: tuple[float, ...] = SCALES) -> list[dict[str, Any]]:
+    """What the fixed prompts become with so much of the change, from 0 (the base) to 1 (the result)."""
+    editor, start = load_editor(str(result)), load_editor(base)
+    if (result / "pytorch_lora_weights.safetensors").is_file():
+        editor.pipe.fuse_lora()
+        editor.pipe.unload_lora_weights()
+    tuned = {name: value.clone() for name, value in editor.pipe.unet.state_dict().items()}
+    first, out = start.pipe.unet.state_dict(), []
+    for scale in scales:
+        editor.pipe.unet.load_state_dict({name: torch.lerp(first[name], tuned[name], scale) for name in tuned})
+        out.append({"scale": scale, **watch.look(editor)})
+    return out
+
+
+def main(config: Config, folder: Path, resume: bool = False) -> None:
+    """Trains and says where the result is."""
+    out = train(config, folder, resume)
+    print(f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited")
