@@ -18,7 +18,6 @@ from rewardedit.trainers import _run
 from rewardedit.trainers._cache import LatentCache, TextCache
 from rewardedit.trainers._watch import Watch
 
-
 PRESETS: dict[str, dict[str, Any]] = {
     "adiee": {"steps": tuple(range(10, 101, 5)), "skip": (1, 1), "scored": "prev_sample", "loss": "hinge", "most": 10.0},
     "imagereward": {"steps": (40,), "skip": (1, 10), "scored": "pred_x0", "loss": "hinge", "most": 2.0},

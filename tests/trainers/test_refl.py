@@ -15,7 +15,7 @@ from rewardedit.config import build
 from rewardedit.data import Data
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer
-from rewardedit.trainers._feedback import PRESETS, Reward, reward_loss
+from rewardedit.trainers._feedback import Reward, reward_loss
 from rewardedit.trainers._run import read_log
 from rewardedit.trainers._watch import Watch, fixed_prompts, flag
 from rewardedit.trainers.refl import Config, Train, train
@@ -54,10 +54,10 @@ def test_the_hinge_by_hand():
 def test_rollouts_are_drawn_from_what_is_asked():
     drawn = {Reward().rollout(torch.Generator().manual_seed(s)).steps for s in range(200)}
     assert drawn == set(range(10, 101, 5))
-    late = [Reward(**PRESETS["imagereward"]).rollout(torch.Generator().manual_seed(s)) for s in range(100)]
+    late = [Reward(preset="imagereward").rollout(torch.Generator().manual_seed(s)) for s in range(100)]
     assert {how.stop for how in late} == set(range(30, 40))
     assert {how.scored for how in late} == {"pred_x0"}
-    assert Reward(**PRESETS["draft"], grad_steps=4).rollout(torch.Generator()).grad_steps == 4
+    assert Reward(preset="draft", grad_steps=4).rollout(torch.Generator()).grad_steps == 4
 
 
 def trained(base: str, folder, reward: Reward = REWARD, **settings) -> Config:
