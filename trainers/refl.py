@@ -125,10 +125,12 @@ def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> Labels:
     """What the prompts of the pairs say: nothing, or the labels that a reward-conditioned base knows.
 
     Raises:
-        ValueError: where the base is reward-conditioned and `labels` does not say on what.
+        ValueError: where the base is reward-conditioned and `labels` does not say on what, or it has a learned embedding.
     """
     if editor.prompt is None:
         return Labels(None, [0] * len(rows))
+    if editor.prompt.embedding:
+        raise ValueError(f"base {config.base!r} has a learned reward embedding, which rollouts do not train; take one with words")
     if config.labels is None:
         raise ValueError(f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels=clip_d")
     own = reward_conditioned.Config("refl", data=config.data, relabel=Relabel(scorer=config.labels))
