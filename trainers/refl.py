@@ -94,7 +94,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         labels = _labels(config, editor, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache")
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
-    asked = Asked(cache, cache.texts(editor, Labels(labels.prompt, best), "asked"), *_sources(rows, config.data, cache.folder))
+    with _run.processes().main_process_first():
+        sources = _sources(rows, config.data, cache.folder)
+    asked = Asked(cache, cache.texts(editor, Labels(labels.prompt, best), "asked"), *sources)
     del editor
     results: dict[str, Path] = {}
     for i, arm in enumerate(config.arms):
@@ -130,7 +132,7 @@ def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> Labels:
     if editor.prompt is None:
         return Labels(None, [0] * len(rows))
     if editor.prompt.embedding:
-        raise ValueError(f"base {config.base!r} has a learned reward embedding, which rollouts do not train; take one with words")
+        raise ValueError(f"base {config.base!r} has a learned reward embedding; rollouts know prompts of words alone")
     if config.labels is None:
         raise ValueError(f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels=clip_d")
     own = reward_conditioned.Config("refl", data=config.data, relabel=Relabel(scorer=config.labels))
