@@ -28,6 +28,7 @@ class Watching:
     """What is looked at, and what is done about it; how often is `train.validate_every`."""
 
     n: int = 64  # fixed prompts
+    steps: int | None = None  # denoising steps of a look; None: the editor's own
     held_out: str = "clip_d"  # a reward of another family than the one that trains
     stop: bool = False  # at a red flag; the result is then the editor that the held-out reward liked best
 
@@ -46,10 +47,10 @@ class Watch:
     """Edits the fixed prompts from the same noise each time, and keeps what became of them in watch.jsonl and watch.html."""
 
     def __init__(
-        self, prompts: EditBatch, truth: ShapesBatch | None, scorers: dict[str, Scorer], folder: Path, stop: bool = False
+        self, prompts: EditBatch, truth: ShapesBatch | None, scorers: dict[str, Scorer], folder: Path, config: Watching
     ) -> None:
         """`scorers`: the training reward first, then the held-out one."""
-        self.prompts, self.truth, self.scorers, self.folder, self.stop = prompts, truth, scorers, folder, stop
+        self.prompts, self.truth, self.scorers, self.folder, self.config = prompts, truth, scorers, folder, config
         self.base: dict[str, Tensor] | None = None
         self.best, self.best_folder, self.stopped = -float("inf"), folder / "best", False
 
@@ -58,13 +59,13 @@ class Watch:
         found = self.look(editor)
         _run.append(self.folder / "watch.jsonl", {"step": step, **found})
         held_out = found[list(self.scorers)[1]]
-        if self.stop and held_out > self.best:
+        if self.config.stop and held_out > self.best:
             self.best = held_out
             shutil.rmtree(self.best_folder, ignore_errors=True)
             save_editor(editor, self.best_folder)
         if found["flag"]:
             print(f"red flag at step {step}: {found['flag']}")
-        self.stopped = self.stop and found["flag"] is not None
+        self.stopped = self.config.stop and found["flag"] is not None
         return self.stopped
 
     @torch.no_grad()
@@ -73,10 +74,12 @@ class Watch:
 
         The first editor that is looked at is the one that others are compared with.
         """
-        prompts, made = self.prompts, []
+        prompts, made, settings = self.prompts, [], editor.settings
+        if self.config.steps is not None:
+            settings = dataclasses.replace(settings, steps=self.config.steps)
         for i in range(0, len(prompts), BATCH):
             part = prompts[i : i + BATCH]
-            made.append(editor(part.source, part.instruction, range(i, i + len(part))))
+            made.append(editor(part.source, part.instruction, range(i, i + len(part)), settings=settings))
         edited = torch.cat(made)
         batch = dataclasses.replace(prompts, edited=edited)
         each = {name: scorer(batch.to(editor.pipe.device)).score.cpu() for name, scorer in self.scorers.items()}

@@ -172,7 +172,7 @@ def _train_arm(
 ) -> None:
     """One arm: with both losses, without the reward's, or without the pairs'."""
     reward = replace(config.reward, **{"pairs_only": {"weight": 0.0}, "reward_only": {"pairs": 0.0}}.get(arm, {}))
-    watch = Watch(*fixed_prompts(config.data, config.watch.n), scorers, folder, config.watch.stop)
+    watch = Watch(*fixed_prompts(config.data, config.watch.n), scorers, folder, config.watch)
 
     def feedback(editor: Editor) -> RewardFeedback:
         return RewardFeedback(reward, scorers[config.reward.scorer], scale, asked, config.train.seed, editor, watch)

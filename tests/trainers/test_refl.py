@@ -17,11 +17,12 @@ from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.trainers._feedback import Reward, reward_loss
 from rewardedit.trainers._run import read_log
-from rewardedit.trainers._watch import Watch, fixed_prompts, flag
+from rewardedit.trainers._watch import Watch, Watching, fixed_prompts, flag
 from rewardedit.trainers.refl import Config, Train, train
 
 DATA = Data(rows=16, size=32)
 FAST = {"steps": 2, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None, "validate_every": 1}
+LOOK = Watching(n=4, steps=1)
 REWARD = Reward("l1", steps=(3, 4), weight=0.1)
 SCALE = RewardScale((0.0, 0.5, 0.8, 1.0))
 
@@ -61,7 +62,7 @@ def test_rollouts_are_drawn_from_what_is_asked():
 
 
 def trained(base: str, folder, reward: Reward = REWARD, **settings) -> Config:
-    config = Config("x", base, DATA, reward, Train(**{**FAST, **settings}))
+    config = Config("x", base, DATA, reward, Train(**{**FAST, **settings}), LOOK)
     train(config, folder)
     return config
 
@@ -113,7 +114,7 @@ def test_a_resumed_run_equals_an_unbroken_one(tiny_editor, tmp_path):
     trained(tiny_editor, tmp_path / "whole", steps=4, checkpoint_every=2)
     trained(tiny_editor, tmp_path / "part", steps=2, checkpoint_every=2)
     (tmp_path / "part" / "pipeline").rename(tmp_path / "part" / "old")
-    config = Config("x", tiny_editor, DATA, REWARD, Train(**{**FAST, "steps": 4, "checkpoint_every": 2}))
+    config = Config("x", tiny_editor, DATA, REWARD, Train(**{**FAST, "steps": 4, "checkpoint_every": 2}), LOOK)
     train(config, tmp_path / "part", resume=True)
     whole, part = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("whole", "part"))
     assert part == pytest.approx(whole, rel=1e-5)
@@ -127,13 +128,15 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "from rewardedit.cli import quiet\n"
         "from rewardedit.data import Data\n"
         "from rewardedit.trainers._feedback import Reward\n"
+        "from rewardedit.trainers._watch import Watching\n"
         "from rewardedit.trainers.refl import Config, Train, train\n"
         "quiet()\n"
         "torch.set_num_threads(1)\n"
         "settings = dict(steps=20, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None)\n"
         "reward = Reward('l1', steps=(2, 3), weight=0.1)\n"
-        "train(Config('x', sys.argv[1], Data(rows=16, size=32), reward, Train(batch=int(sys.argv[3]), **settings)),"
-        " Path(sys.argv[2]))\n"
+        "settings = Train(batch=int(sys.argv[3]), **settings)\n"
+        "look = Watching(n=2, steps=1)\n"
+        "train(Config('x', sys.argv[1], Data(rows=16, size=32), reward, settings, look), Path(sys.argv[2]))\n"
     )
     for name, processes, batch in (("one", 1, 4), ("two", 2, 2)):
         launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
@@ -155,8 +158,7 @@ def test_a_red_flag_is_raised_where_the_rewards_part():
 
 def test_a_flag_stops_where_asked_and_the_best_comes_back(tiny_editor, tmp_path):
     scorers = {"reward": load_scorer("l1"), "held out": load_scorer(lambda batch: -batch.edited.mean((1, 2, 3)))}
-    watch = Watch(*fixed_prompts(Data(size=32), 6), scorers, tmp_path, stop=True)
-    watch.prompts = fixed_prompts(Data("shapes"), 6)[0]
+    watch = Watch(*fixed_prompts(DATA, 6), scorers, tmp_path, Watching(steps=1, stop=True))
     editor = load_editor(tiny_editor)
     assert not watch.step(editor, 0)
     assert (watch.best_folder / "model_index.json").is_file()
