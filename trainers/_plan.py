@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from rewardedit.assets import resolve
 from rewardedit.data import open_rows
 from rewardedit.scorers import load_scorer
-from rewardedit.trainers._finetune import Train, add_lora
+from rewardedit.trainers._models import Train, add_lora
 
 TOKENS = 77
 EFFICIENCY = 0.35  # of a plain matrix product's rate that training a UNet reaches

@@ -28,7 +28,8 @@ from rewardedit.trainers import _run, reward_conditioned
 from rewardedit.trainers._cache import LatentCache, make_cache
 from rewardedit.trainers._compare import Evaluate, compare
 from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback
-from rewardedit.trainers._finetune import Labels, Train, finetune
+from rewardedit.trainers._finetune import finetune
+from rewardedit.trainers._models import Labels, Train
 from rewardedit.trainers._plan import plan_training
 from rewardedit.trainers._watch import Watch, Watching, fixed_prompts
 from rewardedit.trainers.reward_conditioned import Relabel

@@ -27,7 +27,8 @@ from rewardedit.synthesis.candidates import Candidates, WithCandidates
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import make_cache
 from rewardedit.trainers._compare import Evaluate, compare
-from rewardedit.trainers._finetune import Labels, Train, finetune
+from rewardedit.trainers._finetune import finetune
+from rewardedit.trainers._models import Labels, Train
 from rewardedit.trainers._plan import plan
 
 __all__ = ["Config", "Relabel", "main", "plan", "train"]

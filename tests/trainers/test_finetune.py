@@ -14,7 +14,8 @@ from rewardedit.diffusion.editors import load_editor
 from rewardedit.relabel import RewardPrompt
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import LatentCache, make_cache
-from rewardedit.trainers._finetune import Labels, Train, draw_times, finetune
+from rewardedit.trainers._finetune import draw_times, finetune
+from rewardedit.trainers._models import Labels, Train
 from tests.conftest import launch
 
 DATA = Data(rows=32, size=32)
@@ -193,7 +194,8 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "from rewardedit.data import Data, open_rows\n"
         "from rewardedit.diffusion.editors import load_editor\n"
         "from rewardedit.trainers._cache import make_cache\n"
-        "from rewardedit.trainers._finetune import Labels, Train, draw_times, finetune\n"
+        "from rewardedit.trainers._finetune import draw_times, finetune\n"
+        "from rewardedit.trainers._models import Labels, Train\n"
         "torch.set_num_threads(1)\n"
         "base, out, batch = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])\n"
         "data = Data(rows=32, size=32)\n"

@@ -1,9 +1,6 @@
 """Reward feedback learning: its losses, runs of every arm, two processes as one, and what watches over it."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -19,6 +16,7 @@ from rewardedit.trainers._feedback import Reward, reward_loss
 from rewardedit.trainers._run import read_log
 from rewardedit.trainers._watch import Watch, Watching, fixed_prompts, flag
 from rewardedit.trainers.refl import Config, Train, train
+from tests.conftest import launch
 
 DATA = Data(rows=16, size=32)
 FAST = {"steps": 2, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None, "validate_every": 1}
@@ -139,10 +137,7 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "train(Config('x', sys.argv[1], Data(rows=16, size=32), reward, settings, look), Path(sys.argv[2]))\n"
     )
     for name, processes, batch in (("one", 1, 4), ("two", 2, 2)):
-        launch = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone"]
-        words = [*launch, str(script), tiny_editor, str(tmp_path / name), str(batch)]
-        done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
-        assert done.returncode == 0, done.stderr[-3000:]
+        launch(script, processes, tiny_editor, str(tmp_path / name), str(batch))
     one, two = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("one", "two"))
     assert len(one) == 20
     assert two == pytest.approx(one, rel=1e-5)

@@ -1,0 +1,149 @@
+"""What is fine-tuned, and how: settings, labels, the trained parameters of an editor and their optimizer."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from rewardedit.attention import Backend
+from rewardedit.diffusion.editors import Editor
+from rewardedit.diffusion.training import widen_conv_in
+from rewardedit.relabel import RewardEmbedding, RewardPrompt
+from rewardedit.trainers import _run
+from rewardedit.trainers._muon import Muon, parameter_groups
+
+
+@dataclass(frozen=True)
+class Train:
+    """How to fine-tune; the defaults are those of ADIEE's reward-conditioned MagicBrush."""
+
+    steps: int = 10_000
+    batch: int = 64  # images a process and micro-step
+    accumulate: int = 1
+    lr: float = 5e-5
+    schedule: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
+    warmup: int = 500
+    optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
+    muon_lr: float = 5e-3  # of matrices and convolutions between first and last layer, with optimizer=muon
+    weight_decay: float = 1e-2
+    clip: float = 1.0
+    ema: float | None = 0.9999
+    precision: _run.Precision = "no"
+    checkpointing: bool = False  # gradient checkpointing of the UNet
+    dropout: float = 0.05  # share of text alone, of both, and of image alone
+    last_step: float = 0.0  # share of rows at the last time step, where an editor of few steps decides; others uniform
+    min_snr: float | None = None
+    lora_rank: int | None = None  # None: full fine-tune
+    lora_alpha: int | None = None  # None: as lora_rank
+    embedding_lr: float = 1e-2  # of the learned reward embedding; with text_encoder_lr, of the label words' token embeddings
+    text_encoder_lr: float | None = None  # None: the text encoder stays as it is, and prompts are encoded once
+    unasked: Literal["edited", "source"] = "edited"  # what a row is to become whose text is dropped
+    attention: Backend = "auto"
+    seed: int = 0
+    tracker: _run.Tracker = "tensorboard"
+    log_every: int = 50
+    checkpoint_every: int = 1000
+    validate_every: int = 0  # 0: never
+    validation_rows: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "accumulate", "log_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+        if self.lora_rank and self.text_encoder_lr:
+            raise ValueError("text_encoder_lr: a LoRA holds the UNet's weights alone; leave one of the two out")
+        if not 0 <= self.last_step <= 1:
+            raise ValueError(f"last_step: expected a share from 0 to 1; got {self.last_step}")
+        if not 0 <= self.dropout <= 1 / 3:
+            raise ValueError(f"dropout: expected a share from 0 to 1/3; got {self.dropout}")
+
+
+@dataclass
+class Labels:
+    """What the rows of a training set are labelled with: parallel to its rows."""
+
+    prompt: RewardPrompt | None  # None: fine-tuning without conditioning
+    label: list[int | None]  # None: the row is left out (its score is invalid, or below a threshold)
+
+
+@dataclass
+class Models:
+    unet: Any
+    embedding: RewardEmbedding | None
+    text_encoder: Any | None  # None: not trained
+    words: nn.Parameter | None  # of the text encoder's, its token embeddings, where those of the label's words learn faster
+    trained: list[nn.Parameter] = field(default_factory=list)
+
+
+def make_trainable(editor: Editor, config: Train, labels: Labels) -> Models:
+    """Freezes all but the UNet (or its LoRA), the reward embedding and, where asked for, the text encoder."""
+    pipe = editor.pipe
+    widen_conv_in(pipe.unet)
+    for module in (pipe.vae, pipe.text_encoder, pipe.unet):
+        module.requires_grad_(False)
+    if config.lora_rank:
+        add_lora(pipe.unet, config)
+    else:
+        pipe.unet.requires_grad_(True)
+    pipe.unet.train()
+    if config.checkpointing:
+        pipe.unet.enable_gradient_checkpointing()
+    embedding = None
+    if labels.prompt is not None and labels.prompt.embedding:
+        embedding = RewardEmbedding(len(labels.prompt.words), pipe.unet.config.cross_attention_dim).to(pipe.device)
+    text_encoder = pipe.text_encoder.requires_grad_(True).train() if config.text_encoder_lr else None
+    words = None
+    if text_encoder is not None and labels.prompt is not None and not labels.prompt.embedding:
+        words = _word_embeddings(pipe, labels.prompt)
+    modules = [m for m in (pipe.unet, embedding, text_encoder) if m is not None]
+    trained = [p for m in modules for p in m.parameters() if p.requires_grad]
+    return Models(pipe.unet, embedding, text_encoder, words, trained)
+
+
+def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
+    """The text encoder's token embeddings, where from now on those of the label's words alone have gradients.
+
+    An editor that has learned to overlook what follows the instruction has next to no gradient towards the label; the words'
+    own embeddings, at a rate of their own (as in textual inversion), are what gets it started.
+    """
+    tokens = pipe.tokenizer(list(prompt.words), add_special_tokens=False).input_ids
+    embeddings = pipe.text_encoder.get_input_embeddings().weight
+    learned = torch.zeros(len(embeddings), 1, device=embeddings.device)
+    learned[sorted({token for word in tokens for token in word})] = 1
+    embeddings.register_hook(lambda gradient: gradient * learned)
+    return embeddings
+
+
+def add_lora(unet: Any, config: Train) -> None:
+    """A LoRA adapter on the attention layers; at the start it changes nothing."""
+    from peft import LoraConfig
+
+    unet.add_adapter(
+        LoraConfig(
+            r=config.lora_rank or 0,
+            lora_alpha=config.lora_alpha or config.lora_rank or 0,
+            init_lora_weights="gaussian",
+            target_modules=["to_k", "to_q", "to_v", "to_out.0"],
+        )
+    )
+
+
+def make_optimizer(config: Train, models: Models) -> torch.optim.Optimizer:
+    groups = parameter_groups(models.unet, config.lr, config.muon_lr if config.optimizer == "muon" else None)
+    if models.embedding is not None:
+        groups.append({"params": list(models.embedding.parameters()), "lr": config.embedding_lr, "weight_decay": 0.0})
+    if models.text_encoder is not None:
+        others = [p for p in models.text_encoder.parameters() if p is not models.words]
+        groups.append({"params": others, "lr": config.text_encoder_lr})
+    if models.words is not None:
+        groups.append({"params": [models.words], "lr": config.embedding_lr, "weight_decay": 0.0})
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay)
+    if config.optimizer == "muon":
+        return Muon(groups, lr=config.lr, weight_decay=config.weight_decay)
+    try:
+        import bitsandbytes  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ValueError("optimizer: adamw8bit needs bitsandbytes; pip install bitsandbytes, or take adamw") from None
+    return bitsandbytes.optim.AdamW8bit(groups, lr=config.lr, weight_decay=config.weight_decay)
