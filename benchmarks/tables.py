@@ -17,6 +17,16 @@ ARMS = {
     "conditioned_five": "**conditioned, asked for five**",
     "learned_embedding_five": "learned reward embedding, asked for five",
 }
+REFL_ARMS = {
+    "base": "base",
+    "refl": "**ReFL**",
+    "pairs_only": "λ = 0: the same rows, steps and seeds without the reward",
+    "reward_only": "the reward alone, without the diffusion loss",
+    "draft_1": "DRaFT-1: whole rollouts, gradient through the last step",
+    "draft_2": "DRaFT-2",
+    "draft_4": "DRaFT-4",
+}
+CONDITIONED_ARMS = {"base": "reward-conditioned base, asked for five", "refl": "reward-conditioned + ReFL"}
 ASPECTS = {
     "preservation": "preservation outside the true mask (0–1)",
     "alignment": "alignment (oracle, 0–10)",
@@ -108,6 +118,50 @@ def reward_guidance() -> str:
         lines.append(f"{line} | {oracle['mean_a']:.2f} | {oracle['difference']:+.2f} [{low:+.2f}, {high:+.2f}] |")
     n = f"n = {result['n']} held-out edits, each scale chosen on val"
     return "\n".join([*lines, "", f"{n}. {where(result)}"])
+
+
+def refl() -> str:
+    """Arms of reward feedback learning: oracle, rewards, change outside the mask, and what the hacking report says."""
+    result, conditioned = read("shapes-refl"), read("shapes-refl-conditioned")
+    if result is None:
+        return "Not recorded yet."
+    rewards = list(result["rewards"]["base"])
+    head = ["arm", "steps, text guidance", "oracle (0–10)", "ReFL − arm, 95 % interval", *(f"`{name}`" for name in rewards)]
+    head += ["change outside the mask − base's", "report"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for found, arms in ((result, REFL_ARMS), (conditioned, CONDITIONED_ARMS)):
+        lines += [_refl_row(found, arm, words) for arm, words in arms.items() if found and arm in found["oracle"]]
+    gain = f"{100 * result['oracle']['relative_gain']:+.1f} %, n = {result['oracle']['n']} held-out edits"
+    sources = " ".join(where(found) for found in (result, conditioned) if found)
+    return "\n".join([*lines, "", f"ReFL over the base: {gain}. {sources}"])
+
+
+def _refl_row(result: dict[str, Any], arm: str, words: str) -> str:
+    oracle, settings = result["oracle"], result["settings"][arm]
+    interval = oracle.get("ci95" if arm == "base" else f"ci95_vs_{arm}")
+    versus = f"{oracle['refl'] - oracle[arm]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval else ""
+    outside = result["change_outside"].get(arm)
+    moved = f"{outside['difference']:+.4f} [{outside['ci95'][0]:+.4f}, {outside['ci95'][1]:+.4f}]" if outside else ""
+    scores = [f"{score:.2f}" for score in result["rewards"][arm].values()]
+    report = "" if arm == "base" else "red flag" if result["flags"][arm] else "no flag"
+    cells = [words, f"{settings['steps']}, {settings['text_guidance']:g}", f"{oracle[arm]:.2f}", versus, *scores, moved, report]
+    return f"| {' | '.join(cells)} |"
+
+
+def refl_step() -> str:
+    """What a step costs beside a plain restatement of the papers' loop."""
+    result = read("refl-step")
+    if result is None:
+        return "Not recorded yet."
+    parts = list(next(iter(result["steps"].values()))["ours"]["milliseconds"])
+    head = ["", "samples/s", "peak GiB", *(f"{part}, ms" for part in parts)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for size, ways in result["steps"].items():
+        for way, found in ways.items():
+            spent = [f"{found['milliseconds'][part]:.0f}" for part in parts]
+            first = [f"{size}: {way}", f"{found['samples_per_second']:.1f}", f"{found['peak_gib']:.2f}"]
+            lines.append(f"| {' | '.join([*first, *spent])} |")
+    return "\n".join([*lines, "", where(result)])
 
 
 def scorers() -> str:
@@ -220,6 +274,8 @@ TABLES = {
     "guidance": guidance,
     "best-of-n": best_of_n,
     "reward-guidance": reward_guidance,
+    "refl": refl,
+    "refl-step": refl_step,
     "scorers": scorers,
     "throughput": throughput,
     "retrieval": retrieval,

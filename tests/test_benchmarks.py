@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -95,6 +96,17 @@ def test_reward_guidance():
 
     found = reward_guidance.measure(14, 14, scales=(0.1,))["guided_minus_plain"]
     assert found["clip_d"]["score"]["difference"] > 0
+
+
+def test_refl_steps_do_the_same_work():
+    import refl
+
+    work = refl.small(batch=2, steps=2)
+    torch.testing.assert_close(work.cached[0], work.encode()[0])
+    found = refl.measure(partial(refl.small, 2, 2), rounds=1)
+    for way in ("papers", "ours"):
+        assert set(found[way]["milliseconds"]) == set(refl.PARTS)
+        assert found[way]["peak_gib"] > 0
 
 
 def recorded(name: str) -> dict:

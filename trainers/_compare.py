@@ -16,6 +16,7 @@ from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.report import Gallery, Report
 from rewardedit.scorers import Scorer
 from rewardedit.trainers import _run
+from rewardedit.trainers._watch import flag
 
 WORST, BEST = 0.0, 10.0
 VERSUS = {"base": "ci95", "conditioned_one": "ci95_vs_one"}  # names of intervals; others are ci95_vs_NAME
@@ -79,7 +80,7 @@ def compare(
     Args:
         results: the arms; the first is the one that the others are compared with. One named "conditioned_five" is asked
             for the worst too, as "conditioned_one".
-        rewards: what the arms were trained on, and what they were not.
+        rewards: what the arms were trained on, and what they were not; an arm is flagged where they part.
     """
     main = next(iter(results))
     val = Shapes("val", evaluate.seed, evaluate.backdrops).batch(0, evaluate.val_n)
@@ -95,13 +96,17 @@ def compare(
         if name == "conditioned_five":
             edited["conditioned_one"] = edit_all(editor, test, WORST, settings, evaluate, "conditioned_one")
     ratings = {name: ShapesOracle().rate(test, pictures) for name, pictures in edited.items()}
+    health = {name: picture_health(test.source, p, test.mask) for name, p in edited.items()}
+    scores = _rewards(edited, test, rewards)
     metrics = {
         "oracle": _oracle(ratings, test, main),
         "kinds": {name: _by_kind(rating, test) for name, rating in ratings.items()},
         "aspects": {name: _aspects(rating) for name, rating in ratings.items()},
         "trivial": _trivial(test),
-        "rewards": _rewards(edited, test, rewards),
-        "health": {name: _means(picture_health(test.source, p, test.mask)) for name, p in edited.items()},
+        "rewards": {name: _means(values) for name, values in scores.items()},
+        "flags": {name: flag(values, scores["base"], *list(rewards)[:2]) for name, values in scores.items()},
+        "health": {name: _means(values) for name, values in health.items()},
+        "change_outside": _change_outside(health, test),
         "settings": chosen,
     }
     _run.write_json(folder / "metrics.json", metrics)
@@ -134,26 +139,28 @@ def _means(values: dict[str, Tensor]) -> dict[str, float]:
     return {name: float(value.mean()) for name, value in values.items()}
 
 
+def _change_outside(health: dict[str, dict[str, Tensor]], test: ShapesBatch) -> dict[str, Any]:
+    """How much more each arm changes outside the true mask than the base does, for edits that have an outside."""
+    rows = (test.mask.flatten(1).amin(1) < 1).nonzero()[:, 0].tolist()
+    ids, outside = [test.id[i] for i in rows], {name: values["change_outside"][rows] for name, values in health.items()}
+    base = outside.pop("base").numpy()
+    return {name: paired_bootstrap(values.numpy(), base, ids).as_dict() for name, values in outside.items()}
+
+
 def _trivial(test: ShapesBatch) -> dict[str, float]:
     """What copying the source, and the true target, would be rated."""
     oracle = ShapesOracle()
     return {name: float(oracle.rate(test, p).score.mean()) for name, p in (("source", test.source), ("target", test.target))}
 
 
-def _rewards(edited: dict[str, Tensor], test: ShapesBatch, rewards: dict[str, Scorer]) -> dict[str, dict[str, float]]:
-    """Mean of each reward for each arm."""
-    out: dict[str, dict[str, float]] = {}
-    for key, scorer in rewards.items():
-        for name, pictures in edited.items():
-            with torch.no_grad():
-                batch = EditBatch(
-                    test.source,
-                    test.instruction,
-                    pictures,
-                    source_caption=test.source_caption,
-                    target_caption=test.target_caption,
-                )
-                out.setdefault(name, {})[key] = float(scorer(batch).mean())
+def _rewards(edited: dict[str, Tensor], test: ShapesBatch, rewards: dict[str, Scorer]) -> dict[str, dict[str, Tensor]]:
+    """Each arm's scores by every reward, a row each."""
+    out: dict[str, dict[str, Tensor]] = {}
+    captions = {"source_caption": test.source_caption, "target_caption": test.target_caption}
+    for name, pictures in edited.items():
+        batch = EditBatch(test.source, test.instruction, pictures, **captions)
+        with torch.no_grad():
+            out[name] = {key: scorer(batch).score.cpu() for key, scorer in rewards.items()}
     return out
 
 
@@ -179,6 +186,9 @@ def _report(
 ) -> Path:
     report = Report(f"rewardedit: {folder.name}")
     report.text(table(metrics, main))
+    for name, found in metrics["flags"].items():
+        if found:
+            report.flag(f"{name}: {found}")
     report.table("Oracle rating by kind of instruction", metrics["kinds"])
     report.table("Aspects", metrics["aspects"])
     report.table("Training reward, and one of another family", metrics["rewards"])

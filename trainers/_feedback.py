@@ -42,7 +42,7 @@ class Reward:
     pairs: float = 1.0  # weight of the diffusion loss on the data's own pairs beside it (ADIEE Eq. 8)
     anchor: float = 0.0  # weight of the distance from what the starting model predicts (LoRA only)
     steps: tuple[int, ...] | None = None  # of a rollout: one is drawn, alike on every process
-    skip: tuple[int, int] | None = None  # how many of them are left out at the end: drawn between these two
+    skip: tuple[int, int] | None = None  # how many of them are left out at the end: drawn between these two, one is taken
     grad_steps: int | None = 1  # None: all
     scored: Scored | None = None
     text_guidance: float | None = None
@@ -55,16 +55,27 @@ class Reward:
                 object.__setattr__(self, name, value)
         assert self.steps is not None
         assert self.skip is not None
-        if not self.steps or not 0 <= self.skip[0] <= self.skip[1] < min(self.steps):
+        if not self.steps or not 0 <= self.skip[0] <= self.skip[1] or self.skip[0] >= min(self.steps):
             raise ValueError(f"steps, skip: expected at least one step to be taken; got {self.steps}, {self.skip}")
+
+    def skips(self, steps: int) -> tuple[int, int]:
+        """The least and the most that a rollout of so many steps leaves out."""
+        assert self.skip is not None
+        return self.skip[0], min(self.skip[1], steps - 1)
+
+    @property
+    def mean_steps(self) -> float:
+        """How many steps a rollout takes on average."""
+        assert self.steps is not None
+        return sum(steps - sum(self.skips(steps)) / 2 for steps in self.steps) / len(self.steps)
 
     def rollout(self, generator: torch.Generator) -> Rollout:
         """The rollout of one training step."""
         assert self.steps is not None
-        assert self.skip is not None
         assert self.scored is not None
         steps = self.steps[int(torch.randint(len(self.steps), (), generator=generator))]
-        skip = int(torch.randint(self.skip[0], self.skip[1] + 1, (), generator=generator))
+        least, most = self.skips(steps)
+        skip = int(torch.randint(least, most + 1, (), generator=generator))
         grad_steps = None if self.grad_steps is None else min(self.grad_steps, steps - skip)
         guidance = {"text_guidance": self.text_guidance, "image_guidance": self.image_guidance}
         return Rollout(steps, steps - skip, grad_steps, self.scored, checkpointing=self.checkpointing, **guidance)

@@ -34,7 +34,13 @@ from rewardedit.trainers._plan import plan_training
 from rewardedit.trainers._watch import Watch, Watching, fixed_prompts
 from rewardedit.trainers.reward_conditioned import Relabel
 
-Arm = Literal["refl", "pairs_only", "reward_only"]
+Arm = Literal["refl", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
+WHOLE = {"scored": "prev_sample", "skip": (0, 0)}  # DRaFT scores what a whole rollout ends with
+CHANGES: dict[str, dict[str, Any]] = {
+    "pairs_only": {"weight": 0.0},
+    "reward_only": {"pairs": 0.0},
+    **{f"draft_{k}": {**WHOLE, "grad_steps": k} for k in (1, 2, 4)},
+}  # what an arm changes of the recipe's reward
 READ_BATCH = 64
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the sweep at the end
 
@@ -70,7 +76,7 @@ def plan(config: Config) -> list[str]:
     rows = len(open_rows(config.data))
     for name, options in _rewards(config).items():
         load_scorer(name, **options)
-    steps = sum(config.reward.steps) / len(config.reward.steps) - sum(config.reward.skip) / 2
+    steps = config.reward.mean_steps
     with_gradient = steps if config.reward.grad_steps is None else config.reward.grad_steps
     calls = 1 + with_gradient + (steps - with_gradient) / 3  # forward alone is a third of a step
     return [
@@ -171,8 +177,8 @@ def _train_arm(
     folder: Path,
     resume: bool,
 ) -> None:
-    """One arm: with both losses, without the reward's, or without the pairs'."""
-    reward = replace(config.reward, **{"pairs_only": {"weight": 0.0}, "reward_only": {"pairs": 0.0}}.get(arm, {}))
+    """One arm: the recipe's reward with what the arm changes of it."""
+    reward = replace(config.reward, **CHANGES.get(arm, {}))
     watch = Watch(*fixed_prompts(config.data, config.watch.n), scorers, folder, config.watch)
 
     def feedback(editor: Editor) -> RewardFeedback:

@@ -1,0 +1,214 @@
+"""What a step of reward feedback learning costs: python benchmarks/refl.py
+
+Ours beside a plain restatement of the papers' loop, which encodes prompts and pictures anew each step and keeps all
+activations: same models, rows, rollout, losses and optimizer, in turns. Samples a second, peak memory and where the time
+goes; the small editor on the CPU, and Stable Diffusion 1.5's size where there is CUDA.
+"""
+
+import multiprocessing
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
+from record import keep
+from torch import Tensor
+from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPTextModel
+
+from rewardedit import EditBatch, load_editor, load_scorer
+from rewardedit.attention import set_attention
+from rewardedit.cli import quiet
+from rewardedit.data.shapes import Shapes
+from rewardedit.diffusion.editors import encode_prompts
+from rewardedit.diffusion.rollout import Conditions, Rollout, decode, rollout
+from rewardedit.diffusion.training import diffusion_loss
+from rewardedit.images import Preprocess
+from rewardedit.scorers import Scorer
+from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
+from rewardedit.trainers._feedback import reward_loss
+
+WEIGHT = 1e-3  # λ
+PARTS = ("encode", "rollout", "decode and score", "pairs", "backward", "optimizer")
+
+
+@dataclass
+class Clock:
+    """Seconds of each part of a step."""
+
+    device: torch.device
+    spent: dict[str, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        began = self.now()
+        yield
+        self.spent[name].append(self.now() - began)
+
+    def now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+@dataclass
+class Work:
+    """What both do: an editor, a scorer and rows."""
+
+    pipe: Any
+    scorer: Scorer
+    source: Tensor
+    target: Tensor
+    instruction: list[str]
+    steps: int
+    checkpointing: bool
+
+    def __post_init__(self) -> None:
+        self.pipe.vae.requires_grad_(False)
+        self.pipe.text_encoder.requires_grad_(False)
+        self.optimizer = torch.optim.AdamW(self.pipe.unet.train().requires_grad_(True).parameters(), lr=1e-6)
+        self.cached = self.encode()
+
+    @torch.no_grad()
+    def encode(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Embeddings of the prompts, latents of sources and of targets: all unscaled modes."""
+        pipe = self.pipe
+        embeds = encode_prompts(pipe, self.instruction)
+        source, target = (pipe.vae.encode(2 * x - 1).latent_dist.mode() for x in (self.source, self.target))
+        return embeds, source, target
+
+    def finish(self, clock: Clock, edited: Tensor, embeds: Tensor, source: Tensor, target: Tensor) -> None:
+        """Score, loss of the pairs, backward pass and optimizer: alike in both."""
+        pipe, b = self.pipe, len(source)
+        with clock.part("decode and score"):
+            scores = self.scorer(EditBatch(self.source, self.instruction, edited))
+            loss = WEIGHT * reward_loss(scores.score, scores.valid)
+        with clock.part("pairs"):
+            times = torch.randint(pipe.scheduler.config.num_train_timesteps, (b,), device=source.device)
+            latents, noise = target * pipe.vae.config.scaling_factor, torch.randn_like(target)
+            loss = loss + diffusion_loss(pipe.unet, pipe.scheduler, latents, source, embeds, noise, times).mean()
+        with clock.part("backward"):
+            loss.backward()
+        with clock.part("optimizer"):
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+
+
+def papers_step(work: Work, clock: Clock) -> None:
+    """ReFL as the papers' code has it: everything encoded anew, no checkpointing, the loop over the scheduler's steps."""
+    pipe = work.pipe
+    with torch.autocast(pipe.device.type, torch.bfloat16):
+        with clock.part("encode"):
+            embeds, source, target = work.encode()
+        with clock.part("rollout"):
+            pipe.scheduler.set_timesteps(work.steps, device=source.device)
+            latents = torch.randn_like(source)
+            with torch.no_grad():
+                for t in pipe.scheduler.timesteps[:-1]:
+                    predicted = pipe.unet(torch.cat([latents, source], 1), t, embeds, return_dict=False)[0]
+                    latents = pipe.scheduler.step(predicted, t, latents, return_dict=False)[0]
+            t = pipe.scheduler.timesteps[-1]
+            predicted = pipe.unet(torch.cat([latents, source], 1), t, embeds, return_dict=False)[0]
+            latents = pipe.scheduler.step(predicted, t, latents, return_dict=False)[0]
+        with clock.part("decode and score"):
+            decoded = pipe.vae.decode(latents / pipe.vae.config.scaling_factor, return_dict=False)[0]
+            edited = (decoded.float() / 2 + 0.5).clamp(0, 1)
+        work.finish(clock, edited, embeds, source, target)
+
+
+def our_step(work: Work, clock: Clock) -> None:
+    """The same from what was encoded once, with `rollout` and `decode`."""
+    pipe, (embeds, source, target) = work.pipe, work.cached
+    with torch.autocast(pipe.device.type, torch.bfloat16):
+        with clock.part("encode"):
+            given = Conditions(embeds, source)
+        with clock.part("rollout"):
+            how = Rollout(work.steps, checkpointing=work.checkpointing)
+            latents = rollout(pipe.unet, pipe.scheduler, torch.randn_like(source), given, how)
+        with clock.part("decode and score"):
+            edited = decode(pipe.vae, latents, work.checkpointing)
+        work.finish(clock, edited, embeds, source, target)
+
+
+WAYS: dict[str, Callable[[Work, Clock], None]] = {"papers": papers_step, "ours": our_step}
+
+
+def small(batch: int = 16, steps: int = 10) -> Work:
+    """The small editor and the temporal scorer, on the CPU."""
+    samples = Shapes("train").batch(0, batch)
+    pipe, scorer = load_editor("shapes-editor").pipe, load_scorer("vifi_clip")
+    return Work(pipe, scorer, samples.source, samples.target, samples.instruction, steps, checkpointing=False)
+
+
+def full_size(batch: int = 4, steps: int = 20, device: str = "cuda") -> Work:
+    """Stable Diffusion 1.5's editor at 256 pixels and ViFi-CLIP on CLIP B/16, with random weights."""
+    tokenizer = load_editor("shapes-editor").pipe.tokenizer
+    levels = (128, 256, 512, 512)
+    vae = AutoencoderKL(
+        block_out_channels=levels,
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        layers_per_block=2,
+        latent_channels=4,
+    )
+    words = CLIPTextConfig(vocab_size=len(tokenizer), hidden_size=768, intermediate_size=3072, num_attention_heads=12)
+    unet = UNet2DConditionModel(
+        sample_size=32, in_channels=8, cross_attention_dim=768, attention_head_dim=8, layers_per_block=2
+    )
+    pipe = StableDiffusionInstructPix2PixPipeline(
+        vae=vae,
+        text_encoder=CLIPTextModel(words),
+        tokenizer=tokenizer,
+        unet=unet,
+        scheduler=DDIMScheduler(clip_sample=False),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    ).to(device)
+    set_attention(pipe.unet, "auto", torch.bfloat16)
+    clip = CLIPModel(CLIPConfig(text_config={"vocab_size": len(tokenizer)}, vision_config={"patch_size": 16}))
+    scorer = ViFiClip(clip, tokenizer, Preprocess(224, (0.5,) * 3, (0.25,) * 3, "stretch", "bicubic"), make_temporal(clip))
+    samples = Shapes("train").batch(0, batch)
+    grow = torch.nn.Upsample((256, 256))
+    source, target = (grow(x).to(device) for x in (samples.source, samples.target))
+    return Work(pipe, scorer.requires_grad_(False).to(device), source, target, samples.instruction, steps, checkpointing=True)
+
+
+def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
+    """Medians of both ways in turns, after one round to warm up; memory of each in a run of its own."""
+    work, out = make(), {}
+    clocks = {name: Clock(work.pipe.device) for name in WAYS}
+    for _ in range(rounds + 1):
+        for name, step in WAYS.items():
+            step(work, clocks[name])
+    for name, clock in clocks.items():
+        shares = {part: statistics.median(spent[1:]) for part, spent in clock.spent.items()}
+        whole = sum(shares.values())
+        out[name] = {"samples_per_second": len(work.source) / whole, "milliseconds": {k: 1000 * v for k, v in shares.items()}}
+    del work
+    for name in WAYS:
+        with multiprocessing.get_context("spawn").Pool(1) as alone:
+            out[name]["peak_gib"] = alone.apply(peak, (make, name))
+    return out
+
+
+def peak(make: Callable[[], Work], way: str) -> float:
+    """GiB that two steps need at most, models included: of the device's memory, or of the process on a CPU."""
+    work = make()
+    for _ in range(2):
+        WAYS[way](work, Clock(work.pipe.device))
+    if work.pipe.device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+if __name__ == "__main__":
+    quiet()
+    found = {"small editor, CPU, batch 16, 10 steps": measure(small, rounds=10)}
+    if torch.cuda.is_available():
+        found["Stable Diffusion 1.5, CUDA, 256 px, batch 4, 20 steps"] = measure(full_size, rounds=10)
+    keep("refl-step", "python benchmarks/refl.py", {"steps": found})
