@@ -144,3 +144,16 @@ def test_what_was_measured_of_scorers_holds_what_is_promised():
         assert found["oracle"]["ci95"][0] > 0
     weights = Path(resolve("shapes-vifi-clip")).rglob("*.safetensors")
     assert sum(path.stat().st_size for path in weights) < 4 * 2**20
+
+
+def test_what_was_measured_of_refl_holds_what_is_promised():
+    found, conditioned = recorded("shapes-refl"), recorded("shapes-refl-conditioned")
+    oracle = found["oracle"]
+    assert min(oracle["n"], conditioned["oracle"]["n"]) >= 1024
+    assert oracle["relative_gain"] >= 0.07
+    assert min(oracle[key][0] for key in ("ci95", "ci95_vs_pairs_only")) > 0
+    assert found["change_outside"]["refl"]["ci95"][0] <= 0
+    assert {"reward_only", "draft_1", "draft_2", "draft_4"} <= set(oracle)
+    assert "refl" in conditioned["oracle"]
+    small = recorded("refl-step")["steps"]["small editor, CPU, batch 16, 10 steps"]
+    assert small["ours"]["samples_per_second"] > small["papers"]["samples_per_second"]

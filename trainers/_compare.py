@@ -1,5 +1,6 @@
 """Editors against each other on held-out edits of the shapes world: settings chosen on val, test run once."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rewardedit.batch import EditBatch
+from rewardedit.data import Data
 from rewardedit.data.shapes import Rating, Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
 from rewardedit.evaluation.health import picture_health
@@ -35,6 +37,14 @@ class Evaluate:
     seed: int = 0
     batch: int = 128
     autocast: bool = True  # bf16
+
+
+def require_arms(arms: Sequence[str], evaluate: Evaluate | None, data: Data) -> None:
+    """Raises ValueError where arms come twice or there are none, or the oracle is asked about another world than its own."""
+    if len(set(arms)) != len(arms) or not arms:
+        raise ValueError(f"arms: expected each at most once and at least one; got {arms}")
+    if evaluate is not None and data.name != "shapes":
+        raise ValueError("evaluate: the oracle knows the shapes world alone; leave evaluate out for other data")
 
 
 def edit_all(

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from rewardedit.batch import EditBatch
+from rewardedit.batch import EditBatch, Scores
 from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.rollout import Conditions, Rollout, Scored, decode, require_differentiable, rollout
 from rewardedit.relabel import RewardScale
@@ -47,7 +48,7 @@ class Reward:
     scored: Scored | None = None
     text_guidance: float | None = None
     image_guidance: float = 1.0
-    checkpointing: bool = False  # of UNet and VAE
+    checkpointing: tuple[Literal["unet", "vae", "scorer"], ...] = ()  # whose activations are computed again, to save memory
 
     def __post_init__(self) -> None:
         for name, value in PRESETS[self.preset].items():
@@ -78,7 +79,7 @@ class Reward:
         skip = int(torch.randint(least, most + 1, (), generator=generator))
         grad_steps = None if self.grad_steps is None else min(self.grad_steps, steps - skip)
         guidance = {"text_guidance": self.text_guidance, "image_guidance": self.image_guidance}
-        return Rollout(steps, steps - skip, grad_steps, self.scored, checkpointing=self.checkpointing, **guidance)
+        return Rollout(steps, steps - skip, grad_steps, self.scored, checkpointing="unet" in self.checkpointing, **guidance)
 
 
 def reward_loss(
@@ -137,8 +138,8 @@ class RewardFeedback:
         total = torch.zeros((), device=device)
         if config.weight:
             latents = self.roll_out(unet, rows, step, places)
-            edited = decode(self.pipe.vae, latents, config.checkpointing)
-            scores = self.scorer(self.asked.batch(rows, edited))
+            edited = decode(self.pipe.vae, latents, "vae" in config.checkpointing)
+            scores = self.score(rows, edited)
             self.recent.setdefault("reward", []).append(float(scores.mean().detach()))
             total = config.weight * reward_loss(scores.score, scores.valid, config.loss, config.most, self.scale)
         if config.anchor:
@@ -146,6 +147,14 @@ class RewardFeedback:
             self.recent.setdefault("distance", []).append(float(distance.detach()))
             total = total + config.anchor * distance
         return total
+
+    def score(self, rows: Int[Tensor, " b"], edited: Float[Tensor, "b 3 h w"]) -> Scores:
+        """The scores of these rows' edits."""
+
+        def scores(pictures: Tensor) -> Scores:
+            return self.scorer(self.asked.batch(rows, pictures))
+
+        return checkpoint(scores, edited, use_reentrant=False) if "scorer" in self.config.checkpointing else scores(edited)
 
     def roll_out(self, unet: Any, rows: Int[Tensor, " b"], step: int, places: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         """Latents of a rollout of these rows; noise is drawn for each place of the batch by itself."""

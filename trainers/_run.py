@@ -122,9 +122,9 @@ def log(accelerator: Accelerator, folder: Path, step: int, values: dict[str, flo
         accelerator.log(values, step=step)
 
 
-def read_log(folder: Path) -> list[dict[str, float]]:
-    """The lines of metrics.jsonl; of a step logged twice (before and after a resume), the later."""
-    path = folder / "metrics.jsonl"
+def read_log(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """The lines of a log; of a step logged twice (before and after a resume), the later."""
+    path = folder / name
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     return [by_step for _, by_step in sorted({line["step"]: line for line in lines}.items())]
 

@@ -1,7 +1,6 @@
 """Watching for reward hacking: the editor on fixed prompts against its base, by scores that it is not trained on."""
 
 import dataclasses
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from rewardedit.scorers import Scorer
 from rewardedit.trainers import _run
 
 BATCH = 64
+LOG = "watch.jsonl"
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,17 @@ class Watch:
     ) -> None:
         """`scorers`: the training reward first, then the held-out one."""
         self.prompts, self.truth, self.scorers, self.folder, self.config = prompts, truth, scorers, folder, config
+        self.reward, self.held_out = list(scorers)[:2]
         self.base: dict[str, Tensor] | None = None
-        self.best, self.best_folder, self.stopped = -float("inf"), folder / "best", False
+        self.best_folder, self.stopped = folder / "best", False
+        earlier = _run.read_log(folder, LOG) if self.best_folder.is_dir() else []
+        self.best = max((look[self.held_out] for look in earlier), default=-float("inf"))
 
     def step(self, editor: Editor, step: int) -> bool:
         """Looks at an editor in training, saves it where the held-out reward likes it best; True: stop."""
         found = self.look(editor)
-        _run.append(self.folder / "watch.jsonl", {"step": step, **found})
-        held_out = found[list(self.scorers)[1]]
+        _run.append(self.folder / LOG, {"step": step, **found})
+        held_out = found[self.held_out]
         if self.config.stop and held_out > self.best:
             self.best = held_out
             shutil.rmtree(self.best_folder, ignore_errors=True)
@@ -88,18 +91,17 @@ class Watch:
         each |= picture_health(prompts.source, edited, prompts.mask)
         self.base = each if self.base is None else self.base
         means = {name: float(values.nanmean()) for name, values in each.items()}
-        return {**means, "flag": flag(each, self.base, *list(self.scorers)[:2])}
+        return {**means, "flag": flag(each, self.base, self.reward, self.held_out)}
 
     def report(self, sweep: list[dict[str, Any]]) -> Path:
         """watch.html: the curves, the flags and the sweep over the share of the change."""
-        path = self.folder / "watch.jsonl"
-        looks = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        looks = _run.read_log(self.folder, LOG)
         report = Report(f"watching {self.folder.name}")
         for look in looks:
             if look["flag"]:
                 report.flag(f"step {look['step']}: {look['flag']}")
-        numbers = [{k: v for k, v in look.items() if k != "flag"} for look in looks]
-        report.table("Fixed prompts by step", {str(int(look.pop("step"))): look for look in numbers})
+        by_step = {str(look["step"]): {k: v for k, v in look.items() if k not in ("flag", "step")} for look in looks}
+        report.table("Fixed prompts by step", by_step)
         rows = {f"{row['scale']:g}": {k: v for k, v in row.items() if k not in ("flag", "scale")} for row in sweep}
         report.table("By share of the change, from the base (0) to the result (1)", rows)
         for name in (*self.scorers, *(["oracle"] if self.truth is not None else [])):

@@ -26,7 +26,7 @@ from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.base import find_scorer, read_spec
 from rewardedit.trainers import _run, reward_conditioned
 from rewardedit.trainers._cache import LatentCache, make_cache
-from rewardedit.trainers._compare import Evaluate, compare
+from rewardedit.trainers._compare import Evaluate, compare, require_arms
 from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback
 from rewardedit.trainers._finetune import finetune
 from rewardedit.trainers._models import Labels, Train
@@ -60,15 +60,16 @@ class Config:
     evaluate: Evaluate | None = None  # on shapes, with the oracle
 
     def __post_init__(self) -> None:
+        require_arms(self.arms, self.evaluate, self.data)
         for name in read_spec(self.reward.scorer):
             if not find_scorer(name).differentiable:
                 raise ValueError(f"reward.scorer: {name} has no gradient with respect to the edited picture; take clip_d or l1")
+        if self.watch.held_out in read_spec(self.reward.scorer):
+            raise ValueError(f"watch.held_out: {self.watch.held_out} trains the editor; take a scorer of another family")
         if self.reward.anchor and self.train.lora_rank is None:
             raise ValueError("reward.anchor: the starting model is the one with its adapter off; give train.lora_rank")
         if self.train.text_encoder_lr is not None:
             raise ValueError("train.text_encoder_lr: rollouts encode prompts once; leave it out")
-        if self.evaluate is not None and self.data.name != "shapes":
-            raise ValueError("evaluate: the oracle knows the shapes world alone; leave evaluate out for other data")
 
 
 def plan(config: Config) -> list[str]:

@@ -26,7 +26,7 @@ from rewardedit.scorers import load_scorer
 from rewardedit.synthesis.candidates import Candidates, WithCandidates
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import make_cache
-from rewardedit.trainers._compare import Evaluate, compare
+from rewardedit.trainers._compare import Evaluate, compare, require_arms
 from rewardedit.trainers._finetune import finetune
 from rewardedit.trainers._models import Labels, Train
 from rewardedit.trainers._plan import plan
@@ -77,10 +77,7 @@ class Config:
     evaluate: Evaluate | None = None  # on shapes, with the oracle
 
     def __post_init__(self) -> None:
-        if self.evaluate is not None and self.data.name != "shapes":
-            raise ValueError("evaluate: the oracle knows the shapes world alone; leave evaluate out for other data")
-        if len(set(self.arms)) != len(self.arms) or not self.arms:
-            raise ValueError(f"arms: expected each at most once and at least one; got {self.arms}")
+        require_arms(self.arms, self.evaluate, self.data)
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:

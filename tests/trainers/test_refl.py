@@ -1,6 +1,7 @@
 """Reward feedback learning: its losses, runs of every arm, two processes as one, and what watches over it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -55,6 +56,10 @@ def test_rollouts_are_drawn_from_what_is_asked():
     assert drawn == set(range(10, 101, 5))
     late = [Reward(preset="imagereward").rollout(torch.Generator().manual_seed(s)) for s in range(100)]
     assert {how.stop for how in late} == set(range(30, 40))
+    early = Reward(steps=(10, 20), skip=(9, 19), scored="pred_x0")
+    stops = {(how.steps, how.stop) for how in (early.rollout(torch.Generator().manual_seed(s)) for s in range(200))}
+    assert stops == {(10, 1), *((20, stop) for stop in range(1, 12))}
+    assert early.mean_steps == pytest.approx((1 + 6) / 2)
     assert {how.scored for how in late} == {"pred_x0"}
     assert Reward(preset="draft", grad_steps=4).rollout(torch.Generator()).grad_steps == 4
 
@@ -100,12 +105,21 @@ def test_the_reward_rises(tiny_editor, tmp_path):
 
 
 def test_a_lora_with_an_anchor_leaves_the_base_alone(tiny_editor, tmp_path):
-    trained(tiny_editor, tmp_path, Reward("l1", steps=(3,), anchor=0.5, checkpointing=True), lora_rank=2, steps=3)
+    trained(tiny_editor, tmp_path, Reward("l1", steps=(3,), anchor=0.5), lora_rank=2, steps=3)
     log = read_log(tmp_path)
     assert log[0]["distance"] == pytest.approx(0, abs=1e-8)
     assert log[2]["distance"] > 0
     assert (tmp_path / "lora" / "pytorch_lora_weights.safetensors").is_file()
     assert len(json.loads((tmp_path / "watch.json").read_text())["sweep"]) == 5
+
+
+def test_accumulated_and_checkpointed_steps_are_the_same_steps(tiny_editor, tmp_path):
+    trained(tiny_editor, tmp_path / "whole")
+    trained(tiny_editor, tmp_path / "parts", batch=1, accumulate=4)
+    trained(tiny_editor, tmp_path / "again", replace(REWARD, checkpointing=("unet", "vae", "scorer")))
+    whole, *others = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("whole", "parts", "again"))
+    for losses in others:
+        assert losses == pytest.approx(whole, rel=1e-5)
 
 
 def test_a_resumed_run_equals_an_unbroken_one(tiny_editor, tmp_path):
@@ -161,6 +175,8 @@ def test_a_flag_stops_where_asked_and_the_best_comes_back(tiny_editor, tmp_path)
     watch.base["reward"], watch.base["held out"] = watch.base["reward"] - 1, watch.base["held out"] + 1
     assert watch.step(editor, 1)
     assert watch.stopped
+    resumed = Watch(*fixed_prompts(DATA, 6), scorers, tmp_path, Watching(steps=1, stop=True))
+    assert resumed.best == watch.best
 
 
 @pytest.mark.parametrize(
@@ -168,6 +184,7 @@ def test_a_flag_stops_where_asked_and_the_best_comes_back(tiny_editor, tmp_path)
     [
         ({"reward": {"anchor": 1.0}}, "anchor"),
         ({"reward": {"steps": [2], "skip": [2, 2]}}, "at least one step"),
+        ({"reward": {"scorer": "clip_d"}}, "another family"),
         ({"reward": {"scorer": "clip_d:0.5,nothing:0.5"}}, "no scorer named"),
         ({"reward": {"scorer": "tests.trainers.test_refl:Flat"}}, "has no gradient"),
         ({"train": {"text_encoder_lr": 1e-4}}, "text_encoder_lr"),
