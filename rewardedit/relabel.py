@@ -26,7 +26,7 @@ FILE = "reward_prompt.json"
 class RewardScale:
     """A scorer's value to 0–10: a piecewise-linear, monotone, differentiable mapping through `knots`.
 
-    Values outside the knots are clamped to 0 and 10 (without gradient there).
+    Values outside the knots are clamped to 0 and 10 (without gradient there), or the outer lines go on.
     """
 
     knots: tuple[float, ...]  # increasing scorer values; knot i maps to 10 i / (len − 1)
@@ -61,13 +61,13 @@ class RewardScale:
         """One straight line over a scorer's declared range."""
         return cls((float(low), float(high)))
 
-    def __call__(self, value: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
-        """Scorer values to [0, 10]; NaN stays NaN."""
+    def __call__(self, value: Float[Tensor, " b"], clamp: bool = True) -> Float[Tensor, " b"]:
+        """Scorer values to [0, 10], or beyond where `clamp` is False; NaN stays NaN."""
         knots = torch.tensor(self.knots, device=value.device, dtype=value.dtype)
         index = torch.bucketize(value.detach().nan_to_num(self.knots[0]), knots[1:-1])
         low, high = knots[index], knots[index + 1]
-        share = ((value - low) / (high - low)).clamp(0, 1)
-        return (index + share) * (10 / (len(self.knots) - 1))
+        share = (value - low) / (high - low)
+        return (index + (share.clamp(0, 1) if clamp else share)) * (10 / (len(self.knots) - 1))
 
 
 @dataclass(frozen=True)

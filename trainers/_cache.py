@@ -4,7 +4,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +15,7 @@ from tqdm import tqdm
 from rewardedit.data import Data, Rows, batches
 from rewardedit.diffusion.editors import Editor, encode_images, encode_prompts, tokenize
 from rewardedit.trainers import _run
-
-if TYPE_CHECKING:
-    from rewardedit.trainers.reward_conditioned import Labels
+from rewardedit.trainers._models import Labels
 
 ENCODE_BATCH = 64
 
@@ -45,7 +43,7 @@ class LatentCache:
         edited, source = (torch.from_numpy(array[index]).float() for array in (self.edited, self.source))
         return edited * self.scaling, source
 
-    def texts(self, editor: Editor, labels: "Labels", name: str = "prompts") -> "TextCache":
+    def texts(self, editor: Editor, labels: Labels, name: str = "prompts") -> "TextCache":
         """Prompts of all rows under their labels, in a file of that name; each distinct text is encoded once."""
         texts = [""] + [
             self.instructions[i] if labels.prompt is None or label is None else labels.prompt.write(self.instructions[i], label)

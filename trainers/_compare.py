@@ -166,9 +166,10 @@ def _trivial(test: ShapesBatch) -> dict[str, float]:
 def _rewards(edited: dict[str, Tensor], test: ShapesBatch, rewards: dict[str, Scorer]) -> dict[str, dict[str, Tensor]]:
     """Each arm's scores by every reward, a row each."""
     out: dict[str, dict[str, Tensor]] = {}
-    captions = {"source_caption": test.source_caption, "target_caption": test.target_caption}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    truth = {"target": test.target, "source_caption": test.source_caption, "target_caption": test.target_caption}
     for name, pictures in edited.items():
-        batch = EditBatch(test.source, test.instruction, pictures, **captions)
+        batch = EditBatch(test.source, test.instruction, pictures, **truth).to(device)
         with torch.no_grad():
             out[name] = {key: scorer(batch).score.cpu() for key, scorer in rewards.items()}
     return out

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.rollout import Conditions, Rollout, Scored, decode, require_differentiable, rollout
+from rewardedit.diffusion.training import noising
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.trainers import _run
@@ -21,12 +22,14 @@ from rewardedit.trainers._watch import Watch
 
 PRESETS: dict[str, dict[str, Any]] = {
     "adiee": {"steps": tuple(range(10, 101, 5)), "skip": (1, 1), "scored": "prev_sample", "loss": "hinge", "most": 10.0},
-    "imagereward": {"steps": (40,), "skip": (1, 10), "scored": "pred_x0", "loss": "hinge", "most": 2.0},
+    "imagereward": {"steps": (40,), "skip": (0, 9), "scored": "pred_x0", "loss": "hinge", "most": 2.0},
     "draft": {"steps": (50,), "skip": (0, 0), "scored": "prev_sample", "loss": "linear", "most": 0.0},
 }
 PRESETS["adiee"] |= {"scale": "quantiles", "weight": 1e-3}
 PRESETS["imagereward"] |= {"scale": "none", "weight": 1e-3}
 PRESETS["draft"] |= {"scale": "none", "weight": 1.0}
+
+ANCHOR_SEED = 1_000_003  # the anchor's noise is other than the rollouts'
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Reward:
     scored: Scored | None = None
     text_guidance: float | None = None
     image_guidance: float = 1.0
-    checkpointing: tuple[Literal["unet", "vae", "scorer"], ...] = ()  # whose activations are computed again, to save memory
+    checkpointing: tuple[Literal["vae", "scorer"], ...] = ()  # whose activations are computed again; UNet: train.checkpointing
 
     def __post_init__(self) -> None:
         for name, value in PRESETS[self.preset].items():
@@ -58,6 +61,12 @@ class Reward:
         assert self.skip is not None
         if not self.steps or not 0 <= self.skip[0] <= self.skip[1] or self.skip[0] >= min(self.steps):
             raise ValueError(f"steps, skip: expected at least one step to be taken; got {self.steps}, {self.skip}")
+        for name in ("weight", "pairs", "anchor"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: expected at least 0; got {getattr(self, name)}")
+        if self.weight and self.grad_steps == 0:
+            raise ValueError("grad_steps: the reward has no gradient without at least one; take 1, or weight: 0")
+        self.rollout(torch.Generator())  # its numbers fit each other
 
     def skips(self, steps: int) -> tuple[int, int]:
         """The least and the most that a rollout of so many steps leaves out."""
@@ -79,7 +88,8 @@ class Reward:
         skip = int(torch.randint(least, most + 1, (), generator=generator))
         grad_steps = None if self.grad_steps is None else min(self.grad_steps, steps - skip)
         guidance = {"text_guidance": self.text_guidance, "image_guidance": self.image_guidance}
-        return Rollout(steps, steps - skip, grad_steps, self.scored, checkpointing="unet" in self.checkpointing, **guidance)
+        stop = steps - skip if skip else None
+        return Rollout(steps, stop, grad_steps, self.scored, **guidance)
 
 
 def reward_loss(
@@ -87,7 +97,7 @@ def reward_loss(
 ) -> Float[Tensor, ""]:
     """Mean over the valid rows of relu(most − s) or −s, s being the score mapped to 0–10 where a scale is given."""
     kept = score[valid]
-    mapped = kept if scale is None else scale(kept)
+    mapped = kept if scale is None else scale(kept, clamp=False)
     each = F.relu(most - mapped) if kind == "hinge" else -mapped
     return each.sum() / max(len(each), 1)
 
@@ -159,10 +169,15 @@ class RewardFeedback:
     def roll_out(self, unet: Any, rows: Int[Tensor, " b"], step: int, places: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         """Latents of a rollout of these rows; noise is drawn for each place of the batch by itself."""
         device, how = self.pipe.device, self.config.rollout(_run.step_generator(self.seed + 1, step))
-        generators = [_run.step_generator(self.seed + 2 + int(place), step) for place in places]
-        noise = torch.stack([torch.randn(self.asked.cache.shape, generator=g) for g in generators])
+        noise, generators = self.noise(places, step, self.seed + 2)
         given = Conditions(*(tensor.to(device) for tensor in self.conditions(rows)), self.nothing.to(device))
-        return rollout(unet, self.pipe.scheduler, noise.to(device), given, how, generators)
+        return rollout(unet, self.pipe.scheduler, noise, given, how, generators)
+
+    def noise(self, places: Int[Tensor, " b"], step: int, seed: int) -> tuple[Float[Tensor, "b c h w"], list[torch.Generator]]:
+        """Noise of each place of the global batch by itself, and the generators that it came from."""
+        generators = [_run.step_generator(seed + int(place), step) for place in places]
+        noise = torch.stack([torch.randn(self.asked.cache.shape, generator=g) for g in generators])
+        return noise.to(self.pipe.device), generators
 
     def conditions(self, rows: Int[Tensor, " b"]) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b c h w"]]:
         """Prompt embeddings and source latents."""
@@ -171,11 +186,10 @@ class RewardFeedback:
 
     def distance(self, unet: Any, rows: Int[Tensor, " b"], step: int, places: Int[Tensor, " b"]) -> Float[Tensor, ""]:
         """Mean squared distance of what the editor and the starting model, its adapter off, predict of noisy rows."""
-        device, scheduler = self.pipe.device, self.pipe.scheduler
+        device, scheduler = self.pipe.device, noising(self.pipe.scheduler)
         edited, source = (tensor.to(device) for tensor in self.asked.cache.latents(rows))
         embeds = self.conditions(rows)[0].to(device)
-        generators = [_run.step_generator(self.seed + 3 + int(place), step) for place in places]
-        noise = torch.stack([torch.randn(self.asked.cache.shape, generator=g) for g in generators]).to(device)
+        noise, generators = self.noise(places, step, self.seed + ANCHOR_SEED)
         most = scheduler.config.num_train_timesteps
         times = torch.stack([torch.randint(most, (), generator=g) for g in generators]).to(device)
         sample = torch.cat([scheduler.add_noise(edited, noise, times), source], dim=1)

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from rewardedit.attention import set_attention
 from rewardedit.data import Rows
-from rewardedit.diffusion.editors import Editor, EditSettings, load_editor, save_editor
-from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss
+from rewardedit.diffusion.editors import Editor, EditSettings, locate, save_editor
+from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss, noising
 from rewardedit.images import to_pil
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import LatentCache
-from rewardedit.trainers._models import Labels, Models, Train, make_optimizer, make_trainable
+from rewardedit.trainers._models import Labels, Models, Train, load_base, make_optimizer, make_trainable
 
 
 class Feedback(Protocol):
@@ -66,7 +66,7 @@ def finetune(
     set_seed(config.seed)
     folder.mkdir(parents=True, exist_ok=True)
     accelerator = _run.make_accelerator(folder, config.precision, config.accumulate, config.tracker)
-    editor = load_editor(base, attention="sdpa", device=accelerator.device)
+    editor = load_base(base, accelerator.device)
     told = None if feedback is None else feedback(editor)
     models = make_trainable(editor, config, labels)
     choice = set_attention(models.unet, config.attention, _autocast_type(config.precision))
@@ -85,7 +85,7 @@ def finetune(
     if averages is not None:
         averages.to(accelerator.device)
 
-    scheduler, texts = editor.pipe.scheduler, cache.texts(editor, labels)
+    scheduler, texts = noising(editor.pipe.scheduler), cache.texts(editor, labels)
     batch, world = config.batch * config.accumulate, accelerator.num_processes
     recent: list[float] = []
     for step, bar in _run.steps(first, config.steps, batch * world, accelerator, "fine-tuning"):
@@ -133,10 +133,11 @@ def finetune(
             recent = []
         if done % config.checkpoint_every == 0 or done == config.steps:
             _run.save_checkpoint(accelerator, folder, done)
-        if config.validate_every and done % config.validate_every == 0:
+        due = bool(config.validate_every) and done % config.validate_every == 0
+        if due or (told is not None and done == config.steps):
             with _averaged(averages, models.trained):
                 now = _result(editor, labels, models)
-                if accelerator.is_main_process:
+                if due and accelerator.is_main_process:
                     _validate(now, cache.rows, config, folder / "validation" / f"step-{done:06d}.png")
                 if told is not None and told.watch(now, done):
                     break
@@ -147,7 +148,7 @@ def finetune(
     if accelerator.is_main_process:
         if config.lora_rank is None:
             models.unet.set_default_attn_processor()
-        save_editor(_result(editor, labels, models), out, base=base if config.lora_rank else None)
+        save_editor(_result(editor, labels, models), out, base=locate(base) if config.lora_rank else None)
     accelerator.end_training()
     return out
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rewardedit.attention import Backend
-from rewardedit.diffusion.editors import Editor
+from rewardedit.diffusion.editors import Editor, load_editor
 from rewardedit.diffusion.training import widen_conv_in
 from rewardedit.relabel import RewardEmbedding, RewardPrompt
 from rewardedit.trainers import _run
@@ -74,6 +74,18 @@ class Models:
     text_encoder: Any | None  # None: not trained
     words: nn.Parameter | None  # of the text encoder's, its token embeddings, where those of the label's words learn faster
     trained: list[nn.Parameter] = field(default_factory=list)
+
+
+def load_base(name: str, device: str | torch.device) -> Editor:
+    """The editor that fine-tuning starts from.
+
+    Raises:
+        ValueError: where it is a LoRA, whose adapter a fine-tuning would not know from its own.
+    """
+    editor = load_editor(name, attention="sdpa", device=device)
+    if getattr(editor.pipe.unet, "peft_config", None):
+        raise ValueError(f"base {name!r} is a LoRA; fuse it (pipe.fuse_lora, pipe.unload_lora_weights) and save the pipeline")
+    return editor
 
 
 def make_trainable(editor: Editor, config: Train, labels: Labels) -> Models:

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rewardedit.assets import resolve
 from rewardedit.data import open_rows
+from rewardedit.diffusion.editors import locate
 from rewardedit.scorers import load_scorer
 from rewardedit.trainers._models import Train, add_lora
 
@@ -63,7 +64,7 @@ def plan_training(base: str, train: Train, size: int, arms: int, calls: float = 
 
 def _pipeline_config(name: str) -> dict[str, Any]:
     try:
-        return DiffusionPipeline.load_config(resolve(name))
+        return DiffusionPipeline.load_config(resolve(locate(name)))
     except OSError as error:
         raise ValueError(
             f"editor {name!r} is not there ({str(error).splitlines()[0]}); give a folder, or a hub name online"
@@ -72,7 +73,7 @@ def _pipeline_config(name: str) -> dict[str, Any]:
 
 def _sub_config(kind: Any, name: str, subfolder: str) -> Any:
     try:
-        return kind.load_config(resolve(name), subfolder=subfolder)
+        return kind.load_config(resolve(locate(name)), subfolder=subfolder)
     except OSError as error:
         raise ValueError(f"editor {name!r} has no {subfolder} ({str(error).splitlines()[0]})") from error
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ class Watching:
 
     n: int = 64  # fixed prompts
     steps: int | None = None  # denoising steps of a look; None: the editor's own
-    held_out: str = "clip_d"  # a reward of another family than the one that trains
+    held_out: str = "ssim"  # a reward of another family than the one that trains
+    held_out_options: dict[str, Any] = field(default_factory=lambda: {"against": "target"})
     stop: bool = False  # at a red flag; the result is then the editor that the held-out reward liked best
 
 
@@ -38,7 +39,8 @@ def fixed_prompts(data: Data, n: int) -> tuple[EditBatch, ShapesBatch | None]:
     if data.name == "shapes":
         samples = Shapes("val", data.seed, data.backdrops).batch(0, n)
         captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
-        return EditBatch(samples.source, samples.instruction, samples.source, mask=samples.mask, **captions), samples
+        truth = {"target": samples.target, "mask": samples.mask, **captions}
+        return EditBatch(samples.source, samples.instruction, samples.source, **truth), samples
     rows = open_rows(data)
     return collate([rows[i] for i in range(min(n, len(rows)))], data.size, data.policy), None
 
@@ -47,9 +49,16 @@ class Watch:
     """Edits the fixed prompts from the same noise each time, and keeps what became of them in watch.jsonl and watch.html."""
 
     def __init__(
-        self, prompts: EditBatch, truth: ShapesBatch | None, scorers: dict[str, Scorer], folder: Path, config: Watching
+        self,
+        prompts: EditBatch,
+        truth: ShapesBatch | None,
+        scorers: dict[str, Scorer],
+        folder: Path,
+        config: Watching,
+        lora_of: str | None = None,
     ) -> None:
-        """`scorers`: the training reward first, then the held-out one."""
+        """`scorers`: the training reward first, then the held-out one. `lora_of`: the base, where a LoRA is trained."""
+        self.lora_of = lora_of
         self.prompts, self.truth, self.scorers, self.folder, self.config = prompts, truth, scorers, folder, config
         self.reward, self.held_out = list(scorers)[:2]
         self.base: dict[str, Tensor] | None = None
@@ -65,7 +74,7 @@ class Watch:
         if self.config.stop and held_out > self.best:
             self.best = held_out
             shutil.rmtree(self.best_folder, ignore_errors=True)
-            save_editor(editor, self.best_folder)
+            save_editor(editor, self.best_folder, base=self.lora_of)
         if found["flag"]:
             print(f"red flag at step {step}: {found['flag']}")
         self.stopped = self.config.stop and found["flag"] is not None
@@ -97,6 +106,9 @@ class Watch:
         """watch.html: the curves, the flags and the sweep over the share of the change."""
         looks = _run.read_log(self.folder, LOG)
         report = Report(f"watching {self.folder.name}")
+        for row in sweep:
+            if row["flag"]:
+                report.flag(f"{row['scale']:g} of the change: {row['flag']}")
         for look in looks:
             if look["flag"]:
                 report.flag(f"step {look['step']}: {look['flag']}")

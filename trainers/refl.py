@@ -12,24 +12,26 @@ Command: rewardedit train magicbrush-refl
 
 import json
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from rewardedit.batch import EditBatch
 from rewardedit.data import Data, Rows, batches, open_rows
-from rewardedit.diffusion.editors import Editor, load_editor
+from rewardedit.data.shapes import ShapesBatch
+from rewardedit.diffusion.editors import Editor, load_editor, locate
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.scorers.base import find_scorer, read_spec
+from rewardedit.scorers.base import family, find_scorer, read_spec
 from rewardedit.trainers import _run, reward_conditioned
 from rewardedit.trainers._cache import LatentCache, make_cache
 from rewardedit.trainers._compare import Evaluate, compare, require_arms
 from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback
 from rewardedit.trainers._finetune import finetune
-from rewardedit.trainers._models import Labels, Train
+from rewardedit.trainers._models import Labels, Train, load_base
 from rewardedit.trainers._plan import plan_training
 from rewardedit.trainers._watch import Watch, Watching, fixed_prompts
 from rewardedit.trainers.reward_conditioned import Relabel
@@ -55,7 +57,7 @@ class Config:
     reward: Reward = field(default_factory=Reward)
     train: Train = field(default_factory=Train)
     watch: Watching = field(default_factory=Watching)
-    labels: str | None = None  # where the base is reward-conditioned: the scorer that it was conditioned on, for the pairs
+    labels: Relabel | None = None  # where the base is reward-conditioned: the scorer whose labels it knows, for the pairs
     arms: tuple[Arm, ...] = ("refl",)  # the first is the result; the others are what it is compared with
     evaluate: Evaluate | None = None  # on shapes, with the oracle
 
@@ -64,12 +66,28 @@ class Config:
         for name in read_spec(self.reward.scorer):
             if not find_scorer(name).differentiable:
                 raise ValueError(f"reward.scorer: {name} has no gradient with respect to the edited picture; take clip_d or l1")
-        if self.watch.held_out in read_spec(self.reward.scorer):
-            raise ValueError(f"watch.held_out: {self.watch.held_out} trains the editor; take a scorer of another family")
+            if family(self.watch.held_out) is family(name):
+                raise ValueError(
+                    f"watch.held_out: {self.watch.held_out} is of {name}'s family, which trains; take ssim or dino_i"
+                )
+        if self.watch.stop and not self.train.validate_every:
+            raise ValueError("watch.stop: looks come every train.validate_every steps; give some")
         if self.reward.anchor and self.train.lora_rank is None:
             raise ValueError("reward.anchor: the starting model is the one with its adapter off; give train.lora_rank")
         if self.train.text_encoder_lr is not None:
             raise ValueError("train.text_encoder_lr: rollouts encode prompts once; leave it out")
+
+
+@dataclass
+class Material:
+    """What all arms are trained on."""
+
+    scorers: dict[str, Scorer]  # the training reward first, then the held-out one
+    scale: RewardScale | None
+    cache: LatentCache
+    labels: Labels
+    asked: Asked
+    prompts: tuple[EditBatch, ShapesBatch | None]
 
 
 def plan(config: Config) -> list[str]:
@@ -93,12 +111,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         The folder of the first arm's result: pipeline/ or lora/.
     """
     _run.start(folder, config)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    scorers = {name: load_scorer(name, **options).to(device) for name, options in _rewards(config).items()}
+    scorers = {name: load_scorer(name, **options).to(device()) for name, options in _rewards(config).items()}
+    prompts = fixed_prompts(config.data, config.watch.n)
+    require_fields(prompts[0], scorers)
     with _run.processes().main_process_first():
         rows = open_rows(config.data)
         scale = _scale(config, rows, folder)
-        editor = load_editor(config.base, attention="sdpa", device=device)
+        editor = load_base(config.base, device())
         labels = _labels(config, editor, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache")
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
@@ -106,13 +125,14 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         sources = _sources(rows, config.data, cache.folder)
     asked = Asked(cache, cache.texts(editor, Labels(labels.prompt, best), "asked"), *sources)
     del editor
+    material = Material(scorers, scale, cache, labels, asked, prompts)
     results: dict[str, Path] = {}
     for i, arm in enumerate(config.arms):
         own = folder if i == 0 else folder / "arms" / arm
         results[arm] = own / ("lora" if config.train.lora_rank else "pipeline")
-        if not (resume and results[arm].is_dir()):
+        if not (resume and (own / "watch.json").is_file()):  # what an arm leaves last
             print(f"arm {arm}: {config.train.steps} steps")
-            _train_arm(config, arm, scorers, scale, cache, labels, asked, own, resume)
+            _train_arm(config, arm, material, own, resume)
     if config.evaluate is not None and _run.processes().is_main_process:
         compare(config.evaluate, config.base, results, scorers, folder)
     return results[config.arms[0]]
@@ -120,7 +140,21 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def _rewards(config: Config) -> dict[str, dict[str, Any]]:
     """The training reward and the held-out one, with their options."""
-    return {config.reward.scorer: config.reward.options, config.watch.held_out: {}}
+    return {config.reward.scorer: config.reward.options, config.watch.held_out: config.watch.held_out_options}
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def require_fields(prompts: EditBatch, scorers: dict[str, Scorer]) -> None:
+    """Raises ValueError where a scorer needs what the rows, or a rollout of them, do not have."""
+    reward, held_out = scorers.values()
+    has = {f.name for f in fields(prompts) if getattr(prompts, f.name) is not None}
+    lacks = {"reward.scorer": reward.needs - has | reward.needs & {"target", "mask"}, "watch.held_out": held_out.needs - has}
+    for name, missing in lacks.items():
+        if missing:
+            raise ValueError(f"{name}: needs {', '.join(sorted(missing))}, which it cannot be given here; take another")
 
 
 def _scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None:
@@ -138,12 +172,14 @@ def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> Labels:
         ValueError: where the base is reward-conditioned and `labels` does not say on what, or it has a learned embedding.
     """
     if editor.prompt is None:
+        if config.labels is not None:
+            raise ValueError(f"labels: base {config.base!r} is not reward-conditioned; leave them out")
         return Labels(None, [0] * len(rows))
     if editor.prompt.embedding:
         raise ValueError(f"base {config.base!r} has a learned reward embedding; rollouts know prompts of words alone")
     if config.labels is None:
-        raise ValueError(f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels=clip_d")
-    own = reward_conditioned.Config("refl", data=config.data, relabel=Relabel(scorer=config.labels))
+        raise ValueError(f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels.scorer=clip_d")
+    own = reward_conditioned.Config("refl", data=config.data, relabel=config.labels)
     scored, _ = reward_conditioned.relabel(own, rows, folder / "labels")
     values = editor.prompt.scale(torch.tensor([row["score"] for row in scored], dtype=torch.float64)).tolist()
     known = [editor.prompt.label(v) if row["valid"] else None for v, row in zip(values, scored, strict=True)]
@@ -167,25 +203,17 @@ def _sources(rows: Rows, data: Data, folder: Path) -> tuple[np.ndarray, dict[str
     return np.load(path, mmap_mode="r"), json.loads(whole.read_text())
 
 
-def _train_arm(
-    config: Config,
-    arm: Arm,
-    scorers: dict[str, Scorer],
-    scale: RewardScale | None,
-    cache: LatentCache,
-    labels: Labels,
-    asked: Asked,
-    folder: Path,
-    resume: bool,
-) -> None:
+def _train_arm(config: Config, arm: Arm, material: Material, folder: Path, resume: bool) -> None:
     """One arm: the recipe's reward with what the arm changes of it."""
-    reward = replace(config.reward, **CHANGES.get(arm, {}))
-    watch = Watch(*fixed_prompts(config.data, config.watch.n), scorers, folder, config.watch)
+    reward, scorers = replace(config.reward, **CHANGES.get(arm, {})), material.scorers
+    lora_of = locate(config.base) if config.train.lora_rank else None
+    watch = Watch(*material.prompts, scorers, folder, config.watch, lora_of)
 
     def feedback(editor: Editor) -> RewardFeedback:
-        return RewardFeedback(reward, scorers[config.reward.scorer], scale, asked, config.train.seed, editor, watch)
+        scorer = scorers[config.reward.scorer]
+        return RewardFeedback(reward, scorer, material.scale, material.asked, config.train.seed, editor, watch)
 
-    result = finetune(config.train, config.base, cache, labels, folder, resume, feedback)
+    result = finetune(config.train, config.base, material.cache, material.labels, folder, resume, feedback)
     if watch.stopped and _run.processes().is_main_process:
         shutil.rmtree(result)
         shutil.copytree(watch.best_folder, result)
@@ -195,7 +223,7 @@ def _train_arm(
 
 def sweep(base: str, result: Path, watch: Watch, scales: tuple[float, ...] = SCALES) -> list[dict[str, Any]]:
     """What the fixed prompts become with so much of the change, from 0 (the base) to 1 (the result)."""
-    editor, start = load_editor(str(result)), load_editor(base)
+    editor, start = load_editor(str(result), device=device()), load_editor(base, device=device())
     if (result / "pytorch_lora_weights.safetensors").is_file():
         editor.pipe.fuse_lora()
         editor.pipe.unload_lora_weights()

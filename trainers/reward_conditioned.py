@@ -20,7 +20,6 @@ import torch
 from tqdm import tqdm
 
 from rewardedit.data import Data, Rows, batches, open_rows
-from rewardedit.diffusion.editors import load_editor
 from rewardedit.relabel import PRESETS, RewardPrompt, RewardScale, label_rows, read_shards, score_rows, write_shards
 from rewardedit.scorers import load_scorer
 from rewardedit.synthesis.candidates import Candidates, WithCandidates
@@ -28,7 +27,7 @@ from rewardedit.trainers import _run
 from rewardedit.trainers._cache import make_cache
 from rewardedit.trainers._compare import Evaluate, compare, require_arms
 from rewardedit.trainers._finetune import finetune
-from rewardedit.trainers._models import Labels, Train
+from rewardedit.trainers._models import Labels, Train, load_base
 from rewardedit.trainers._plan import plan
 
 __all__ = ["Config", "Relabel", "main", "plan", "train"]
@@ -90,7 +89,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     with _run.processes().main_process_first():  # the others find the stages done
         rows = rows_of(config, folder)
         scored, scale = relabel(config, rows, folder)
-    editor = load_editor(config.base, attention="sdpa", device="cuda" if torch.cuda.is_available() else "cpu")
+    editor = load_base(config.base, "cuda" if torch.cuda.is_available() else "cpu")
     cache = make_cache(rows, config.data, editor, folder / "cache")
     del editor
     results: dict[str, Path] = {}

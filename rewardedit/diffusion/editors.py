@@ -176,9 +176,7 @@ def load_editor(
     Raises:
         ValueError: where there is no InstructPix2Pix pipeline of that name.
     """
-    path = Path(resolve(name))
-    for inner in ("pipeline", "lora"):
-        path = path / inner if (path / inner).is_dir() else path
+    path = Path(resolve(locate(name)))
     settings = json.loads((path / SETTINGS).read_text()) if (path / SETTINGS).is_file() else {}
     base = settings.pop("base", None)
     pipe = _load_pipeline(base or (str(path) if path.exists() else name), dtype)
@@ -195,6 +193,12 @@ def load_editor(
         embedding.load_state_dict(weights)
     choice = set_attention(pipe.unet, attention)
     return Editor(pipe, EditSettings(**settings), prompt, embedding, choice)
+
+
+def locate(name: str) -> str:
+    """Where an editor is: in a run's folder its pipeline/ or lora/; any other name as it is."""
+    inner = [Path(name) / kind for kind in ("pipeline", "lora") if (Path(name) / kind).is_dir()]
+    return str(inner[0]) if inner else name
 
 
 def _load_pipeline(name: str, dtype: torch.dtype) -> Any:

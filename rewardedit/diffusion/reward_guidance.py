@@ -68,8 +68,9 @@ def reward_guidance(
             edited = decode(pipe.vae, clean.to(pipe.vae.dtype))
             score = scorer(EditBatch(source, list(instruction), edited, **texts), prepared).mean()
             (gradient,) = torch.autograd.grad(score * len(source), clean)
+        gradient = gradient.float()
         size = gradient.square().mean((1, 2, 3), keepdim=True).sqrt()
-        return scale * gradient / size.clamp_min(torch.finfo(gradient.dtype).tiny)
+        return (scale * gradient / size.clamp_min(torch.finfo(gradient.dtype).tiny)).to(clean.dtype)
 
     @functools.wraps(step)
     def guided(model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **options: Any) -> Any:
@@ -79,13 +80,17 @@ def reward_guidance(
             model_output = model_output + uphill(a * sample + b * model_output) / b
         return step(model_output, timestep, sample, *args, **options)
 
-    if scale:
-        scheduler.step = guided
+    if not scale:
+        yield
+        return
+    around = vars(scheduler).get("step")  # of another block, where this one stands in it
+    scheduler.step = guided
     try:
         yield
     finally:
-        if scale:
-            del scheduler.step
+        del scheduler.step
+        if around is not None:
+            scheduler.step = around
 
 
 def require_known(scheduler: Any) -> None:

@@ -41,7 +41,7 @@ class Rollout:
     scored: Scored = "prev_sample"  # what the last step gives (ADIEE), or its prediction of the clean latents (ImageReward)
     text_guidance: float | None = None  # None: without classifier-free guidance, as both papers
     image_guidance: float = 1.0
-    checkpointing: bool = False  # of each step that carries a gradient: its UNet call is computed again in the backward pass
+    checkpointing: bool = False  # UNet calls with gradient are computed again in the backward pass (under DDP: the UNet's own)
 
     def __post_init__(self) -> None:
         taken = self.steps if self.stop is None else self.stop
@@ -77,15 +77,22 @@ def rollout(
     """
     if how.grad_steps != 0:
         require_differentiable(scheduler)
+    if how.text_guidance is None and given.mask is not None:
+        raise ValueError("a mask restricts the text guidance, and there is none: give text_guidance, or leave the mask out")
     if how.text_guidance is not None and given.nothing is None:
         raise ValueError("guidance needs the empty prompt's embedding: Conditions(nothing=…)")
     scheduler = type(scheduler).from_config(scheduler.config)
     scheduler.set_timesteps(how.steps, device=noise.device)
+    if how.stop is not None and len(scheduler.timesteps) != how.steps:
+        name = type(scheduler).__name__
+        raise ValueError(f"{name}: calls the UNet {len(scheduler.timesteps)} times in {how.steps} steps; leave stop out")
     times = scheduler.timesteps[: how.stop]
     first = 0 if how.grad_steps is None else len(times) - how.grad_steps
     options = _step_options(scheduler, generator)
     latents, inputs = noise * scheduler.init_noise_sigma, _inputs(given, how)
     for i, t in enumerate(times):
+        if i == first:
+            torch.clear_autocast_cache()  # what steps without gradient have cast has none to pass on
         with torch.set_grad_enabled(torch.is_grad_enabled() and i >= first):
             predicted = _predict(unet, scheduler, latents, t, inputs, how, given.mask)
             if i == len(times) - 1 and how.scored == "pred_x0":

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from diffusers import DDPMScheduler
 from diffusers.training_utils import compute_snr
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -16,6 +17,11 @@ def conditioning_dropout(u: Float[Tensor, " b"], share: float = 0.05) -> tuple[B
     the paper says 5 % each).
     """
     return u < 2 * share, (u >= share) & (u < 3 * share)
+
+
+def noising(scheduler: Any) -> DDPMScheduler:
+    """How training noises latents on a pipeline's schedule, however that scheduler samples."""
+    return DDPMScheduler.from_config(scheduler.config)
 
 
 def diffusion_loss(

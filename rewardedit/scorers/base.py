@@ -184,6 +184,11 @@ def _weight(term: str) -> float | None:
         return None
 
 
+def family(name: str) -> type[Scorer]:
+    """The class right under `Scorer` that a scorer descends from; those of one family share it."""
+    return next(kind for kind in reversed(find_scorer(name).__mro__) if issubclass(kind, Scorer) and kind is not Scorer)
+
+
 def find_scorer(name: str) -> type[Scorer]:
     """The class of a scorer, by name or "package.module:Class"; nothing is loaded.
 

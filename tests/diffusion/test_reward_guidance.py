@@ -83,6 +83,15 @@ def test_it_holds_for_the_steps_asked_for_and_leaves_nothing_behind(pipe):
     assert "step" not in vars(pipe.scheduler)
 
 
+def test_a_block_within_a_block_leaves_the_outer_one_as_it_was(pipe):
+    with reward_guidance(pipe, load_scorer("l1"), SOURCE, TEXTS, scale=0.2):
+        guided = edit(pipe)
+        with reward_guidance(pipe, load_scorer("ssim"), SOURCE, TEXTS, scale=0.1):
+            assert not torch.equal(edit(pipe), guided)
+        assert torch.equal(edit(pipe), guided)
+    assert "step" not in vars(pipe.scheduler)
+
+
 @pytest.mark.parametrize(
     ("options", "message"), [({"scale": -1.0}, "scale: expected at least 0"), ({"between": (0.5, 0.2)}, "two rising shares")]
 )

@@ -1,5 +1,7 @@
 """The differentiable rollout: the stock pipeline's latents, exactly K steps with gradient, and gradients that are right."""
 
+import copy
+
 import pytest
 import torch
 from diffusers import (
@@ -11,8 +13,9 @@ from diffusers import (
     HeunDiscreteScheduler,
     UniPCMultistepScheduler,
 )
+from peft import LoraConfig
 
-from rewardedit import mask_guidance
+from rewardedit import EditBatch, load_scorer, mask_guidance
 from rewardedit.diffusion.editors import encode_images, encode_prompts
 from rewardedit.diffusion.rollout import Conditions, Rollout, clamp_straight_through, decode, require_differentiable, rollout
 from tests.conftest import tiny_pipeline
@@ -184,6 +187,18 @@ def test_the_predicted_clean_latents_are_scored_at_a_late_step(pipe, given, name
         )
 
 
+def test_with_an_adapter_the_gradient_reaches_it_alone_and_no_scorer(pipe, given):
+    unet = copy.deepcopy(pipe.unet).requires_grad_(False)
+    unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
+    pipe.vae.requires_grad_(False)
+    scorer = load_scorer("vifi_clip")
+    with torch.autocast("cpu", torch.bfloat16):  # steps without gradient come first, and their casts of weights are kept
+        latents = rollout(unet, DDIMScheduler(clip_sample=False), noise(), given[1], Rollout(3))
+        scorer(EditBatch(given[0], TEXTS, decode(pipe.vae, latents))).mean().backward()
+    assert all((p.grad is not None) == ("lora" in name) for name, p in unet.named_parameters())
+    assert all(p.grad is None for module in (pipe.vae, scorer) for p in module.parameters())
+
+
 class Detached(DDIMScheduler):
     def step(self, model_output, *args, **options):
         return super().step(model_output.detach(), *args, **options)
@@ -196,6 +211,11 @@ def test_what_cannot_be_rolled_out_is_refused_by_name(pipe, given):
         rollout(pipe.unet, UniPCMultistepScheduler(), noise(), given[1], Rollout(4, scored="pred_x0"))
     with pytest.raises(ValueError, match="guidance needs the empty prompt"):
         rollout(pipe.unet, pipe.scheduler, noise(), Conditions(given[1].embeds, given[1].source), Rollout(4, text_guidance=2.0))
+    with pytest.raises(ValueError, match="HeunDiscreteScheduler: calls the UNet 7 times in 4 steps"):
+        rollout(pipe.unet, HeunDiscreteScheduler(), noise(), given[1], Rollout(4, stop=3))
+    masked = Conditions(given[1].embeds, given[1].source, mask=torch.ones(2, 1, 16, 16))
+    with pytest.raises(ValueError, match="leave the mask out"):
+        rollout(pipe.unet, pipe.scheduler, noise(), masked, Rollout(4))
     require_differentiable(DDIMScheduler())
 
 

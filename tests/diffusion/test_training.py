@@ -1,8 +1,8 @@
 import pytest
 import torch
-from diffusers import DDIMScheduler, DDPMScheduler
+from diffusers import DDIMScheduler, DDPMScheduler, EulerAncestralDiscreteScheduler
 
-from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss, widen_conv_in
+from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss, noising, widen_conv_in
 from tests.conftest import tiny_unet
 
 
@@ -12,6 +12,15 @@ def test_dropout_shares_are_instructpix2pix_s():
     assert (no_text & ~no_image).float().mean().item() == pytest.approx(0.05, abs=2e-4)
     assert (no_text & no_image).float().mean().item() == pytest.approx(0.05, abs=2e-4)
     assert (~no_text & no_image).float().mean().item() == pytest.approx(0.05, abs=2e-4)
+
+
+def test_training_noise_is_the_same_however_the_pipeline_samples():
+    schedule = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
+    sampler, times = EulerAncestralDiscreteScheduler(**schedule), torch.tensor([3, 500])
+    sampler.set_timesteps(4)
+    latents, noise = torch.randn(2, 4, 8, 8), torch.randn(2, 4, 8, 8)
+    wanted = DDIMScheduler(**schedule).add_noise(latents, noise, times)
+    assert torch.equal(noising(sampler).add_noise(latents, noise, times), wanted)
 
 
 class Constant(torch.nn.Module):

@@ -7,21 +7,25 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from rewardedit import load_editor, load_scorer
+from rewardedit import EditBatch, RewardPrompt, Scores, load_editor, load_scorer
 from rewardedit.cli import main
 from rewardedit.config import build
 from rewardedit.data import Data
+from rewardedit.data.shapes import Shapes
+from rewardedit.diffusion.editors import EditSettings, save_editor
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer
+from rewardedit.scorers.base import Prepared
 from rewardedit.trainers._feedback import Reward, reward_loss
 from rewardedit.trainers._run import read_log
 from rewardedit.trainers._watch import Watch, Watching, fixed_prompts, flag
-from rewardedit.trainers.refl import Config, Train, train
+from rewardedit.trainers.refl import Config, Train, plan, train
+from rewardedit.trainers.reward_conditioned import Relabel
 from tests.conftest import launch
 
 DATA = Data(rows=16, size=32)
 FAST = {"steps": 2, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None, "validate_every": 1}
-LOOK = Watching(n=4, steps=1)
+LOOK = Watching(n=4, steps=1, held_out="clip_d", held_out_options={})
 REWARD = Reward("l1", steps=(3, 4), weight=0.1)
 SCALE = RewardScale((0.0, 0.5, 0.8, 1.0))
 
@@ -55,9 +59,9 @@ def test_rollouts_are_drawn_from_what_is_asked():
     drawn = {Reward().rollout(torch.Generator().manual_seed(s)).steps for s in range(200)}
     assert drawn == set(range(10, 101, 5))
     late = [Reward(preset="imagereward").rollout(torch.Generator().manual_seed(s)) for s in range(100)]
-    assert {how.stop for how in late} == set(range(30, 40))
+    assert {how.stop or how.steps for how in late} == set(range(31, 41))
     early = Reward(steps=(10, 20), skip=(9, 19), scored="pred_x0")
-    stops = {(how.steps, how.stop) for how in (early.rollout(torch.Generator().manual_seed(s)) for s in range(200))}
+    stops = {(how.steps, how.stop or 0) for how in (early.rollout(torch.Generator().manual_seed(s)) for s in range(200))}
     assert stops == {(10, 1), *((20, stop) for stop in range(1, 12))}
     assert early.mean_steps == pytest.approx((1 + 6) / 2)
     assert {how.scored for how in late} == {"pred_x0"}
@@ -73,9 +77,9 @@ def trained(base: str, folder, reward: Reward = REWARD, **settings) -> Config:
 def test_all_arms_run_and_are_compared(tmp_path):
     words = ["data.rows=32", "train.steps=2", "train.batch=4", "train.warmup=1", "train.validate_every=1", "reward.steps=[2]"]
     words += [
-        "reward.scorer=clip_d",
-        "watch.held_out=l1",
+        "reward.skip=[0,1]",
         "watch.n=7",
+        "evaluate.steps=[1]",
         "evaluate.n=14",
         "evaluate.val_n=7",
         "train.tracker=none",
@@ -86,12 +90,14 @@ def test_all_arms_run_and_are_compared(tmp_path):
     assert {"base", "refl", "pairs_only", "reward_only", "relative_gain", "ci95", "ci95_vs_pairs_only"} <= set(
         metrics["oracle"]
     )
-    assert set(metrics["rewards"]["refl"]) == {"clip_d", "l1"}
+    assert set(metrics["rewards"]["refl"]) == {"vifi_clip", "ssim"}
     watched = json.loads((out / "watch.json").read_text())
     assert [look["step"] for look in watched["looks"]] == [0, 1, 2]
-    assert {"clip_d", "l1", "oracle", "copied", "saturation", "edges", "entropy", "change_outside"} <= set(watched["looks"][0])
+    assert {"vifi_clip", "ssim", "oracle", "copied", "saturation", "edges", "entropy", "change_outside"} <= set(
+        watched["looks"][0]
+    )
     assert [row["scale"] for row in watched["sweep"]] == [0, 0.25, 0.5, 0.75, 1]
-    assert watched["sweep"][0]["l1"] == pytest.approx(watched["looks"][0]["l1"], abs=1e-4)
+    assert watched["sweep"][0]["ssim"] == pytest.approx(watched["looks"][0]["ssim"], abs=1e-4)
     assert "Fixed prompts by step" in (out / "watch.html").read_text()
     assert "reward" in read_log(out)[0]
     assert "reward" not in read_log(out / "arms" / "pairs_only")[0]
@@ -116,7 +122,7 @@ def test_a_lora_with_an_anchor_leaves_the_base_alone(tiny_editor, tmp_path):
 def test_accumulated_and_checkpointed_steps_are_the_same_steps(tiny_editor, tmp_path):
     trained(tiny_editor, tmp_path / "whole")
     trained(tiny_editor, tmp_path / "parts", batch=1, accumulate=4)
-    trained(tiny_editor, tmp_path / "again", replace(REWARD, checkpointing=("unet", "vae", "scorer")))
+    trained(tiny_editor, tmp_path / "again", replace(REWARD, checkpointing=("vae", "scorer")), checkpointing=True)
     whole, *others = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("whole", "parts", "again"))
     for losses in others:
         assert losses == pytest.approx(whole, rel=1e-5)
@@ -125,7 +131,7 @@ def test_accumulated_and_checkpointed_steps_are_the_same_steps(tiny_editor, tmp_
 def test_a_resumed_run_equals_an_unbroken_one(tiny_editor, tmp_path):
     trained(tiny_editor, tmp_path / "whole", steps=4, checkpoint_every=2)
     trained(tiny_editor, tmp_path / "part", steps=2, checkpoint_every=2)
-    (tmp_path / "part" / "pipeline").rename(tmp_path / "part" / "old")
+    (tmp_path / "part" / "watch.json").unlink()  # as where it was killed before the end
     config = Config("x", tiny_editor, DATA, REWARD, Train(**{**FAST, "steps": 4, "checkpoint_every": 2}), LOOK)
     train(config, tmp_path / "part", resume=True)
     whole, part = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("whole", "part"))
@@ -144,10 +150,10 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "from rewardedit.trainers.refl import Config, Train, train\n"
         "quiet()\n"
         "torch.set_num_threads(1)\n"
-        "settings = dict(steps=20, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None)\n"
-        "reward = Reward('l1', steps=(2, 3), weight=0.1)\n"
+        "settings = dict(steps=20, checkpointing=True, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None)\n"
+        "reward = Reward('l1', steps=(2, 3), weight=0.1, checkpointing=('vae',))\n"
         "settings = Train(batch=int(sys.argv[3]), **settings)\n"
-        "look = Watching(n=2, steps=1)\n"
+        "look = Watching(n=2, steps=1, held_out='clip_d', held_out_options={})\n"
         "train(Config('x', sys.argv[1], Data(rows=16, size=32), reward, settings, look), Path(sys.argv[2]))\n"
     )
     for name, processes, batch in (("one", 1, 4), ("two", 2, 2)):
@@ -179,12 +185,77 @@ def test_a_flag_stops_where_asked_and_the_best_comes_back(tiny_editor, tmp_path)
     assert resumed.best == watch.best
 
 
+class Bright(Scorer):
+    """Mean brightness."""
+
+    range = (0.0, 1.0)
+    differentiable = True
+
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+        return Scores.make(batch.edited.mean((1, 2, 3)))
+
+
+class Dark(Scorer):
+    """The opposite of `Bright`, of another family."""
+
+    range = (-1.0, 0.0)
+    differentiable = True
+
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+        return Scores.make(-batch.edited.mean((1, 2, 3)))
+
+
+@pytest.mark.parametrize("lora_rank", [None, 2])
+def test_a_run_that_goes_for_the_reward_alone_is_stopped_and_taken_back(lora_rank, tiny_editor, tmp_path):
+    here = "tests.trainers.test_refl"
+    reward = Reward(f"{here}:Bright", steps=(2,), skip=(0, 0), loss="linear", weight=10.0, pairs=0.0, scale="none")
+    look = Watching(n=8, steps=2, held_out=f"{here}:Dark", held_out_options={}, stop=True)
+    settings = Train(**{**FAST, "steps": 30, "lr": 1e-2, "validate_every": 5, "lora_rank": lora_rank})
+    out = train(Config("x", tiny_editor, DATA, reward, settings, look), tmp_path / "run")
+    looks = json.loads((tmp_path / "run" / "watch.json").read_text())["looks"]
+    assert looks[-1]["step"] < 30
+    assert "falls" in looks[-1]["flag"]
+    samples = Shapes("test").batch(0, 2)
+    was, now = (
+        load_editor(str(name))(samples.source, samples.instruction, range(2), settings=EditSettings(2, 1.0, 1.0))
+        for name in (tiny_editor, out)
+    )
+    torch.testing.assert_close(now, was, rtol=0, atol=1e-4)
+
+
+def test_a_conditioned_editor_goes_on_with_its_labels(tiny_editor, tmp_path):
+    editor = load_editor(tiny_editor)
+    prompt = RewardPrompt.adiee(scale=RewardScale((0.0, 0.5, 1.0)))
+    save_editor(replace(editor, prompt=prompt), tmp_path / "base" / "pipeline")
+    base, fast = str(tmp_path / "base"), Train(**FAST, lora_rank=2)
+    with pytest.raises(ValueError, match=r"labels\.scorer"):
+        train(Config("x", base, DATA, REWARD, fast, LOOK), tmp_path / "none")
+    config = Config("x", base, DATA, REWARD, fast, LOOK, labels=Relabel("clip_d"))
+    assert any("all files and models are there" in line for line in plan(config))
+    result = load_editor(str(train(config, tmp_path / "run")))
+    assert result.prompt == prompt
+    with pytest.raises(ValueError, match="is a LoRA"):
+        train(replace(config, base=str(tmp_path / "run")), tmp_path / "again")
+    with pytest.raises(ValueError, match="not reward-conditioned"):
+        train(replace(config, base=tiny_editor), tmp_path / "bare")
+
+
+def test_what_a_scorer_cannot_be_given_is_said_before_anything_is_scored(tiny_editor, tmp_path):
+    inside = replace(REWARD, options={"region": "inside"})
+    with pytest.raises(ValueError, match=r"reward\.scorer: needs mask"):
+        train(Config("x", tiny_editor, DATA, inside, Train(**FAST), LOOK), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ({"reward": {"anchor": 1.0}}, "anchor"),
         ({"reward": {"steps": [2], "skip": [2, 2]}}, "at least one step"),
-        ({"reward": {"scorer": "clip_d"}}, "another family"),
+        ({"reward": {"scorer": "l1"}}, "l1's family"),
+        ({"reward": {"scorer": "clip_d"}, "watch": {"held_out": "vifi_clip", "held_out_options": {}}}, "clip_d's family"),
+        ({"reward": {"grad_steps": 0}}, "grad_steps"),
+        ({"reward": {"text_guidance": 0.5}}, "text_guidance"),
+        ({"watch": {"stop": True}}, "validate_every"),
         ({"reward": {"scorer": "clip_d:0.5,nothing:0.5"}}, "no scorer named"),
         ({"reward": {"scorer": "tests.trainers.test_refl:Flat"}}, "has no gradient"),
         ({"train": {"text_encoder_lr": 1e-4}}, "text_encoder_lr"),
