@@ -127,7 +127,7 @@ def refl() -> str:
         return "Not recorded yet."
     rewards = list(result["rewards"]["base"])
     head = ["arm", "steps, text guidance", "oracle (0–10)", "ReFL − arm, 95 % interval", *(f"`{name}`" for name in rewards)]
-    head += ["change outside the mask − base's", "report"]
+    head += ["change outside the mask − base's", "report", "in 10 steps (val)"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for found, arms in ((result, REFL_ARMS), (conditioned, CONDITIONED_ARMS)):
         lines += [_refl_row(found, arm, words) for arm, words in arms.items() if found and arm in found["oracle"]]
@@ -142,10 +142,29 @@ def _refl_row(result: dict[str, Any], arm: str, words: str) -> str:
     versus = f"{oracle['refl'] - oracle[arm]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval else ""
     outside = result["change_outside"].get(arm)
     moved = f"{outside['difference']:+.4f} [{outside['ci95'][0]:+.4f}, {outside['ci95'][1]:+.4f}]" if outside else ""
-    scores = [f"{score:.2f}" for score in result["rewards"][arm].values()]
+    scores = [f"{score:.3g}" for score in result["rewards"][arm].values()]
     report = "" if arm == "base" else "red flag" if result["flags"][arm] else "no flag"
-    cells = [words, f"{settings['steps']}, {settings['text_guidance']:g}", f"{oracle[arm]:.2f}", versus, *scores, moved, report]
+    chosen = f"{settings['steps']}, {settings['text_guidance']:g}"
+    ten = max(value for name, value in settings["val"].items() if name.startswith("10 steps"))
+    cells = [words, chosen, f"{oracle[arm]:.2f}", versus, *scores, moved, report, f"{ten:.2f}"]
     return f"| {' | '.join(cells)} |"
+
+
+def refl_watch() -> str:
+    """What watching saw on the fixed prompts: the base, and every arm at its end."""
+    result = read("shapes-refl")
+    if result is None:
+        return "Not recorded yet."
+    names = [name for name in result["watch"]["refl"]["last"] if name not in ("step", "flag")]
+    looks = {"base": result["watch"]["refl"]["first"], **{arm: found["last"] for arm, found in result["watch"].items()}}
+    lines = [
+        f"| at the end | {' | '.join(name.replace('_', ' ') for name in names)} | flags |",
+        "|---" * (len(names) + 2) + "|",
+    ]
+    for arm, look in looks.items():
+        flags = str(result["watch"][arm]["flags"]) if arm in result["watch"] else ""
+        lines.append(f"| {arm.replace('_', ' ')} | {' | '.join(f'{look[name]:.3g}' for name in names)} | {flags} |")
+    return "\n".join(lines)
 
 
 def refl_step() -> str:
@@ -275,6 +294,7 @@ TABLES = {
     "best-of-n": best_of_n,
     "reward-guidance": reward_guidance,
     "refl": refl,
+    "refl-watch": refl_watch,
     "refl-step": refl_step,
     "scorers": scorers,
     "throughput": throughput,

@@ -67,8 +67,8 @@ def finetune(
     folder.mkdir(parents=True, exist_ok=True)
     accelerator = _run.make_accelerator(folder, config.precision, config.accumulate, config.tracker)
     editor = load_base(base, accelerator.device)
-    told = None if feedback is None else feedback(editor)
     models = make_trainable(editor, config, labels)
+    told = None if feedback is None else feedback(editor)
     choice = set_attention(models.unet, config.attention, _autocast_type(config.precision))
     accelerator.print(choice)
 

@@ -134,8 +134,18 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             print(f"arm {arm}: {config.train.steps} steps")
             _train_arm(config, arm, material, own, resume)
     if config.evaluate is not None and _run.processes().is_main_process:
-        compare(config.evaluate, config.base, results, scorers, folder)
+        metrics = compare(config.evaluate, config.base, results, scorers, folder)
+        _run.write_json(folder / "metrics.json", {**metrics, "watch": watched(results)})
     return results[config.arms[0]]
+
+
+def watched(results: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    """What the fixed prompts said of each arm: the first look, the last, and how many raised a flag."""
+    out = {}
+    for arm, path in results.items():
+        looks = json.loads((path.parent / "watch.json").read_text())["looks"]
+        out[arm] = {"first": looks[0], "last": looks[-1], "flags": sum(look["flag"] is not None for look in looks)}
+    return out
 
 
 def _rewards(config: Config) -> dict[str, dict[str, Any]]:
