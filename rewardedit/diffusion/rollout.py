@@ -119,14 +119,13 @@ def _predict(
     mask: Tensor | None,
 ) -> Tensor:
     embeds, source = inputs
-    guided = how.text_guidance is not None
-    scaled = scheduler.scale_model_input(torch.cat([latents] * 3) if guided else latents, t)
+    scaled = scheduler.scale_model_input(latents if how.text_guidance is None else torch.cat([latents] * 3), t)
     sample = torch.cat([scaled, source], dim=1)
     if how.checkpointing and torch.is_grad_enabled():
         out: Tensor = checkpoint(lambda x: unet(x, t, embeds, return_dict=False)[0], sample, use_reentrant=False)
     else:
         out = unet(sample, t, embeds, return_dict=False)[0]
-    if not guided:
+    if how.text_guidance is None:
         return out
     text, image, nothing = out.chunk(3)
     if mask is not None:
