@@ -149,7 +149,7 @@ def finetune(
         if config.lora_rank is None:
             models.unet.set_default_attn_processor()
         save_editor(_result(editor, labels, models), out, base=locate(base) if config.lora_rank else None)
-    accelerator.end_training()
+    _run.finish(accelerator)
     return out
 
 

@@ -122,6 +122,15 @@ def log(accelerator: Accelerator, folder: Path, step: int, values: dict[str, flo
         accelerator.log(values, step=step)
 
 
+def finish(accelerator: Accelerator) -> None:
+    """Closes the trackers. The processes stay joined for what comes after: other arms, and words between them.
+
+    Accelerate's own `end_training` takes the process group apart while DDP still holds it, which can wait for ever.
+    """
+    for tracker in accelerator.trackers:
+        tracker.finish()
+
+
 def read_log(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     """The lines of a log; of a step logged twice (before and after a resume), the later."""
     path = folder / name

@@ -96,7 +96,7 @@ def fit(
         averages.copy_to(parameters)
     for module in modules.values():
         module.eval()
-    accelerator.end_training()
+    _run.finish(accelerator)
 
 
 def cosine(config: SmallTrain, step: int) -> float:

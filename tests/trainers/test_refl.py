@@ -154,7 +154,8 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "reward = Reward('l1', steps=(2, 3), weight=0.1, checkpointing=('vae',))\n"
         "settings = Train(batch=int(sys.argv[3]), **settings)\n"
         "look = Watching(n=2, steps=1, held_out='clip_d', held_out_options={})\n"
-        "train(Config('x', sys.argv[1], Data(rows=16, size=32), reward, settings, look), Path(sys.argv[2]))\n"
+        "config = Config('x', sys.argv[1], Data(rows=16, size=32), reward, settings, look, arms=('refl', 'pairs_only'))\n"
+        "train(config, Path(sys.argv[2]))\n"
     )
     for name, processes, batch in (("one", 1, 4), ("two", 2, 2)):
         launch(script, processes, tiny_editor, str(tmp_path / name), str(batch))
