@@ -94,7 +94,7 @@ class Report:
         if not series:
             return
         xs, ys = zip(*(point for points in series.values() for point in points), strict=True)
-        low, high = (min(xs), min(0.0, *ys)), (max(xs), max(ys))
+        low, high = (min(xs), min(ys)), (max(xs), max(ys))
         span = [max(b - a, 1e-9) for a, b in zip(low, high, strict=True)]
 
         def place(x: float, y: float) -> str:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from rewardedit.batch import EditBatch
 from rewardedit.data import Data
 from rewardedit.data.shapes import Rating, Shapes, ShapesBatch, ShapesOracle
-from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
+from rewardedit.diffusion.editors import Editor, EditSettings, keep_settings, load_editor
 from rewardedit.evaluation.health import picture_health
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.report import Gallery, Report
@@ -87,6 +87,8 @@ def compare(
 ) -> dict[str, Any]:
     """Rates the base and every arm, writes metrics.json and report.html, and prints the table.
 
+    The settings that val chose are kept with each arm's result, which is asked so from then on.
+
     Args:
         results: the arms; the first is the one that the others are compared with. One named "conditioned_five" is asked
             for the worst too, as "conditioned_one".
@@ -102,6 +104,8 @@ def compare(
         editor = load_editor(path, device=device)
         settings, grid = choose_settings(editor, val, evaluate, name)
         chosen[name] = {**asdict(settings), "val": grid}
+        if name in results:
+            keep_settings(results[name], settings)
         edited[name] = edit_all(editor, test, BEST, settings, evaluate, name)
         if name == "conditioned_five":
             edited["conditioned_one"] = edit_all(editor, test, WORST, settings, evaluate, "conditioned_one")

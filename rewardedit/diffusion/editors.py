@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -223,17 +223,21 @@ def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
         ) from error
 
 
+def keep_settings(folder: Path, settings: EditSettings, more: dict[str, Any] | None = None) -> None:
+    """Writes beside a saved editor how it is to be asked; what else stands in that file stays."""
+    path = folder / SETTINGS
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**known, **asdict(settings), **(more or {})}, indent=2) + "\n")
+
+
 def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> None:
     """Writes a pipeline that stock diffusers loads, with the reward prompt and how to ask beside it.
 
     With `base`, the UNet's LoRA weights alone are written, and the name of the pipeline that they belong to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    settings: dict[str, Any] = {
-        "steps": editor.settings.steps,
-        "text_guidance": editor.settings.text_guidance,
-        "image_guidance": editor.settings.image_guidance,
-    }
+    (folder / SETTINGS).unlink(missing_ok=True)
+    keep_settings(folder, editor.settings, {} if base is None else {"base": base})
     if base is None:
         editor.pipe.save_pretrained(folder)
     else:
@@ -243,8 +247,6 @@ def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> Non
 
         layers = convert_state_dict_to_diffusers(get_peft_model_state_dict(editor.pipe.unet))
         StableDiffusionInstructPix2PixPipeline.save_lora_weights(folder, unet_lora_layers=layers)
-        settings["base"] = base
-    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
     if editor.prompt is not None:
         editor.prompt.save(folder)
     if editor.embedding is not None:

@@ -1,7 +1,7 @@
 """Reward feedback learning: its losses, runs of every arm, two processes as one, and what watches over it."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -91,6 +91,7 @@ def test_all_arms_run_and_are_compared(tmp_path):
         metrics["oracle"]
     )
     assert set(metrics["rewards"]["refl"]) == {"vifi_clip", "ssim"}
+    assert asdict(load_editor(str(out)).settings).items() <= metrics["settings"]["refl"].items()
     watched = json.loads((out / "watch.json").read_text())
     assert [look["step"] for look in watched["looks"]] == [0, 1, 2]
     assert {"vifi_clip", "ssim", "oracle", "copied", "saturation", "edges", "entropy", "change_outside"} <= set(
