@@ -24,7 +24,7 @@ from rewardedit import EditBatch, load_editor, load_scorer
 from rewardedit.attention import set_attention
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes
-from rewardedit.diffusion.editors import encode_prompts
+from rewardedit.diffusion.editors import encode_images, encode_prompts
 from rewardedit.diffusion.rollout import Conditions, Rollout, decode, rollout
 from rewardedit.diffusion.training import diffusion_loss
 from rewardedit.images import Preprocess
@@ -77,9 +77,8 @@ class Work:
     def encode(self) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings of the prompts, latents of sources and of targets: all unscaled modes."""
         pipe = self.pipe
-        embeds = encode_prompts(pipe, self.instruction)
-        source, target = (pipe.vae.encode(2 * x - 1).latent_dist.mode() for x in (self.source, self.target))
-        return embeds, source, target
+        source, target = (encode_images(pipe, x) for x in (self.source, self.target))
+        return encode_prompts(pipe, self.instruction), source, target
 
     def finish(self, clock: Clock, edited: Tensor, embeds: Tensor, source: Tensor, target: Tensor) -> None:
         """Score, loss of the pairs, backward pass and optimizer: alike in both."""

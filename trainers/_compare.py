@@ -51,7 +51,7 @@ def edit_all(
     editor: Editor, samples: ShapesBatch, score: float, settings: EditSettings, evaluate: Evaluate, label: str
 ) -> Tensor:
     """Edits of all samples; the noise of sample i has seed i, the same in every arm."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = _run.device()
     edited = []
     for i in tqdm(range(0, len(samples), evaluate.batch), desc=label, unit="batch", leave=False):
         part = slice(i, min(i + evaluate.batch, len(samples)))
@@ -99,7 +99,7 @@ def compare(
     test = Shapes("test", evaluate.seed, evaluate.backdrops).batch(0, evaluate.n)
     edited: dict[str, Tensor] = {}
     chosen: dict[str, Any] = {}
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = _run.device()
     for name, path in {"base": base, **{arm: str(path) for arm, path in results.items()}}.items():
         editor = load_editor(path, device=device)
         settings, grid = choose_settings(editor, val, evaluate, name)
@@ -170,7 +170,7 @@ def _trivial(test: ShapesBatch) -> dict[str, float]:
 def _rewards(edited: dict[str, Tensor], test: ShapesBatch, rewards: dict[str, Scorer]) -> dict[str, dict[str, Tensor]]:
     """Each arm's scores by every reward, a row each."""
     out: dict[str, dict[str, Tensor]] = {}
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = _run.device()
     truth = {"target": test.target, "source_caption": test.source_caption, "target_caption": test.target_caption}
     for name, pictures in edited.items():
         batch = EditBatch(test.source, test.instruction, pictures, **truth).to(device)

@@ -20,7 +20,7 @@ from rewardedit.diffusion.editors import Editor, EditSettings, locate, save_edit
 from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss, noising
 from rewardedit.images import to_pil
 from rewardedit.trainers import _run
-from rewardedit.trainers._cache import LatentCache
+from rewardedit.trainers._cache import LatentCache, TextCache
 from rewardedit.trainers._models import Labels, Models, Train, load_base, make_optimizer, make_trainable
 
 
@@ -98,12 +98,7 @@ def finetune(
         total = 0.0
         for part in mine:
             with accelerator.accumulate(*wrapped):
-                no_text, no_image = conditioning_dropout(dropped[part], config.dropout)
-                edited, source = cache.latents(rows[part])
-                if config.unasked == "source":
-                    edited = torch.where((no_text & ~no_image)[:, None, None, None], source * cache.scaling, edited)
-                source[no_image] = 0
-                prompts, tokens, label = texts.take(rows[part], no_text)
+                edited, source, (prompts, tokens, label) = _inputs(config, cache, texts, rows[part], dropped[part])
                 tensors = [t.to(accelerator.device) for t in (edited, source, prompts, noise[part], times[part])]
                 with accelerator.autocast():
                     if text_encoder is not None:
@@ -151,6 +146,18 @@ def finetune(
         save_editor(_result(editor, labels, models), out, base=locate(base) if config.lora_rank else None)
     _run.finish(accelerator)
     return out
+
+
+def _inputs(
+    config: Train, cache: LatentCache, texts: TextCache, rows: Int[Tensor, " b"], drawn: Float[Tensor, " b"]
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """Latents of edits and sources, and the prompts as `TextCache.take` has them, of which some are dropped, as drawn."""
+    no_text, no_image = conditioning_dropout(drawn, config.dropout)
+    edited, source = cache.latents(rows)
+    if config.unasked == "source":
+        edited = torch.where((no_text & ~no_image)[:, None, None, None], source * cache.scaling, edited)
+    source[no_image] = 0
+    return edited, source, texts.take(rows, no_text)
 
 
 def draw_times(n: int, steps: int, last: float, generator: torch.Generator) -> Tensor:

@@ -12,6 +12,7 @@ from rewardedit.assets import resolve
 from rewardedit.data import open_rows
 from rewardedit.diffusion.editors import locate
 from rewardedit.scorers import load_scorer
+from rewardedit.trainers import _run
 from rewardedit.trainers._models import Train, add_lora
 
 TOKENS = 77
@@ -115,7 +116,7 @@ def _measure(unet: UNet2DConditionModel, train: Train, size: int, factor: int) -
 
 def _rate(train: Train) -> float:
     """Operations a second of a matrix product here, in the type that training uses."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = _run.device()
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(train.precision, torch.float32)
     n = 4096 if device == "cuda" else 768
     a = torch.randn(n, n, device=device, dtype=dtype)

@@ -39,6 +39,11 @@ def processes() -> PartialState:
     return PartialState(cpu=not torch.cuda.is_available())
 
 
+def device() -> str:
+    """Where models that only look or score run."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def environment() -> dict[str, Any]:
     """Versions, device and commit, as a run directory and a benchmark result record them."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)

@@ -111,13 +111,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         The folder of the first arm's result: pipeline/ or lora/.
     """
     _run.start(folder, config)
-    scorers = {name: load_scorer(name, **options).to(device()) for name, options in _rewards(config).items()}
+    scorers = {name: load_scorer(name, **options).to(_run.device()) for name, options in _rewards(config).items()}
     prompts = fixed_prompts(config.data, config.watch.n)
     require_fields(prompts[0], scorers)
     with _run.processes().main_process_first():
         rows = open_rows(config.data)
         scale = _scale(config, rows, folder)
-        editor = load_base(config.base, device())
+        editor = load_base(config.base, _run.device())
         labels = _labels(config, editor, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache")
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
@@ -151,10 +151,6 @@ def watched(results: dict[str, Path]) -> dict[str, dict[str, Any]]:
 def _rewards(config: Config) -> dict[str, dict[str, Any]]:
     """The training reward and the held-out one, with their options."""
     return {config.reward.scorer: config.reward.options, config.watch.held_out: config.watch.held_out_options}
-
-
-def device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def require_fields(prompts: EditBatch, scorers: dict[str, Scorer]) -> None:
@@ -233,7 +229,7 @@ def _train_arm(config: Config, arm: Arm, material: Material, folder: Path, resum
 
 def sweep(base: str, result: Path, watch: Watch, scales: tuple[float, ...] = SCALES) -> list[dict[str, Any]]:
     """What the fixed prompts become with so much of the change, from 0 (the base) to 1 (the result)."""
-    editor, start = load_editor(str(result), device=device()), load_editor(base, device=device())
+    editor, start = load_editor(str(result), device=_run.device()), load_editor(base, device=_run.device())
     if (result / "pytorch_lora_weights.safetensors").is_file():
         editor.pipe.fuse_lora()
         editor.pipe.unload_lora_weights()

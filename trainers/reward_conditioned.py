@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from tqdm import tqdm
 
 from rewardedit.data import Data, Rows, batches, open_rows
@@ -89,7 +88,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     with _run.processes().main_process_first():  # the others find the stages done
         rows = rows_of(config, folder)
         scored, scale = relabel(config, rows, folder)
-    editor = load_base(config.base, "cuda" if torch.cuda.is_available() else "cpu")
+    editor = load_base(config.base, _run.device())
     cache = make_cache(rows, config.data, editor, folder / "cache")
     del editor
     results: dict[str, Path] = {}
@@ -119,14 +118,13 @@ def relabel(config: Config, rows: Rows, folder: Path) -> tuple[list[dict[str, An
     if done.is_file():
         return read_shards(shards), RewardScale(tuple(json.loads(done.read_text())["knots"]))
     scorer = load_scorer(config.relabel.scorer, **config.relabel.options)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     chunks = tqdm(
         batches(rows, config.data, config.relabel.batch),
         desc="scoring rows",
         total=-(-len(rows) // config.relabel.batch),
         unit="batch",
     )
-    scored = score_rows(((ids, batch.to(device)) for ids, batch in chunks), scorer.to(device))
+    scored = score_rows(((ids, batch.to(_run.device())) for ids, batch in chunks), scorer.to(_run.device()))
     values = [row["score"] for row in scored]
     by_quantiles = config.relabel.scale == "quantiles"
     scale = RewardScale.from_quantiles(values) if by_quantiles else RewardScale.from_range(*scorer.range)
