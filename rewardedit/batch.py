@@ -1,6 +1,8 @@
 """The values that flow through the house: `EditSample` (a row), `EditBatch` (rows as tensors) and `Scores`."""
 
 import dataclasses
+import itertools
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,21 +107,39 @@ class Scores:
         return kept.sum() / max(len(kept), 1)
 
 
-def collate(samples: list[EditSample], size: int | None = None, policy: str = "crop") -> EditBatch:
+OPTIONAL = ("target", "mask", "source_caption", "target_caption")  # what a data set, or one of its rows, may lack
+
+
+def split_by_fields(samples: Sequence[EditSample], fields: Collection[str] = OPTIONAL) -> list[list[EditSample]]:
+    """The rows in their order, cut wherever the next row has others of the optional fields: each part can be collated.
+
+    A batch has a field for all its rows or for none, so that a row's score never depends on its neighbours.
+    """
+    parts = itertools.groupby(samples, lambda sample: [getattr(sample, name) is None for name in fields])
+    return [list(part) for _, part in parts]
+
+
+def collate(
+    samples: Sequence[EditSample], size: int | None = None, policy: str = "crop", fields: Collection[str] = OPTIONAL
+) -> EditBatch:
     """Rows to an `EditBatch`; pictures are brought to `size` × `size` by `images.fit` where `size` is given.
 
-    A row without `edited` gets its target, which is how a data set's own pairs are scored. A field that only some rows
-    have is left out.
+    A row without `edited` gets its target, which is how a data set's own pairs are scored.
+
+    Args:
+        fields: which of the optional fields to take; pictures of the others are not touched.
 
     Raises:
-        ValueError: on no rows, rows with neither `edited` nor `target`, or sizes that differ while `size` is None.
+        ValueError: on no rows, rows with neither `edited` nor `target`, a field that only some rows have, or sizes that
+            differ while `size` is None.
     """
     if not samples:
         raise ValueError("collate: expected at least one row; got none")
+    unknown = sorted(set(fields) - set(OPTIONAL))
+    if unknown:
+        raise ValueError(f"collate: expected fields among {', '.join(OPTIONAL)}; got {', '.join(unknown)}")
 
-    def stack(name: str, pictures: list[Any]) -> Tensor | None:
-        if any(picture is None for picture in pictures):
-            return None
+    def stack(name: str, pictures: list[Any]) -> Tensor:
         tensors = [to_tensor(picture, channels=1 if name == "mask" else 3) for picture in pictures]
         if size is not None:
             tensors = [fit(tensor[None], size, policy)[0] for tensor in tensors]
@@ -128,22 +148,28 @@ def collate(samples: list[EditSample], size: int | None = None, policy: str = "c
             raise ValueError(f"{name}: rows differ in size, {shapes}; give a size to bring them to one")
         return torch.stack(tensors)
 
-    def texts(values: list[str | None]) -> list[str] | None:
-        return None if any(value is None for value in values) else [str(value) for value in values]
-
     edited = [sample.edited if sample.edited is not None else sample.target for sample in samples]
     missing = [sample.id for sample, picture in zip(samples, edited, strict=True) if picture is None]
     if missing:
         raise ValueError(f"row {missing[0]}: expected an edited picture or a target; it has neither")
-    source, pictures = stack("source", [sample.source for sample in samples]), stack("edited", edited)
-    assert source is not None
-    assert pictures is not None
-    return EditBatch(
-        source=source,
-        instruction=[sample.instruction for sample in samples],
-        edited=pictures,
-        target=stack("target", [sample.target for sample in samples]),
-        mask=stack("mask", [sample.mask for sample in samples]),
-        source_caption=texts([sample.source_caption for sample in samples]),
-        target_caption=texts([sample.target_caption for sample in samples]),
-    )
+    required = {
+        "source": stack("source", [sample.source for sample in samples]),
+        "instruction": [sample.instruction for sample in samples],
+        "edited": stack("edited", edited),
+    }
+    optional: dict[str, Any] = {}
+    for name in fields:
+        values = [getattr(sample, name) for sample in samples]
+        lacking = [sample.id for sample, value in zip(samples, values, strict=True) if value is None]
+        if len(lacking) == len(samples):
+            continue
+        if lacking:
+            raise ValueError(f"{_rows(lacking)} {name}, and others of the batch do; part them by split_by_fields")
+        optional[name] = stack(name, values) if name in ("target", "mask") else values
+    return EditBatch(**required, **optional)
+
+
+def _rows(ids: list[str]) -> str:
+    """ "row 3 has no" or "rows 3, 5, 7 and 4 more have no"."""
+    shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
+    return f"row {shown} has no" if len(ids) == 1 else f"rows {shown} have no"

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from rewardedit.batch import EditBatch, EditSample, collate
+from rewardedit.batch import EditBatch, EditSample, collate, split_by_fields
 from rewardedit.images import resize, to_tensor
 from rewardedit.scorers import Scorer
 
 BATCH = 64
+PICTURES = ("source", "edited", "target", "mask")
 
 
 def score_edits(
@@ -40,29 +41,37 @@ def score_edits(
 
 
 def _batches(rows: Any, size: int | None, policy: str) -> Iterator[tuple[list[str], EditBatch | None, dict[str, str]]]:
-    """Ids and batches, and why rows were left out. Rows that lack a field others have come in batches of their own."""
+    """Ids and batches, and why rows were left out; rows with other optional fields come in batches of their own."""
     many = BATCH if size is not None else 1
     for first in range(0, len(rows), many):
-        samples: dict[tuple[bool, ...], list[EditSample]] = {}
+        samples: list[EditSample] = []
         failed: dict[str, str] = {}
         for i in range(first, min(first + many, len(rows))):
             try:
-                sample = at_source_size(rows[i])
-                collate([sample], size, policy)
-                given = tuple(getattr(sample, f.name) is None for f in dataclasses.fields(sample))
-                samples.setdefault(given, []).append(sample)
+                samples.append(_readable(rows[i], size, policy))
             except ValueError as error:
                 failed[str(i)] = str(error)
-        for alike in samples.values():
-            yield [sample.id for sample in alike], collate(alike, size, policy), failed
+        for part in split_by_fields(samples):
+            yield [sample.id for sample in part], collate(part), failed
             failed = {}
         if failed:
             yield [], None, failed
 
 
+def _readable(sample: EditSample, size: int | None, policy: str) -> EditSample:
+    """The row as one of a batch: all its pictures at one size, read and resized here once.
+
+    Raises:
+        ValueError: where it cannot be scored.
+    """
+    one = collate([at_source_size(sample)], size, policy)
+    pictures = {name: None if value is None else value[0] for name in PICTURES for value in [getattr(one, name)]}
+    return dataclasses.replace(sample, **pictures)
+
+
 def at_source_size(sample: EditSample) -> EditSample:
     """The row with its other pictures brought to the source's size: editors often answer in a size of their own."""
-    pictures = {name: getattr(sample, name) for name in ("source", "edited", "target", "mask")}
+    pictures = {name: getattr(sample, name) for name in PICTURES}
     tensors = {k: to_tensor(v, channels=1 if k == "mask" else 3) for k, v in pictures.items() if v is not None}
     h, w = tensors["source"].shape[-2:]
     return dataclasses.replace(sample, **{name: resize(tensor[None], (h, w))[0] for name, tensor in tensors.items()})

@@ -3,6 +3,7 @@ import torch
 from PIL import Image
 
 from rewardedit import EditBatch, EditSample, Scores, collate
+from rewardedit.batch import split_by_fields
 
 
 def picture(value: float = 0.5, side: int = 8) -> torch.Tensor:
@@ -65,3 +66,25 @@ def test_collate_refuses_rows_without_an_edit():
         collate([EditSample("7", picture(), "a")])
     with pytest.raises(ValueError, match="at least one row"):
         collate([])
+
+
+def test_collate_refuses_rows_of_which_some_lack_a_field():
+    rows = [
+        EditSample(str(i), picture(), "a", target=picture(), target_caption=c) for i, c in enumerate(("x", None, "z", None))
+    ]
+    with pytest.raises(ValueError, match="rows 1, 3 have no target_caption, and others of the batch do"):
+        collate(rows)
+    assert [[row.id for row in part] for part in split_by_fields(rows)] == [["0"], ["1"], ["2"], ["3"]]
+    assert [[row.id for row in part] for part in split_by_fields(rows[:1] + rows[2:])] == [["0", "2"], ["3"]]
+    assert collate(rows[::2]).target_caption == ["x", "z"]
+    assert collate(rows, fields=("target",)).target_caption is None
+    with pytest.raises(ValueError, match="expected fields among target, mask, source_caption, target_caption; got edited"):
+        collate(rows, fields=("edited",))
+
+
+def test_collate_leaves_alone_what_is_not_asked_for():
+    row = EditSample("0", picture(), "a", edited=picture(1.0), target=Image.new("RGB", (8, 8)), mask=Image.new("L", (3, 5)))
+    batch = collate([row], fields=())
+    assert batch.target is None
+    assert batch.mask is None
+    assert batch.edited.min() == 1

@@ -59,6 +59,46 @@ def test_an_edit_of_another_size_is_brought_to_its_source(pair, tmp_path, capsys
     assert json.loads(capsys.readouterr().out)[0]["score"] > 0.9
 
 
+@pytest.fixture
+def some_have_captions(tmp_path):
+    """Four rows, of which one has no target caption, one no caption at all, and one a mask."""
+    samples = Shapes("val").batch(0, 4)
+    rows = []
+    for i in range(4):
+        for name, picture in (("source", samples.source), ("target", samples.target), ("mask", samples.mask)):
+            to_pil(picture[i].expand(3, -1, -1)).save(tmp_path / f"{name}-{i}.png")
+        row = {"id": str(i), "source": f"source-{i}.png", "target": f"target-{i}.png", "instruction": samples.instruction[i]}
+        row |= {"source_caption": samples.source_caption[i], "target_caption": samples.target_caption[i]}
+        rows.append(row)
+    del rows[1]["target_caption"], rows[3]["target_caption"], rows[3]["source_caption"]
+    rows[2]["mask"] = "mask-2.png"
+    return rows, tmp_path
+
+
+def test_a_row_s_score_does_not_depend_on_its_neighbours(some_have_captions):
+    """By `rewardedit score`, one by one and in a batch; by `rewardedit relabel`, whose rows are scored in batches."""
+    rows, folder = some_have_captions
+
+    def scores(command, rows):
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data = ["data.name=table", f"data.path={folder}", "relabel.scorer=clip_d", "relabel.scale=range"]
+        out = folder / f"{command}-{len(list(folder.iterdir()))}"
+        if command == "relabel":
+            assert main(["relabel", *data, "--out", str(out)]) == 0
+            found = [row for path in sorted((out / "relabelled").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+        else:
+            assert main(["score", str(folder), "--size", "64", "--out", f"{out}.parquet"]) == 0
+            found = pq.read_table(f"{out}.parquet").to_pylist()
+        return {row["id"]: row["score"] for row in found}
+
+    alone = {}
+    for row in rows:
+        alone |= scores("score", [row])
+    assert len({round(score, 3) for score in alone.values()}) == 4
+    assert scores("score", rows) == pytest.approx(alone, abs=1e-5)
+    assert scores("relabel", rows) == pytest.approx(alone, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -105,7 +105,7 @@ def _make_cache(rows: Rows, data: Data, editor: Editor, folder: Path) -> LatentC
         folder.mkdir(parents=True)
         ids, instructions, arrays, done = [], [], {}, 0
         chunks = tqdm(
-            batches(rows, data, ENCODE_BATCH),
+            batches(rows, data, ENCODE_BATCH, fields=()),
             desc="encoding latents",
             total=-(-len(rows) // ENCODE_BATCH),
             unit="batch",

@@ -199,7 +199,7 @@ def _sources(rows: Rows, data: Data, folder: Path) -> tuple[np.ndarray, dict[str
         shape, done = (len(rows), 3, data.size, data.size), 0
         array = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
         captions: dict[str, list[str]] = {"source_caption": [], "target_caption": []}
-        for _, batch in batches(rows, data, READ_BATCH):
+        for _, batch in batches(rows, data, READ_BATCH, fields=("source_caption", "target_caption")):
             array[done : done + len(batch)] = (batch.source * 255).round().byte().numpy()
             done += len(batch)
             for name, texts in captions.items():

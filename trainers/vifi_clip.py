@@ -152,7 +152,8 @@ def read_pairs(rows: Rows, data: Data, scorer: ViFiClip, folder: Path) -> Pairs:
         array = np.lib.format.open_memmap(path, "w+", np.uint8, (len(rows), 2, 3, data.size, data.size))
         instructions: list[str] = []
         total = -(-len(rows) // READ_BATCH)
-        for _, batch in tqdm(batches(rows, data, READ_BATCH), desc="reading pairs", total=total, unit="batch", leave=False):
+        parts = batches(rows, data, READ_BATCH, fields=())
+        for _, batch in tqdm(parts, desc="reading pairs", total=total, unit="batch", leave=False):
             both = torch.stack([batch.source, batch.edited], dim=1)
             array[len(instructions) : len(instructions) + len(batch)] = (both * 255).round().byte().numpy()
             instructions += batch.instruction
@@ -239,7 +240,7 @@ def retrieval(scorer: ViFiClip, held_out: Data) -> tuple[Retrieval, list[str | N
                 kinds.append(sample.kind)
                 samples.append(sample)
             if samples and (len(samples) == READ_BATCH or i == len(rows) - 1):
-                yield collate(samples, data.size, data.policy).to(scorer.model.device)
+                yield collate(samples, data.size, data.policy, fields=()).to(scorer.model.device)
                 samples = []
 
     return retrieve(scorer.eval(), chunks()), kinds

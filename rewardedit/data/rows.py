@@ -1,11 +1,11 @@
 """Data sets as sequences of `EditSample`: what a recipe's `data:` names."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rewardedit.batch import EditBatch, EditSample, collate
+from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
 from rewardedit.data.humanedit import HumanEdit
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.shapes import MIXED, ShapesRows
@@ -69,8 +69,13 @@ class Part(Sequence):
         return self.rows[self.first + index]
 
 
-def batches(rows: Rows, data: Data, size: int) -> Iterator[tuple[list[str], EditBatch]]:
-    """All rows in order: their ids, and `EditBatch`es of at most `size`, pictures brought to `data.size`."""
+def batches(rows: Rows, data: Data, size: int, fields: Collection[str] = OPTIONAL) -> Iterator[tuple[list[str], EditBatch]]:
+    """All rows in order: their ids, and `EditBatch`es of at most `size`, pictures brought to `data.size`.
+
+    A batch ends early where the next row has others of the optional `fields`; with `fields=()` all batches are full and
+    no target or mask is brought to size in vain.
+    """
     for first in range(0, len(rows), size):
         samples = [rows[i] for i in range(first, min(first + size, len(rows)))]
-        yield [sample.id for sample in samples], collate(samples, data.size, data.policy)
+        for part in split_by_fields(samples, fields):
+            yield [sample.id for sample in part], collate(part, data.size, data.policy, fields)

@@ -55,7 +55,8 @@ class WithCandidates(Sequence):
         editor = load_editor(name, device="cuda" if cuda else "cpu", dtype=dtype)
         settings = EditSettings(self.config.steps, self.config.text_guidance, self.config.image_guidance)
         total = -(-len(self.rows) // self.config.batch)
-        for k, (_, batch) in enumerate(tqdm(batches(self.rows, data, self.config.batch), desc=name, total=total, unit="batch")):
+        parts = batches(self.rows, data, self.config.batch, fields=())
+        for k, (_, batch) in enumerate(tqdm(parts, desc=name, total=total, unit="batch")):
             first = k * self.config.batch
             paths = [folder / f"{first + i:06d}.png" for i in range(len(batch))]
             if all(path.is_file() for path in paths):
