@@ -5,6 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
 from rewardedit import EditBatch, load_scorer
 from rewardedit.cli import main
@@ -97,6 +98,17 @@ def test_a_row_s_score_does_not_depend_on_its_neighbours(some_have_captions):
     assert len({round(score, 3) for score in alone.values()}) == 4
     assert scores("score", rows) == pytest.approx(alone, abs=1e-5)
     assert scores("relabel", rows) == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_brushed_mask_is_where_it_is_transparent(pair, tmp_path, monkeypatch):
+    mask = Image.new("RGBA", (64, 64), (230, 230, 230, 255))
+    mask.paste((0, 0, 0, 0), (0, 0, 16, 16))
+    mask.save(tmp_path / "mask.png")
+    seen = []
+    scorer = load_scorer(lambda batch: seen.append(batch.mask) or batch.mask.mean((1, 2, 3)), needs=frozenset({"mask"}))
+    monkeypatch.setattr("rewardedit.scorers.load_scorer", lambda name: scorer)
+    assert main(["score", *pair, "--mask", str(tmp_path / "mask.png"), "--scorer", "mean"]) == 0
+    assert seen[0].sum() == 256
 
 
 @pytest.mark.parametrize(
