@@ -6,7 +6,11 @@ copies queries, keys and values; the processor here works in xformers' own (batc
 
 import ctypes
 import logging
+import re
+import statistics
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,6 +26,9 @@ Backend = Literal["auto", "xformers", "sdpa"]
 BACKENDS = ("auto", "xformers", "sdpa")
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # (b, n, h, d) queries, keys, values and the scale
 logger = logging.getLogger(__name__)
+
+TEXT_TOKENS = 77  # of CLIP's text encoder
+PROBE_BATCH, PROBE_ROUNDS = 4, 6
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,9 @@ class HeadsLastProcessor:
         if hidden_states.ndim != 3 or attn.spatial_norm is not None or attn.group_norm is not None or attn.norm_cross:
             raise ValueError("the xformers processor fits a UNet's transformer blocks only; use attention=sdpa")
         context = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+        assert attn.to_k is not None
+        assert attn.to_v is not None
+        assert attn.to_out is not None
         query, key, value = attn.to_q(hidden_states), attn.to_k(context), attn.to_v(context)
         query, key, value = (x.unflatten(2, (attn.heads, -1)) for x in (query, key, value))
         if attn.norm_q is not None:
@@ -75,8 +85,8 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale).transpose(1, 2)
 
 
-def load_xformers() -> Attend:
-    """xformers' memory-efficient attention, ready to run on CUDA.
+def load_xformers(device: torch.device) -> Attend:
+    """xformers' memory-efficient attention, ready to run on a CUDA device.
 
     PyPI's xformers is linked to CUDA 12. Beside a torch for CUDA 13 its kernels load only after CUDA 12's runtime
     (package nvidia-cuda-runtime-cu12) has been loaded for the whole process, which is done here.
@@ -84,8 +94,8 @@ def load_xformers() -> Attend:
     Raises:
         RuntimeError: with the reason and the remedy in plain words.
     """
-    if not torch.cuda.is_available():
-        raise RuntimeError("xformers runs on CUDA, and there is no CUDA device here")
+    if device.type != "cuda":
+        raise RuntimeError(f"the UNet is on {device}, and xformers runs on CUDA")
     if not (torch.version.cuda or "").startswith("12."):
         _preload_cuda12()
     try:
@@ -114,21 +124,116 @@ def _preload_cuda12() -> None:
     raise RuntimeError("nvidia-cuda-runtime-cu12 is installed but holds no libcudart.so.12; reinstall it")
 
 
-def _probe(attend: Attend, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
-    """Runs forward and backward once on the UNet's own device, type and head width."""
-    query, key, value = (torch.zeros(1, n, 2, head_dim, device=device, dtype=dtype, requires_grad=True) for n in (64, 77, 77))
+@dataclass(frozen=True)
+class AttentionShape:
+    """One attention layer's queries (tokens) and keys (context), per head."""
+
+    tokens: int
+    context: int
+    heads: int
+    head_dim: int
+
+
+def attention_shapes(unet: Any, side: int | None = None) -> Counter[AttentionShape]:
+    """The shapes of a UNet's attention layers for latents of so many pixels a side, and how many layers have each."""
+    side = side or unet.config.sample_size
+    levels = len(unet.config.down_block_types)
+    shapes: Counter[AttentionShape] = Counter()
+    for name, layer in unet.named_modules():
+        if not isinstance(layer, Attention):
+            continue
+        block = re.match(r"(down|up)_blocks\.(\d+)\.", name)
+        # The middle block works at the lowest resolution; up blocks climb from there.
+        level = levels - 1
+        if block is not None:
+            level = int(block[2]) if block[1] == "down" else levels - 1 - int(block[2])
+        tokens = max(side // 2**level, 1) ** 2
+        context = TEXT_TOKENS if layer.is_cross_attention else tokens
+        shapes[AttentionShape(tokens, context, layer.heads, layer.inner_dim // layer.heads)] += 1
+    return shapes
+
+
+def time_attention(
+    attend: Attend, shapes: Counter[AttentionShape], device: torch.device, dtype: torch.dtype, training: bool
+) -> float:
+    """Seconds that one pass through layers of these shapes takes (median of rounds), with its backward pass in training.
+
+    Raises:
+        RuntimeError: where the kernel does not run at one of the shapes.
+    """
+    total = 0.0
+    generator = torch.Generator(device).manual_seed(0)  # the caller's random numbers stay as they are
+    for shape, layers in shapes.items():
+        query, key, value = (
+            torch.randn(PROBE_BATCH, n, shape.heads, shape.head_dim, generator=generator, device=device)
+            .to(dtype)
+            .requires_grad_(training)
+            for n in (shape.tokens, shape.context, shape.context)
+        )
+        seconds = []
+        for _ in range(PROBE_ROUNDS):
+            _synchronize(device)
+            began = time.perf_counter()
+            out = _attend_once(attend, query, key, value, training)
+            _synchronize(device)
+            seconds.append(time.perf_counter() - began)
+            del out
+        # The first round compiles and allocates.
+        total += layers * statistics.median(seconds[1:])
+    return total
+
+
+def _attend_once(attend: Attend, query: Tensor, key: Tensor, value: Tensor, training: bool) -> Tensor:
     try:
-        attend(query, key, value, head_dim**-0.5).sum().backward()
+        with torch.set_grad_enabled(training):
+            out = attend(query, key, value, query.shape[-1] ** -0.5)
+            if training:
+                torch.autograd.grad(out, (query, key, value), torch.ones_like(out))
+        return out
     except (RuntimeError, NotImplementedError, ValueError) as error:
-        raise RuntimeError(f"xformers does not run on {device} with {dtype}: {str(error).strip().splitlines()[0]}") from error
+        reason = str(error).strip().splitlines()[0]
+        raise RuntimeError(f"xformers does not run on {query.device} with {query.dtype}: {reason}") from error
 
 
-def set_attention(unet: Any, backend: str = "auto", dtype: torch.dtype | None = None) -> AttentionChoice:
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
+_measured: dict[tuple[Any, ...], tuple[float, float]] = {}  # seconds of xformers and of SDPA, by device and shapes
+
+
+def _faster(attend: Attend, unet: Any, dtype: torch.dtype, side: int | None) -> AttentionChoice:
+    """Times xformers and SDPA on the UNet's shapes, once per device, type and shapes, and chooses the faster."""
+    shapes = attention_shapes(unet, side)
+    training = unet.training
+    where = _device_name(unet.device)
+    key = (where, dtype, training, frozenset(shapes.items()))
+    if key not in _measured:
+        times = (time_attention(kernel, shapes, unet.device, dtype, training) for kernel in (attend, sdpa))
+        _measured[key] = (next(times), next(times))
+    theirs, ours = _measured[key]
+    passes = "forward and backward" if training else "forward"
+    reason = f"{passes} on {where} with {dtype}: xformers {1000 * theirs:.2f} ms, SDPA {1000 * ours:.2f} ms"
+    return AttentionChoice("xformers" if theirs < ours else "sdpa", reason)
+
+
+def set_attention(
+    unet: Any, backend: str = "auto", dtype: torch.dtype | None = None, side: int | None = None
+) -> AttentionChoice:
     """Gives every attention layer of a diffusers UNet one kernel, and says which and why.
 
-    "auto" takes xformers where it loads and runs on the UNet's device, SDPA elsewhere. "xformers" does the same and warns
-    where it has to fall back. `dtype` is the type that attention will run in (under autocast); None for the UNet's own.
-    Call it after loading LoRA or IP-Adapter weights, which bring processors of their own.
+    "auto" times xformers (where it loads) and SDPA on the UNet's own shapes, device and type, forward and, for a UNet in
+    training mode, backward, and takes the faster. "xformers" only tries whether it runs, and warns where it has to fall
+    back. Call it after loading LoRA or IP-Adapter weights, which bring processors of their own.
+
+    Args:
+        dtype: the type that attention will run in (under autocast); None for the UNet's own.
+        side: height and width of the latents; None for the UNet's configured sample size.
 
     Raises:
         ValueError: on an unknown backend.
@@ -138,17 +243,19 @@ def set_attention(unet: Any, backend: str = "auto", dtype: torch.dtype | None = 
     choice = AttentionChoice("sdpa", "as asked")
     attend = None
     if backend != "sdpa":
+        dtype = dtype or unet.dtype
         try:
-            if unet.device.type != "cuda":
-                raise RuntimeError(f"the UNet is on {unet.device}, and xformers runs on CUDA")
-            attend = load_xformers()
-            layer = next(m for m in unet.modules() if isinstance(m, Attention))
-            _probe(attend, unet.device, dtype or unet.dtype, layer.inner_dim // layer.heads)
-            choice = AttentionChoice("xformers", f"loads and runs on {torch.cuda.get_device_name(unet.device)}")
+            attend = load_xformers(unet.device)
+            if backend == "auto":
+                choice = _faster(attend, unet, dtype, side)
+            else:
+                time_attention(attend, attention_shapes(unet, side), unet.device, dtype, unet.training)
+                choice = AttentionChoice("xformers", f"as asked; runs on {_device_name(unet.device)}")
         except RuntimeError as error:
-            attend, choice = None, AttentionChoice("sdpa", str(error))
+            choice = AttentionChoice("sdpa", str(error))
             if backend == "xformers":
                 warnings.warn(f"attention: xformers was asked for, SDPA is used instead: {error}", stacklevel=2)
-    unet.set_attn_processor(HeadsLastProcessor(attend) if attend else AttnProcessor2_0())
+    use_xformers = attend is not None and choice.backend == "xformers"
+    unet.set_attn_processor(HeadsLastProcessor(attend) if use_xformers else AttnProcessor2_0())
     logger.info("%s", choice)
     return choice

@@ -1,7 +1,18 @@
+from collections import Counter
+
 import pytest
 import torch
 
-from rewardedit.attention import AttentionChoice, HeadsLastProcessor, load_xformers, sdpa, set_attention
+from rewardedit import attention
+from rewardedit.attention import (
+    AttentionChoice,
+    AttentionShape,
+    HeadsLastProcessor,
+    attention_shapes,
+    load_xformers,
+    sdpa,
+    set_attention,
+)
 from tests.conftest import tiny_unet
 
 
@@ -26,6 +37,81 @@ def test_auto_says_what_it_took_and_why():
     choice = set_attention(tiny_unet(), "auto")
     assert choice.backend == "sdpa"
     assert str(choice).startswith("attention: sdpa (the UNet is on cpu")
+
+
+class Kernel:
+    """A real attention kernel that does its work `times` over and counts its calls."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.calls = 0
+
+    def __call__(self, query, key, value, scale):
+        self.calls += 1
+        return torch.stack([sdpa(query, key, value, scale) for _ in range(self.times)]).mean(0)
+
+
+@pytest.fixture
+def offer(monkeypatch):
+    """Puts one kernel in the place of xformers and one in the place of SDPA, as if both ran here."""
+
+    def place(xformers: Kernel, ours: Kernel) -> None:
+        monkeypatch.setattr(attention, "_measured", {})
+        monkeypatch.setattr(attention, "load_xformers", lambda device: xformers)
+        monkeypatch.setattr(attention, "sdpa", ours)
+
+    return place
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_auto_takes_the_faster_kernel_and_measures_once(offer, training):
+    unet = tiny_unet().train(training)
+    slow, fast = Kernel(20), Kernel(1)
+    offer(slow, fast)
+    choice = set_attention(unet, "auto")
+    assert choice.backend == "sdpa"
+    assert ("forward and backward" in str(choice)) == training
+    assert {type(p).__name__ for p in unet.attn_processors.values()} == {"AttnProcessor2_0"}
+    calls = slow.calls
+    assert calls > 0
+    assert set_attention(unet, "auto") == choice
+    assert slow.calls == calls
+    set_attention(unet, "auto", side=4)
+    assert slow.calls == 2 * calls
+
+    offer(fast, slow)
+    choice = set_attention(unet, "auto")
+    assert choice.backend == "xformers"
+    assert "xformers" in choice.reason
+    assert "SDPA" in choice.reason
+    assert {p.attend for p in unet.attn_processors.values()} == {fast}
+
+
+def test_a_kernel_that_fails_at_one_of_the_shapes_is_not_taken(offer):
+    def fails(query, key, value, scale):
+        if query.shape[1] != key.shape[1]:
+            raise NotImplementedError("no operator found\nfor these inputs")
+        return sdpa(query, key, value, scale)
+
+    offer(fails, Kernel(1))
+    assert str(set_attention(tiny_unet(), "auto")).endswith("does not run on cpu with torch.float32: no operator found)")
+    with pytest.warns(UserWarning, match="SDPA is used instead: xformers does not run on cpu"):
+        assert set_attention(tiny_unet(), "xformers").backend == "sdpa"
+
+
+def test_the_measured_shapes_are_those_that_the_unet_calls():
+    unet, seen = tiny_unet(), []
+
+    def record(query, key, value, scale):
+        seen.append(AttentionShape(query.shape[1], key.shape[1], query.shape[2], query.shape[3]))
+        return sdpa(query, key, value, scale)
+
+    unet.set_attn_processor(HeadsLastProcessor(record))
+    unet(torch.randn(1, 8, 8, 8), 3, torch.randn(1, 77, 16))
+    assert attention_shapes(unet) == Counter(seen)
+    seen.clear()
+    unet(torch.randn(1, 8, 16, 16), 3, torch.randn(1, 77, 16))
+    assert attention_shapes(unet, side=16) == Counter(seen)
 
 
 def test_asking_for_xformers_where_it_cannot_run_is_never_silent():
@@ -54,7 +140,7 @@ def test_masks_are_refused():
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_xformers_equals_sdpa_on_the_gpu(dtype):
-    attend = load_xformers()
+    attend = load_xformers(torch.device("cuda"))
     shape = (2, 256, 4, 40)
     ours, theirs = ([torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)] for _ in range(2))
     for a, b in zip(ours, theirs, strict=True):

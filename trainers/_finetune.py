@@ -69,7 +69,7 @@ def finetune(
     editor = load_base(base, accelerator.device)
     models = make_trainable(editor, config, labels)
     told = None if feedback is None else feedback(editor)
-    choice = set_attention(models.unet, config.attention, _autocast_type(config.precision))
+    choice = set_attention(models.unet, config.attention, _autocast_type(config.precision), cache.shape[-1])
     accelerator.print(choice)
 
     optimizer = make_optimizer(config, models)

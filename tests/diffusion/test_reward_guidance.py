@@ -12,7 +12,8 @@ from diffusers import (
 
 from rewardedit import EditBatch, load_editor, load_scorer, reward_guidance
 from rewardedit.data.shapes import Shapes
-from rewardedit.diffusion.reward_guidance import clean_of
+from rewardedit.diffusion.reward_guidance import ascent_direction, clean_of
+from rewardedit.diffusion.rollout import decode
 from tests.conftest import tiny_pipeline
 
 SCHEDULERS = {
@@ -120,3 +121,51 @@ def test_the_small_editor_is_guided_by_clip():
         guided = editor(samples.source, samples.instruction, range(14))
     before, after = (scorer(EditBatch(samples.source, samples.instruction, edited)).mean() for edited in (plain, guided))
     assert after > before
+
+
+def decoder_and_latents():
+    """A random autoencoder, and the latents of a picture."""
+    vae = tiny_pipeline().vae
+    picture = Shapes("val").batch(0, 1).target[..., ::2, ::2]
+    with torch.no_grad():
+        return vae, vae.encode(picture * 2 - 1).latent_dist.mode() * vae.config.scaling_factor
+
+
+def score_of(name: str):
+    samples, scorer = Shapes("val").batch(0, 1), load_scorer(name)
+    source = samples.source[..., ::2, ::2]
+    return lambda edited: scorer(EditBatch(source, samples.instruction, edited)).mean()
+
+
+# At 32 pixels a side l1 times 0.004 has the gradient that l1 has at 512; clip_d's is as small for a distant reason.
+@pytest.mark.parametrize("name", ["l1:0.004", "clip_d:0.0001"])
+def test_a_gradient_too_small_for_fp16_keeps_its_direction(name):
+    vae, clean = decoder_and_latents()
+    score = score_of(name)
+    latents = clean.clone().requires_grad_(True)
+    (wanted,) = torch.autograd.grad(score(decode(vae, latents)), latents)
+    found = ascent_direction(vae.half(), score, clean)
+    assert torch.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.99
+    assert found.square().mean().sqrt() == pytest.approx(1, abs=1e-4)
+    assert torch.equal(ascent_direction(vae.half(), lambda edited: 0 * edited.sum(), clean), torch.zeros_like(clean))
+
+
+def test_a_decoder_that_overflows_in_fp16_runs_in_fp32_and_stays_fp16():
+    vae, clean = decoder_and_latents()
+    score = score_of("l1")
+    with torch.no_grad():
+        vae.decoder.conv_in.weight.mul_(5e4 / vae.decoder.conv_in.weight.abs().max())
+    wanted = ascent_direction(vae, score, clean)
+    with torch.no_grad():
+        assert not decode(vae.half(), clean.half()).isfinite().all()
+    found = ascent_direction(vae, score, clean)
+    assert torch.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.99
+    assert vae.dtype == torch.float16
+
+
+def test_in_fp16_the_size_of_a_score_does_not_matter(pipe):
+    pipe = pipe.to(torch.float16)
+    with reward_guidance(pipe, load_scorer("l1"), SOURCE, TEXTS, scale=0.2):
+        wanted = edit(pipe)
+    with reward_guidance(pipe, load_scorer("l1:0.0001"), SOURCE, TEXTS, scale=0.2):
+        torch.testing.assert_close(edit(pipe), wanted, rtol=0, atol=0.02)
