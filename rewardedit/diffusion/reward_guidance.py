@@ -90,9 +90,7 @@ def reward_guidance(
             scheduler.step = around
 
 
-def ascent_direction(
-    vae: Any, score: Callable[[Tensor], Tensor], clean: Float[Tensor, "b c h w"]
-) -> Float[Tensor, "b c h w"]:
+def ascent_direction(vae: Any, score: Callable[[Tensor], Tensor], clean: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
     """The direction in which a score of the decoded latents rises, float32, each row of root mean square 1 (or 0).
 
     A score's gradient with respect to one pixel shrinks with the number of pixels, below what float16 can hold: 5e-6 for
