@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test lint install install-dev
+.PHONY: quickstart test faults lint install install-dev
 
 quickstart: $(VENV)/installed
 	$(BIN)/rewardedit train quickstart
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
+
+# Plants known faults in a copy, one by one, and shows that a test turns red for each; FAULTS="name name" for some of them.
+faults: $(VENV)/installed-dev
+	$(BIN)/python tests/faults/run.py $(FAULTS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports

@@ -22,7 +22,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from rewardedit.assets import resolve
 from rewardedit.cli import quiet
 
-torch.set_num_threads(2)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
 quiet()
 
 

@@ -37,6 +37,19 @@ def test_a_small_exposure_shift_is_no_change(photo, gain):
     assert change_mask(photo, (photo * gain).clamp(0, 1)).mean() < 0.01
 
 
+def test_a_picture_that_is_brighter_throughout_has_changed_only_where_it_was_edited():
+    """0.5 and 0.54 are 0.034 apart in OKLab's lightness, (54/50)^(2.3/3): above what counts as a change, below a drift."""
+    grey = torch.full((1, 3, 64, 64), 0.5)
+    brighter = torch.full((1, 3, 64, 64), 0.54)
+    assert change_mask(grey, brighter).max() == 0
+    brighter[:, 0, 20:40, 20:40] = 0.9
+    mask = change_mask(grey, brighter)
+    assert mask[..., 22:38, 22:38].min() == 1
+    outside = torch.ones_like(mask)
+    outside[..., 16:44, 16:44] = 0
+    assert mask[outside == 1].max() == 0
+
+
 def test_reconstruction_noise_is_no_change():
     pipe = load_editor("shapes-editor").pipe
     source = Shapes("val").batch(0, 70).source

@@ -46,14 +46,8 @@ def test_scores_outside_the_range_have_no_label():
 def test_custom_templates_and_bins_are_checked():
     prompt = RewardPrompt("[{word}] {instruction}", ("bad", "good"), (5.0, 10.0))
     assert prompt.relabel("add a plane", 5.1) == "[good] add a plane"
-    for template in (
-        "no place for words {instruction}",
-        "{instruction} {word} {mood}",
-        "{instruction} {word} {}",
-        "{word} {instruction",
-    ):
-        with pytest.raises(ValueError, match="template: expected"):
-            RewardPrompt(template)
+    with pytest.raises(ValueError, match="template: expected"):
+        RewardPrompt("no place for words {instruction}")
     with pytest.raises(ValueError, match="bins: expected"):
         RewardPrompt("{instruction} {word}", ("a", "b"), (10.0,))
 
@@ -90,6 +84,20 @@ def test_many_equal_scores_still_make_a_scale():
     assert list(scale.knots) == sorted(set(scale.knots))
     with pytest.raises(ValueError, match="two distinct valid scores"):
         RewardScale.from_quantiles([1.0, 1.0, math.nan])
+
+
+def test_knots_lie_at_quantiles_of_all_rows_where_many_share_a_value():
+    """90 zeros and 1 … 10: the quantile 0.9 lies at place 89.1 of 0 … 99, a tenth of the way from 0 to 1."""
+    knots = RewardScale.from_quantiles([0.0] * 90 + [float(i) for i in range(1, 11)]).knots
+    assert max(knots[:9]) < 1e-3
+    assert knots[9:] == pytest.approx((0.1, 10.0))
+
+
+def test_equal_scores_are_told_from_others_where_a_hair_is_below_their_precision():
+    scale = RewardScale.from_quantiles([1e12] * 90 + [1e12 + 1] * 10)
+    least, most = scale(torch.tensor([1e12, 1e12 + 1], dtype=torch.float64)).tolist()
+    assert least == 0
+    assert most > 8  # the best label
 
 
 def test_a_new_reward_embedding_changes_nothing():

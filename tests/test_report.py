@@ -1,3 +1,4 @@
+import html
 import shutil
 import subprocess
 
@@ -31,6 +32,23 @@ def test_the_page_is_one_file_without_scripts_or_links(page):
     assert text.count("data:image/png;base64,") == 8
     for outside in ("http:", "https:", "<script", "<link"):
         assert outside not in text
+
+
+def test_what_is_told_is_shown_as_it_is_wherever_it_stands(tmp_path):
+    places = ("page", "text", "flag", "table", "row", "column", "gallery", "head", "name", "caption", "plot", "series")
+    told = {place: f"<x-{place}> & 'words'" for place in places}
+    report = Report(told["page"])
+    report.text(told["text"])
+    report.flag(told["flag"])
+    report.table(told["table"], {told["row"]: {told["column"]: 1.0}})
+    gallery = Gallery([told["head"]])
+    gallery.row(told["name"], [(torch.zeros(3, 4, 4), told["caption"])])
+    report.gallery(told["gallery"], gallery)
+    report.lines(told["plot"], {told["series"]: [(1, 0.5), (2, 0.25)]})
+    page = report.save(tmp_path / "report.html").read_text()
+    for place, text in told.items():
+        assert f"<x-{place}>" not in page, place
+        assert page.count(html.escape(text)) == (2 if place == "page" else 1), place  # the page's title is a heading too
 
 
 def test_rows_of_a_gallery_are_checked():

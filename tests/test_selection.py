@@ -6,6 +6,7 @@ import torch
 from rewardedit import EditSample, Scorer, best_of_n, load_editor, load_scorer
 from rewardedit.batch import Scores
 from rewardedit.data.shapes import Shapes
+from rewardedit.selection import Selection
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +87,22 @@ def test_invalid_candidates_rank_last_and_all_invalid_raises(editor, sample):
     assert picky.ranking[0] == order[2]
     with pytest.raises(ValueError, match="none of 2 candidates could be scored: too bright"):
         best_of_n(editor, Picky(-1.0), sample.source, sample.instruction, n=2)
+
+
+def test_what_could_not_be_scored_is_last_below_negative_scores():
+    scores = Scores.make(torch.tensor([-3.0, 5.0, -torch.inf, -2.0]), reason=[None, "too bright", None, None])
+    found = Selection(torch.arange(4.0)[:, None, None, None].expand(4, 3, 2, 2), scores, [7, 8, 9, 10])
+    assert found.ranking == [3, 0, 2, 1]
+    assert found.best_seed == 10
+    assert (found.best == 3).all()
+
+
+def test_candidates_are_those_of_the_seeds_that_were_asked_for(editor, sample):
+    found = best_of_n(editor, load_scorer("l1"), sample.source, sample.instruction, n=2, seed=7)
+    assert found.seeds == [7, 8]
+    wanted = editor(sample.source[None].expand(2, -1, -1, -1), [sample.instruction] * 2, [7, 8])
+    torch.testing.assert_close(found.images, wanted, rtol=0, atol=1 / 255)
+    assert (found.images[0] - found.images[1]).abs().max() > 1 / 255
 
 
 def test_bad_input(editor, sample):

@@ -1,6 +1,7 @@
 """The oracle is held to its words. Ratings are 0–10; every promise is kept by every sample, not on average."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,8 +64,6 @@ def test_an_add_between_two_cells_is_right_too():
     clear = samples.before.shape[at[0], neighbour] == -1
     # 4.5 pixels off the centre of its cell, an object lies over the border and is still whole in its patch.
     offset[at] = np.where(towards[:, :1] != 0, towards * [1, 0], towards * [0, 1]) * 4.5
-    from dataclasses import replace
-
     picture = render(replace(after, offset=offset.astype(np.float32)))
     chosen = torch.from_numpy(at[0][clear])
     assert len(chosen) > 5
@@ -147,6 +146,59 @@ def test_aspects_tell_what_is_wrong(samples):
     over = oracle.rate(samples, candidates(samples, {"over_done": 1.0}, 0)[1])
     assert over.alignment[keeps].mean() > 8
     assert over.consistency[keeps].mean() < 6
+
+
+def others(samples: ShapesBatch) -> np.ndarray:
+    """(b, 9) True where a cell holds an object that the instruction does not name."""
+    present, drawn = samples.after.present.copy(), rows(samples, *DRAWN).numpy()
+    present[drawn, samples.edits.to_cell[drawn]] = False
+    return present
+
+
+def test_consistency_is_the_cube_of_the_share_that_survives(samples):
+    """With one of n other objects gone the share is (n − 1) / n: 10 / 8 where there were two."""
+    samples = samples[:70]
+    n, shape = others(samples).sum(1), samples.after.shape.copy()
+    lost = np.flatnonzero((n >= 2) & ~rows(samples, "background").numpy())
+    shape[lost, others(samples)[lost].argmax(1)] = -1
+    found = ShapesOracle().rate(samples, render(replace(samples.after, shape=shape))).consistency[lost]
+    wanted = torch.from_numpy(10 * ((n[lost] - 1) / n[lost]) ** 3).float()
+    assert set(n[lost]) >= {2, 3, 4}
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0.3)
+
+
+def test_damage_counts_by_its_area(samples):
+    """A square of 18 × 18 pixels where nothing stood: 316 more than are let pass, of 200 for consistency, 800 for quality."""
+    samples = samples[:70]
+    empty = ~samples.before.present & ~samples.after.present
+    spoiled, chosen = (
+        samples.target.clone(),
+        np.flatnonzero(empty.any(1) & rows(samples, "remove", "recolour", "resize").numpy()),
+    )
+    for i, cell in zip(chosen, empty[chosen].argmax(1), strict=True):
+        x, y = (int((k + 0.5) * 64 / 3) - 9 for k in (cell % 3, cell // 3))
+        spoiled[i, :, y : y + 18, x : x + 18] = torch.tensor([1.0, 0.0, 1.0])[:, None, None]
+    found = ShapesOracle().rate(samples, spoiled)
+    assert len(chosen) > 20
+    torch.testing.assert_close(found.consistency[chosen], torch.full((len(chosen),), 10 / (1 + 316 / 200)), rtol=0, atol=0.3)
+    torch.testing.assert_close(found.quality[chosen], torch.full((len(chosen),), 10 / (1 + 316 / 800)), rtol=0, atol=0.3)
+
+
+def test_other_objects_may_not_drift(samples):
+    samples = samples[:140]
+    alone = np.flatnonzero((others(samples).sum(1) == 1) & ~rows(samples, "background").numpy())
+    cell = others(samples)[alone].argmax(1)
+    small = samples.after.size[alone, cell] == 0  # what is larger would leave its cell
+    alone, cell = alone[small], cell[small]
+
+    def consistency(pixels: float) -> torch.Tensor:
+        offset = samples.after.offset.copy()
+        offset[alone, cell, 0] -= pixels * np.where(offset[alone, cell, 0] > 0, 1, -1).astype(np.float32)
+        return ShapesOracle().rate(samples, render(replace(samples.after, offset=offset))).consistency[alone]
+
+    assert len(alone) > 4
+    assert consistency(1.0).min() >= 9
+    assert consistency(4.5).max() <= 1
 
 
 def test_it_is_no_scorer_and_wants_one_picture_a_sample(samples):

@@ -150,3 +150,14 @@ def test_bad_worlds_are_refused():
 def test_the_sheet_is_drawn(tmp_path):
     draw_sheet(tmp_path / "sheet.png", Shapes("val"), 3)
     assert (tmp_path / "sheet.png").stat().st_size > 5000
+
+
+def test_every_block_and_every_draw_has_qualities_of_its_own():
+    shares = {"right": 0.5, "untouched": 0.5}
+    one, two = (ShapesRows(560, shares=shares, draws=draws) for draws in (1, 2))
+    drawn = [[one.quality(i) for i in range(280)], [one.quality(280 + i) for i in range(280)]]
+    drawn.append([two.quality(2 * i + 1) for i in range(280)])
+    for series in drawn:
+        assert 100 < series.count("right") < 180
+    assert len({tuple(series) for series in drawn}) == 3
+    assert drawn[0] == [two.quality(2 * i) for i in range(280)]

@@ -45,14 +45,19 @@ def test_the_loss_is_zero_for_the_right_prediction_and_one_beside_it(kind):
     torch.testing.assert_close(diffusion_loss(Constant(right + 1), scheduler, *inputs), torch.ones(3))
 
 
-def test_min_snr_weights_by_hand():
-    scheduler = DDPMScheduler()
+@pytest.mark.parametrize("kind", ["epsilon", "v_prediction", "sample"])
+def test_min_snr_weights_by_hand(kind):
+    """Hang et al. 2023, Sec. 3.4: min(SNR, 5), over SNR for the noise and over SNR + 1 for a velocity."""
+    scheduler = DDPMScheduler(prediction_type=kind)
     times = torch.tensor([1, 800])
     latents, noise = torch.randn(2, 4, 8, 8), torch.randn(2, 4, 8, 8)
+    right = {"epsilon": noise, "sample": latents, "v_prediction": scheduler.get_velocity(latents, noise, times)}[kind]
     inputs = (latents, torch.zeros_like(latents), torch.zeros(2, 2, 4), noise, times)
     snr = scheduler.alphas_cumprod[times] / (1 - scheduler.alphas_cumprod[times])
-    made = diffusion_loss(Constant(noise + 1), scheduler, *inputs, min_snr=5.0)
-    torch.testing.assert_close(made, snr.clamp(max=5) / snr)
+    assert snr[0] > 5 > 1 > snr[1]
+    made = diffusion_loss(Constant(right + 1), scheduler, *inputs, min_snr=5.0)
+    least = torch.stack([torch.tensor(5.0), snr[1]])
+    torch.testing.assert_close(made, {"epsilon": least / snr, "sample": least, "v_prediction": least / (snr + 1)}[kind])
 
 
 def test_eight_channels_are_kept_as_they_are():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.evaluation.statistics import paired_bootstrap, spearman
 
 
 def test_the_interval_of_a_plain_difference_is_that_of_the_normal_theory():
@@ -31,6 +31,47 @@ def test_it_covers_the_truth_about_95_times_in_a_hundred():
         low, high = paired_bootstrap(rng.normal(0.3, 1, 80), np.zeros(80), resamples=500, seed=seed).ci95
         hits += low <= 0.3 <= high
     assert 180 <= hits <= 199
+
+
+def test_the_interval_is_from_the_2_5th_to_the_97_5th_percentile():
+    """Half of 100 items are 1, the others 0: a resample's mean is binomial(100, 1/2) / 100, whose percentiles are 40 and 60."""
+    found = paired_bootstrap(np.repeat([0.0, 1.0], 50), np.zeros(100))
+    assert found.ci95 == pytest.approx((0.40, 0.60), abs=0.005)  # from the 5th to the 95th: 0.42 to 0.58
+
+
+def test_a_source_counts_by_its_items():
+    """50 sources with nine items of 1, and 50 with one item of 0: with k large ones drawn the mean is 9 k / (9 k + 100 − k)."""
+    values = np.concatenate([np.ones(450), np.zeros(50)])
+    found = paired_bootstrap(values, np.zeros(500), np.concatenate([np.repeat(np.arange(50), 9), np.arange(50, 100)]))
+    assert found.difference == pytest.approx(0.9)
+    assert found.ci95 == pytest.approx((360 / 420, 540 / 580), abs=0.005)  # k is 40 and 60 at the percentiles
+
+
+def test_spearman_by_hand():
+    for a, b, rho in (
+        ([1, 2, 3, 4], [1, 2, 3, 1000], 1),  # ranks, not values
+        ([1, 2, 3, 4], [9, 7, 1, 0], -1),
+        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 0.8),  # 1 − 6 Σd² / (n (n² − 1)), Σd² = 4
+        ([1, 2, 2, 3], [1, 2, 3, 4], 4.5 / np.sqrt(4.5 * 5)),  # ties at 2.5
+    ):
+        assert spearman(a, b, resamples=10).rho == pytest.approx(rho)
+
+
+def test_the_interval_of_spearman_is_that_of_fisher_s_transformation():
+    rng = np.random.default_rng(3)
+    a = rng.normal(size=400)
+    low, high = spearman(a, a + rng.normal(size=400), resamples=300).ci95
+    half = (np.arctanh(high) - np.arctanh(low)) / 2
+    assert half == pytest.approx(1.96 * 1.03 / np.sqrt(400 - 3), rel=0.2)
+
+
+def test_items_of_one_source_are_drawn_together_for_spearman():
+    """Each item ten times with one source: ranks are spread by ten, and a resample's ρ is that of the items alone."""
+    rng = np.random.default_rng(4)
+    a = rng.normal(size=30)
+    b = a + rng.normal(size=30)
+    repeated = spearman(np.repeat(a, 10), np.repeat(b, 10), np.repeat(np.arange(30), 10), resamples=100)
+    assert repeated.ci95 == pytest.approx(spearman(a, b, resamples=100).ci95)
 
 
 def test_bad_input_is_refused():

@@ -58,6 +58,15 @@ def test_pixel_errors_by_hand():
     assert scores == pytest.approx({"l1": 0.75, "l2": 0.875, "psnr": 10 * np.log10(8)})
 
 
+def test_psnr_ends_at_a_hundred_decibels():
+    """An error of 1e-4 everywhere is a squared one of 1e-8: 80 dB. What is nearer than 1e-5 is 100 dB, as is the source."""
+    source = torch.zeros(1, 3, 16, 16)
+    scorer = load_scorer("psnr")
+    scores = [scorer(batch_of(source + error, source)).score.item() for error in (1e-4, 1e-6, 0.0)]
+    assert scores == pytest.approx([80, 100, 100], abs=1e-3)
+    assert scorer.range == (0, 100)
+
+
 @pytest.mark.parametrize("net", ["alex", "vgg"])
 def test_lpips_equals_the_official_one_on_random_weights(net, tmp_path):
     write_random_weights(tmp_path, net)

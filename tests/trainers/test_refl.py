@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from diffusers import DDPMScheduler
 from torch.autograd import gradcheck
 
 from rewardedit import EditBatch, RewardPrompt, Scores, load_editor, load_scorer
@@ -21,7 +22,7 @@ from rewardedit.trainers._run import read_log
 from rewardedit.trainers._watch import Watch, Watching, fixed_prompts, flag
 from rewardedit.trainers.refl import Config, Train, plan, train
 from rewardedit.trainers.reward_conditioned import Relabel
-from tests.conftest import launch
+from tests.conftest import launch, tiny_pipeline
 
 DATA = Data(rows=16, size=32)
 FAST = {"steps": 2, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None, "validate_every": 1}
@@ -120,10 +121,15 @@ def test_a_lora_with_an_anchor_leaves_the_base_alone(tiny_editor, tmp_path):
     assert len(json.loads((tmp_path / "watch.json").read_text())["sweep"]) == 5
 
 
-def test_accumulated_and_checkpointed_steps_are_the_same_steps(tiny_editor, tmp_path):
-    trained(tiny_editor, tmp_path / "whole")
-    trained(tiny_editor, tmp_path / "parts", batch=1, accumulate=4)
-    trained(tiny_editor, tmp_path / "again", replace(REWARD, checkpointing=("vae", "scorer")), checkpointing=True)
+def test_accumulated_and_checkpointed_steps_are_the_same_steps(tmp_path):
+    """Also where the scheduler's own steps add noise."""
+    pipe = tiny_pipeline()
+    pipe.scheduler = DDPMScheduler(clip_sample=False)
+    pipe.save_pretrained(tmp_path / "base")
+    base = str(tmp_path / "base")
+    trained(base, tmp_path / "whole")
+    trained(base, tmp_path / "parts", batch=1, accumulate=4)
+    trained(base, tmp_path / "again", replace(REWARD, checkpointing=("vae", "scorer")), checkpointing=True)
     whole, *others = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("whole", "parts", "again"))
     for losses in others:
         assert losses == pytest.approx(whole, rel=1e-5)

@@ -41,6 +41,29 @@ def test_reversed_and_identity_pairs_are_negatives_of_words():
     assert info_nce(torch.cat([videos, unit([1, 0], [0, 1])]), words, text, 2, torch.tensor(1.0)) > plain
 
 
+def test_the_reversed_edit_is_a_negative(tmp_path):
+    """The loss of the first step from the scorer's own scores: a word's candidates are all edits, and all edits reversed."""
+    scorer = ViFiClip.from_pretrained("shapes-vifi-clip").eval().requires_grad_(False)
+    data = Data(rows=6, shares={"right": 1.0})
+    rows = open_rows(data)
+    pairs = read_pairs(rows, data, scorer, tmp_path)
+    config = Config("x", data=data, negatives=("reversed",), train=Train(**FAST | {"batch": 6}))
+    found = contrast(config, scorer, pairs, 0, torch.Generator().manual_seed(0))
+
+    samples = Shapes("train").batch(0, 6)
+    scale = scorer.model.logit_scale.exp().clamp(max=100) / 100  # scores are a hundred times the cosine
+
+    def scores(first, second) -> torch.Tensor:  # (edit, instruction)
+        columns = [EditBatch(first, [text] * 6, second) for text in samples.instruction]
+        return scale * torch.stack([scorer(batch).score for batch in columns], dim=1)
+
+    there, back = scores(samples.source, samples.target), scores(samples.target, samples.source)
+    own, by_words = torch.arange(6), torch.cat([there, back]).T
+    assert (there.diagonal() - back.diagonal()).abs().max() > 1
+    wanted = [torch.nn.functional.cross_entropy(logits, own) for logits in (there, by_words)]
+    assert found.item() == pytest.approx(torch.stack(wanted).mean().item(), rel=0.02)
+
+
 def test_rows_that_share_a_source_know_each_others_instructions(tmp_path):
     scorer = ViFiClip.from_pretrained("shapes-clip")
     pairs = read_pairs(open_rows(DATA), DATA, scorer, tmp_path)

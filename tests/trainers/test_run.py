@@ -1,0 +1,61 @@
+"""What all trainers share: files that are whole or not there, checkpoints, and the order of the rows."""
+
+import json
+
+import torch
+from accelerate import Accelerator
+
+from rewardedit.trainers import _run
+
+
+class Dies:
+    """Something to be checkpointed that is killed while it is written."""
+
+    alive = True
+
+    def state_dict(self) -> dict:
+        if not self.alive:
+            raise KeyboardInterrupt
+        return {"step": 1}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.alive = state["step"] == 1
+
+
+def test_a_checkpoint_that_was_being_written_when_the_run_was_killed_is_not_taken_up(tmp_path):
+    accelerator, thing = Accelerator(cpu=True), Dies()
+    accelerator.register_for_checkpointing(thing)
+
+    def save(step: int, killed: bool) -> None:
+        thing.alive = not killed
+        try:
+            _run.save_checkpoint(accelerator, tmp_path, step)
+        except KeyboardInterrupt:
+            assert killed
+
+    save(2, killed=True)
+    assert _run.resume(accelerator, tmp_path) == 0
+    save(4, killed=False)
+    save(6, killed=True)
+    assert _run.resume(accelerator, tmp_path) == 4
+    save(6, killed=False)
+    assert _run.resume(accelerator, tmp_path) == 6
+
+
+def test_who_reads_while_a_file_is_written_anew_reads_the_old_one_to_its_end(tmp_path):
+    path = tmp_path / "metrics.json"
+    _run.write_json(path, {"of": "the first run"})
+    with path.open() as reader:
+        _run.write_json(path, {"of": "the second run", "more": list(range(100))})
+        assert json.load(reader) == {"of": "the first run"}
+    assert json.loads(path.read_text())["of"] == "the second run"
+    assert [found.name for found in tmp_path.iterdir()] == ["metrics.json"]
+
+
+def test_every_pass_has_all_rows_in_an_order_of_its_own():
+    passes = [_run.batch_rows(50, 50, epoch, seed) for seed in (0, 1) for epoch in (0, 1, 2)]
+    for order in passes:
+        assert sorted(order.tolist()) == list(range(50))
+    assert len({tuple(order.tolist()) for order in passes}) == 6
+    in_parts = torch.cat([_run.batch_rows(50, 20, step, 0) for step in range(5)])
+    assert torch.equal(in_parts, torch.cat(passes[:2]))
