@@ -129,7 +129,7 @@ def our_step(work: Work, clock: Clock) -> None:
             how = Rollout(work.steps, checkpointing=work.checkpointing)
             latents = rollout(pipe.unet, pipe.scheduler, torch.randn_like(source), given, how)
         with clock.part("decode and score"):
-            edited = decode(pipe.vae, latents, work.checkpointing)
+            edited = decode(pipe.vae, latents)
         work.finish(clock, edited, embeds, source, target)
 
 
@@ -171,6 +171,7 @@ def full_size(batch: int = 4, steps: int = 20, device: str = "cuda") -> Work:
     set_attention(pipe.unet, "auto", torch.bfloat16)
     clip = CLIPModel(CLIPConfig(text_config={"vocab_size": len(tokenizer)}, vision_config={"patch_size": 16}))
     scorer = ViFiClip(clip, tokenizer, Preprocess(224, (0.5,) * 3, (0.25,) * 3, "stretch", "bicubic"), make_temporal(clip))
+    pipe.vae.enable_gradient_checkpointing()
     samples = Shapes("train").batch(0, batch)
     grow = torch.nn.Upsample((256, 256))
     source, target = (grow(x).to(device) for x in (samples.source, samples.target))

@@ -85,6 +85,9 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     out = {}
     for key, value in values.items():
         if key not in fields:
+            replaced = getattr(kind, "replaced", {})
+            if key in replaced:
+                raise ValueError(f"setting {where}{key} is gone: {replaced[key]}")
             near = difflib.get_close_matches(str(key), known, 1)
             hint = f"did you mean {where}{near[0]}?" if near else f"known: {', '.join(known)}"
             raise ValueError(f"unknown setting {where}{key}; {hint}")

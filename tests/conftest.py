@@ -7,6 +7,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,10 @@ from diffusers import (
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from rewardedit.assets import resolve
+from rewardedit.attention import AttentionChoice, HeadsLastProcessor, sdpa
 from rewardedit.cli import quiet
+from rewardedit.diffusion import editors
+from rewardedit.trainers import _finetune
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
 quiet()
@@ -93,6 +97,21 @@ def tiny_editor(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder: Path = tmp_path_factory.mktemp("editor")
     tiny_pipeline().save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture
+def xformers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Gives UNets the processor that xformers runs in, with PyTorch's kernel in it; collects those that it was given."""
+    given = []
+
+    def set_attention(unet: Any, *_: Any) -> AttentionChoice:
+        unet.set_attn_processor(HeadsLastProcessor(sdpa))
+        given.append(unet)
+        return AttentionChoice("xformers", "PyTorch's kernel stands in")
+
+    for module in (editors, _finetune):
+        monkeypatch.setattr(module, "set_attention", set_attention)
+    return given
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ class LatentCache:
     """Rows with their latents: `edited` scaled by the VAE's factor, `source` as the mode, unscaled."""
 
     rows: Rows
+    data: Data
     ids: list[str]
     instructions: list[str]
     folder: Path
@@ -126,4 +127,4 @@ def _make_cache(rows: Rows, data: Data, editor: Editor, folder: Path) -> LatentC
     if names["of"] != made_of or len(names["ids"]) != len(rows):
         raise ValueError(f"{folder}: holds latents of other rows or another base than the recipe's; remove the folder")
     arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("edited", "source")]
-    return LatentCache(rows, names["ids"], names["instructions"], folder, float(vae.config.scaling_factor), *arrays)
+    return LatentCache(rows, data, names["ids"], names["instructions"], folder, float(vae.config.scaling_factor), *arrays)

@@ -6,13 +6,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from diffusers import DDPMScheduler
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.diffusion.editors import Editor
-from rewardedit.diffusion.rollout import Conditions, Rollout, Scored, decode, require_differentiable, rollout
+from rewardedit.diffusion.rollout import Conditions, Rollout, Scored, decode, rollout
 from rewardedit.diffusion.training import noising
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer
@@ -49,6 +50,7 @@ class Reward:
     skip: tuple[int, int] | None = None  # how many of them are left out at the end: drawn between these two, one is taken
     grad_steps: int | None = 1  # None: all
     scored: Scored | None = None
+    scheduler: Literal["editor", "ddpm"] = "editor"  # of rollouts: the editor's own, or DDPM on its noise schedule
     text_guidance: float | None = None
     image_guidance: float = 1.0
     checkpointing: tuple[Literal["vae", "scorer"], ...] = ()  # whose activations are computed again; UNet: train.checkpointing
@@ -102,6 +104,32 @@ def reward_loss(
     return each.sum() / max(len(each), 1)
 
 
+def rollout_scheduler(config: Reward, scheduler: Any) -> Any:
+    """The scheduler that rollouts take, tried on a rollout of two pixels.
+
+    Raises:
+        ValueError: where the gradient cannot pass through it, or it cannot be scored where the recipe says.
+    """
+    if config.scheduler == "ddpm":
+        # Latents have no bounds to be clipped to, also where the editor's file does not say so.
+        scheduler = DDPMScheduler.from_config(scheduler.config, clip_sample=False)
+    if not config.weight:
+        return scheduler
+    weight = torch.ones((), requires_grad=True)
+
+    def unet(sample: Tensor, *_: Any, return_dict: bool) -> tuple[Tensor]:
+        return (sample[:, :1] * weight,)
+
+    assert config.steps is not None
+    generator = torch.Generator().manual_seed(0)
+    given = Conditions(torch.zeros(1, 1, 1), torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 1))
+    try:
+        rollout(unet, scheduler, torch.ones(1, 1, 2, 2), given, config.rollout(generator), [generator])
+    except ValueError as error:
+        raise ValueError(f"reward.scheduler: {error}; or take reward.scheduler=ddpm") from error
+    return scheduler
+
+
 @dataclass
 class Asked:
     """What rollouts of a training set are asked for: its sources, and its instructions as the editor wants to be asked."""
@@ -134,11 +162,12 @@ class RewardFeedback:
     ) -> None:
         self.config, self.scorer, self.scale, self.asked, self.seed = config, scorer, scale, asked, seed
         self.pairs, self.pipe = config.pairs, editor.pipe
-        if config.grad_steps != 0:
-            require_differentiable(self.pipe.scheduler)
+        self.scheduler = rollout_scheduler(config, editor.pipe.scheduler)
+        if "vae" in config.checkpointing:
+            editor.pipe.vae.enable_gradient_checkpointing()
         nothing = torch.tensor([asked.texts.empty])
         self.nothing = torch.from_numpy(asked.texts.embeds[nothing.numpy()]).float()
-        self.recent: dict[str, list[float]] = {}
+        self.recent: dict[str, tuple[float, int]] = {}  # sums and numbers of rows since the last log
         self.watching = watch
         if _run.processes().is_main_process:
             watch.step(editor, 0)
@@ -148,13 +177,12 @@ class RewardFeedback:
         total = torch.zeros((), device=device)
         if config.weight:
             latents = self.roll_out(unet, rows, step, places)
-            edited = decode(self.pipe.vae, latents, "vae" in config.checkpointing)
-            scores = self.score(rows, edited)
-            self.recent.setdefault("reward", []).append(float(scores.mean().detach()))
+            scores = self.score(rows, decode(self.pipe.vae, latents))
+            self._record("reward", scores.mean(), int(scores.valid.sum()))
             total = config.weight * reward_loss(scores.score, scores.valid, config.loss, config.most, self.scale)
         if config.anchor:
             distance = self.distance(unet, rows, step, places)
-            self.recent.setdefault("distance", []).append(float(distance.detach()))
+            self._record("distance", distance, len(rows))
             total = total + config.anchor * distance
         return total
 
@@ -171,7 +199,7 @@ class RewardFeedback:
         device, how = self.pipe.device, self.config.rollout(_run.step_generator(self.seed + 1, step))
         noise, generators = self.noise(places, step, self.seed + 2)
         given = Conditions(*(tensor.to(device) for tensor in self.conditions(rows)), self.nothing.to(device))
-        return rollout(unet, self.pipe.scheduler, noise, given, how, generators)
+        return rollout(unet, self.scheduler, noise, given, how, generators)
 
     def noise(self, places: Int[Tensor, " b"], step: int, seed: int) -> tuple[Float[Tensor, "b c h w"], list[torch.Generator]]:
         """Noise of each place of the global batch by itself, and the generators that it came from."""
@@ -200,10 +228,15 @@ class RewardFeedback:
             bare.enable_adapters()
         return F.mse_loss(unet(sample, times, embeds, return_dict=False)[0].float(), wanted.float())
 
+    def _record(self, name: str, mean: Tensor, rows: int) -> None:
+        total, n = self.recent.get(name, (0.0, 0))
+        self.recent[name] = (total + float(mean.detach()) * rows, n + rows)
+
     def log(self) -> dict[str, float]:
-        means = {name: sum(values) / len(values) for name, values in self.recent.items()}
+        """Means over all processes' rows since the last call; to be called on all of them."""
+        names, own = list(self.recent), torch.tensor(list(self.recent.values()), dtype=torch.float64)
         self.recent = {}
-        return means
+        return {name: total / max(n, 1) for name, (total, n) in zip(names, _run.sum_of_processes(own).tolist(), strict=True)}
 
     def watch(self, editor: Editor, step: int) -> bool:
         stop = _run.processes().is_main_process and self.watching.step(editor, step)

@@ -15,13 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rewardedit.attention import set_attention
-from rewardedit.data import Rows
-from rewardedit.diffusion.editors import Editor, EditSettings, locate, save_editor
+from rewardedit.diffusion.editors import Editor, locate, save_editor
 from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss, noising
-from rewardedit.images import to_pil
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import LatentCache, TextCache
 from rewardedit.trainers._models import Labels, Models, Train, load_base, make_optimizer, make_trainable
+from rewardedit.trainers._preview import save_previews
 
 
 class Feedback(Protocol):
@@ -65,7 +64,8 @@ def finetune(
         raise ValueError("no row has a label to train on; look at the scores' reasons in the relabelled shards")
     set_seed(config.seed)
     folder.mkdir(parents=True, exist_ok=True)
-    accelerator = _run.make_accelerator(folder, config.precision, config.accumulate, config.tracker)
+    micro_batch, passes = config.micro_batches(_run.processes().num_processes)
+    accelerator = _run.make_accelerator(folder, config.precision, passes, config.tracker)
     editor = load_base(base, accelerator.device)
     models = make_trainable(editor, config, labels)
     told = None if feedback is None else feedback(editor)
@@ -86,15 +86,14 @@ def finetune(
         averages.to(accelerator.device)
 
     scheduler, texts = noising(editor.pipe.scheduler), cache.texts(editor, labels)
-    batch, world = config.batch * config.accumulate, accelerator.num_processes
     recent: list[float] = []
-    for step, bar in _run.steps(first, config.steps, batch * world, accelerator, "fine-tuning"):
-        rows = torch.tensor(kept)[_run.batch_rows(len(kept), batch * world, step, config.seed)]
+    for step, bar in _run.steps(first, config.steps, config.batch, accelerator, "fine-tuning"):
+        rows = torch.tensor(kept)[_run.batch_rows(len(kept), config.batch, step, config.seed)]
         generator = _run.step_generator(config.seed, step)
         noise = torch.randn(len(rows), *cache.shape, generator=generator)
         times = draw_times(len(rows), scheduler.config.num_train_timesteps, config.last_step, generator)
         dropped = torch.rand(len(rows), generator=generator)
-        mine = torch.arange(len(rows))[accelerator.process_index :: world].split(config.batch)
+        mine = torch.arange(len(rows))[accelerator.process_index :: accelerator.num_processes].split(micro_batch)
         total = 0.0
         for part in mine:
             with accelerator.accumulate(*wrapped):
@@ -132,8 +131,9 @@ def finetune(
         if due or (told is not None and done == config.steps):
             with _averaged(averages, models.trained):
                 now = _result(editor, labels, models)
-                if due and accelerator.is_main_process:
-                    _validate(now, cache.rows, config, folder / "validation" / f"step-{done:06d}.png")
+                if due:
+                    previews = folder / "validation" / f"step-{done:06d}"
+                    save_previews(now, cache.rows, cache.data, config.validation_rows, previews)
                 if told is not None and told.watch(now, done):
                     break
 
@@ -141,8 +141,6 @@ def finetune(
     if averages is not None:
         averages.copy_to(models.trained)
     if accelerator.is_main_process:
-        if config.lora_rank is None:
-            models.unet.set_default_attn_processor()
         save_editor(_result(editor, labels, models), out, base=locate(base) if config.lora_rank else None)
     _run.finish(accelerator)
     return out
@@ -190,15 +188,3 @@ class _averaged:
     def __exit__(self, *_: object) -> None:
         if self.averages is not None:
             self.averages.restore(self.parameters)
-
-
-def _validate(editor: Editor, rows: Rows, config: Train, path: Path) -> None:
-    """Draws source and edit of the first rows, side by side."""
-    from rewardedit.batch import collate
-
-    batch = collate([rows[i] for i in range(min(config.validation_rows, len(rows)))], None)
-    settings = EditSettings(20, editor.settings.text_guidance, editor.settings.image_guidance)
-    edited = editor(batch.source, batch.instruction, range(len(batch)), settings=settings)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    strip: Tensor = torch.cat([torch.cat(list(pictures), dim=2) for pictures in (batch.source, edited)], dim=1)
-    to_pil(strip).save(path)

@@ -1,13 +1,14 @@
 """What is fine-tuned, and how: settings, labels, the trained parameters of an editor and their optimizer."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
 
 from rewardedit.attention import Backend
-from rewardedit.diffusion.editors import Editor, load_editor
+from rewardedit.diffusion.editors import LORA, Editor, load_editor, locate
 from rewardedit.diffusion.training import widen_conv_in
 from rewardedit.relabel import RewardEmbedding, RewardPrompt
 from rewardedit.trainers import _run
@@ -18,9 +19,11 @@ from rewardedit.trainers._muon import Muon, parameter_groups
 class Train:
     """How to fine-tune; the defaults are those of ADIEE's reward-conditioned MagicBrush."""
 
+    replaced: ClassVar[dict[str, str]] = {"accumulate": "batch is the whole update's; give micro_batch, and it follows"}
+
     steps: int = 10_000
-    batch: int = 64  # images a process and micro-step
-    accumulate: int = 1
+    batch: int = 64  # images an update, over all processes
+    micro_batch: int | None = None  # images a process and forward pass; None: all that fall to a process
     lr: float = 5e-5
     schedule: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
     warmup: int = 500
@@ -48,15 +51,32 @@ class Train:
     validation_rows: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "accumulate", "log_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
+        for name in ("steps", "batch", "micro_batch", "log_every", "checkpoint_every"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+        self.micro_batches(processes=1)
         if self.lora_rank and self.text_encoder_lr:
             raise ValueError("text_encoder_lr: a LoRA holds the UNet's weights alone; leave one of the two out")
         if not 0 <= self.last_step <= 1:
             raise ValueError(f"last_step: expected a share from 0 to 1; got {self.last_step}")
         if not 0 <= self.dropout <= 1 / 3:
             raise ValueError(f"dropout: expected a share from 0 to 1/3; got {self.dropout}")
+
+    def micro_batches(self, processes: int) -> tuple[int, int]:
+        """Images of one forward pass, and how many passes a process makes for an update.
+
+        Raises:
+            ValueError: where the batch does not divide among the processes and their passes.
+        """
+        micro = self.micro_batch or max(1, self.batch // processes)
+        unit = processes * micro
+        if self.batch % unit:
+            nearest = -(-self.batch // unit) * unit
+            raise ValueError(
+                f"batch: expected a multiple of {processes} process{'es' * (processes > 1)} × {micro} images "
+                f"a forward pass; got {self.batch}; take {nearest}, or another micro_batch"
+            )
+        return micro, self.batch // unit
 
 
 @dataclass
@@ -82,10 +102,14 @@ def load_base(name: str, device: str | torch.device) -> Editor:
     Raises:
         ValueError: where it is a LoRA, whose adapter a fine-tuning would not know from its own.
     """
-    editor = load_editor(name, attention="sdpa", device=device)
-    if getattr(editor.pipe.unet, "peft_config", None):
+    require_pipeline(name)
+    return load_editor(name, attention="sdpa", device=device)
+
+
+def require_pipeline(name: str) -> None:
+    """Raises ValueError where a base is a LoRA."""
+    if (Path(locate(name)) / LORA).is_file():
         raise ValueError(f"base {name!r} is a LoRA; fuse it (pipe.fuse_lora, pipe.unload_lora_weights) and save the pipeline")
-    return editor
 
 
 def make_trainable(editor: Editor, config: Train, labels: Labels) -> Models:

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import diffusers
 import torch
 from diffusers import DiffusionPipeline, UNet2DConditionModel
 from torch import nn
@@ -13,7 +14,7 @@ from rewardedit.data import open_rows
 from rewardedit.diffusion.editors import locate
 from rewardedit.scorers import load_scorer
 from rewardedit.trainers import _run
-from rewardedit.trainers._models import Train, add_lora
+from rewardedit.trainers._models import Train, add_lora, require_pipeline
 
 TOKENS = 77
 EFFICIENCY = 0.35  # of a plain matrix product's rate that training a UNet reaches
@@ -52,13 +53,15 @@ def plan_training(base: str, train: Train, size: int, arms: int, calls: float = 
     trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
     flops, activations = _measure(unet, train, size, _factor(base))
     weights = 4 * total + (4 + 8) * trained + (4 * trained if train.ema else 0)
-    steps = train.steps * train.accumulate * arms
+    processes = _run.processes().num_processes
+    micro_batch, passes = train.micro_batches(processes)
+    steps = train.steps * passes * arms
     seconds = 3 * flops * steps * calls / (EFFICIENCY * _rate(train))
     return [
         f"trained parameters: {trained / 1e6:.2f} M of {total / 1e6:.2f} M",
         f"memory, estimated: {(weights + activations) / 2**30:.1f} GiB ({weights / 2**30:.1f} weights and optimizer, "
         f"{activations / 2**30:.1f} activations)",
-        f"training time on this machine, estimated: {_duration(seconds)} for {steps} micro-steps of {train.batch}",
+        f"training time on this machine, estimated: {_duration(seconds)} for {steps} forward passes of {micro_batch}",
         "all files and models are there",
     ]
 
@@ -70,6 +73,17 @@ def _pipeline_config(name: str) -> dict[str, Any]:
         raise ValueError(
             f"editor {name!r} is not there ({str(error).splitlines()[0]}); give a folder, or a hub name online"
         ) from error
+
+
+def load_scheduler(name: str) -> Any:
+    """The scheduler of a base, without its weights.
+
+    Raises:
+        ValueError: where there is no such pipeline, or it is a LoRA.
+    """
+    require_pipeline(name)
+    kind = getattr(diffusers, _pipeline_config(name)["scheduler"][1])
+    return kind.from_config(_sub_config(kind, name, "scheduler"))
 
 
 def _sub_config(kind: Any, name: str, subfolder: str) -> Any:
@@ -93,7 +107,8 @@ def _factor(name: str) -> int:
 
 def _measure(unet: UNet2DConditionModel, train: Train, size: int, factor: int) -> tuple[float, float]:
     """Operations and bytes of activations of one micro-step's forward pass, counted on tensors without data."""
-    side, b, kept = size // factor, train.batch, 0
+    side, kept = size // factor, 0
+    b, _ = train.micro_batches(_run.processes().num_processes)
     inputs = (
         torch.empty(b, unet.config.in_channels, side, side, device="meta"),
         torch.empty(b, dtype=torch.long, device="meta"),

@@ -59,12 +59,17 @@ def environment() -> dict[str, Any]:
 
 def any_process(value: bool) -> bool:
     """True on all processes where it is on one of them."""
+    return bool(sum_of_processes(torch.tensor(float(value))) > 0)
+
+
+def sum_of_processes(values: Tensor) -> Tensor:
+    """The sum of what each process gives, on all of them."""
     state = processes()
     if state.num_processes == 1:
-        return value
-    flag = torch.tensor(float(value), device=state.device)
-    torch.distributed.all_reduce(flag)
-    return bool(flag > 0)
+        return values
+    total = values.to(state.device)
+    torch.distributed.all_reduce(total)
+    return total.cpu()
 
 
 def make_accelerator(folder: Path, precision: Precision, accumulate: int, tracker: Tracker) -> Accelerator:

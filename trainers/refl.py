@@ -29,10 +29,10 @@ from rewardedit.scorers.base import family, find_scorer, read_spec
 from rewardedit.trainers import _run, reward_conditioned
 from rewardedit.trainers._cache import LatentCache, make_cache
 from rewardedit.trainers._compare import Evaluate, compare, require_arms
-from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback
+from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback, rollout_scheduler
 from rewardedit.trainers._finetune import finetune
 from rewardedit.trainers._models import Labels, Train, load_base
-from rewardedit.trainers._plan import plan_training
+from rewardedit.trainers._plan import load_scheduler, plan_training
 from rewardedit.trainers._watch import Watch, Watching, fixed_prompts
 from rewardedit.trainers.reward_conditioned import Relabel
 
@@ -92,6 +92,7 @@ class Material:
 
 def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
+    require_rollouts(config)
     rows = len(open_rows(config.data))
     for name, options in _rewards(config).items():
         load_scorer(name, **options)
@@ -110,6 +111,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first arm's result: pipeline/ or lora/.
     """
+    config.train.micro_batches(_run.processes().num_processes)
+    require_rollouts(config)
     _run.start(folder, config)
     scorers = {name: load_scorer(name, **options).to(_run.device()) for name, options in _rewards(config).items()}
     prompts = fixed_prompts(config.data, config.watch.n)
@@ -137,6 +140,18 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         metrics = compare(config.evaluate, config.base, results, scorers, folder)
         _run.write_json(folder / "metrics.json", {**metrics, "watch": watched(results)})
     return results[config.arms[0]]
+
+
+def require_rollouts(config: Config) -> None:
+    """Raises ValueError where an arm's rollouts cannot pass the reward's gradient on."""
+    scheduler = load_scheduler(config.base)
+    for arm in config.arms:
+        rollout_scheduler(arm_reward(config, arm), scheduler)
+
+
+def arm_reward(config: Config, arm: Arm) -> Reward:
+    """The recipe's reward with what the arm changes of it."""
+    return replace(config.reward, **CHANGES.get(arm, {}))
 
 
 def watched(results: dict[str, Path]) -> dict[str, dict[str, Any]]:
@@ -210,8 +225,7 @@ def _sources(rows: Rows, data: Data, folder: Path) -> tuple[np.ndarray, dict[str
 
 
 def _train_arm(config: Config, arm: Arm, material: Material, folder: Path, resume: bool) -> None:
-    """One arm: the recipe's reward with what the arm changes of it."""
-    reward, scorers = replace(config.reward, **CHANGES.get(arm, {})), material.scorers
+    reward, scorers = arm_reward(config, arm), material.scorers
     lora_of = locate(config.base) if config.train.lora_rank else None
     watch = Watch(*material.prompts, scorers, folder, config.watch, lora_of)
 

@@ -84,6 +84,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first arm's result: pipeline/ (or lora/), with reward_prompt.json inside.
     """
+    config.train.micro_batches(_run.processes().num_processes)
     _run.start(folder, config)
     with _run.processes().main_process_first():  # the others find the stages done
         rows = rows_of(config, folder)

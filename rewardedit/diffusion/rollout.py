@@ -175,13 +175,12 @@ def require_differentiable(scheduler: Any) -> None:
         raise ValueError(f"{name}: its step passes no gradient on; take DDIM, Euler or DPM-Solver++")
 
 
-def decode(vae: Any, latents: Float[Tensor, "b c h w"], checkpointing: bool = False) -> Float[Tensor, "b 3 h2 w2"]:
-    """Pictures of latents that are scaled by the VAE's factor, RGB in [0, 1], with a gradient also where they saturate."""
-    latents = latents / vae.config.scaling_factor
-    if checkpointing and torch.is_grad_enabled():
-        decoded: Tensor = checkpoint(lambda x: vae.decode(x, return_dict=False)[0], latents, use_reentrant=False)
-    else:
-        decoded = vae.decode(latents, return_dict=False)[0]
+def decode(vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
+    """Pictures of latents that are scaled by the VAE's factor, RGB in [0, 1], with a gradient also where they saturate.
+
+    `vae.enable_gradient_checkpointing()` saves memory: the gradient then needs the activations of one block at a time.
+    """
+    decoded = vae.decode(latents / vae.config.scaling_factor, return_dict=False)[0]
     return clamp_straight_through(decoded.float() / 2 + 0.5)
 
 

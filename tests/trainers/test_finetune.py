@@ -1,7 +1,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +9,10 @@ import pytest
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
 
+from rewardedit.config import build
 from rewardedit.data import Data, open_rows
 from rewardedit.diffusion.editors import load_editor
+from rewardedit.images import load_image
 from rewardedit.relabel import RewardPrompt
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import LatentCache, make_cache
@@ -73,9 +75,9 @@ def test_text_is_the_same_to_the_byte_in_training_and_inference(tiny_editor, cac
 
 def test_eight_steps_of_one_equal_one_of_eight(tiny_editor, cache, tmp_path):
     runs = []
-    for batch, accumulate in ((8, 1), (1, 8)):
-        config = Train(**FAST | {"batch": batch, "accumulate": accumulate, "steps": 3}, ema=None)
-        runs.append((losses_of(config, tiny_editor, cache, tmp_path / f"{batch}"), weights(tmp_path / f"{batch}" / "pipeline")))
+    for micro in (None, 1):
+        config = Train(**FAST | {"batch": 8, "micro_batch": micro, "steps": 3}, ema=None)
+        runs.append((losses_of(config, tiny_editor, cache, tmp_path / f"{micro}"), weights(tmp_path / f"{micro}" / "pipeline")))
     assert runs[0][0] == pytest.approx(runs[1][0], rel=1e-5)
     torch.testing.assert_close(runs[0][1], runs[1][1], rtol=1e-3, atol=2e-5)
 
@@ -151,29 +153,45 @@ def test_everything_at_once(tiny_editor, cache, tmp_path):
         schedule="cosine",
         validate_every=2,
         validation_rows=2,
-        accumulate=2,
+        micro_batch=2,
     )
-    small = LatentCache(**{**vars(cache), "rows": _Small(cache.rows)})
-    finetune(config, tiny_editor, small, labels(RewardPrompt.hive()), tmp_path)
-    assert (tmp_path / "validation" / "step-000002.png").is_file()
+    finetune(config, tiny_editor, cache, labels(RewardPrompt.hive()), tmp_path)
+    previews = sorted((tmp_path / "validation" / "step-000002").iterdir())
+    assert [path.name for path in previews] == ["00.png", "01.png"]
+    assert load_image(previews[0]).shape == (3, 32, 64), "source beside edit, at the recipe's size"
     assert list((tmp_path / "logs").rglob("events*"))
 
 
-class _Small(Sequence):
-    """Rows brought to 32 pixels, for validation pictures of the tiny pipeline."""
+def test_a_preview_that_fails_warns_and_the_run_goes_on(tiny_editor, cache, tmp_path):
+    config = Train(**FAST | {"steps": 1}, ema=None, validate_every=1, validation_rows=1)
+    broken = LatentCache(**{**vars(cache), "data": replace(DATA, size=33)})  # no multiple of the VAE's factor
+    with pytest.warns(UserWarning, match="no preview of row 0, the training goes on: ValueError: source: expected sides"):
+        out = finetune(config, tiny_editor, broken, labels(), tmp_path)
+    assert (out / "model_index.json").is_file()
 
-    def __init__(self, rows) -> None:
-        self.rows = rows
 
-    def __len__(self) -> int:
-        return len(self.rows)
+def test_a_run_with_xformers_saves_a_stock_pipeline(tiny_editor, cache, tmp_path, xformers):
+    out = finetune(Train(**FAST | {"steps": 1}, ema=None), tiny_editor, cache, labels(), tmp_path)
+    assert xformers, "the run took another processor"
+    assert torch.isfinite(weights(out)).all()
 
-    def __getitem__(self, index: int):
-        from dataclasses import replace
 
-        row = self.rows[index]
-        small = {name: getattr(row, name)[:, ::2, ::2] for name in ("source", "edited", "target", "mask")}
-        return replace(row, **small)
+@pytest.mark.parametrize(("settings", "processes"), [({"batch": 6, "micro_batch": 4}, 1), ({"batch": 6}, 4)])
+def test_a_batch_that_does_not_divide_is_refused(settings, processes):
+    with pytest.raises(ValueError, match=r"batch: expected a multiple of .* got 6; take 8"):
+        Train(**settings).micro_batches(processes)
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "processes", "expected"), [(None, 1, (384, 1)), (64, 1, (64, 6)), (64, 6, (64, 1)), (None, 3, (128, 1))]
+)
+def test_accumulation_follows_from_batch_micro_batch_and_processes(micro_batch, processes, expected):
+    assert Train(batch=384, micro_batch=micro_batch).micro_batches(processes) == expected
+
+
+def test_the_old_way_to_accumulate_names_the_new_one():
+    with pytest.raises(ValueError, match=r"train\.accumulate is gone: .*give micro_batch"):
+        build(Train, {"batch": 64, "accumulate": 6}, "train.")
 
 
 def test_eight_bit_adam_is_asked_for_by_name(tiny_editor, cache, tmp_path):
@@ -186,7 +204,7 @@ def test_eight_bit_adam_is_asked_for_by_name(tiny_editor, cache, tmp_path):
 
 
 def test_two_processes_equal_one(tiny_editor, tmp_path):
-    """Two CPU processes of batch 2 see the batches, and have the losses, of one process of batch 4."""
+    """Two CPU processes see the batches, and have the losses and weights, of one."""
     script = tmp_path / "run.py"
     script.write_text(
         "import sys, torch\n"
@@ -197,15 +215,15 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "from rewardedit.trainers._finetune import draw_times, finetune\n"
         "from rewardedit.trainers._models import Labels, Train\n"
         "torch.set_num_threads(1)\n"
-        "base, out, batch = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])\n"
+        "base, out = sys.argv[1], Path(sys.argv[2])\n"
         "data = Data(rows=32, size=32)\n"
         "cache = make_cache(open_rows(data), data, load_editor(base), out.parent / f'cache-{out.name}')\n"
         "out.mkdir(exist_ok=True)\n"
-        "finetune(Train(steps=4, batch=batch, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None), base, cache,"
+        "finetune(Train(steps=4, batch=4, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None), base, cache,"
         " Labels(None, [i % 5 for i in range(32)]), out)\n"
     )
-    for name, processes, batch in (("one", 1, 4), ("two", 2, 2)):
-        launch(script, processes, tiny_editor, str(tmp_path / name), str(batch))
+    for name, processes in (("one", 1), ("two", 2)):
+        launch(script, processes, tiny_editor, str(tmp_path / name))
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
     torch.testing.assert_close(
         weights(tmp_path / "two" / "pipeline"), weights(tmp_path / "one" / "pipeline"), rtol=1e-3, atol=1e-5

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from diffusers import DDPMScheduler
+from diffusers import DDPMScheduler, EulerDiscreteScheduler, PNDMScheduler
 from torch.autograd import gradcheck
 
 from rewardedit import EditBatch, RewardPrompt, Scores, load_editor, load_scorer
@@ -17,7 +17,7 @@ from rewardedit.diffusion.editors import EditSettings, save_editor
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import Prepared
-from rewardedit.trainers._feedback import Reward, reward_loss
+from rewardedit.trainers._feedback import Reward, reward_loss, rollout_scheduler
 from rewardedit.trainers._run import read_log
 from rewardedit.trainers._watch import Watch, Watching, fixed_prompts, flag
 from rewardedit.trainers.refl import Config, Train, plan, train
@@ -128,7 +128,7 @@ def test_accumulated_and_checkpointed_steps_are_the_same_steps(tmp_path):
     pipe.save_pretrained(tmp_path / "base")
     base = str(tmp_path / "base")
     trained(base, tmp_path / "whole")
-    trained(base, tmp_path / "parts", batch=1, accumulate=4)
+    trained(base, tmp_path / "parts", micro_batch=1)
     trained(base, tmp_path / "again", replace(REWARD, checkpointing=("vae", "scorer")), checkpointing=True)
     whole, *others = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("whole", "parts", "again"))
     for losses in others:
@@ -159,16 +159,17 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "torch.set_num_threads(1)\n"
         "settings = dict(steps=20, checkpointing=True, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None)\n"
         "reward = Reward('l1', steps=(2, 3), weight=0.1, checkpointing=('vae',))\n"
-        "settings = Train(batch=int(sys.argv[3]), **settings)\n"
+        "settings = Train(batch=4, **settings)\n"
         "look = Watching(n=2, steps=1, held_out='clip_d', held_out_options={})\n"
         "config = Config('x', sys.argv[1], Data(rows=16, size=32), reward, settings, look, arms=('refl', 'pairs_only'))\n"
         "train(config, Path(sys.argv[2]))\n"
     )
-    for name, processes, batch in (("one", 1, 4), ("two", 2, 2)):
-        launch(script, processes, tiny_editor, str(tmp_path / name), str(batch))
-    one, two = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("one", "two"))
+    for name, processes in (("one", 1), ("two", 2)):
+        launch(script, processes, tiny_editor, str(tmp_path / name))
+    one, two = (read_log(tmp_path / name) for name in ("one", "two"))
     assert len(one) == 20
-    assert two == pytest.approx(one, rel=1e-5)
+    for key in ("loss", "reward"):
+        assert [line[key] for line in two] == pytest.approx([line[key] for line in one], rel=1e-5), key
 
 
 def test_a_red_flag_is_raised_where_the_rewards_part():
@@ -246,6 +247,25 @@ def test_a_conditioned_editor_goes_on_with_its_labels(tiny_editor, tmp_path):
         train(replace(config, base=str(tmp_path / "run")), tmp_path / "again")
     with pytest.raises(ValueError, match="not reward-conditioned"):
         train(replace(config, base=tiny_editor), tmp_path / "bare")
+
+
+def test_a_scheduler_without_gradient_is_refused_before_anything_runs(tiny_editor, tmp_path):
+    pipe = load_editor(tiny_editor).pipe
+    pipe.register_modules(scheduler=PNDMScheduler.from_config(pipe.scheduler.config, skip_prk_steps=True))
+    pipe.save_pretrained(tmp_path / "pndm")
+    config = Config("x", str(tmp_path / "pndm"), DATA, REWARD, Train(**FAST), LOOK)
+    for stage in (plan, lambda config: train(config, tmp_path / "run")):
+        with pytest.raises(ValueError, match=r"PNDMScheduler: .*; or take reward\.scheduler=ddpm"):
+            stage(config)
+    assert not (tmp_path / "run").exists()
+    assert plan(replace(config, reward=replace(REWARD, scheduler="ddpm")))
+
+
+def test_ddpm_takes_the_editors_noise_schedule_and_clips_no_latents(tiny_editor):
+    scheduler = rollout_scheduler(replace(REWARD, scheduler="ddpm"), EulerDiscreteScheduler(beta_end=0.013, beta_start=1e-3))
+    assert isinstance(scheduler, DDPMScheduler)
+    assert scheduler.config.beta_end == 0.013
+    assert not scheduler.config.clip_sample
 
 
 def test_what_a_scorer_cannot_be_given_is_said_before_anything_is_scored(tiny_editor, tmp_path):

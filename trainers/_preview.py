@@ -1,0 +1,32 @@
+"""Previews: what the editor in training makes of a few rows, for looking at."""
+
+import warnings
+from pathlib import Path
+
+import torch
+
+from rewardedit.batch import collate
+from rewardedit.data import Data, Rows
+from rewardedit.diffusion.editors import Editor, EditSettings
+from rewardedit.images import to_pil
+from rewardedit.trainers import _run
+
+STEPS = 20
+
+
+def save_previews(editor: Editor, rows: Rows, data: Data, n: int, folder: Path) -> None:
+    """Writes source and edit of the first n rows side by side, 00.png …, each process its own share of them.
+
+    A preview that fails ends no run: a warning says why.
+    """
+    state = _run.processes()
+    settings = EditSettings(STEPS, editor.settings.text_guidance, editor.settings.image_guidance)
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in range(state.process_index, min(n, len(rows)), state.num_processes):
+        try:
+            batch = collate([rows[i]], data.size, data.policy)
+            edited = editor(batch.source, batch.instruction, [i], settings=settings)
+            to_pil(torch.cat([batch.source[0], edited[0]], dim=2)).save(folder / f"{i:02d}.png")
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            warnings.warn(f"no preview of row {i}, the training goes on: {reason}", stacklevel=2)
