@@ -14,6 +14,7 @@ from typing import Any
 
 from rewardedit import config as configs
 
+RELABEL_SETTINGS = ("data", "candidates", "relabel")  # of a reward-conditioned recipe, what `relabel` uses
 TRAINERS = ("autoencoder", "contrastive", "editor", "refl", "reward_conditioned", "vifi_clip")
 
 
@@ -73,6 +74,9 @@ def relabel(args: argparse.Namespace) -> None:
 
     values = configs.override({}, args.settings)
     config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
+    unused = [key for key in values if key not in RELABEL_SETTINGS]
+    if unused:
+        raise UserError(f"relabel does not use the setting {unused[0]}; it uses those of {', '.join(RELABEL_SETTINGS)}")
     rows, folder = reward_conditioned.rows_of(config, Path(args.out)), Path(args.out)
     folder.mkdir(parents=True, exist_ok=True)
     scored, scale = reward_conditioned.relabel(config, rows, folder)
@@ -121,11 +125,16 @@ def score(args: argparse.Namespace) -> None:
     from rewardedit.batch import EditSample
     from rewardedit.data import Data, open_rows
     from rewardedit.data.table import Table
-    from rewardedit.images import load_image
+    from rewardedit.images import load_image, load_mask
     from rewardedit.scorers import load_scorer
     from rewardedit.scoring import score_edits, write_scores
 
     out = Path(args.out) if args.out else None
+    pair = {"--source-caption": args.source_caption, "--target-caption": args.target_caption}
+    pair = {**pair, "--target": args.target, "--mask": args.mask}
+    given = [option for option, value in pair.items() if value is not None]
+    if given and len(args.input) != 3:
+        raise UserError(f"{given[0]} goes with SOURCE EDITED INSTRUCTION; rows of a table or data set have their own")
     if out is not None and out.suffix not in (".parquet", ".json"):
         raise UserError(f"--out {args.out}: expected a name that ends in .parquet or .json")
     size, policy, rows = args.size, "crop", None
@@ -134,10 +143,12 @@ def score(args: argparse.Namespace) -> None:
         size, policy, rows = size or data.size, data.policy, open_rows(data)
     elif len(args.input) == 3:
         source, edited, instruction = args.input
+        if not instruction.strip():
+            raise UserError("the instruction is empty; say what was to change")
         captions = {"source_caption": args.source_caption, "target_caption": args.target_caption}
         others = {"target": load_image(args.target) if args.target else None}
         if args.mask:
-            others["mask"] = load_image(args.mask).mean(0, keepdim=True)
+            others["mask"] = load_mask(args.mask)
         rows = [EditSample(Path(edited).stem, load_image(source), instruction, load_image(edited), **others, **captions)]
     elif len(args.input) == 1:
         rows = Table(args.input[0])
@@ -208,14 +219,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--dry-run", action="store_true", help="check everything and print the plan, without computing")
     p.add_argument("--resume", action="store_true", help="go on where an interrupted run stopped")
     p.add_argument("--overwrite", action="store_true", help="remove an earlier run in the same folder first")
-    p.set_defaults(run=train)
+    p.set_defaults(run=train, parser=p, words="settings")
 
     p = commands.add_parser("relabel", help="score a data set into Parquet shards with labels and texts")
     p.add_argument(
         "settings", nargs="*", metavar="key=value", help="e.g. data.name=table data.path=edits relabel.scorer=clip_d"
     )
     p.add_argument("--out", required=True, help="folder for the shards")
-    p.set_defaults(run=relabel)
+    p.set_defaults(run=relabel, parser=p, words="settings")
 
     p = commands.add_parser("edit", help="edit pictures")
     p.add_argument(
@@ -241,7 +252,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--text-guidance", type=float)
     p.add_argument("--image-guidance", type=float)
     p.add_argument("--attention", choices=("auto", "xformers", "sdpa"), default="auto")
-    p.set_defaults(run=edit)
+    p.set_defaults(run=edit, parser=p, words="instruction")
 
     p = commands.add_parser("score", help="score edits", epilog="pictures of another size than the source's are brought to it")
     p.add_argument(
@@ -260,10 +271,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--out", metavar="FILE", help="write all scores to a .parquet or .json file")
     p.add_argument("--json", action="store_true", help="print all scores as JSON")
     p.add_argument("--heatmap", metavar="FILE", help="draw where a differentiable scorer sees one edit succeed or fail (.png)")
-    p.set_defaults(run=score)
+    p.set_defaults(run=score, parser=p, words="input")
 
     p = commands.add_parser("recipes", help="list the recipes")
-    p.set_defaults(run=recipes)
+    p.set_defaults(run=recipes, parser=p, words=None)
 
     p = commands.add_parser("data", help="look at a data set")
     p.add_argument("name", choices=("shapes",))
@@ -272,7 +283,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--backdrops", nargs="*", choices=("plain", "textured", "photo"))
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("-n", type=int, default=14, help="how many samples (default: %(default)s)")
-    p.set_defaults(run=data)
+    p.set_defaults(run=data, parser=p, words=None)
     return top
 
 
@@ -288,11 +299,34 @@ def quiet() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; settings and instructions may stand before, between and after options.
+
+    argparse takes words of a list in one place only and leaves the others: they are added here.
+    """
+    args, left = parser().parse_known_args(argv)
+    if left and (args.words is None or any(word.startswith("-") for word in left)):
+        args.parser.error(f"unrecognized arguments: {' '.join(left)}")
+    if left:
+        setattr(args, args.words, [*getattr(args, args.words), *left])
+    return args
+
+
+def sentence(error: Exception) -> str:
+    """The first line of what an error says, without Python's quotes around it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    words = error.args[0] if isinstance(error, KeyError) and error.args else error
+    lines = str(words).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command. Exit codes: 0 done, 1 stopped by what was computed, 2 the user's to put right, 130 interrupted."""
-    args = parser().parse_args(argv)
-    quiet()
+    args = parse(argv)
     try:
+        if args.run is not recipes:  # which needs none of the libraries
+            quiet()
         args.run(args)
     except KeyboardInterrupt:
         print("interrupted; go on with --resume", file=sys.stderr)
@@ -300,12 +334,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if args.debug:
             traceback.print_exc()
-        print(f"rewardedit: {str(error).splitlines()[0] if str(error) else error!r}", file=sys.stderr)
+        print(f"rewardedit: {sentence(error)}", file=sys.stderr)
         return 2
     except Exception as error:
         if args.debug:
             traceback.print_exc()
-        print(f"rewardedit: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+        print(f"rewardedit: {type(error).__name__}: {sentence(error)} (--debug shows where)", file=sys.stderr)
         return 1
     return 0
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
 from pathlib import Path
@@ -13,12 +14,18 @@ T = TypeVar("T")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML where `1e-4` is a number, as everyone who writes a learning rate means it."""
+    """YAML where `1e-4` is a number, as everyone who writes a learning rate means it, and `no` a word, as in YAML 1.2."""
 
 
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag != _BOOL]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    __import__("re").compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$|^[-+]?\.inf$|^\.nan$"),
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$|^[-+]?\.inf$|^\.nan$"),
     list("-+0123456789."),
 )
 
@@ -28,7 +35,7 @@ def parse_value(text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise ValueError(f"{text!r}: not a value that YAML can read") from error
+        raise ValueError(f"{text!r}: not a value that YAML can read; a text with braces or colons needs quotes") from error
 
 
 def load_yaml(path: str | Path) -> dict[str, Any]:
@@ -142,7 +149,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise ValueError(f"{where}: expected {hint.__name__}; got {value!r}")
+        expected = "true or false" if hint is bool else hint.__name__
+        raise ValueError(f"{where}: expected {expected}; got {value!r}")
     return value
 
 

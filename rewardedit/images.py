@@ -22,12 +22,30 @@ def load_image(path: str | Path) -> Float[Tensor, "3 h w"]:
     Raises:
         ValueError: where there is no such file, or it is not a picture.
     """
+    return to_tensor(_open(path), channels=3)
+
+
+def load_mask(path: str | Path) -> Float[Tensor, "1 h w"]:
+    """A mask file as [0, 1], 1 where change is wanted: where it is transparent; where nothing is, by its brightness.
+
+    Raises:
+        ValueError: where there is no such file, or it is not a picture.
+    """
+    picture = _open(path)
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        if picture.getchannel("A").getextrema()[0] == 255:
+            picture = picture.convert("RGB")
+    return to_tensor(picture, channels=1)
+
+
+def _open(path: str | Path) -> Image.Image:
     try:
         with Image.open(path) as picture:
-            return to_tensor(ImageOps.exif_transpose(picture), channels=3)
+            return ImageOps.exif_transpose(picture)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
-    except (OSError, SyntaxError) as error:
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path}: not a picture that can be read ({error})") from None
 
 
@@ -40,8 +58,8 @@ def to_tensor(picture: Image.Image | Tensor, channels: int) -> Float[Tensor, "c 
         if picture.ndim != 3 or picture.shape[0] != channels:
             raise ValueError(f"expected a tensor ({channels}, h, w); got {tuple(picture.shape)}")
         return picture.float()
-    if channels == 1 and picture.mode in ("RGBA", "LA"):
-        return 1 - to_tensor(picture.getchannel("A"), 1)
+    if channels == 1 and picture.has_transparency_data:
+        return 1 - to_tensor(picture.convert("RGBA").getchannel("A"), 1)
     array = np.asarray(picture.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
     return torch.from_numpy(array).reshape(picture.height, picture.width, channels).permute(2, 0, 1).contiguous()
 

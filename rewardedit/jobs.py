@@ -14,14 +14,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rewardedit.batch import EditBatch
-from rewardedit.data.table import NAMES, read_records
+from rewardedit.data.table import NAMES, read_records, require_texts
 from rewardedit.diffusion.editors import Editor, EditSettings
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
-from rewardedit.images import load_image, resize, to_pil
+from rewardedit.images import load_image, load_mask, resize, to_pil
 from rewardedit.report import Gallery, Report
 from rewardedit.scorers import Scorer
 from rewardedit.selection import best_of_n
 
+TEXTS = ("id", "source", "instruction")  # of a table's row
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 THUMBNAIL = 256  # pixels of the longer side in the gallery
 
@@ -81,7 +82,7 @@ def read_jobs(path: str, instructions: list[str]) -> list[Job]:
             raise ValueError(f"{path}: the table has instructions of its own; leave those of the command line out")
         jobs = [_job(table, number, record) for number, record in enumerate(read_records(table), 1)]
     else:
-        if not instructions:
+        if not instructions or not all(text.strip() for text in instructions):
             raise ValueError('say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR')
         files = sorted(f for f in at.iterdir() if f.suffix.lower() in PICTURES) if at.is_dir() else [at]
         if not files:
@@ -100,14 +101,14 @@ def read_jobs(path: str, instructions: list[str]) -> list[Job]:
 
 
 def _job(table: Path, number: int, record: dict[str, Any]) -> Job:
-    for name in ("source", "instruction"):
-        if not record.get(name):
-            raise ValueError(f"{table}: row {number} has no {name}")
-    name = str(record.get("id") or f"{number:04d}-{Path(record['source']).stem}")
+    asked = record.get("instruction")
+    instructions = asked if isinstance(asked, list) and asked else [asked]
+    for instruction in instructions:
+        require_texts(table, number, {**record, "instruction": instruction}, TEXTS, ("source", "instruction"))
+    name = str(record["id"]) if record.get("id") not in (None, "") else f"{number:04d}-{Path(record['source']).stem}"
     if Path(name).name != name:
         raise ValueError(f"{table}: row {number}: id {name!r} cannot be a file name")
-    asked = record["instruction"]
-    return Job(name, table.parent / record["source"], tuple(asked) if isinstance(asked, list) else (str(asked),))
+    return Job(name, table.parent / record["source"], tuple(instructions))
 
 
 def run_jobs(editor: Editor, scorer: Scorer | None, jobs: list[Job], request: Request, folder: Path) -> dict[str, str]:
@@ -119,7 +120,7 @@ def run_jobs(editor: Editor, scorer: Scorer | None, jobs: list[Job], request: Re
     Raises:
         ValueError: where the mask file cannot be read.
     """
-    mask = load_image(request.mask) if request.mask not in (None, "auto") else None
+    mask = load_mask(request.mask) if request.mask not in (None, "auto") else None
     folder.mkdir(parents=True, exist_ok=True)
     failed: dict[str, str] = {}
     done: list[dict[str, Any]] = []
@@ -172,7 +173,7 @@ def _turn(
     asked = editor.prompt.relabel(instruction, request.score) if editor.prompt else instruction
     turn: dict[str, Any] = {"prompt": asked, "seed": request.seed}
     options: dict[str, Any] = {"score": request.score, "settings": request.settings}
-    mask = None if given is None else _sized_mask(given, source)
+    mask = None if given is None else resize(given[None], (source.shape[-2], source.shape[-1]))
     with mask_guidance(editor.pipe, mask) if mask is not None else nullcontext():
         if scorer is not None and request.best_of > 1:
             found = best_of_n(editor, scorer, source[0], instruction, request.best_of, seed=request.seed, **options)
@@ -196,10 +197,6 @@ def _sized(source: Float[Tensor, "1 3 h w"], size: int | None, factor: int) -> F
     scale = 1.0 if size is None else size / min(source.shape[-2:])
     h, w = (max(factor, round(side * scale / factor) * factor) for side in source.shape[-2:])
     return resize(source, (h, w))
-
-
-def _sized_mask(mask: Float[Tensor, "3 h w"], source: Float[Tensor, "1 3 h2 w2"]) -> Float[Tensor, "1 1 h2 w2"]:
-    return resize(mask.mean(0)[None, None], (source.shape[-2], source.shape[-1]))
 
 
 def _gallery(done: list[dict[str, Any]], request: Request, folder: Path) -> None:

@@ -6,6 +6,7 @@ are the same to the byte; ADIEE's released code differs between the two by a ful
 
 import json
 import os
+import string
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -85,8 +86,11 @@ class RewardPrompt:
     embedding: bool = False  # the label is a learned embedding instead of words; see `RewardEmbedding`
 
     def __post_init__(self) -> None:
-        if not self.embedding and ("{instruction}" not in self.template or "{word}" not in self.template):
-            raise ValueError(f"template: expected {{instruction}} and {{word}} in it; got {self.template!r}")
+        fields = _fields(self.template)
+        if fields != ({"instruction"} if self.embedding else {"instruction", "word"}):
+            raise ValueError(
+                f"template: expected {{instruction}} and {{word}} in it and no other braces; got {self.template!r}"
+            )
         if len(self.words) != len(self.upper) or list(self.upper) != sorted(set(self.upper)) or self.upper[-1] < 10:
             raise ValueError(f"bins: expected one rising upper bound a word, the last 10; got {self.words}, {self.upper}")
 
@@ -153,6 +157,17 @@ class RewardPrompt:
             return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}, scale=scale)
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: not a reward prompt ({error!r}); train or relabel again to make one") from error
+
+
+def _fields(template: str) -> set[str | None]:
+    """What stands in a template's braces; where they do not close, an unknown."""
+    try:
+        parsed = [
+            (name, spec, conversion) for _, name, spec, conversion in string.Formatter().parse(template) if name is not None
+        ]
+    except ValueError:
+        return {None}
+    return {name if not spec and conversion is None else None for name, spec, conversion in parsed}
 
 
 PRESETS = {"adiee": RewardPrompt.adiee, "hive": RewardPrompt.hive, "learned": RewardPrompt.learned}

@@ -1,11 +1,13 @@
 import json
+import subprocess
+import sys
 
 import pytest
 from PIL import Image
 from skimage import data
 
-from rewardedit import RewardPrompt
-from rewardedit.cli import main
+from rewardedit import RewardPrompt, cli
+from rewardedit.cli import main, parse
 
 
 @pytest.fixture
@@ -31,7 +33,21 @@ def photo(tmp_path) -> str:
         ),
         (["edit", "nowhere.png", "make it red", "--out", "out"], "nowhere.png: no such file"),
         (["edit", "nowhere.png", "--out", "out"], "say what to change"),
+        (["edit", "nowhere.png", " ", "--out", "out"], "say what to change"),
         (["relabel", "data.name=table", "--out", "out"], "path: table rows need one"),
+        (
+            ["relabel", "train.lr=3", "--out", "out"],
+            "relabel does not use the setting train; it uses those of data, candidates",
+        ),
+        (["relabel", "data.first=-1", "--out", "out"], "data.first: expected at least 0; got -1"),
+        (["relabel", "data.rows=0", "--out", "out"], "data.rows: expected at least 1; got 0"),
+        (
+            ["relabel", "relabel.prompt=custom", "relabel.template='{instruction} {word} {mood}'", "--out", "out"],
+            "relabel.template: expected {instruction} and {word} in it and no other braces",
+        ),
+        (["relabel", "relabel.words=[bad, good]", "--out", "out"], "relabel.bins: expected one rising upper bound a word"),
+        (["score", "a.png", "b.png", ""], "the instruction is empty"),
+        (["score", "name=shapes", "rows=2", "--mask", "a.png"], "--mask goes with SOURCE EDITED INSTRUCTION"),
     ],
 )
 def test_the_user_s_errors_are_one_line_with_a_remedy_and_exit_2(words, message, capsys, tmp_path, monkeypatch):
@@ -41,6 +57,82 @@ def test_the_user_s_errors_are_one_line_with_a_remedy_and_exit_2(words, message,
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ValueError("steps: expected 3; got 'x'"), 2, "steps: expected 3; got 'x'"),
+        (FileNotFoundError(2, "No such file or directory", "a.png"), 2, "a.png: No such file or directory"),
+        (ValueError(), 2, "ValueError"),
+        (KeyError("no such part"), 1, "KeyError: no such part (--debug shows where)"),
+        (RuntimeError("first\nsecond"), 1, "RuntimeError: first (--debug shows where)"),
+    ],
+)
+def test_errors_are_sentences_and_no_python_literals(error, code, line, monkeypatch, capsys):
+    def fail(args):
+        raise error
+
+    monkeypatch.setattr(cli, "recipes", fail)
+    assert main(["recipes"]) == code
+    assert capsys.readouterr().err == f"rewardedit: {line}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "quickstart", "train.lr=3e-4", "train.batch=2", "--out", "x", "--dry-run"],
+        ["train", "quickstart", "--out", "x", "train.lr=3e-4", "train.batch=2", "--dry-run"],
+        ["train", "--out", "x", "quickstart", "train.lr=3e-4", "--dry-run", "train.batch=2"],
+        ["train", "--dry-run", "--out", "x", "quickstart", "train.lr=3e-4", "train.batch=2"],
+    ],
+)
+def test_settings_stand_anywhere(words):
+    args = parse(words)
+    assert args.settings == ["train.lr=3e-4", "train.batch=2"]
+    assert (args.recipe, args.out, args.dry_run) == ("quickstart", "x", True)
+    edit = parse(["edit", "cat.png", "--out", "x", "make it red", "--seed", "3", "make it blue"])
+    assert (edit.instruction, edit.seed) == (["make it red", "make it blue"], 3)
+
+
+@pytest.mark.parametrize("words", [["train", "quickstart", "--sedes", "3"], ["recipes", "quickstart"]])
+def test_options_that_are_not_there_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2
+    assert (
+        f"rewardedit {words[0]}: error: unrecognized arguments: {words[-2] if '3' in words else words[-1]}"
+        in capsys.readouterr().err
+    )
+
+
+def test_help_and_import_wait_for_no_library():
+    """torch, diffusers and transformers take seconds to import."""
+    script = """
+import sys
+import rewardedit
+from rewardedit import cli
+from rewardedit.cli import main, parse
+assert set(rewardedit.__all__) <= set(dir(rewardedit))
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+assert main(["recipes"]) == 0
+heavy = {"torch", "diffusers", "transformers", "numpy", "PIL"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_there():
+    import rewardedit
+
+    found = {name: getattr(rewardedit, name) for name in rewardedit.__all__}
+    assert [name for name, value in found.items() if value.__name__ != name] == []
+    with pytest.raises(AttributeError, match="no attribute 'load_editors'"):
+        rewardedit.load_editors  # noqa: B018
 
 
 def test_debug_shows_where(capsys):

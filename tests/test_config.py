@@ -10,7 +10,8 @@ from rewardedit.config import build, dump, load_yaml, override, parse_value
 class Inner:
     lr: float = 1e-3
     steps: int = 10
-    mode: Literal["fast", "slow"] = "fast"
+    mode: Literal["fast", "slow", "no"] = "fast"
+    careful: bool = False
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ def test_numbers_are_what_people_mean():
     assert parse_value("null") is None
     assert parse_value("[1, 2.5]") == [1, 2.5]
     assert parse_value("v1e4x") == "v1e4x"
+    assert [parse_value(text) for text in ("no", "on", "true", "False")] == ["no", "on", True, False]
 
 
 def test_dotted_words_lie_over_a_recipe():
@@ -42,11 +44,13 @@ def test_dotted_words_lie_over_a_recipe():
     ("words", "message"),
     [
         (["inner.stesp=3"], "unknown setting inner.stesp; did you mean inner.steps?"),
-        (["inner.mode=fats"], "inner.mode: expected one of fast, slow; got 'fats'; did you mean fast?"),
+        (["inner.mode=fats"], "inner.mode: expected one of fast, slow, no; got 'fats'; did you mean fast?"),
         (["inner.steps=many"], "inner.steps: expected int; got 'many'"),
         (["inner.steps=true"], "inner.steps: expected int; got True"),
+        (["inner.careful=yes"], "inner.careful: expected true or false; got 'yes'"),
         (["inner=3"], "inner: expected a group of settings; got 3"),
         (["name.a=3"], "name.a: name is a value, not a group of settings"),
+        (["name={a} b"], "'{a} b': not a value that YAML can read; a text with braces"),
         (["oops"], "'oops': expected key=value"),
     ],
 )
@@ -61,7 +65,8 @@ def test_a_required_setting_is_asked_for():
 
 
 def test_dumped_configs_load_again(tmp_path):
-    config = Outer("a", Inner(mode="slow"), (1.5,), None)
+    config = Outer("a", Inner(mode="no", careful=True), (1.5,), None)
+    assert build(Outer, override({"name": "a"}, ["inner.mode=no"])).inner.mode == "no"
     (tmp_path / "c.yaml").write_text(dump(config))
     assert build(Outer, load_yaml(tmp_path / "c.yaml")) == config
     with pytest.raises(ValueError, match="cannot be read"):

@@ -5,7 +5,7 @@ from PIL import Image
 from skimage import data
 from transformers import CLIPImageProcessorPil
 
-from rewardedit.images import Preprocess, fit, load_image, to_pil, to_tensor
+from rewardedit.images import Preprocess, fit, load_image, load_mask, to_pil, to_tensor
 
 
 def test_preprocess_equals_the_model_s_own_processor_and_has_a_gradient():
@@ -52,3 +52,22 @@ def test_a_transparent_mask_marks_what_was_brushed_away():
     tensor = to_tensor(mask, 1)
     assert tensor.sum() == 1
     assert tensor[0, 2, 1] == 1
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_a_mask_file_is_read_by_its_transparency(mode, tmp_path):
+    """Bright where it is kept: read by brightness it would be 1 nearly everywhere."""
+    mask = Image.new("RGBA", (10, 10), (230, 230, 230, 255))
+    mask.paste((0, 0, 0, 0), (2, 3, 4, 6))
+    mask.convert(mode).save(tmp_path / "mask.png")
+    found = load_mask(tmp_path / "mask.png")
+    assert found.sum() == 6
+    assert found[0, 3:6, 2:4].min() == 1
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "RGB", "L", "1"])
+def test_a_mask_file_without_a_transparent_place_is_read_by_its_brightness(mode, tmp_path):
+    mask = Image.new("RGBA", (10, 10), (0, 0, 0, 255))
+    mask.paste((255, 255, 255, 255), (2, 3, 4, 6))
+    mask.convert(mode).save(tmp_path / "mask.png")
+    assert load_mask(tmp_path / "mask.png").sum() == 6

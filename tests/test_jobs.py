@@ -61,6 +61,9 @@ def test_a_table_carries_its_own_instructions(folder, tiny_editor, tmp_path, cap
     (folder / "rows.jsonl").write_text(json.dumps({"id": "../x", "source": "cat.png", "instruction": "a"}))
     assert edit(folder, "--out", tmp_path / "out", model=tiny_editor) == 2
     assert "cannot be a file name" in capsys.readouterr().err
+    (folder / "rows.jsonl").write_text(json.dumps({"source": "cat.png", "instruction": ["make it red", ""]}))
+    assert edit(folder, "--out", tmp_path / "out", model=tiny_editor) == 2
+    assert "row 1 has no instruction" in capsys.readouterr().err
 
 
 def test_best_of_n_with_scores_and_a_mask(folder, tiny_editor, tmp_path):
@@ -109,6 +112,11 @@ def test_a_mask_of_one_s_own(folder, tiny_editor, tmp_path, capsys):
     assert edit(folder / "cat.png", "make it red", "--out", plain, model=tiny_editor) == 0
     assert edit(folder / "cat.png", "make it red", "--mask", mask, "--out", out, model=tiny_editor) == 0
     assert (out / "cat.png").read_bytes() == (plain / "cat.png").read_bytes()
+    brushed = Image.new("RGBA", (90, 60), (0, 0, 0, 255))
+    brushed.putalpha(0)
+    brushed.save(mask)
+    assert edit(folder / "cat.png", "make it red", "--mask", mask, "--out", tmp_path / "brushed", model=tiny_editor) == 0
+    assert (tmp_path / "brushed" / "cat.png").read_bytes() == (plain / "cat.png").read_bytes()
     assert edit(folder / "cat.png", "make it red", "--mask", "nowhere.png", "--out", out, model=tiny_editor) == 2
     assert "nowhere.png: no such file" in capsys.readouterr().err
 

@@ -46,8 +46,14 @@ def test_scores_outside_the_range_have_no_label():
 def test_custom_templates_and_bins_are_checked():
     prompt = RewardPrompt("[{word}] {instruction}", ("bad", "good"), (5.0, 10.0))
     assert prompt.relabel("add a plane", 5.1) == "[good] add a plane"
-    with pytest.raises(ValueError, match="template: expected"):
-        RewardPrompt("no place for words {instruction}")
+    for template in (
+        "no place for words {instruction}",
+        "{instruction} {word} {mood}",
+        "{instruction} {word} {}",
+        "{word} {instruction",
+    ):
+        with pytest.raises(ValueError, match="template: expected"):
+            RewardPrompt(template)
     with pytest.raises(ValueError, match="bins: expected"):
         RewardPrompt("{instruction} {word}", ("a", "b"), (10.0,))
 

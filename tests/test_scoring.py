@@ -5,12 +5,22 @@ import json
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
-from rewardedit import EditBatch, load_scorer
+from rewardedit import EditBatch, Scorer, Scores, load_scorer
 from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes
 from rewardedit.heatmap import draw_heat, heat_map
 from rewardedit.images import load_image, to_pil
+
+
+class MaskArea(Scorer):
+    """How many pixels the mask asks to change."""
+
+    needs = frozenset({"mask"})
+
+    def score(self, batch, prepared):
+        return Scores.make(batch.mask.sum((1, 2, 3)))
 
 
 @pytest.fixture
@@ -97,6 +107,15 @@ def test_a_row_s_score_does_not_depend_on_its_neighbours(some_have_captions):
     assert len({round(score, 3) for score in alone.values()}) == 4
     assert scores("score", rows) == pytest.approx(alone, abs=1e-5)
     assert scores("relabel", rows) == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_brushed_mask_is_where_it_is_transparent(pair, tmp_path, capsys):
+    mask = Image.new("RGBA", (64, 64), (230, 230, 230, 255))
+    mask.paste((0, 0, 0, 0), (0, 0, 16, 16))
+    mask.save(tmp_path / "mask.png")
+    words = ["score", *pair, "--mask", str(tmp_path / "mask.png"), "--scorer", f"{__name__}:MaskArea", "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)[0]["score"] == 256
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ class Relabel:
     def __post_init__(self) -> None:
         if (self.prompt == "custom") != (self.template is not None):
             raise ValueError("template: give one with prompt=custom, and with no other prompt")
+        self.reward_prompt(RewardScale.from_range(0, 1))  # refuses a template or bins that do not fit, before rows are scored
 
     def reward_prompt(self, scale: RewardScale) -> RewardPrompt:
         """The prompt with its scale."""

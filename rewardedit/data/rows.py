@@ -34,18 +34,25 @@ class Data:
     def __post_init__(self) -> None:
         if self.name != "shapes" and not self.path:
             raise ValueError(f"path: {self.name} rows need one: a hub id, a folder or a file")
+        least = {"rows": 1, "first": 0, "size": 1, "draws": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise ValueError(f"{name}: expected at least {bound}; got {value}")
 
 
 def open_rows(data: Data) -> Rows:
     """The rows that a recipe names; pictures are read when a row is.
 
     Raises:
-        ValueError: where files, columns or the split are missing.
+        ValueError: where files, columns or the split are missing, or `first` lies beyond the last row.
     """
     if data.name == "shapes":
         shares, n = dict(data.shares), data.rows or 10_000
         return ShapesRows(n, data.split, data.seed, data.backdrops, shares=shares, first=data.first, draws=data.draws)
     rows: Rows = Table(data.path) if data.name == "table" else ON_HUB[data.name](data.path, data.split)
+    if data.first >= len(rows):
+        raise ValueError(f"data.first: expected a row below {len(rows)}, as many as {data.path} holds; got {data.first}")
     last = len(rows) if data.rows is None else min(len(rows), data.first + data.rows)
     if data.first == 0 and last == len(rows):
         return rows

@@ -41,12 +41,59 @@ def test_csv_and_jsonl_give_the_same_rows(folder):
         ('{"source": "a.png", "instruction": "x", "tagret": "b.png"}', "unknown column 'tagret'"),
         ("{", "line 1 is not JSON"),
         ("", "holds no rows"),
+        ("\n\n", "holds no rows"),
+        ('{"source": "a.png", "instruction": " ", "target": "b.png"}', "row 1 has no instruction"),
+        ('{"source": "a.png", "instruction": 7, "target": "b.png"}', "row 1: instruction: expected text; got 7"),
+        ("[1, 2]", "line 1: expected an object"),
     ],
 )
 def test_bad_tables_are_refused_by_row(folder, line, message):
     (folder / "rows.jsonl").write_text(line)
     with pytest.raises(ValueError, match=message):
         Table(str(folder))
+
+
+def test_tables_as_programs_write_them(folder):
+    """Excel's byte-order mark, quoted line breaks and numbers in CSV; U+2028 in a text and empty lines in JSONL."""
+    csv = 'id,source,instruction,target,kind\r\n007,a.png,"make it blue,\r\nand large",b.png\r\n\r\n8,a.png,0123,b.png,Add\r\n'
+    (folder / "rows.csv").write_bytes(b"\xef\xbb\xbf" + csv.encode())
+    rows = Table(str(folder / "rows.csv"))
+    assert [(row.id, row.instruction, row.kind) for row in rows] == [
+        ("007", "make it blue,\r\nand large", None),
+        ("8", "0123", "Add"),
+    ]
+    record = {"id": 0, "source": "a.png", "instruction": "say\u2028it\x85twice", "target": "b.png"}
+    lines = json.dumps(record, ensure_ascii=False)
+    (folder / "rows.jsonl").write_bytes(b"\xef\xbb\xbf" + f"{lines}\r\n\r\n{lines}\n\n".encode())
+    assert [(row.id, row.instruction) for row in Table(str(folder / "rows.jsonl"))] == [("0", "say\u2028it\x85twice")] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"source,instruction,target\na.png,make it blue, please,b.png\n", "row 1 has more cells than there are columns"),
+        (b'source,instruction,target\na.png,"make it" blue,b.png\n', "row 1 is not CSV"),
+        ("source,instruction,target\na.png,plus foncé,b.png\n".encode("latin-1"), "expected UTF-8 text"),
+    ],
+)
+def test_bad_csv_is_refused(folder, text, message):
+    (folder / "rows.csv").write_bytes(text)
+    with pytest.raises(ValueError, match=message):
+        Table(str(folder))
+
+
+def test_a_brushed_mask_of_a_table_marks_the_brushed_place(folder):
+    mask = Image.new("RGBA", (20, 10), (230, 230, 230, 255))
+    mask.paste((0, 0, 0, 0), (0, 0, 4, 3))
+    mask.save(folder / "m.png")
+    (folder / "rows.csv").write_text("source,instruction,target,mask\na.png,make it blue,b.png,m.png\n")
+    assert Table(str(folder))[0].mask.sum() == 12
+
+
+def test_rows_beyond_the_last_are_refused(folder):
+    (folder / "rows.csv").write_text("source,instruction,target\na.png,make it blue,b.png\n")
+    with pytest.raises(ValueError, match=r"data.first: expected a row below 1, as many as .* holds; got 1"):
+        open_rows(Data("table", str(folder), first=1))
 
 
 def test_mixed_sizes_come_out_as_one(folder):
