@@ -60,31 +60,27 @@ def train(args: argparse.Namespace) -> None:
         print(configs.dump(config))
         print("\n".join(module.plan(config)))
         return
-    if folder.exists() and any(folder.iterdir()) and not args.resume:
-        if not args.overwrite:
-            raise UserError(f"{folder} holds an earlier run; go on with --resume, start again with --overwrite, or name=…")
-        import shutil
+    from rewardedit.trainers import _run
 
-        shutil.rmtree(folder)
+    _run.clear(folder, args.resume, args.overwrite)
     module.main(config, folder, resume=args.resume)
 
 
 def relabel(args: argparse.Namespace) -> None:
-    from rewardedit.trainers import reward_conditioned
+    from rewardedit.trainers import _run, reward_conditioned
 
     values = configs.override({}, args.settings)
     config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
     unused = [key for key in values if key not in RELABEL_SETTINGS]
     if unused:
         raise UserError(f"relabel does not use the setting {unused[0]}; it uses those of {', '.join(RELABEL_SETTINGS)}")
-    rows, folder = reward_conditioned.rows_of(config, Path(args.out)), Path(args.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    scored, scale = reward_conditioned.relabel(config, rows, folder)
-    valid = sum(row["valid"] for row in scored)
-    prompt = config.relabel.reward_prompt(scale)
-    counts = [sum(row["label"] == i for row in scored) for i in range(len(prompt.words))]
-    labels = ", ".join(f"{word} {count}" for word, count in zip(prompt.words, counts, strict=True))
-    print(f"{len(scored)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
+    folder = Path(args.out)
+    found = reward_conditioned.relabel(config, reward_conditioned.rows_of(config, folder), folder)
+    valid = sum(label is not None for label in found.label)
+    words = config.relabel.reward_prompt(found.scale).words
+    labels = ", ".join(f"{word} {found.label.count(i)}" for i, word in enumerate(words))
+    if _run.processes().is_main_process:
+        print(f"{len(found.label)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
 
 
 def edit(args: argparse.Namespace) -> None:

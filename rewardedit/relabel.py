@@ -5,7 +5,6 @@ are the same to the byte; ADIEE's released code differs between the two by a ful
 """
 
 import json
-import os
 import string
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -190,12 +189,9 @@ class RewardEmbedding(nn.Module):
         return tokens + self.vectors(label)[:, None].to(tokens.dtype)
 
 
-SHARD_ROWS = 10_000
-
-
 @torch.no_grad()
 def score_rows(batches: Iterable[tuple[list[str], EditBatch]], scorer: Scorer) -> list[dict[str, Any]]:
-    """Scores of a data set: for each row its id, instruction, score, valid, reason and parts."""
+    """Scores of rows: for each its id, instruction, score, valid, reason and parts."""
     rows = []
     for ids, batch in batches:
         scores = scorer(batch)
@@ -217,14 +213,16 @@ def label_rows(rows: list[dict[str, Any]], prompt: RewardPrompt) -> list[dict[st
     ]
 
 
-def write_shards(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
-    """Labelled rows as Parquet shards `part-00000.parquet` …: id, score, valid, reason, parts, label, text."""
+def write_rows(rows: list[dict[str, Any]], path: Path) -> None:
+    """Scored or labelled rows as a Parquet file: id, instruction, score, valid, reason, parts and, null before they are
+    labelled, label and text."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = pa.schema(
         {
             "id": pa.string(),
+            "instruction": pa.string(),
             "score": pa.float64(),
             "valid": pa.bool_(),
             "reason": pa.string(),
@@ -233,27 +231,32 @@ def write_shards(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
             "text": pa.string(),
         }
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for number, first in enumerate(range(0, len(rows), SHARD_ROWS)):
-        part = [{**row, "parts": list(row["parts"].items())} for row in rows[first : first + SHARD_ROWS]]
-        path = folder / f"part-{number:05d}.parquet"
-        pq.write_table(pa.Table.from_pylist(part, schema), f"{path}.partial")
-        os.replace(f"{path}.partial", path)
-        paths.append(path)
-    return paths
+    pq.write_table(pa.Table.from_pylist([{**row, "parts": list(row["parts"].items())} for row in rows], schema), path)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """What `write_rows` wrote."""
+    import pyarrow.parquet as pq
+
+    return [{**row, "parts": dict(row["parts"])} for row in pq.read_table(path).to_pylist()]
 
 
 def read_shards(folder: Path) -> list[dict[str, Any]]:
-    """What `write_shards` wrote, in order.
+    """All rows of a folder of shards, in order.
 
     Raises:
         ValueError: where the folder holds no shards.
     """
-    import pyarrow.parquet as pq
-
     paths = sorted(folder.glob("part-*.parquet"))
     if not paths:
         raise ValueError(f"{folder}: holds no part-*.parquet; make them with rewardedit relabel")
-    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
-    return [{**row, "parts": dict(row["parts"])} for row in rows]
+    return [row for path in paths for row in read_rows(path)]
+
+
+def read_columns(paths: Sequence[Path], *names: str) -> list[list[Any]]:
+    """These columns of the rows in several files, each as one list, without the rest of the rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.concat_tables([pq.read_table(path, columns=list(names)) for path in paths])
+    return [table[name].to_pylist() for name in names]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rewardedit import EditBatch, RewardPrompt, RewardScale, load_scorer
-from rewardedit.relabel import RewardEmbedding, label_rows, read_shards, score_rows, write_shards
+from rewardedit.relabel import RewardEmbedding, label_rows, read_columns, read_shards, score_rows, write_rows
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,10 @@ def test_rows_are_scored_labelled_and_kept_in_shards(tmp_path):
     rows[1] |= {"score": math.nan, "valid": False, "reason": "planted"}
     prompt = RewardPrompt.adiee(RewardScale.from_quantiles([row["score"] for row in rows]))
     labelled = label_rows(rows, prompt)
-    write_shards(labelled, tmp_path)
+    shards = [tmp_path / f"part-0000{i}.parquet" for i in range(2)]
+    for i, path in enumerate(shards):
+        write_rows(labelled[2 * i : 2 * i + 2], path)
+    assert read_columns(shards, "label", "id") == [[4, None, *(row["label"] for row in labelled[2:])], ["r0", "r1", "r2", "r3"]]
     back = read_shards(tmp_path)
     assert [row["id"] for row in back] == ["r0", "r1", "r2", "r3"]
     assert back[1]["label"] is None

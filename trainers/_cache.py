@@ -1,21 +1,22 @@
 """Latents and prompt embeddings of a training set, computed once and kept on disk as memory-mapped arrays."""
 
+import hashlib
 import json
-import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from tqdm import tqdm
 
 from rewardedit.data import Data, Rows, batches
 from rewardedit.diffusion.editors import Editor, encode_images, encode_prompts, tokenize
-from rewardedit.trainers import _run
+from rewardedit.files import join_arrays, join_lists, write_json
+from rewardedit.synthesis.candidates import Candidates
 from rewardedit.trainers._models import Labels
+from rewardedit.training.stages import SHARD_BATCHES, row_shards, stage
 
 ENCODE_BATCH = 64
 
@@ -45,21 +46,20 @@ class LatentCache:
         return edited * self.scaling, source
 
     def texts(self, editor: Editor, labels: Labels, name: str = "prompts") -> "TextCache":
-        """Prompts of all rows under their labels, in a file of that name; each distinct text is encoded once."""
-        texts = [""] + [
+        """Prompts of all rows under their labels; each distinct text is encoded once, and kept in a folder of that name."""
+        texts = [
             self.instructions[i] if labels.prompt is None or label is None else labels.prompt.write(self.instructions[i], label)
             for i, label in enumerate(labels.label)
         ]
-        distinct, index = np.unique(np.array(texts), return_inverse=True)
-        path = self.folder / f"{name}.npy"
-        with _run.processes().main_process_first():
-            if _run.processes().is_main_process:
-                _encode(editor, distinct.tolist(), path)
-            array = np.load(path, mmap_mode="r")
+        distinct = sorted({"", *texts})
+        place = {text: i for i, text in enumerate(distinct)}
+        digest = hashlib.sha256("\0".join(distinct).encode()).hexdigest()
+        folder = self.folder / f"{name}-{digest[:16]}"
+        _encode(editor, distinct, folder, {"base": _name(editor), "texts": digest})
+        arrays = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("embeds", "tokens")]
         null = len(labels.prompt.words) if labels.prompt is not None else 0
         label = torch.tensor([null if value is None else value for value in labels.label])
-        tokens = tokenize(editor.pipe, distinct.tolist()).input_ids
-        return TextCache(array, tokens, torch.from_numpy(index[1:]), int(index[0]), label, null)
+        return TextCache(*arrays, torch.tensor([place[text] for text in texts]), place[""], label, null)
 
 
 @dataclass
@@ -67,7 +67,7 @@ class TextCache:
     """Prompts by row, as embeddings of the text encoder at the start and as its tokens."""
 
     embeds: np.ndarray  # (distinct texts, n, d) fp16
-    tokens: Int[Tensor, "texts n"]
+    tokens: np.ndarray  # (distinct texts, n) int32
     index: Int[Tensor, " rows"]  # which text a row has
     empty: int  # the index of the empty text
     label: Int[Tensor, " rows"]
@@ -79,52 +79,64 @@ class TextCache:
         """Embeddings, tokens and labels of rows, those of the empty text and the null label where dropped."""
         index = torch.where(dropped, self.empty, self.index[rows])
         label = torch.where(dropped, self.null, self.label[rows])
-        return torch.from_numpy(self.embeds[index.numpy()]).float(), self.tokens[index], label
+        embeds, tokens = (torch.from_numpy(array[index.numpy()]) for array in (self.embeds, self.tokens))
+        return embeds.float(), tokens.long(), label
 
 
-def _encode(editor: Editor, texts: list[str], path: Path) -> None:
-    """Writes the texts' embeddings as an array (texts, n, d) of fp16."""
-    first = encode_prompts(editor.pipe, texts[:1])
-    array = np.lib.format.open_memmap(path, "w+", np.float16, (len(texts), *first.shape[1:]))
-    for at in tqdm(range(0, len(texts), ENCODE_BATCH), desc="encoding prompts", unit="batch", leave=False):
-        embeds = encode_prompts(editor.pipe, texts[at : at + ENCODE_BATCH])
-        array[at : at + len(embeds)] = embeds.half().cpu().numpy()
-    array.flush()
+def _encode(editor: Editor, texts: list[str], folder: Path, made_of: dict[str, str]) -> None:
+    """The texts' embeddings as an array (texts, n, d) of fp16, `embeds.npy`, and their tokens (texts, n), `tokens.npy`."""
+    size = SHARD_BATCHES * ENCODE_BATCH
+
+    def encode(number: int, path: Path) -> None:
+        path.mkdir()
+        mine = texts[number * size : (number + 1) * size]
+        embeds = [encode_prompts(editor.pipe, mine[at : at + ENCODE_BATCH]) for at in range(0, len(mine), ENCODE_BATCH)]
+        np.save(path / "embeds.npy", torch.cat([part.half().cpu() for part in embeds]).numpy())
+        np.save(path / "tokens.npy", tokenize(editor.pipe, mine).input_ids.int().numpy())
+
+    stage(folder, made_of, encode, -(-len(texts) // size), finish=partial(_join, folder, ("embeds", "tokens")))
 
 
-def make_cache(rows: Rows, data: Data, editor: Editor, folder: Path) -> LatentCache:
-    """Encodes all rows, or opens the cache in `folder` where an earlier run left a whole one of the same rows."""
-    with _run.processes().main_process_first():
-        return _make_cache(rows, data, editor, folder)
+def make_cache(rows: Rows, data: Data, editor: Editor, folder: Path, candidates: Candidates | None = None) -> LatentCache:
+    """Encodes all rows, or opens the cache in `folder` where an earlier run left a whole one of the same rows.
 
+    Args:
+        candidates: that `rows` have beside the data's own edits.
 
-def _make_cache(rows: Rows, data: Data, editor: Editor, folder: Path) -> LatentCache:
-    vae: Any = editor.pipe.vae
-    whole, made_of = folder / "rows.json", f"{data} encoded by {editor.pipe.config.get('_name_or_path')}"
-    if not whole.is_file():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        ids, instructions, arrays, done = [], [], {}, 0
-        chunks = tqdm(
-            batches(rows, data, ENCODE_BATCH, fields=()),
-            desc="encoding latents",
-            total=-(-len(rows) // ENCODE_BATCH),
-            unit="batch",
-            leave=False,
-        )
-        for names, batch in chunks:
-            for name, picture in (("edited", batch.edited), ("source", batch.source)):
-                latents = encode_images(editor.pipe, picture).half().cpu().numpy()
-                if name not in arrays:
-                    shape = (len(rows), *latents.shape[1:])
-                    arrays[name] = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.float16, shape)
-                arrays[name][done : done + len(latents)] = latents
-            ids, instructions, done = ids + names, instructions + batch.instruction, done + len(names)
-        for array in arrays.values():
-            array.flush()
-        whole.write_text(json.dumps({"of": made_of, "ids": ids, "instructions": instructions}))
-    names = json.loads(whole.read_text())
-    if names["of"] != made_of or len(names["ids"]) != len(rows):
-        raise ValueError(f"{folder}: holds latents of other rows or another base than the recipe's; remove the folder")
+    Raises:
+        ValueError: where the folder holds latents of other rows, or by another editor.
+    """
+    parts = row_shards(rows, ENCODE_BATCH)
+    made_of = {"base": _name(editor), "data": data, "candidates": candidates, "rows": len(rows), "batch": ENCODE_BATCH}
+
+    def encode(number: int, path: Path) -> None:
+        path.mkdir()
+        ids, instructions, latents = [], [], {"edited": [], "source": []}
+        for names, batch in batches(parts[number], data, ENCODE_BATCH, fields=()):
+            for name, pictures in latents.items():
+                pictures.append(encode_images(editor.pipe, getattr(batch, name)).half().cpu().numpy())
+            ids, instructions = ids + names, instructions + batch.instruction
+        for name, pictures in latents.items():
+            np.save(path / f"{name}.npy", np.concatenate(pictures))
+        write_json(path / "rows.json", {"ids": ids, "instructions": instructions})
+
+    def join(shards: list[Path]) -> None:
+        _join(folder, ("edited", "source"), shards)
+        write_json(folder / "rows.json", join_lists([shard / "rows.json" for shard in shards]))
+
+    stage(folder, made_of, encode, len(parts), finish=join)
+    texts = json.loads((folder / "rows.json").read_text())
     arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("edited", "source")]
-    return LatentCache(rows, data, names["ids"], names["instructions"], folder, float(vae.config.scaling_factor), *arrays)
+    scaling = float(editor.pipe.vae.config.scaling_factor)
+    return LatentCache(rows, data, texts["ids"], texts["instructions"], folder, scaling, *arrays)
+
+
+def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:
+    """Each of the arrays that the shards hold, as one file in `folder`."""
+    for name in names:
+        join_arrays([shard / f"{name}.npy" for shard in shards], folder / f"{name}.npy")
+
+
+def _name(editor: Editor) -> str:
+    """Where an editor was loaded from."""
+    return str(editor.pipe.config.get("_name_or_path"))

@@ -7,7 +7,6 @@ the trainer leaves (pipeline/, report.html …).
 import json
 import os
 import platform
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,13 +15,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import LoggerType
 from torch import Tensor
 from tqdm import tqdm
 
 from rewardedit import config as configs
+from rewardedit.files import remove, replaced, write_json
+from rewardedit.training.processes import on_main_process, processes
+from rewardedit.training.stages import MADE_OF, differences, plain
 
 KEPT_CHECKPOINTS = 2
 PACKAGES = ("rewardedit", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
@@ -32,11 +34,6 @@ Tracker = Literal["tensorboard", "wandb", "none"]
 
 class TrainingStopped(RuntimeError):
     """Training cannot go on: the loss is not a number. The message names the batch."""
-
-
-def processes() -> PartialState:
-    """This process among its fellows; without a GPU they are CPU processes, which accelerate wants to be told."""
-    return PartialState(cpu=not torch.cuda.is_available())
 
 
 def device() -> str:
@@ -102,20 +99,75 @@ def make_accelerator(folder: Path, precision: Precision, accumulate: int, tracke
     return accelerator
 
 
-def start(folder: Path, config: Any) -> None:
-    """Makes the run directory and writes down what is about to run, where and with what."""
-    if not processes().is_main_process:
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(configs.dump(config))
-    write_json(folder / "environment.json", environment())
+def start(folder: Path, config: Any, resume: bool = False) -> None:
+    """Makes the run directory and writes down what is about to run, where and with what.
+
+    Raises:
+        ValueError: where a run to be resumed had other settings; more steps than before are no others.
+    """
+
+    def write() -> None:
+        path = folder / "config.yaml"
+        if resume and path.is_file():
+            require_resumable(folder, configs.load_yaml(path), config)
+        with replaced(path) as aside:
+            aside.write_text(configs.dump(config))
+        write_json(folder / "environment.json", environment())
+
+    on_main_process(write)
 
 
-def write_json(path: Path, values: Any) -> None:
-    """Written aside and renamed, so that a reader never meets half a file."""
-    aside = path.with_suffix(path.suffix + ".partial")
-    aside.write_text(json.dumps(values, indent=2) + "\n")
-    os.replace(aside, path)
+def clear(folder: Path, resume: bool, overwrite: bool) -> None:
+    """Makes room for a run where that is allowed; one process decides for all.
+
+    Raises:
+        ValueError: where the folder holds an earlier run that is neither resumed nor written over.
+    """
+
+    def decide() -> None:
+        if resume or not folder.exists() or not any(folder.iterdir()):
+            return
+        if not overwrite:
+            raise ValueError(f"{folder} holds an earlier run; go on with --resume, start again with --overwrite, or name=…")
+        remove(folder)
+
+    on_main_process(decide)
+
+
+def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None:
+    """Raises ValueError where a run's settings have changed, but for `train.steps`, of which there may be more than done."""
+    now = configs.parse_value(configs.dump(config))
+    changed = differences(before, now)
+    others = [line for line in changed if not line.startswith("train.steps:")]
+    if others:
+        raise ValueError(
+            f"{folder} holds a run of other settings: {'; '.join(others)}. "
+            "Take those settings again, or start again with --overwrite, or in another folder"
+        )
+    done = max((step_of(path) for run in (folder, *folder.glob("arms/*")) for path in checkpoints(run)), default=0)
+    if changed and now["train"]["steps"] < done:
+        raise ValueError(
+            f"{folder}: {done} steps are done, and train.steps asks for {now['train']['steps']}; "
+            f"take at least {done}, or start again with --overwrite"
+        )
+
+
+def say(text: str) -> None:
+    """Prints on the main process."""
+    if processes().is_main_process:
+        print(text)
+
+
+def is_made(result: Path, made_of: dict[str, Any]) -> bool:
+    """True where a result is whole and was made of these settings."""
+    path = result / MADE_OF
+    return path.is_file() and json.loads(path.read_text()) == plain(made_of)
+
+
+def mark_made(result: Path, made_of: dict[str, Any]) -> None:
+    """Says that a result is whole, and what it was made of: the last that is done for it."""
+    if processes().is_main_process:
+        write_json(result / MADE_OF, plain(made_of))
 
 
 def append(path: Path, values: dict[str, Any]) -> None:
@@ -153,16 +205,16 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, step: int) -> None:
     parent = folder / "checkpoints"
     final, aside = parent / f"step-{step:06d}", parent / f".step-{step:06d}.partial"
     if accelerator.is_main_process:
-        shutil.rmtree(aside, ignore_errors=True)
+        remove(aside)
         parent.mkdir(parents=True, exist_ok=True)
     accelerator.wait_for_everyone()
     accelerator.save_state(str(aside))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        shutil.rmtree(final, ignore_errors=True)
+        remove(final)
         os.replace(aside, final)
         for old in checkpoints(folder)[:-KEPT_CHECKPOINTS]:
-            shutil.rmtree(old)
+            remove(old)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -176,7 +228,12 @@ def resume(accelerator: Accelerator, folder: Path) -> int:
     if not found:
         return 0
     accelerator.load_state(str(found[-1]))
-    return int(found[-1].name.removeprefix("step-"))
+    return step_of(found[-1])
+
+
+def step_of(checkpoint: Path) -> int:
+    """How many steps were done when a checkpoint was written."""
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def batch_rows(rows: int, batch: int, step: int, seed: int) -> Tensor:

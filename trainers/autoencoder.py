@@ -57,7 +57,7 @@ def plan(config: Config) -> list[str]:
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains and saves to `folder/vae`; metrics.json holds the oracle's rating of reconstructed true targets."""
-    _run.start(folder, config)
+    _run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
     pictures = _pictures(config)
     model = make_model(config).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]

@@ -77,7 +77,7 @@ def plan(config: Config) -> list[str]:
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains tokenizer and model and saves both, with the image processor, to `folder/clip`."""
-    _run.start(folder, config)
+    _run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
     world, pictures, before, after, instructions = Shapes(backdrops=config.backdrops), [], [], [], []
     for first in range(0, config.samples, 2800):

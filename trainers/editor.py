@@ -137,7 +137,7 @@ def plan(config: Config) -> list[str]:
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains UNet and text encoder, saves fp16 weights to `folder/pipeline` and a table by kind to metrics.json."""
-    _run.start(folder, config)
+    _run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
     pipe = make_pipeline(config)
     source, edited, right, instructions, parsed = _latents(config, pipe)

@@ -23,6 +23,7 @@ from rewardedit.batch import EditBatch
 from rewardedit.data import Data, Rows, batches, open_rows
 from rewardedit.data.shapes import ShapesBatch
 from rewardedit.diffusion.editors import Editor, load_editor, locate
+from rewardedit.files import join_arrays, join_lists, replaced
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.base import family, find_scorer, read_spec
@@ -35,6 +36,7 @@ from rewardedit.trainers._models import Labels, Train, load_base
 from rewardedit.trainers._plan import load_scheduler, plan_training
 from rewardedit.trainers._watch import Watch, Watching, fixed_prompts
 from rewardedit.trainers.reward_conditioned import Relabel
+from rewardedit.training.stages import row_shards, stage
 
 Arm = Literal["refl", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
 WHOLE = {"scored": "prev_sample", "skip": (0, 0)}  # DRaFT scores what a whole rollout ends with
@@ -113,19 +115,17 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """
     config.train.micro_batches(_run.processes().num_processes)
     require_rollouts(config)
-    _run.start(folder, config)
+    _run.start(folder, config, resume)
     scorers = {name: load_scorer(name, **options).to(_run.device()) for name, options in _rewards(config).items()}
     prompts = fixed_prompts(config.data, config.watch.n)
     require_fields(prompts[0], scorers)
-    with _run.processes().main_process_first():
-        rows = open_rows(config.data)
-        scale = _scale(config, rows, folder)
-        editor = load_base(config.base, _run.device())
-        labels = _labels(config, editor, rows, folder)
+    rows = open_rows(config.data)
+    scale = _scale(config, rows, folder)
+    editor = load_base(config.base, _run.device())
+    labels = _labels(config, editor, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache")
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
-    with _run.processes().main_process_first():
-        sources = _sources(rows, config.data, cache.folder)
+    sources = _sources(rows, config.data, folder / "sources")
     asked = Asked(cache, cache.texts(editor, Labels(labels.prompt, best), "asked"), *sources)
     del editor
     material = Material(scorers, scale, cache, labels, asked, prompts)
@@ -133,9 +133,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     for i, arm in enumerate(config.arms):
         own = folder if i == 0 else folder / "arms" / arm
         results[arm] = own / ("lora" if config.train.lora_rank else "pipeline")
-        if not (resume and (own / "watch.json").is_file()):  # what an arm leaves last
-            print(f"arm {arm}: {config.train.steps} steps")
+        made_of = {"arm": arm, "base": config.base, "train": config.train}
+        if not (resume and _run.is_made(results[arm], made_of)):
+            _run.say(f"arm {arm}: {config.train.steps} steps")
             _train_arm(config, arm, material, own, resume)
+            _run.mark_made(results[arm], made_of)
     if config.evaluate is not None and _run.processes().is_main_process:
         metrics = compare(config.evaluate, config.base, results, scorers, folder)
         _run.write_json(folder / "metrics.json", {**metrics, "watch": watched(results)})
@@ -183,7 +185,7 @@ def _scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None:
     if config.reward.scale == "none":
         return None
     relabel = Relabel(scorer=config.reward.scorer, options=config.reward.options, scale=config.reward.scale)
-    return reward_conditioned.relabel(reward_conditioned.Config("refl", data=config.data, relabel=relabel), rows, folder)[1]
+    return reward_conditioned.relabel(reward_conditioned.Config("refl", data=config.data, relabel=relabel), rows, folder).scale
 
 
 def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> Labels:
@@ -201,27 +203,34 @@ def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> Labels:
     if config.labels is None:
         raise ValueError(f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels.scorer=clip_d")
     own = reward_conditioned.Config("refl", data=config.data, relabel=config.labels)
-    scored, _ = reward_conditioned.relabel(own, rows, folder / "labels")
-    values = editor.prompt.scale(torch.tensor([row["score"] for row in scored], dtype=torch.float64)).tolist()
-    known = [editor.prompt.label(v) if row["valid"] else None for v, row in zip(values, scored, strict=True)]
+    found = reward_conditioned.relabel(own, rows, folder / "labels")
+    values = editor.prompt.scale(torch.tensor(found.score, dtype=torch.float64)).tolist()
+    known = [None if own is None else editor.prompt.label(v) for v, own in zip(values, found.label, strict=True)]
     return Labels(editor.prompt, known)
 
 
 def _sources(rows: Rows, data: Data, folder: Path) -> tuple[np.ndarray, dict[str, list[str]]]:
     """The sources as memory-mapped bytes (n, 3, s, s), and captions where all rows have them."""
-    path, whole = folder / "sources.npy", folder / "captions.json"
-    if not whole.is_file():
-        shape, done = (len(rows), 3, data.size, data.size), 0
-        array = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
-        captions: dict[str, list[str]] = {"source_caption": [], "target_caption": []}
-        for _, batch in batches(rows, data, READ_BATCH, fields=("source_caption", "target_caption")):
-            array[done : done + len(batch)] = (batch.source * 255).round().byte().numpy()
-            done += len(batch)
+    parts, names = row_shards(rows, READ_BATCH), ("source_caption", "target_caption")
+
+    def read(number: int, path: Path) -> None:
+        path.mkdir()
+        pictures: list[np.ndarray] = []
+        captions: dict[str, list[str | None]] = {name: [] for name in names}
+        for ids, batch in batches(parts[number], data, READ_BATCH, fields=names):
+            pictures.append((batch.source * 255).round().byte().numpy())
             for name, texts in captions.items():
-                texts += getattr(batch, name) or []
-        array.flush()
-        _run.write_json(whole, {name: texts for name, texts in captions.items() if len(texts) == len(rows)})
-    return np.load(path, mmap_mode="r"), json.loads(whole.read_text())
+                texts += getattr(batch, name) or [None] * len(ids)
+        np.save(path / "pictures.npy", np.concatenate(pictures))
+        _run.write_json(path / "captions.json", captions)
+
+    def join(shards: list[Path]) -> None:
+        join_arrays([shard / "pictures.npy" for shard in shards], folder / "pictures.npy")
+        captions = join_lists([shard / "captions.json" for shard in shards])
+        _run.write_json(folder / "captions.json", {name: texts for name, texts in captions.items() if None not in texts})
+
+    stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
+    return np.load(folder / "pictures.npy", mmap_mode="r"), json.loads((folder / "captions.json").read_text())
 
 
 def _train_arm(config: Config, arm: Arm, material: Material, folder: Path, resume: bool) -> None:
@@ -235,8 +244,8 @@ def _train_arm(config: Config, arm: Arm, material: Material, folder: Path, resum
 
     result = finetune(config.train, config.base, material.cache, material.labels, folder, resume, feedback)
     if watch.stopped and _run.processes().is_main_process:
-        shutil.rmtree(result)
-        shutil.copytree(watch.best_folder, result)
+        with replaced(result) as aside:
+            shutil.copytree(watch.best_folder, aside)
     if _run.processes().is_main_process:
         watch.report(sweep(config.base, result, watch))
 
@@ -258,4 +267,4 @@ def sweep(base: str, result: Path, watch: Watch, scales: tuple[float, ...] = SCA
 def main(config: Config, folder: Path, resume: bool = False) -> None:
     """Trains and says where the result is."""
     out = train(config, folder, resume)
-    print(f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited")
+    _run.say(f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited")

@@ -13,21 +13,32 @@ Command: rewardedit train magicbrush-reward-conditioned
 
 import json
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from rewardedit.data import Data, Rows, batches, open_rows
-from rewardedit.relabel import PRESETS, RewardPrompt, RewardScale, label_rows, read_shards, score_rows, write_shards
-from rewardedit.scorers import load_scorer
-from rewardedit.synthesis.candidates import Candidates, WithCandidates
+from rewardedit.diffusion.editors import Editor
+from rewardedit.files import replaced
+from rewardedit.relabel import (
+    PRESETS,
+    RewardPrompt,
+    RewardScale,
+    label_rows,
+    read_columns,
+    read_rows,
+    score_rows,
+    write_rows,
+)
+from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.synthesis.candidates import Candidates, WithCandidates, edit_rows, load_candidates_editor
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import make_cache
 from rewardedit.trainers._compare import Evaluate, compare, require_arms
 from rewardedit.trainers._finetune import finetune
 from rewardedit.trainers._models import Labels, Train, load_base
 from rewardedit.trainers._plan import plan
+from rewardedit.training.stages import row_shards, stage
 
 __all__ = ["Config", "Relabel", "main", "plan", "train"]
 
@@ -79,6 +90,15 @@ class Config:
         require_arms(self.arms, self.evaluate, self.data)
 
 
+@dataclass
+class Relabelled:
+    """What the rows of a data set were scored and labelled, in order."""
+
+    score: list[float]  # NaN where it is invalid
+    label: list[int | None]  # None where the score is invalid
+    scale: RewardScale
+
+
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Runs all stages in `folder`; those that a resumed run finds whole are not done again.
 
@@ -86,21 +106,22 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         The folder of the first arm's result: pipeline/ (or lora/), with reward_prompt.json inside.
     """
     config.train.micro_batches(_run.processes().num_processes)
-    _run.start(folder, config)
-    with _run.processes().main_process_first():  # the others find the stages done
-        rows = rows_of(config, folder)
-        scored, scale = relabel(config, rows, folder)
+    _run.start(folder, config, resume)
+    rows = rows_of(config, folder)
+    relabelled = relabel(config, rows, folder)
     editor = load_base(config.base, _run.device())
-    cache = make_cache(rows, config.data, editor, folder / "cache")
+    latents = make_cache(rows, config.data, editor, folder / "cache", config.candidates)
     del editor
     results: dict[str, Path] = {}
     for i, arm in enumerate(config.arms):
         own = folder if i == 0 else folder / "arms" / arm
         results[arm] = own / ("lora" if config.train.lora_rank else "pipeline")
-        if not (resume and results[arm].is_dir()):
-            print(f"arm {arm}: {config.train.steps} steps")
-            finetune(config.train, config.base, cache, arm_labels(config, arm, scored, scale), own, resume)
-    if config.evaluate is not None and _run.processes().is_main_process:
+        made_of = {"arm": arm, "base": config.base, "train": config.train}
+        if not (resume and _run.is_made(results[arm], made_of)):
+            _run.say(f"arm {arm}: {config.train.steps} steps")
+            finetune(config.train, config.base, latents, arm_labels(config, arm, relabelled), own, resume)
+            _run.mark_made(results[arm], made_of)
+    if config.evaluate is not None:
         rewards = {config.relabel.scorer: config.relabel.options, HELD_OUT: {}}
         scorers = {name: load_scorer(name, **options) for name, options in rewards.items()}
         named = {SHOWN.get(arm, arm): path for arm, path in results.items()}
@@ -111,46 +132,80 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 def rows_of(config: Config, folder: Path) -> Rows:
     """The rows that are scored: the data set's own, or each with its candidates, which are made here."""
     rows = open_rows(config.data)
-    return rows if config.candidates is None else WithCandidates(rows, config.data, config.candidates, folder / "candidates")
+    if config.candidates is None:
+        return rows
+    edits = folder / "candidates"
+    for k in range(len(config.candidates.editors)):
+        make_candidates(config.candidates, k, rows, config.data, edits / f"editor-{k}")
+    return WithCandidates(rows, config.candidates, edits)
 
 
-def relabel(config: Config, rows: Rows, folder: Path) -> tuple[list[dict[str, Any]], RewardScale]:
-    """Scores every row, or reads the shards of an earlier run; returns the rows and the scale of their labels."""
-    shards, done = folder / "relabelled", folder / "relabelled" / "scale.json"
-    if done.is_file():
-        return read_shards(shards), RewardScale(tuple(json.loads(done.read_text())["knots"]))
-    scorer = load_scorer(config.relabel.scorer, **config.relabel.options)
-    chunks = tqdm(
-        batches(rows, config.data, config.relabel.batch),
-        desc="scoring rows",
-        total=-(-len(rows) // config.relabel.batch),
-        unit="batch",
-    )
-    scored = score_rows(((ids, batch.to(_run.device())) for ids, batch in chunks), scorer.to(_run.device()))
-    values = [row["score"] for row in scored]
-    by_quantiles = config.relabel.scale == "quantiles"
-    scale = RewardScale.from_quantiles(values) if by_quantiles else RewardScale.from_range(*scorer.range)
-    labelled = label_rows(scored, config.relabel.reward_prompt(scale))
-    write_shards(labelled, shards)
-    _run.write_json(done, {"knots": list(scale.knots), "scorer": config.relabel.scorer})
-    return labelled, scale
+def make_candidates(config: Candidates, editor: int, rows: Rows, data: Data, folder: Path) -> None:
+    """What one of the editors makes of all rows."""
+    how = replace(config, editors=(), source=False)  # its edits do not depend on which other candidates there are
+    made_of = {"editor": config.editors[editor], "how": how, "data": data, "rows": len(rows)}
+    parts = row_shards(rows, config.batch)
+
+    @cache
+    def load() -> Editor:
+        return load_candidates_editor(config, editor, _run.device())
+
+    def make(number: int, path: Path) -> None:
+        edit_rows(load(), config, parts[number], data, number * len(parts[0]), path)
+
+    stage(folder, made_of, make, len(parts))
 
 
-def arm_labels(config: Config, arm: Arm, scored: list[dict[str, Any]], scale: RewardScale) -> Labels:
+def relabel(config: Config, rows: Rows, folder: Path) -> Relabelled:
+    """Scores and labels every row; what an earlier run left whole is not done again.
+
+    Rows are scored shard by shard. Their scale needs all scores, and labels need the scale, so that the labelled shards
+    are written when all are there, with `scale.json`.
+
+    Raises:
+        ValueError: where the folder holds labels by another scorer, of other rows, or in other words.
+    """
+    shards, kind = folder / "relabelled", config.relabel
+    made_of = {"relabel": kind, "data": config.data, "candidates": config.candidates, "rows": len(rows)}
+    parts = row_shards(rows, kind.batch)
+
+    @cache
+    def scorer() -> Scorer:
+        return load_scorer(kind.scorer, **kind.options).to(_run.device())
+
+    def score(number: int, path: Path) -> None:
+        found = ((ids, batch.to(_run.device())) for ids, batch in batches(parts[number], config.data, kind.batch))
+        write_rows(score_rows(found, scorer()), path)
+
+    def label(scored: list[Path]) -> None:
+        values = read_columns(scored, "score")[0]
+        by_quantiles = kind.scale == "quantiles"
+        scale = RewardScale.from_quantiles(values) if by_quantiles else RewardScale.from_range(*scorer().range)
+        for number, path in enumerate(scored):
+            with replaced(shards / f"part-{number:05d}.parquet") as aside:
+                write_rows(label_rows(read_rows(path), kind.reward_prompt(scale)), aside)
+        _run.write_json(shards / "scale.json", {"knots": list(scale.knots), "scorer": kind.scorer})
+
+    stage(shards, made_of, score, len(parts), "scores-{:05d}.parquet", label)
+    labelled = [shards / f"part-{number:05d}.parquet" for number in range(len(parts))]
+    scale = RewardScale(tuple(json.loads((shards / "scale.json").read_text())["knots"]))
+    return Relabelled(*read_columns(labelled, "score", "label"), scale)
+
+
+def arm_labels(config: Config, arm: Arm, rows: Relabelled) -> Labels:
     """What each arm is trained on: the same rows, and its own way (or none) of saying their scores."""
-    label = [row["label"] for row in scored]
     if arm == "unconditioned":
-        return Labels(None, label)
+        return Labels(None, rows.label)
     if arm == "learned_embedding":
-        return Labels(replace(config.relabel, prompt="learned", template=None).reward_prompt(scale), label)
-    prompt = config.relabel.reward_prompt(scale)
+        return Labels(replace(config.relabel, prompt="learned", template=None).reward_prompt(rows.scale), rows.label)
+    prompt = config.relabel.reward_prompt(rows.scale)
     if arm == "best_rows_only":
         best = len(prompt.words) - 1
-        return Labels(prompt, [value if value == best else None for value in label])
-    return Labels(prompt, label)
+        return Labels(prompt, [value if value == best else None for value in rows.label])
+    return Labels(prompt, rows.label)
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
     """Trains and says where the result is."""
     out = train(config, folder, resume)
-    print(f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited")
+    _run.say(f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited")

@@ -23,16 +23,17 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm import tqdm
 from transformers import AutoImageProcessor
 
 from rewardedit.assets import resolve
 from rewardedit.batch import EditBatch, collate
 from rewardedit.data import Data, Rows, batches, open_rows
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
+from rewardedit.files import join_arrays, join_lists
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
 from rewardedit.trainers import _run
 from rewardedit.trainers._small import SmallTrain, count, fit
+from rewardedit.training.stages import row_shards, stage
 
 Negative = Literal["reversed", "identity", "instruction"]
 READ_BATCH = 64
@@ -105,11 +106,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Raises:
         TrainingStopped: where the loss is not a number.
     """
-    _run.start(folder, config)
+    _run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
     scorer = ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size)
-    with _run.processes().main_process_first():
-        pairs = read_pairs(open_rows(config.data), _sized(config.data, scorer), scorer, folder / "pairs")
+    pairs = read_pairs(open_rows(config.data), _sized(config.data, scorer), scorer, folder / "pairs")
     make_trainable(scorer, config.lora_rank)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
@@ -146,30 +146,34 @@ def make_trainable(scorer: ViFiClip, lora_rank: int | None) -> None:
 
 def read_pairs(rows: Rows, data: Data, scorer: ViFiClip, folder: Path) -> Pairs:
     """Reads all rows at the scorer's size into `folder`, or opens what an earlier run left whole there."""
-    path, whole = folder / "pictures.npy", folder / "rows.json"
-    if not whole.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        array = np.lib.format.open_memmap(path, "w+", np.uint8, (len(rows), 2, 3, data.size, data.size))
-        instructions: list[str] = []
-        total = -(-len(rows) // READ_BATCH)
-        parts = batches(rows, data, READ_BATCH, fields=())
-        for _, batch in tqdm(parts, desc="reading pairs", total=total, unit="batch", leave=False):
+    parts = row_shards(rows, READ_BATCH)
+
+    def read(number: int, path: Path) -> None:
+        path.mkdir()
+        pairs, instructions = [], []
+        for _, batch in batches(parts[number], data, READ_BATCH, fields=()):
             both = torch.stack([batch.source, batch.edited], dim=1)
-            array[len(instructions) : len(instructions) + len(batch)] = (both * 255).round().byte().numpy()
+            pairs.append((both * 255).round().byte().numpy())
             instructions += batch.instruction
-        array.flush()
-        _run.write_json(whole, {"of": str(data), "instructions": instructions})
-    found = json.loads(whole.read_text())
-    if found["of"] != str(data):
-        raise ValueError(f"{folder}: holds pairs of other rows or another size than the recipe's; remove the folder")
-    pictures = np.load(path, mmap_mode="r")
-    texts, text = np.unique(np.array(found["instructions"]), return_inverse=True)
+        np.save(path / "pictures.npy", np.concatenate(pairs))
+        _run.write_json(path / "rows.json", {"instructions": instructions})
+
+    def join(shards: list[Path]) -> None:
+        join_arrays([shard / "pictures.npy" for shard in shards], folder / "pictures.npy")
+        _run.write_json(folder / "rows.json", join_lists([shard / "rows.json" for shard in shards]))
+
+    stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
+    found = json.loads((folder / "rows.json").read_text())
+    pictures = np.load(folder / "pictures.npy", mmap_mode="r")
+    texts = sorted(set(found["instructions"]))
+    place = {text: i for i, text in enumerate(texts)}
+    text = [place[instruction] for instruction in found["instructions"]]
     said = defaultdict(set)
     sources = [hash(picture.tobytes()) for picture in pictures[:, 0]]
-    for source, own in zip(sources, text.tolist(), strict=True):
+    for source, own in zip(sources, text, strict=True):
         said[source].add(own)
-    siblings = [sorted(said[source] - {own}) for source, own in zip(sources, text.tolist(), strict=True)]
-    return Pairs(pictures, dict(scorer.tokenize(texts.tolist())), torch.from_numpy(text), siblings)
+    siblings = [sorted(said[source] - {own}) for source, own in zip(sources, text, strict=True)]
+    return Pairs(pictures, dict(scorer.tokenize(texts)), torch.tensor(text), siblings)
 
 
 def contrast(config: Config, scorer: ViFiClip, pairs: Pairs, step: int, generator: torch.Generator) -> Tensor:

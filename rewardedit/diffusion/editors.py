@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rewardedit.assets import resolve
 from rewardedit.attention import AttentionChoice, Backend, set_attention
+from rewardedit.files import replaced, write_json
 from rewardedit.images import to_pil
 from rewardedit.relabel import RewardEmbedding, RewardPrompt
 
@@ -227,16 +228,21 @@ def keep_settings(folder: Path, settings: EditSettings, more: dict[str, Any] | N
     """Writes beside a saved editor how it is to be asked; what else stands in that file stays."""
     path = folder / SETTINGS
     known = json.loads(path.read_text()) if path.is_file() else {}
-    path.write_text(json.dumps({**known, **asdict(settings), **(more or {})}, indent=2) + "\n")
+    write_json(path, {**known, **asdict(settings), **(more or {})})
 
 
 def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> None:
     """Writes a pipeline that stock diffusers loads, with the reward prompt and how to ask beside it.
 
-    With `base`, the UNet's LoRA weights alone are written, and the name of the pipeline that they belong to.
+    The folder is written aside and renamed, in the place of an earlier one: it is there whole or not at all. With `base`,
+    the UNet's LoRA weights alone are written, and the name of the pipeline that they belong to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / SETTINGS).unlink(missing_ok=True)
+    with replaced(folder) as aside:
+        aside.mkdir()
+        _write_editor(editor, aside, base)
+
+
+def _write_editor(editor: Editor, folder: Path, base: str | None) -> None:
     keep_settings(folder, editor.settings, {} if base is None else {"base": base})
     if base is None:
         editor.pipe.save_pretrained(folder)

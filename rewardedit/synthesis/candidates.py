@@ -1,16 +1,14 @@
 """Candidates: each row's own target and source, and what trained editors make of it (ADIEE Sec. 3.1)."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from tqdm import tqdm
 
 from rewardedit.batch import EditSample
 from rewardedit.data import Data, Rows, batches
-from rewardedit.diffusion.editors import EditSettings, load_editor
+from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
 from rewardedit.images import load_image, to_pil
 
 
@@ -28,45 +26,38 @@ class Candidates:
     half: bool = True  # fp16 on a GPU
 
 
-class WithCandidates(Sequence):
-    """Every row as often as it has candidates: target, source, one for each editor. Pictures are kept in `folder`.
+def load_candidates_editor(config: Candidates, editor: int, device: str) -> Editor:
+    """One of the editors, in half precision on a GPU where that is asked for."""
+    dtype = torch.float16 if device == "cuda" and config.half else torch.float32
+    return load_editor(config.editors[editor], device=device, dtype=dtype)
 
-    Editors run when this is made; pictures that an earlier run left are not made again.
+
+def edit_rows(editor: Editor, config: Candidates, rows: Rows, data: Data, first: int, folder: Path) -> None:
+    """Writes an editor's edits of `rows`, the first of which is row `first` of the data set: 00000000.png …, by its number.
+
+    The noise of row i has seed `config.seed` + i.
+    """
+    folder.mkdir(parents=True)
+    settings = EditSettings(config.steps, config.text_guidance, config.image_guidance)
+    for ids, batch in batches(rows, data, config.batch, fields=()):
+        numbers = range(first, first + len(ids))
+        edited = editor(batch.source, batch.instruction, [config.seed + i for i in numbers], settings=settings)
+        for number, picture in zip(numbers, edited, strict=True):
+            to_pil(picture).save(folder / f"{number:08d}.png")
+        first += len(ids)
+
+
+class WithCandidates(Sequence):
+    """Every row as often as it has candidates: target, source, one for each editor.
+
+    `folder` holds what the editors made: editor-0/SHARD/00000000.png …, by the row's number in the data set.
     """
 
-    def __init__(self, rows: Rows, data: Data, config: Candidates, folder: Path) -> None:
-        self.rows, self.config, self.folder = rows, config, folder
-        self.kinds = [
-            "target",
-            *(["source"] if config.source else []),
-            *(f"editor-{k}" for k in range(len(config.editors))),
-        ]
-        for k, name in enumerate(config.editors):
-            self._produce(name, data, folder / f"editor-{k}")
-
-    def _produce(self, name: str, data: Data, folder: Path) -> None:
-        if (folder / "done").is_file() and (folder / "done").read_text() == name:
-            return
-        shutil.rmtree(folder) if (folder / "editor").is_file() and (folder / "editor").read_text() != name else None
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "editor").write_text(name)
-        cuda = torch.cuda.is_available()
-        dtype = torch.float16 if cuda and self.config.half else torch.float32
-        editor = load_editor(name, device="cuda" if cuda else "cpu", dtype=dtype)
-        settings = EditSettings(self.config.steps, self.config.text_guidance, self.config.image_guidance)
-        total = -(-len(self.rows) // self.config.batch)
-        parts = batches(self.rows, data, self.config.batch, fields=())
-        for k, (_, batch) in enumerate(tqdm(parts, desc=name, total=total, unit="batch")):
-            first = k * self.config.batch
-            paths = [folder / f"{first + i:06d}.png" for i in range(len(batch))]
-            if all(path.is_file() for path in paths):
-                continue
-            seeds = [self.config.seed + first + i for i in range(len(batch))]
-            edited = editor(batch.source, batch.instruction, seeds, settings=settings)
-            for path, picture in zip(paths, edited, strict=True):
-                to_pil(picture).save(path.with_suffix(".partial"), "PNG")
-                path.with_suffix(".partial").replace(path)
-        (folder / "done").write_text(name)
+    def __init__(self, rows: Rows, config: Candidates, folder: Path) -> None:
+        self.rows = rows
+        editors = [f"editor-{k}" for k in range(len(config.editors))]
+        self.kinds = ["target", *(["source"] if config.source else []), *editors]
+        self.edits = {name: sorted((folder / name).glob("*/*.png")) for name in editors}
 
     def __len__(self) -> int:
         return len(self.rows) * len(self.kinds)
@@ -78,5 +69,5 @@ class WithCandidates(Sequence):
         sample, name = self.rows[at], self.kinds[kind]
         edited = {"target": sample.target, "source": sample.source}.get(name)
         if edited is None:
-            edited = sample.edited if name == "target" else load_image(self.folder / name / f"{at:06d}.png")
+            edited = sample.edited if name == "target" else load_image(self.edits[name][at])
         return replace(sample, id=f"{sample.id}/{name}", edited=edited)

@@ -235,7 +235,7 @@ def test_latents_of_other_rows_are_not_taken_for_these(tiny_editor, tmp_path):
     make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents")
     assert len(make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents").ids) == 32
     other = Data(rows=32, size=32, first=280)
-    with pytest.raises(ValueError, match="latents of other rows or another base"):
+    with pytest.raises(ValueError, match=r"data\.first: 0 there, 280 here"):
         make_cache(open_rows(other), other, editor, tmp_path / "latents")
 
 

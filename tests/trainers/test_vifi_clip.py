@@ -69,7 +69,7 @@ def test_rows_that_share_a_source_know_each_others_instructions(tmp_path):
     pairs = read_pairs(open_rows(DATA), DATA, scorer, tmp_path)
     assert pairs.pictures.shape == (24, 2, 3, 64, 64)
     assert all(pairs.another(i, 0.5) == int(pairs.text[i ^ 1]) for i in range(24))
-    with pytest.raises(ValueError, match="pairs of other rows"):
+    with pytest.raises(ValueError, match=r"data\.rows: 24 there, 8 here"):
         read_pairs(open_rows(Data(rows=8)), Data(rows=8), scorer, tmp_path)
 
 

@@ -1,0 +1,1 @@
+"""What trainers are built from."""

@@ -1,0 +1,31 @@
+"""This process among those that a launcher started together."""
+
+from collections.abc import Callable
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+
+
+def processes() -> PartialState:
+    """This process among its fellows; without a GPU they are CPU processes, which accelerate wants to be told."""
+    return PartialState(cpu=not torch.cuda.is_available())
+
+
+def on_main_process(action: Callable[[], None]) -> None:
+    """Does something short on the main process while the others wait; what is wrong with it is raised on all of them.
+
+    For what takes no longer than seconds: the others wait in a collective, which times out.
+
+    Raises:
+        ValueError: where the action raises one, or an OSError.
+    """
+    wrong: list[str | None] = [None]
+    if processes().is_main_process:
+        try:
+            action()
+        except (ValueError, OSError) as error:
+            wrong = [str(error)]
+    broadcast_object_list(wrong)
+    if wrong[0] is not None:
+        raise ValueError(wrong[0])

@@ -1,0 +1,147 @@
+"""Stages of a run: made once, shard by shard, by all processes, and never taken for what other settings would make.
+
+A stage's folder holds its results and `made_of.json`, the settings that they were made of, which is written last. While it
+is being made, the settings stand in `making.json`.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from rewardedit.config import to_dict
+from rewardedit.data import Rows
+from rewardedit.data.rows import Part
+from rewardedit.files import remove, replaced, write_json
+from rewardedit.training.processes import processes
+
+MADE_OF, MAKING = "made_of.json", "making.json"
+SHARD_BATCHES = 16
+LONGEST_NAP = 0.5  # seconds between two looks at what other processes have made
+
+
+def stage(
+    folder: Path,
+    made_of: Any,
+    make: Callable[[int, Path], None],
+    shards: int = 1,
+    name: str = "part-{:05d}",
+    finish: Callable[[list[Path]], None] | None = None,
+) -> list[Path]:
+    """Makes in `folder` what is not there yet, and returns the paths of its shards when all of it is.
+
+    Process r of n makes the shards r, r + n, …; an interrupted stage goes on from those that are whole, with any number of
+    processes. No process waits in a collective, which would time out: one that is done looks at the folder, which all must
+    share, until the others are done too. The launcher ends all processes where one of them fails.
+
+    Args:
+        made_of: all that the result depends on, as a mapping of settings; dataclasses may stand in it.
+        make: writes a shard, by its number, to a path that it is given: a file or a folder.
+        name: of the shards.
+        finish: makes the result from all shards, on the main process; the shards are removed afterwards.
+
+    Raises:
+        ValueError: where the folder was made of something else, or holds what no stage has made.
+    """
+    state = processes()
+    paths = [folder / name.format(i) for i in range(shards)]
+    settings = plain({**made_of, "shards": shards})
+
+    found = _read_settings(folder)
+    if found is None and state.is_main_process:
+        _begin(folder, settings)
+        found = settings
+    nap = Nap()
+    while found is None:
+        nap()
+        found = _read_settings(folder)
+    require_same(folder, found, settings)
+    if (folder / MADE_OF).is_file():
+        return paths
+
+    mine = [i for i in range(state.process_index, shards, state.num_processes) if not paths[i].exists()]
+    for i in tqdm(mine, desc=folder.name, unit="shard", disable=not state.is_main_process, leave=False):
+        with replaced(paths[i]) as aside:
+            make(i, aside)
+
+    if state.is_main_process:
+        _wait_for(paths)
+        if finish is not None:
+            finish(paths)
+        os.replace(folder / MAKING, folder / MADE_OF)
+        if finish is not None:
+            for path in paths:
+                remove(path)
+    else:
+        _wait_for([folder / MADE_OF])
+    return paths
+
+
+def row_shards(rows: Rows, batch: int) -> list[Rows]:
+    """The rows of each shard, so many that a data set is cut into the same batches as without shards."""
+    size = SHARD_BATCHES * batch
+    return [Part(rows, first, min(first + size, len(rows))) for first in range(0, len(rows), size)]
+
+
+def plain(made_of: Any) -> Any:
+    """Settings as they come back from JSON."""
+    return json.loads(json.dumps({name: to_dict(value) for name, value in made_of.items()}))
+
+
+def require_same(where: Path, found: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raises ValueError where two groups of settings are not the same, saying which ones are not."""
+    if found != settings:
+        raise ValueError(
+            f"{where} was made of other settings: {'; '.join(differences(found, settings))}. "
+            "Take those settings again, or another folder, or remove this one"
+        )
+
+
+def differences(found: Any, settings: Any, name: str = "") -> list[str]:
+    """e.g. ["relabel.scorer: clip_d there, l1 here"]."""
+    if isinstance(found, dict) and isinstance(settings, dict):
+        names = [*found, *(key for key in settings if key not in found)]
+        dotted = f"{name}." if name else ""
+        return [line for key in names for line in differences(found.get(key), settings.get(key), f"{dotted}{key}")]
+    return [] if found == settings else [f"{name}: {json.dumps(found)} there, {json.dumps(settings)} here"]
+
+
+def _begin(folder: Path, settings: dict[str, Any]) -> None:
+    """Writes down what the stage is about to be made of."""
+    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise ValueError(f"{folder} holds files that do not say what they were made of; take another folder, or remove them")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / MAKING, settings)
+
+
+def _read_settings(folder: Path) -> dict[str, Any] | None:
+    """What a stage was made of, or is being made of; None where it was not begun."""
+    for name in (MADE_OF, MAKING, MADE_OF):  # the second is renamed to the first, perhaps between two looks
+        try:
+            return json.loads((folder / name).read_text())
+        except FileNotFoundError:
+            continue
+    return None
+
+
+class Nap:
+    """Sleeps, each time longer up to `LONGEST_NAP`."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.02
+
+    def __call__(self) -> None:
+        time.sleep(self.seconds)
+        self.seconds = min(1.5 * self.seconds, LONGEST_NAP)
+
+
+def _wait_for(paths: list[Path]) -> None:
+    """Until all of these are there."""
+    nap = Nap()
+    for path in paths:
+        while not path.exists():
+            nap()
