@@ -33,7 +33,7 @@ FOLDER = Path("tests", "faults")
 LEFT_OUT = (".git", ".venv", "runs", "build", "*.egg-info", "__pycache__", ".*_cache")
 LINKS = ("trainers", "recipes")  # folders at the top that are imported as rewardedit.NAME
 BROKEN = ("SyntaxError", "ImportError", "ModuleNotFoundError", "NameError")  # of a patch that does not fit the code
-LIMIT = 300  # seconds for the tests of one fault
+LIMIT = 900  # seconds for the tests of one fault
 WRONG_TREE = 99  # exit status of a process that imported another tree than its copy
 
 
