@@ -93,9 +93,9 @@ class Scores:
         reason: list[str | None] | None = None,
     ) -> "Scores":
         """Scores whose invalid rows are those with a reason; their score becomes NaN without touching gradients."""
-        reason = reason or [None] * len(score)
-        valid = torch.tensor([r is None for r in reason], device=score.device)
-        return cls(torch.where(valid, score, torch.full_like(score, torch.nan)), parts or {}, valid, reason)
+        reasons: list[str | None] = reason or [None for _ in range(len(score))]
+        valid = torch.tensor([r is None for r in reasons], device=score.device)
+        return cls(torch.where(valid, score, torch.full_like(score, torch.nan)), parts or {}, valid, reasons)
 
     def cpu(self) -> "Scores":
         """The same scores with their tensors in main memory."""

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.diffusion.editors import EditSettings, as_editor
-from rewardedit.images import gaussian_blur
+from rewardedit.images import gaussian_blur, resize
 from rewardedit.regions import change_mask, dilated
 
 INSTRUCT_PIX2PIX = ("StableDiffusionInstructPix2PixPipeline", "StableDiffusionXLInstructPix2PixPipeline")
@@ -150,16 +150,22 @@ class _Branches(_Masked):
     def __init__(self, pipe: Any, mask: Tensor, between: tuple[float, float]) -> None:
         super().__init__(pipe, mask, between)
         self.waiting: tuple[Tensor, Tensor] | None = None
+        self.times: Tensor | None = None
 
     def __call__(self, transformer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         predicted, timestep = output[0], kwargs["timestep"]
+        if self.pipe.scheduler.timesteps is not self.times:
+            # A pipeline makes its time steps anew in every call: what an earlier one, perhaps a failed one, left is void.
+            self.times = self.pipe.scheduler.timesteps
+            self.waiting = None
+            self.fitted = None
         if self.waiting is None:
             self.waiting = (timestep, predicted)
             return
         (asked, positive), self.waiting = self.waiting, None
         if not torch.equal(asked, timestep):
             self._no_negative()
-        if self.fitted is None or len(self.fitted) != len(predicted):
+        if self.fitted is None:
             self.fitted = self._fit(len(predicted), kwargs, predicted.shape[-1]).to(predicted)
         if self.holds_for(timestep * 1000):
             n = self.fitted.shape[1]
@@ -196,7 +202,7 @@ def two_round_edit(
     seed: int = 0,
     score: float = 10.0,
     settings: EditSettings | None = None,
-    first: Float[Tensor, "b 3 h w"] | None = None,
+    first: Float[Tensor, "b 3 _ _"] | None = None,
     **options: Any,
 ) -> TwoRounds:
     """Edits, finds where the picture changed, and edits again under that mask from the same noise (BPM Sec. 3.5).
@@ -206,9 +212,9 @@ def two_round_edit(
 
     Args:
         pipe: an `Editor`, or a stock diffusers pipeline.
-        image: RGB in [0, 1].
-        mask: a function of sources and edited pictures, by default `change_mask`; or your own mask, and then there is no
-            first round.
+        image: RGB in [0, 1]. FLUX-Kontext and Qwen-Image-Edit answer in a size of their own, of the same shape.
+        mask: a function of sources (at the edits' size) and edited pictures, by default `change_mask`; or your own mask, and
+            then there is no first round.
         score: what a reward-conditioned editor is asked for, 0–10.
         first: the first round's edit with the same seeds, where you have it already.
         options: for the pipeline.
@@ -216,11 +222,19 @@ def two_round_edit(
     Raises:
         ValueError: what `mask_guidance` and `Editor` raise.
     """
-    editor, seeds = as_editor(pipe), range(seed, seed + len(image))
-    encoded, dilate = editor.encode(image, instruction, score=score), 0
+    editor = as_editor(pipe)
+    seeds = range(seed, seed + len(image))
+    if "FluxKontextPipeline" in (kind.__name__ for kind in type(editor.pipe).__mro__):
+        # Its pictures are square where nothing is said; what is said is scaled to its area. Others keep the source's shape.
+        height, width = (image if first is None else first).shape[-2:]
+        options = {"height": height, "width": width, **options}
+    encoded = editor.encode(image, instruction, score=score)
+    dilate = 0
     if not isinstance(mask, Tensor):
-        first = editor.run(encoded, seeds, settings=settings, **options) if first is None else first
-        mask = mask(image, first)
-        dilate = editor.pipe.vae_scale_factor * mask.shape[-1] // image.shape[-1]
+        if first is None:
+            first = editor.run(encoded, seeds, settings=settings, **options)
+        height, width = first.shape[-2:]
+        mask = mask(resize(image, (height, width)), first)
+        dilate = editor.pipe.vae_scale_factor * mask.shape[-1] // width
     with mask_guidance(editor.pipe, mask, dilate=dilate):
         return TwoRounds(editor.run(encoded, seeds, settings=settings, **options), mask, first)

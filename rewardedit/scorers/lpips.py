@@ -1,14 +1,38 @@
 """LPIPS (Zhang et al. 2018) in pure torch: the network behind the scorer, and its published weights."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from huggingface_hub import is_offline_mode
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 SMALLEST = 32  # pixels a side
-NETS = {"alex": "alexnet-owt-7be5be79.pth", "vgg": "vgg16-397923af.pth"}  # the backbones' published files
+TORCHVISION = "https://download.pytorch.org/models/"
+AUTHORS = "https://raw.githubusercontent.com/richzhang/PerceptualSimilarity/master/lpips/weights/v0.1/"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file of published weights: its name here, where it is had, and how its SHA-256 begins."""
+
+    name: str
+    url: str
+    sha256: str
+
+
+NETS = {  # the backbone as torchvision publishes it, and the authors' weights of its channels
+    "alex": (
+        Published("alexnet-owt-7be5be79.pth", f"{TORCHVISION}alexnet-owt-7be5be79.pth", "7be5be79"),
+        Published("lpips-alex.pth", f"{AUTHORS}alex.pth", "df73285e35b22355a2df87cdb6b70b343713b667eddbda73e1977e0c860835c0"),
+    ),
+    "vgg": (
+        Published("vgg16-397923af.pth", f"{TORCHVISION}vgg16-397923af.pth", "397923af"),
+        Published("lpips-vgg.pth", f"{AUTHORS}vgg.pth", "a78928a0af1e5f0fcb1f3b9e8f8c3a2a5a3de244d830ad5c1feddc79b8432868"),
+    ),
+}
 SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)  # of pictures in [−1, 1]
 
 
@@ -46,25 +70,41 @@ class LpipsNetwork(nn.Module):
 
 
 def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNetwork:
-    """LPIPS v0.1 with the published weights from the folder `weights`, by default the one where torch keeps what it downloads.
+    """LPIPS v0.1 with the published weights from the folder `weights`.
+
+    By default the folder is the one where torch keeps what it downloads, and files that it lacks are fetched into it, except
+    where `HF_HUB_OFFLINE` is set.
 
     Raises:
-        ValueError: on another network, or where a file is missing; it says where each can be had.
+        ValueError: on another network, or where a file is missing and cannot be fetched; it says where each can be had.
     """
     if net not in NETS:
         raise ValueError(f"net: expected one of {', '.join(NETS)}; got {net!r}")
     folder = Path(torch.hub.get_dir(), "checkpoints") if weights is None else Path(weights)
-    paths = folder / NETS[net], folder / f"lpips-{net}.pth"
-    if not all(path.is_file() for path in paths):
-        raise ValueError(
-            f"lpips: expected {paths[0].name} (torchvision's published weights) and {paths[1].name} (weights/v0.1/{net}.pth "
-            f"of richzhang/PerceptualSimilarity on GitHub) in {folder}"
-        )
-    backbone, heads = (torch.load(path, map_location="cpu", weights_only=True) for path in paths)
+    for file in NETS[net]:
+        if not (folder / file.name).is_file():
+            if weights is not None or is_offline_mode():
+                raise _missing(net, folder, "the folder lacks them" if weights is not None else "HF_HUB_OFFLINE is set")
+            _fetch(net, file, folder)
+    backbone, heads = (torch.load(folder / file.name, map_location="cpu", weights_only=True) for file in NETS[net])
     network = LpipsNetwork(net)
     state = {name: value for name, value in backbone.items() if name.startswith("features.")}
     network.load_state_dict(state | {f"heads.{i}": heads[f"lin{i}.model.1.weight"] for i in range(len(network.heads))})
     return network
+
+
+def _fetch(net: str, file: Published, folder: Path) -> None:
+    """Downloads a file beside its place and moves it there once its SHA-256 is right."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        torch.hub.download_url_to_file(file.url, str(folder / file.name), file.sha256, progress=False)
+    except (OSError, RuntimeError) as error:  # RuntimeError: another SHA-256
+        raise _missing(net, folder, f"fetching failed: {error}") from error
+
+
+def _missing(net: str, folder: Path, why: str) -> ValueError:
+    files = " and ".join(f"{file.name} ({file.url})" for file in NETS[net])
+    return ValueError(f"lpips: expected {files} in {folder}; {why}; fetch them there where you are online")
 
 
 def _alexnet() -> nn.Sequential:

@@ -161,7 +161,7 @@ class Lpips(Preservation):
     def from_pretrained(
         cls, net: str = "alex", weights: str | None = None, region: str = "all", against: str = "source"
     ) -> "Lpips":
-        """The scorer with the weights that `load_lpips` reads from the folder `weights`."""
+        """The scorer with the weights that `load_lpips` reads from the folder `weights`, or fetches."""
         return cls(load_lpips(net, weights), region, against)
 
     @torch.no_grad()

@@ -21,7 +21,9 @@ from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
 from PIL import Image
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-from rewardedit import change_mask, mask_guidance, two_round_edit
+from rewardedit import Editor, EditSettings, change_mask, mask_guidance, two_round_edit
+from rewardedit.diffusion.editors import Encoded
+from rewardedit.images import resize
 from tests.conftest import text_config, tiny_pipeline
 
 SCHEDULERS = (DDIMScheduler, EulerAncestralDiscreteScheduler, DPMSolverMultistepScheduler, HeunDiscreteScheduler)
@@ -319,9 +321,9 @@ def ask_qwen(pipe, negative=True, swap=False, rows=1):
 
 @pytest.fixture
 def small_qwen(monkeypatch):
-    """Qwen-Image-Edit works at a fixed area of 1024²; here at 32²."""
+    """Qwen-Image-Edit works at a fixed area of 1024²; here at 32 × 64, in sides of 32 pixels: 32 × 32 for a square."""
     dimensions = pipeline_qwenimage_edit.calculate_dimensions
-    monkeypatch.setattr(pipeline_qwenimage_edit, "calculate_dimensions", lambda area, ratio: dimensions(32 * 32, ratio))
+    monkeypatch.setattr(pipeline_qwenimage_edit, "calculate_dimensions", lambda area, ratio: dimensions(32 * 64, ratio))
 
 
 @pytest.mark.parametrize(("make", "call"), [(tiny_kontext, ask_kontext), (tiny_qwen, ask_qwen)])
@@ -376,3 +378,56 @@ def test_two_rounds_on_sdxl_with_reused_encodings():
         generator=[torch.Generator().manual_seed(s) for s in (0, 1)],
     )[0]
     assert (rounds.first - stock).abs().max() < 1e-3
+
+
+class WithPrompts(Editor):
+    """An editor whose prompts are embedded already: the text encoders of these pipelines are left out here."""
+
+    def encode(self, source, instruction, *, score=10.0):
+        g = torch.Generator().manual_seed(5)
+        encoded = super().encode(source, instruction, score=score).inputs
+        embeds = {name: torch.randn(len(source), 6, 8, generator=g) for name in ("prompt_embeds", "negative_prompt_embeds")}
+        if isinstance(self.pipe, FluxKontextPipeline):
+            pooled = ("pooled_prompt_embeds", "negative_pooled_prompt_embeds")
+            more = {name: torch.randn(len(source), 8, generator=g) for name in pooled}
+        else:
+            more = {f"{name}_mask": torch.ones(len(source), 6, dtype=torch.long) for name in embeds}
+        return Encoded({"image": encoded["image"], **embeds, **more})
+
+
+@pytest.mark.parametrize(("make", "more"), [(tiny_kontext, {"max_area": 32 * 32, "_auto_resize": False}), (tiny_qwen, {})])
+def test_two_rounds_of_pipelines_that_answer_in_a_size_of_their_own(make, more, small_qwen):
+    editor = WithPrompts(make(), EditSettings(steps=2))
+    editor.pipe.set_progress_bar_config(disable=True)
+    source = torch.rand(1, 3, 40, 80, generator=torch.Generator().manual_seed(3))
+    options = {"true_cfg_scale": 4.0, **more}
+    rounds = two_round_edit(editor, source, ["make it red"], **options)
+    h, w = rounds.edited.shape[-2:]
+    assert (h, w) != (40, 80)
+    assert abs(w / h - 2) < 0.5  # the source's shape
+    assert rounds.first.shape == rounds.edited.shape
+    assert rounds.mask.shape == (1, 1, h, w)
+    assert torch.equal(rounds.mask, change_mask(resize(source, (h, w)), rounds.first))
+    whole = two_round_edit(
+        editor, source, ["make it red"], mask=lambda s, e: torch.ones(1, 1, *e.shape[-2:]), first=rounds.first, **options
+    )
+    assert torch.equal(whole.edited, rounds.first)
+
+
+@pytest.mark.parametrize(("make", "call"), [(tiny_kontext, ask_kontext), (tiny_qwen, ask_qwen)])
+def test_a_failed_call_leaves_nothing_for_the_next(make, call, small_qwen):
+    pipe = make()
+    stock = call(pipe)
+    calls = []
+
+    def out_of_memory(*_):
+        calls.append(1)
+        if len(calls) == 2:  # the negative prompt's, after the positive one's prediction was put aside
+            raise torch.cuda.OutOfMemoryError
+
+    with mask_guidance(pipe, torch.ones(1, 1, 32, 32)):
+        handle = pipe.transformer.register_forward_pre_hook(out_of_memory)
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            call(pipe)
+        handle.remove()
+        assert torch.equal(call(pipe), stock)

@@ -1,5 +1,8 @@
 import json
 import os
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from transformers import AutoImageProcessor, AutoModel
 
 from rewardedit import EditBatch, load_scorer
 from rewardedit.images import Preprocess, to_pil
-from rewardedit.scorers.lpips import load_lpips
+from rewardedit.scorers.lpips import NETS, load_lpips
 from rewardedit.scorers.preservation import region_mean, ssim_map
 from tests.scorers.golden.make_golden import GOLDEN, pairs, photo, write_random_weights
 
@@ -84,9 +87,33 @@ def test_lpips_equals_the_official_one(net):
     assert scores == pytest.approx([-value for value in golden[net]], rel=1e-4)
 
 
-def test_missing_lpips_weights_and_unknown_networks_are_named(tmp_path):
+def test_lpips_fetches_what_is_missing_and_refuses_other_files(random_lpips, tmp_path, monkeypatch):
+    published = [
+        replace(file, url=path.as_uri(), sha256=sha256(path.read_bytes()).hexdigest())
+        for file in NETS["alex"]
+        for path in [Path(random_lpips, file.name)]
+    ]
+    monkeypatch.setitem(NETS, "alex", tuple(published))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    fetched, given = load_lpips("alex"), load_lpips("alex", random_lpips)
+    assert all(torch.equal(a, b) for a, b in zip(fetched.state_dict().values(), given.state_dict().values(), strict=True))
+    (tmp_path / "checkpoints" / published[1].name).unlink()
+    monkeypatch.setitem(NETS, "alex", (published[0], replace(published[1], sha256="0123")))
+    with pytest.raises(ValueError, match=r"lpips: expected .* fetching failed: invalid hash value"):
+        load_lpips("alex")
+    assert not (tmp_path / "checkpoints" / published[1].name).exists()
+
+
+def test_missing_lpips_weights_and_unknown_networks_are_named(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"expected vgg16-397923af.pth .* and lpips-vgg.pth .*v0.1/vgg.pth"):
         load_lpips("vgg", tmp_path)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(
+        ValueError, match=r"lpips: expected alexnet-owt-7be5be79.pth .* HF_HUB_OFFLINE is set; fetch them there"
+    ):
+        load_scorer("lpips")
     with pytest.raises(ValueError, match="net: expected one of alex, vgg; got 'squeeze'"):
         load_scorer("lpips", net="squeeze")
 

@@ -155,7 +155,8 @@ def damaged(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     """The right edit over a background with noise in a random square of 16 to 40 pixels."""
     edited = samples.target.clone()
     nothing = np.full(len(samples), -1)
-    objects = sum(object_masks(samples.after, np.where(samples.after.present[:, c], c, nothing)) for c in range(9))
+    cells = [object_masks(samples.after, np.where(samples.after.present[:, c], c, nothing)) for c in range(9)]
+    objects = torch.stack(cells).sum(0)
     for i in range(len(samples)):
         side = int(rng.integers(16, 41))
         x, y = rng.integers(0, 64 - side + 1, 2)

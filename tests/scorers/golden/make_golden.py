@@ -42,8 +42,8 @@ def pairs() -> list[tuple[torch.Tensor, torch.Tensor]]:
 def write_weights(folder: Path, net: str, backbone: dict[str, torch.Tensor], heads: list[torch.Tensor]) -> None:
     """The two files of a network, named and laid out as the published ones."""
     folder.mkdir(parents=True, exist_ok=True)
-    torch.save(backbone, folder / NETS[net])
-    torch.save({f"lin{i}.model.1.weight": head for i, head in enumerate(heads)}, folder / f"lpips-{net}.pth")
+    torch.save(backbone, folder / NETS[net][0].name)
+    torch.save({f"lin{i}.model.1.weight": head for i, head in enumerate(heads)}, folder / NETS[net][1].name)
 
 
 def write_random_weights(folder: Path, net: str) -> None:
@@ -86,7 +86,7 @@ def official(net: str, folder: Path) -> list[float]:
     import lpips
 
     metric = lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
-    ours, theirs = torch.load(folder / NETS[net], weights_only=True), metric.net.state_dict()
+    ours, theirs = torch.load(folder / NETS[net][0].name, weights_only=True), metric.net.state_dict()
     # Its slices keep torchvision's numbers: slice2.4.weight is features.4.weight.
     metric.net.load_state_dict({name: ours["features." + name.split(".", 1)[1]] for name in theirs})
     heads = torch.load(folder / f"lpips-{net}.pth", weights_only=True)
