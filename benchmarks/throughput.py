@@ -1,10 +1,11 @@
-"""What a score costs: python benchmarks/throughput.py
+"""What a score costs, and a sample of the shapes world: python benchmarks/throughput.py
 
 Milliseconds an edit, one by one and in batches of 64 (16 for the large models); and for 8 candidates of each source, with the
 source side prepared once against anew for every candidate. Small models at 64 pixels; LPIPS (AlexNet) and DINOv2 (base) at
-their own size, with random weights, which cost what trained ones do.
+their own size, with random weights, which cost what trained ones do. The world's samples are counted in samples a second.
 """
 
+import itertools
 import tempfile
 import time
 from collections.abc import Callable
@@ -79,6 +80,12 @@ def scorers(folder: Path) -> dict[str, tuple[Scorer, int]]:
     return {name: (load_scorer(name, **options), size) for name, (options, size) in found.items()}
 
 
+def samples_a_second(samples: int = 2800, rounds: int = ROUNDS) -> float:
+    """How many samples of the shapes world are made and drawn in a second, each round other ones; the median."""
+    firsts = itertools.count(0, samples)
+    return 1000 / milliseconds(lambda: Shapes().batch(next(firsts), samples), samples, rounds)
+
+
 if __name__ == "__main__":
     import sys
 
@@ -90,4 +97,6 @@ if __name__ == "__main__":
             how = HEAVY if size > 64 else {"batch": BATCH, "rounds": ROUNDS}
             costs[name] = {"pixels": size, "batch": how["batch"], **measure(scorer, size, **how)}
             print(name, costs[name])
-    keep("throughput", "python benchmarks/throughput.py", {"milliseconds_per_edit": costs})
+    rate = samples_a_second()
+    print(f"shapes world: {rate:.0f} samples a second")
+    keep("throughput", "python benchmarks/throughput.py", {"milliseconds_per_edit": costs, "samples_per_second": rate})

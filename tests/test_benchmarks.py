@@ -61,6 +61,7 @@ def test_throughput():
 
     from rewardedit import load_scorer
 
+    assert throughput.samples_a_second(70, rounds=1) > 0
     found = throughput.measure(load_scorer("clip_d"), 64, batch=16, rounds=1)
     assert min(found.values()) > 0
     assert set(found) == {"one by one", "batched", "8 candidates", "8 candidates, prepared"}
