@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test faults lint install install-dev
+.PHONY: quickstart test faults lint cuda install install-dev
 
 quickstart: $(VENV)/installed
 	$(BIN)/rewardedit train quickstart
@@ -17,6 +17,10 @@ faults: $(VENV)/installed-dev
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
+
+# On a machine with CUDA, with the Python that it is given: make cuda PYTHON=python3 OUT=folder PARTS=tests,quickstart
+cuda:
+	$(PYTHON) benchmarks/cuda.py $(if $(OUT),--out "$(OUT)") $(if $(PARTS),--parts "$(PARTS)")
 
 install: $(VENV)/installed
 install-dev: $(VENV)/installed-dev

@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 import torch
-from diffusers import DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
 from record import keep
+from sd15 import make_pipeline
 from torch import Tensor
 
 from rewardedit import load_editor, mask_guidance, two_round_edit
@@ -92,22 +92,9 @@ def seconds_per_step(pipe: Any, size: int, batch: int, steps: int, rounds: int) 
     }
 
 
-def full_size() -> Any:
-    """Stable Diffusion 1.5's UNet with 8 input channels and random weights, fp16 on CUDA; the small editor's other parts."""
-    pipe = load_editor("shapes-editor").pipe
-    unet = UNet2DConditionModel(
-        sample_size=64, in_channels=8, cross_attention_dim=768, attention_head_dim=8, layers_per_block=2
-    )
-    return StableDiffusionInstructPix2PixPipeline(
-        vae=pipe.vae,
-        text_encoder=pipe.text_encoder,
-        tokenizer=pipe.tokenizer,
-        unet=unet,
-        scheduler=DDIMScheduler(),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    ).to("cuda", torch.float16)
+def full_size(device: str = "cuda", narrow: bool = False) -> Any:
+    """Stable Diffusion 1.5's editor with random weights, fp16 on CUDA; `narrow` has thinner layers."""
+    return make_pipeline(device, narrow).to(torch.float32 if device == "cpu" else torch.float16)
 
 
 def cost() -> dict[str, dict[str, float]]:
@@ -115,9 +102,8 @@ def cost() -> dict[str, dict[str, float]]:
     small = load_editor("shapes-editor").pipe
     out = {"small, CPU, batch 8": seconds_per_step(small, size=16, batch=8, steps=10, rounds=15)}
     if torch.cuda.is_available():
-        pipe = full_size()
-        pipe.set_progress_bar_config(disable=True)
-        out["Stable Diffusion 1.5, CUDA, 512 px, batch 1"] = seconds_per_step(pipe, size=64, batch=1, steps=20, rounds=15)
+        name = "Stable Diffusion 1.5, CUDA, 512 px, batch 1"
+        out[name] = seconds_per_step(full_size(), size=64, batch=1, steps=20, rounds=15)
     return out
 
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
 from record import keep
+from sd15 import make_clip, make_pipeline
 from torch import Tensor
-from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPTextModel
 
 from rewardedit import EditBatch, load_editor, load_scorer
 from rewardedit.attention import set_attention
@@ -143,39 +142,24 @@ def small(batch: int = 16, steps: int = 10) -> Work:
     return Work(pipe, scorer, samples.source, samples.target, samples.instruction, steps, checkpointing=False)
 
 
-def full_size(batch: int = 4, steps: int = 20, device: str = "cuda") -> Work:
-    """Stable Diffusion 1.5's editor at 256 pixels and ViFi-CLIP on CLIP B/16, with random weights."""
-    tokenizer = load_editor("shapes-editor").pipe.tokenizer
-    levels = (128, 256, 512, 512)
-    vae = AutoencoderKL(
-        block_out_channels=levels,
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        layers_per_block=2,
-        latent_channels=4,
-    )
-    words = CLIPTextConfig(vocab_size=len(tokenizer), hidden_size=768, intermediate_size=3072, num_attention_heads=12)
-    unet = UNet2DConditionModel(
-        sample_size=32, in_channels=8, cross_attention_dim=768, attention_head_dim=8, layers_per_block=2
-    )
-    pipe = StableDiffusionInstructPix2PixPipeline(
-        vae=vae,
-        text_encoder=CLIPTextModel(words),
-        tokenizer=tokenizer,
-        unet=unet,
-        scheduler=DDIMScheduler(clip_sample=False),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    ).to(device)
-    set_attention(pipe.unet, "auto", torch.bfloat16)
-    clip = CLIPModel(CLIPConfig(text_config={"vocab_size": len(tokenizer)}, vision_config={"patch_size": 16}))
-    scorer = ViFiClip(clip, tokenizer, Preprocess(224, (0.5,) * 3, (0.25,) * 3, "stretch", "bicubic"), make_temporal(clip))
+def full_size(batch: int = 4, steps: int = 20, device: str = "cuda", narrow: bool = False) -> Work:
+    """Stable Diffusion 1.5's editor at 256 pixels and ViFi-CLIP on CLIP B/16, with random weights.
+
+    `narrow`: an editor of thinner layers at 64 pixels and the small temporal scorer.
+    """
+    pipe = make_pipeline(device, narrow)
     pipe.vae.enable_gradient_checkpointing()
+    set_attention(pipe.unet.train(), "auto", torch.bfloat16, side=8 if narrow else 32)
+    if narrow:
+        scorer = load_scorer("vifi_clip")
+    else:
+        clip = make_clip(pipe.tokenizer)
+        preprocess = Preprocess(224, (0.5,) * 3, (0.25,) * 3, "stretch", "bicubic")
+        scorer = ViFiClip(clip, pipe.tokenizer, preprocess, make_temporal(clip)).requires_grad_(False)
     samples = Shapes("train").batch(0, batch)
-    grow = torch.nn.Upsample((256, 256))
+    grow = torch.nn.Upsample((64, 64) if narrow else (256, 256))
     source, target = (grow(x).to(device) for x in (samples.source, samples.target))
-    return Work(pipe, scorer.requires_grad_(False).to(device), source, target, samples.instruction, steps, checkpointing=True)
+    return Work(pipe, scorer.to(device), source, target, samples.instruction, steps, checkpointing=True)
 
 
 def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:

@@ -43,15 +43,30 @@ def device() -> str:
 
 def environment() -> dict[str, Any]:
     """Versions, device and commit, as a run directory and a benchmark result record them."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
     return {
         "python": platform.python_version(),
-        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "packages": {name: _version(name) for name in PACKAGES},
         "device": device,
-        "commit": commit.stdout.strip() or None,
+        "commit": commit(Path(__file__).parent),
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def commit(folder: Path) -> str | None:
+    """The commit of the checkout that a folder is in; None where git or its files are not there."""
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=folder)
+    except OSError:
+        return None
+    return found.stdout.strip() or None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def any_process(value: bool) -> bool:

@@ -1,0 +1,240 @@
+"""What a CUDA machine has to show, in one command: make cuda PYTHON=python3 OUT=folder PARTS=tests,quickstart
+
+Needs neither a virtual environment nor an installed rewardedit, git or a network: parts run in a copy of the checkout that
+Python imports from. Each part is a process of its own with a share of nine minutes, at which it and its children are killed;
+after a failure the next part runs. Leaves cuda-DEVICE.json and cuda-DEVICE.html in OUT, written anew after every part.
+
+On a machine without CUDA: python benchmarks/cuda.py --tiny, which runs the same parts on narrow models on the CPU.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TOTAL = 540.0  # seconds that all parts have together
+TAIL = 6000  # characters of a part's output that are kept
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process: what it runs, and how much of the time is its own, in proportion to the other parts chosen."""
+
+    name: str
+    weight: float
+    command: tuple[str, ...]  # arguments of Python
+    tiny: tuple[str, ...]  # in their place on a CPU
+    needs: str = ""  # a module without which it is skipped
+
+
+def _work(name: str, weight: float) -> Part:
+    command = ("benchmarks/cuda_parts.py", name)
+    return Part(name, weight, command, (*command, "--tiny"))
+
+
+# pyproject's own options ask for a type checker that a GPU machine may lack.
+PYTEST = ("-m", "pytest", "-o", "addopts=--strict-markers", "-p", "no:cacheprovider", "-m", "gpu and not slow", "-q")
+
+# With all parts chosen the weights are their seconds.
+PARTS = (
+    Part("tests", 90, PYTEST, (*PYTEST, "--collect-only"), needs="pytest"),
+    _work("quickstart", 120),
+    _work("trainers", 200),
+    _work("attention", 40),
+    _work("benchmarks", 90),
+)
+
+
+def choose(names: str) -> list[Part]:
+    """The parts of a comma-separated list, in their own order; all of them for an empty one.
+
+    Raises:
+        ValueError: on an unknown name.
+    """
+    known = {part.name: part for part in PARTS}
+    wanted = [name.strip() for name in names.split(",") if name.strip()] or list(known)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise ValueError(f"parts: expected some of {', '.join(known)}; got {', '.join(unknown)}")
+    return [part for part in PARTS if part.name in wanted]
+
+
+def shares(parts: Sequence[Part], total: float = TOTAL) -> dict[str, float]:
+    """Seconds of each part; together `total`."""
+    weight = sum(part.weight for part in parts)
+    return {part.name: total * part.weight / weight for part in parts}
+
+
+def lay_out(tree: Path, root: Path = ROOT) -> None:
+    """Copies a checkout to `tree` so that Python imports rewardedit from there, uninstalled, with its version."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    ignore = shutil.ignore_patterns("__pycache__", ".*")
+    for name in ("tests", "benchmarks"):
+        shutil.copytree(root / name, tree / name, ignore=ignore)
+    # rewardedit comes first, then the packages that are mapped into it from elsewhere.
+    for package, folder in sorted(project["tool"]["setuptools"]["package-dir"].items()):
+        shutil.copytree(root / folder, tree / package.replace(".", "/"), ignore=ignore)
+    for path in root.iterdir():
+        if path.is_file() and path.suffix in (".toml", ".md", ".txt"):
+            shutil.copy(path, tree)
+    name, version = project["project"]["name"], project["project"]["version"]
+    info = tree / f"{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def environment_of(tree: Path) -> dict[str, str]:
+    """Environment variables of a part: the copy comes first among what Python imports, and nothing is downloaded."""
+    inherited = os.environ.get("PYTHONPATH")
+    paths = [str(tree), *([inherited] if inherited else [])]
+    offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, **offline, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def run_part(part: Part, seconds: float, tree: Path, tiny: bool = False) -> dict[str, Any]:
+    """Runs one part in the copy for at most so many seconds: its command, seconds, status, tail of its output, figures.
+
+    The status is "ok", "failed", "cut off" or "skipped".
+    """
+    command = part.tiny if tiny else part.command
+    record: dict[str, Any] = {"command": " ".join(["python", *command]), "share": seconds, "seconds": 0.0}
+    if part.needs and importlib.util.find_spec(part.needs) is None:
+        return {**record, "status": "skipped", "tail": f"{part.needs} is not installed", "figures": {}}
+    # A file and not a pipe: a child that outlives its parent would hold a pipe open.
+    output, figures = tree / f"{part.name}.log", tree / f"{part.name}.figures.json"
+    environment = {**environment_of(tree), "FIGURES": str(figures)}
+    began = time.monotonic()
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=tree,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = "ok" if process.wait(timeout=seconds) == 0 else "failed"
+        except subprocess.TimeoutExpired:
+            status = "cut off"
+        finally:
+            _kill_group(process)
+    record["seconds"] = round(time.monotonic() - began, 1)
+    found = json.loads(figures.read_text()) if figures.is_file() else {}
+    text = output.read_text(errors="replace")
+    return {**record, "status": status, "tail": text[-TAIL:], "figures": {**found, **_rate(text)}}
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills a part and every child that it has left."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _rate(output: str) -> dict[str, float]:
+    """The last rate that a progress bar showed: what a part that was cut off leaves."""
+    rates = re.findall(r"([\d.]+) images/s", output)
+    return {"images_per_second": float(rates[-1])} if rates else {}
+
+
+def run_parts(
+    parts: Sequence[Part],
+    tree: Path,
+    save: Callable[[dict[str, dict[str, Any]]], object],
+    total: float = TOTAL,
+    tiny: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Runs the parts one after another, whatever becomes of each, and saves what there is after every one."""
+    results: dict[str, dict[str, Any]] = {}
+    for name, seconds in shares(parts, total).items():
+        part = next(part for part in parts if part.name == name)
+        print(f"{name}: at most {seconds:.0f} s", flush=True)
+        results[name] = run_part(part, seconds, tree, tiny)
+        print(f"{name}: {results[name]['status']} after {results[name]['seconds']:g} s", flush=True)
+        save(results)
+    return results
+
+
+def failures(results: dict[str, dict[str, Any]]) -> list[str]:
+    """The parts that failed or were cut off."""
+    return [f"{name} ({found['status']})" for name, found in results.items() if found["status"] in ("failed", "cut off")]
+
+
+def write(out: Path, environment: dict[str, Any], results: dict[str, dict[str, Any]]) -> Path:
+    """cuda-DEVICE.json with its page beside it; returns the former's path."""
+    from rewardedit.report import Report
+
+    device = re.sub(r"[^a-z0-9]+", "-", environment["device"].split(",")[0].lower()).strip("-")
+    path = out / f"cuda-{device}.json"
+    record = {"command": "make cuda", **environment, "failed": failures(results), "parts": results}
+    path.write_text(json.dumps(record, indent=2) + "\n")
+
+    report = Report(f"make cuda on {environment['device']}")
+    report.text(json.dumps(environment, indent=2))
+    report.table("Seconds", {f"{n}: {r['status']}": {"took": r["seconds"], "share": r["share"]} for n, r in results.items()})
+    for failed in record["failed"]:
+        report.flag(failed)
+    for name, found in results.items():
+        rows = {key: value for key, value in found["figures"].items() if _is_row(value)}
+        report.table(name, rows)
+        others = {key: value for key, value in found["figures"].items() if key not in rows}
+        report.text((json.dumps(others, indent=2) + "\n" if others else "") + f"$ {found['command']}\n{found['tail']}")
+    report.save(path.with_suffix(".html"))
+    return path
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and all(isinstance(v, int | float) for v in value.values())
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs the parts asked for. Exit codes: 0 all well, 1 some failed or were cut off, 2 asked for what cannot be done."""
+    parser = argparse.ArgumentParser(description="Runs on a CUDA machine what no CPU can show.")
+    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"), help="folder of the results")
+    parser.add_argument("--parts", default="", help=f"some of {','.join(part.name for part in PARTS)} (default: all)")
+    parser.add_argument("--tiny", action="store_true", help="narrow models on the CPU: whether the parts run at all")
+    args = parser.parse_args(words)
+    try:
+        parts = choose(args.parts)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    out = Path(args.out).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="rewardedit-cuda-") as folder:
+        tree = Path(folder)
+        lay_out(tree)
+        sys.path.insert(0, str(tree))
+        import torch
+
+        from rewardedit.trainers import _run
+
+        if not torch.cuda.is_available() and not args.tiny:
+            print("there is no CUDA device here; --tiny runs the parts at tiny size on the CPU", file=sys.stderr)
+            return 2
+        environment = {**_run.environment(), "commit": _run.commit(ROOT)}
+        results = run_parts(parts, tree, lambda found: write(out, environment, found), tiny=args.tiny)
+        print(f"results: {write(out, environment, results)}")
+    failed = failures(results)
+    print(f"failed: {', '.join(failed)}" if failed else "all parts are well")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
