@@ -127,14 +127,22 @@ def train(recipe: str, words: list[str], folder: Path) -> dict[str, float]:
 
 def trainer_runs(base: Path, clip: str, scorer: Path, tiny: bool) -> dict[str, tuple[str, list[str]]]:
     """Recipes and settings of the runs, the cheap ones first; ViFi-CLIP's result is the reward of the others."""
-    slow = ['train.precision="no"'] if tiny else []
+    on_cpu = ['train.precision="no"'] if tiny else []
     rows = ["data.name=shapes", "data.split=train", "data.rows=16"]
-    pairs = [f"checkpoint={clip}", "pooling=temporal", *rows, "train.batch=8", *slow]
+    pairs = [f"checkpoint={clip}", "pooling=temporal", *rows, "train.batch=8", *on_cpu]
     pairs += ["held_out.name=shapes", "held_out.first=0", "held_out.rows=8"]
     runs = {"vifi_clip": ("humanedit-vifi-clip", pairs)}
     # A LoRA costs less than a full fine-tuning, and the smaller pictures less than the larger.
     for size in (64,) if tiny else (256, 512):
-        shared = [f"base={base}", *rows, f"data.size={size}", "train.batch=4", "train.micro_batch=null", "train.validate_every=0", *slow]
+        shared = [
+            f"base={base}",
+            *rows,
+            f"data.size={size}",
+            "train.batch=4",
+            "train.micro_batch=null",
+            "train.validate_every=0",
+            *on_cpu,
+        ]
         labels = ["candidates=null", "relabel.scorer=clip_d", "relabel.options={}"]
         reward = [f"reward.options={{checkpoint: {scorer}}}", "reward.steps=[10]", "watch.n=2", "watch.steps=2"]
         reward += ["watch.held_out=ssim", "watch.held_out_options={against: target}"]
