@@ -223,14 +223,14 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.path.insert(0, str(tree))
         import torch
 
-        from rewardedit.trainers import _run
+        from rewardedit.training.environment import commit, environment
 
         if not torch.cuda.is_available() and not args.tiny:
             print("there is no CUDA device here; --tiny runs the parts at tiny size on the CPU", file=sys.stderr)
             return 2
-        environment = {**_run.environment(), "commit": _run.commit(ROOT)}
-        results = run_parts(parts, tree, lambda found: write(out, environment, found), tiny=args.tiny)
-        print(f"results: {write(out, environment, results)}")
+        made_on = {**environment(), "commit": commit(ROOT)}
+        results = run_parts(parts, tree, lambda found: write(out, made_on, found), tiny=args.tiny)
+        print(f"results: {write(out, made_on, results)}")
     failed = failures(results)
     print(f"failed: {', '.join(failed)}" if failed else "all parts are well")
     return 1 if failed else 0

@@ -6,11 +6,8 @@ the trainer leaves (pipeline/, report.html …).
 
 import json
 import os
-import platform
-import subprocess
 import time
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,11 +20,11 @@ from tqdm import tqdm
 
 from rewardedit import config as configs
 from rewardedit.files import remove, replaced, write_json
+from rewardedit.training.environment import environment
 from rewardedit.training.processes import on_main_process, processes
 from rewardedit.training.stages import MADE_OF, differences, plain
 
 KEPT_CHECKPOINTS = 2
-PACKAGES = ("rewardedit", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
 Precision = Literal["no", "bf16", "fp16"]
 Tracker = Literal["tensorboard", "wandb", "none"]
 
@@ -39,34 +36,6 @@ class TrainingStopped(RuntimeError):
 def device() -> str:
     """Where models that only look or score run."""
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def environment() -> dict[str, Any]:
-    """Versions, device and commit, as a run directory and a benchmark result record them."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
-    return {
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "device": device,
-        "commit": commit(Path(__file__).parent),
-        "date": time.strftime("%Y-%m-%d"),
-    }
-
-
-def commit(folder: Path) -> str | None:
-    """The commit of the checkout that a folder is in; None where git or its files are not there."""
-    try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=folder)
-    except OSError:
-        return None
-    return found.stdout.strip() or None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def any_process(value: bool) -> bool:

@@ -1,0 +1,40 @@
+"""Where a run or a measurement was made: versions, device, commit and date, as they are written beside its results."""
+
+import platform
+import subprocess
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("rewardedit", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
+
+
+def environment() -> dict[str, Any]:
+    """Versions, device and commit, as a run directory and a benchmark result record them."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "device": device,
+        "commit": commit(Path(__file__).parent),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def commit(folder: Path) -> str | None:
+    """The commit of the checkout that a folder is in; None where git or its files are not there."""
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=folder)
+    except OSError:
+        return None
+    return found.stdout.strip() or None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
