@@ -6,7 +6,8 @@ are the same to the byte; ADIEE's released code differs between the two by a ful
 
 import json
 import string
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,21 @@ class RewardScale:
         for i in range(1, levels):
             knots[i] = max(knots[i], knots[i - 1] + hair)
         return cls(tuple(float(k) for k in knots))
+
+    @classmethod
+    def standard(cls, values: Sequence[float] | np.ndarray) -> "RewardScale":
+        """One straight line: 0 at the mean of a data set's values, 1 for each standard deviation above (as ImageReward's).
+
+        It goes on beyond its knots where a value is mapped with `clamp=False`. NaN (invalid) rows are left out.
+
+        Raises:
+            ValueError: where fewer than two distinct valid values are left.
+        """
+        finite = np.asarray(values, dtype=float)
+        finite = finite[np.isfinite(finite)]
+        if len(np.unique(finite)) < 2:
+            raise ValueError(f"expected at least two distinct valid scores to scale by; got {len(np.unique(finite))}")
+        return cls((float(finite.mean()), float(finite.mean() + 10 * finite.std())))
 
     @classmethod
     def from_range(cls, low: float, high: float) -> "RewardScale":
@@ -131,6 +147,21 @@ class RewardPrompt:
         if follows in (".", ","):
             text = text.rstrip(".")
         return self.template.format(instruction=text, word=self.words[label])
+
+    def shorten(self, instruction: str, label: int, fits: Callable[[str], bool]) -> str:
+        """The instruction, cut after a word so that it fits with its label written in.
+
+        Raises:
+            ValueError: where the template alone is too long.
+        """
+        if not fits(self.write("", label)):
+            raise ValueError(f"template: too long for the tokenizer without any instruction: {self.template!r}")
+        ends = range(len(instruction) + 1)
+        end = bisect_left(ends, True, key=lambda n: not fits(self.write(instruction[:n], label))) - 1
+        cut = instruction[:end]
+        if instruction[end : end + 1].strip() and " " in cut.strip():
+            cut = cut[: cut.rindex(" ")]
+        return cut.strip()
 
     def best(self, instruction: str) -> str:
         """What to ask a reward-conditioned editor for."""

@@ -12,13 +12,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rewardedit.data import Data, Rows, batches
-from rewardedit.diffusion.editors import Editor, encode_images, encode_prompts, tokenize
+from rewardedit.diffusion.editors import Editor, encode_images, encode_prompts, tokenize, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json
 from rewardedit.synthesis.candidates import Candidates
 from rewardedit.trainers._models import Labels
 from rewardedit.training.stages import SHARD_BATCHES, row_shards, stage
 
-ENCODE_BATCH = 64
+ENCODE_BATCH = 64  # texts, or at most images, that are encoded at a time
+ENCODE_PIXELS = 2**21  # of the images: 32 of 256 pixels a side, for which the VAE needs 5 GiB
 
 
 @dataclass
@@ -47,10 +48,7 @@ class LatentCache:
 
     def texts(self, editor: Editor, labels: Labels, name: str = "prompts") -> "TextCache":
         """Prompts of all rows under their labels; each distinct text is encoded once, and kept in a folder of that name."""
-        texts = [
-            self.instructions[i] if labels.prompt is None or label is None else labels.prompt.write(self.instructions[i], label)
-            for i, label in enumerate(labels.label)
-        ]
+        texts = write_prompts(editor.pipe, self.instructions, labels.label, labels.prompt)
         distinct = sorted({"", *texts})
         place = {text: i for i, text in enumerate(distinct)}
         digest = hashlib.sha256("\0".join(distinct).encode()).hexdigest()
@@ -97,22 +95,36 @@ def _encode(editor: Editor, texts: list[str], folder: Path, made_of: dict[str, s
     stage(folder, made_of, encode, -(-len(texts) // size), finish=partial(_join, folder, ("embeds", "tokens")))
 
 
-def make_cache(rows: Rows, data: Data, editor: Editor, folder: Path, candidates: Candidates | None = None) -> LatentCache:
+def encode_batch(size: int) -> int:
+    """How many images of that size are encoded at a time where nothing else is said."""
+    return max(1, min(ENCODE_BATCH, ENCODE_PIXELS // size**2))
+
+
+def make_cache(
+    rows: Rows,
+    data: Data,
+    editor: Editor,
+    folder: Path,
+    candidates: Candidates | None = None,
+    batch_size: int | None = None,
+) -> LatentCache:
     """Encodes all rows, or opens the cache in `folder` where an earlier run left a whole one of the same rows.
 
     Args:
         candidates: that `rows` have beside the data's own edits.
+        batch_size: how many images are encoded at a time; None: as `encode_batch` says.
 
     Raises:
         ValueError: where the folder holds latents of other rows, or by another editor.
     """
-    parts = row_shards(rows, ENCODE_BATCH)
-    made_of = {"base": _name(editor), "data": data, "candidates": candidates, "rows": len(rows), "batch": ENCODE_BATCH}
+    size = batch_size or encode_batch(data.size)
+    parts = row_shards(rows, size)
+    made_of = {"base": _name(editor), "data": data, "candidates": candidates, "rows": len(rows), "batch": size}
 
     def encode(number: int, path: Path) -> None:
         path.mkdir()
         ids, instructions, latents = [], [], {"edited": [], "source": []}
-        for names, batch in batches(parts[number], data, ENCODE_BATCH, fields=()):
+        for names, batch in batches(parts[number], data, size, fields=()):
             for name, pictures in latents.items():
                 pictures.append(encode_images(editor.pipe, getattr(batch, name)).half().cpu().numpy())
             ids, instructions = ids + names, instructions + batch.instruction

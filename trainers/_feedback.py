@@ -1,5 +1,6 @@
 """The reward's part of a training step: a rollout that carries a gradient, its score, and the loss of that."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "draft": {"steps": (50,), "skip": (0, 0), "scored": "prev_sample", "loss": "linear", "most": 0.0},
 }
 PRESETS["adiee"] |= {"scale": "quantiles", "weight": 1e-3}
-PRESETS["imagereward"] |= {"scale": "none", "weight": 1e-3}
+PRESETS["imagereward"] |= {"scale": "standard", "weight": 1e-3}
 PRESETS["draft"] |= {"scale": "none", "weight": 1.0}
 
 ANCHOR_SEED = 1_000_003  # the anchor's noise is other than the rollouts'
@@ -43,7 +44,8 @@ class Reward:
     weight: float | None = None  # λ
     loss: Literal["hinge", "linear"] | None = None  # relu(most − s), or −s
     most: float | None = None  # of the hinge, in units of the mapped score
-    scale: Literal["quantiles", "range", "none"] | None = None  # the score to 0–10, as in relabelling
+    # The score to 0–10 as in relabelling, by its mean and standard deviation over the data set, or as it is.
+    scale: Literal["quantiles", "range", "standard", "none"] | None = None
     pairs: float = 1.0  # weight of the diffusion loss on the data's own pairs beside it (ADIEE Eq. 8)
     anchor: float = 0.0  # weight of the distance from what the starting model predicts (LoRA only)
     steps: tuple[int, ...] | None = None  # of a rollout: one is drawn, alike on every process
@@ -102,6 +104,18 @@ def reward_loss(
     mapped = kept if scale is None else scale(kept, clamp=False)
     each = F.relu(most - mapped) if kind == "hinge" else -mapped
     return each.sum() / max(len(each), 1)
+
+
+def require_effect(config: Reward, scale: RewardScale | None, scores: Sequence[float]) -> None:
+    """Raises ValueError where the hinge is zero on every row of the data set, and so would train nothing."""
+    score = torch.tensor(scores, dtype=torch.float64)
+    valid = score.isfinite()
+    if config.weight and config.loss == "hinge" and reward_loss(score, valid, "hinge", config.most, scale) == 0:
+        least = score[valid].min() if scale is None else scale(score[valid], clamp=False).min()
+        raise ValueError(
+            f"reward.most: relu({config.most:g} − s) is zero for all rows of the data set, whose least s is {least:.3g}, and "
+            "would train nothing; take reward.scale=standard or quantiles, or a higher reward.most"
+        )
 
 
 def rollout_scheduler(config: Reward, scheduler: Any) -> Any:

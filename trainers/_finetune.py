@@ -19,7 +19,7 @@ from rewardedit.diffusion.editors import Editor, locate, save_editor
 from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss, noising
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import LatentCache, TextCache
-from rewardedit.trainers._models import Labels, Models, Train, load_base, make_optimizer, make_trainable
+from rewardedit.trainers._models import Labels, Models, Train, autocast_type, load_base, make_optimizer, make_trainable
 from rewardedit.trainers._preview import save_previews
 
 
@@ -68,8 +68,7 @@ def finetune(
     accelerator = _run.make_accelerator(folder, config.precision, passes, config.tracker)
     editor = load_base(base, accelerator.device)
     models = make_trainable(editor, config, labels)
-    told = None if feedback is None else feedback(editor)
-    choice = set_attention(models.unet, config.attention, _autocast_type(config.precision), cache.shape[-1])
+    choice = set_attention(models.unet, config.attention, autocast_type(config.precision), cache.shape[-1])
     accelerator.print(choice)
 
     optimizer = make_optimizer(config, models)
@@ -80,6 +79,7 @@ def finetune(
     averages = (
         EMAModel(models.trained, decay=config.ema, use_ema_warmup=True, inv_gamma=10.0, power=1.0) if config.ema else None
     )
+    told = None if feedback is None else feedback(editor)
     accelerator.register_for_checkpointing(*(o for o in (schedule, averages) if o is not None))
     first = _run.resume(accelerator, folder) if resume else 0
     if averages is not None:
@@ -168,10 +168,6 @@ def draw_times(n: int, steps: int, last: float, generator: torch.Generator) -> T
 
 def _result(editor: Editor, labels: Labels, models: Models) -> Editor:
     return Editor(editor.pipe, editor.settings, labels.prompt, models.embedding)
-
-
-def _autocast_type(precision: _run.Precision) -> torch.dtype | None:
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
 
 class _averaged:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
+from diffusers.training_utils import cast_training_params
 from torch import nn
 
 from rewardedit.attention import Backend
@@ -43,6 +44,7 @@ class Train:
     text_encoder_lr: float | None = None  # None: the text encoder stays as it is, and prompts are encoded once
     unasked: Literal["edited", "source"] = "edited"  # what a row is to become whose text is dropped
     attention: Backend = "auto"
+    encode_batch: int | None = None  # images that the VAE encodes at a time; None: 2 million pixels' worth, at most 64
     seed: int = 0
     tracker: _run.Tracker = "tensorboard"
     log_every: int = 50
@@ -51,7 +53,7 @@ class Train:
     validation_rows: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "micro_batch", "log_every", "checkpoint_every"):
+        for name in ("steps", "batch", "micro_batch", "encode_batch", "log_every", "checkpoint_every"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
         self.micro_batches(processes=1)
@@ -119,6 +121,8 @@ def make_trainable(editor: Editor, config: Train, labels: Labels) -> Models:
     for module in (pipe.vae, pipe.text_encoder, pipe.unet):
         module.requires_grad_(False)
     if config.lora_rank:
+        # Autocast keeps casts of trained weights alone: frozen ones it would cast anew at every call.
+        pipe.unet.to(autocast_type(config.precision) or torch.float32)
         add_lora(pipe.unet, config)
     else:
         pipe.unet.requires_grad_(True)
@@ -151,8 +155,13 @@ def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
     return embeddings
 
 
+def autocast_type(precision: _run.Precision) -> torch.dtype | None:
+    """The type that most of a step runs in; None without mixed precision."""
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+
+
 def add_lora(unet: Any, config: Train) -> None:
-    """A LoRA adapter on the attention layers; at the start it changes nothing."""
+    """A LoRA adapter on the attention layers, in fp32; at the start it changes nothing."""
     from peft import LoraConfig
 
     unet.add_adapter(
@@ -163,6 +172,7 @@ def add_lora(unet: Any, config: Train) -> None:
             target_modules=["to_k", "to_q", "to_v", "to_out.0"],
         )
     )
+    cast_training_params(unet, torch.float32)
 
 
 def make_optimizer(config: Train, models: Models) -> torch.optim.Optimizer:

@@ -12,6 +12,7 @@ Command: rewardedit train magicbrush-refl
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,8 @@ import torch
 from rewardedit.batch import EditBatch
 from rewardedit.data import Data, Rows, batches, open_rows
 from rewardedit.data.shapes import ShapesBatch
-from rewardedit.diffusion.editors import Editor, load_editor, locate
+from rewardedit.diffusion.editors import LORA, Editor, load_editor, locate
+from rewardedit.diffusion.training import widen_conv_in
 from rewardedit.files import join_arrays, join_lists, replaced
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer, load_scorer
@@ -30,7 +32,7 @@ from rewardedit.scorers.base import family, find_scorer, read_spec
 from rewardedit.trainers import _run, reward_conditioned
 from rewardedit.trainers._cache import LatentCache, make_cache
 from rewardedit.trainers._compare import Evaluate, compare, require_arms
-from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback, rollout_scheduler
+from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback, require_effect, rollout_scheduler
 from rewardedit.trainers._finetune import finetune
 from rewardedit.trainers._models import Labels, Train, load_base
 from rewardedit.trainers._plan import load_scheduler, plan_training
@@ -123,7 +125,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     scale = _scale(config, rows, folder)
     editor = load_base(config.base, _run.device())
     labels = _labels(config, editor, rows, folder)
-    cache = make_cache(rows, config.data, editor, folder / "cache")
+    cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch)
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
     sources = _sources(rows, config.data, folder / "sources")
     asked = Asked(cache, cache.texts(editor, Labels(labels.prompt, best), "asked"), *sources)
@@ -181,11 +183,20 @@ def require_fields(prompts: EditBatch, scorers: dict[str, Scorer]) -> None:
 
 
 def _scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None:
-    """How the score maps to 0–10, as in relabelling; kept in the run's folder."""
-    if config.reward.scale == "none":
+    """How the score is mapped before the loss; the rows' scores, which that depends on, are kept in the run's folder."""
+    reward = config.reward
+    if reward.scale == "none" and reward.loss == "linear":
         return None
-    relabel = Relabel(scorer=config.reward.scorer, options=config.reward.options, scale=config.reward.scale)
-    return reward_conditioned.relabel(reward_conditioned.Config("refl", data=config.data, relabel=relabel), rows, folder).scale
+    scale = "range" if reward.scale == "range" else "quantiles"
+    relabel = Relabel(scorer=reward.scorer, options=reward.options, scale=scale)
+    found = reward_conditioned.relabel(reward_conditioned.Config("refl", data=config.data, relabel=relabel), rows, folder)
+    mapping = found.scale
+    if reward.scale == "none":
+        mapping = None
+    elif reward.scale == "standard":
+        mapping = RewardScale.standard(found.score)
+    require_effect(reward, mapping, found.score)
+    return mapping
 
 
 def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> Labels:
@@ -252,16 +263,30 @@ def _train_arm(config: Config, arm: Arm, material: Material, folder: Path, resum
 
 def sweep(base: str, result: Path, watch: Watch, scales: tuple[float, ...] = SCALES) -> list[dict[str, Any]]:
     """What the fixed prompts become with so much of the change, from 0 (the base) to 1 (the result)."""
-    editor, start = load_editor(str(result), device=_run.device()), load_editor(base, device=_run.device())
-    if (result / "pytorch_lora_weights.safetensors").is_file():
-        editor.pipe.fuse_lora()
-        editor.pipe.unload_lora_weights()
-    tuned = {name: value.clone() for name, value in editor.pipe.unet.state_dict().items()}
-    first, out = start.pipe.unet.state_dict(), []
+    device, out = _run.device(), []
+    editor = load_editor(str(result), device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+    set_scale = _scale_of_lora(editor) if (result / LORA).is_file() else _scale_of_weights(editor, base, result)
     for scale in scales:
-        editor.pipe.unet.load_state_dict({name: torch.lerp(first[name], tuned[name], scale) for name in tuned})
+        set_scale(scale)
         out.append({"scale": scale, **watch.look(editor)})
     return out
+
+
+def _scale_of_lora(editor: Editor) -> Callable[[float], None]:
+    return lambda scale: editor.pipe.set_adapters(editor.pipe.get_list_adapters()["unet"], scale)
+
+
+def _scale_of_weights(editor: Editor, base: str, result: Path) -> Callable[[float], None]:
+    """Sets the UNet to a share of the way from base to result; both wait in main memory, in fp32."""
+    first, tuned = (load_editor(name).pipe.unet for name in (base, str(result)))
+    widen_conv_in(first)
+
+    @torch.no_grad()
+    def set_scale(scale: float) -> None:
+        for own, start, end in zip(editor.pipe.unet.parameters(), first.parameters(), tuned.parameters(), strict=True):
+            own.copy_(torch.lerp(start, end, scale))
+
+    return set_scale
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

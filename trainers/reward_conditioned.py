@@ -110,7 +110,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     rows = rows_of(config, folder)
     relabelled = relabel(config, rows, folder)
     editor = load_base(config.base, _run.device())
-    latents = make_cache(rows, config.data, editor, folder / "cache", config.candidates)
+    latents = make_cache(rows, config.data, editor, folder / "cache", config.candidates, config.train.encode_batch)
     del editor
     results: dict[str, Path] = {}
     for i, arm in enumerate(config.arms):

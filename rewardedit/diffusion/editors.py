@@ -1,6 +1,7 @@
 """Loading, asking and saving editors: stock diffusers InstructPix2Pix pipelines, with what a reward-conditioned one adds."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,7 +89,8 @@ class Editor:
             raise ValueError(f"expected one instruction a picture; got {b} and {len(instruction)}")
         if source.shape[-1] % factor or source.shape[-2] % factor:
             raise ValueError(f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}")
-        texts = [self.prompt.relabel(text, score) for text in instruction] if self.prompt else list(instruction)
+        label = self.prompt.label(score) if self.prompt else None
+        texts = write_prompts(self.pipe, list(instruction), [label] * b, self.prompt)
         if not self.fused:
             return Encoded({"prompt": texts, "image": [to_pil(picture) for picture in source]})
         embeds = self._embeds(texts, score)
@@ -130,6 +132,34 @@ class Editor:
             null = torch.full_like(label, self.embedding.vectors.num_embeddings - 1)
             embeds, nothing = self.embedding(embeds, label), self.embedding(nothing, null)
         return {"prompt_embeds": embeds, "negative_prompt_embeds": nothing}
+
+
+def write_prompts(pipe: Any, instructions: list[str], labels: Sequence[int | None], prompt: RewardPrompt | None) -> list[str]:
+    """The instructions with their labels written in, those without a label as they are.
+
+    Where a text is longer than the tokenizer reads, its instruction is cut and never its label; a warning counts them.
+    """
+    if prompt is None or prompt.embedding:
+        return instructions
+    most = pipe.tokenizer.model_max_length
+
+    def fits(text: str) -> bool:
+        return len(pipe.tokenizer(text, verbose=False).input_ids) <= most
+
+    written: dict[tuple[str, int], str] = {}
+    cut = 0
+    for own in {(text, label) for text, label in zip(instructions, labels, strict=True) if label is not None}:
+        written[own] = prompt.write(*own)
+        if not fits(written[own]):
+            written[own] = prompt.write(prompt.shorten(*own, fits), own[1])
+            cut += 1
+    if cut:
+        warnings.warn(
+            f"{cut} of {len(written)} texts are longer than the tokenizer's {most} tokens: "
+            "their instructions are cut, their labels kept",
+            stacklevel=2,
+        )
+    return [text if label is None else written[text, label] for text, label in zip(instructions, labels, strict=True)]
 
 
 def tokenize(pipe: Any, texts: list[str]) -> Any:

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
+from safetensors.torch import load_file
 
 from rewardedit.config import build
 from rewardedit.data import Data, open_rows
-from rewardedit.diffusion.editors import load_editor
+from rewardedit.diffusion.editors import LORA, load_editor, tokenize, write_prompts
 from rewardedit.images import load_image
 from rewardedit.relabel import RewardPrompt
 from rewardedit.trainers import _run
-from rewardedit.trainers._cache import LatentCache, make_cache
+from rewardedit.trainers._cache import LatentCache, encode_batch, make_cache
 from rewardedit.trainers._finetune import draw_times, finetune
-from rewardedit.trainers._models import Labels, Train
+from rewardedit.trainers._models import Labels, Train, make_trainable
 from tests.conftest import launch
 
 DATA = Data(rows=32, size=32)
@@ -127,6 +128,54 @@ def test_lora_trains_the_adapter_alone_and_loads_beside_its_base(tiny_editor, ca
     source = torch.rand(1, 3, 32, 32)
     changed = editor(source, ["make it red"], [0]), load_editor(tiny_editor)(source, ["make it red"], [0])
     assert not torch.equal(*changed)
+
+
+def test_what_a_lora_leaves_frozen_is_in_the_type_that_training_runs_in(tiny_editor, cache, tmp_path):
+    config = Train(**FAST | {"steps": 1}, ema=None, lora_rank=2, precision="bf16", validate_every=1, validation_rows=1)
+    models = make_trainable(load_editor(tiny_editor), config, labels())
+    assert {p.dtype for p in models.unet.parameters() if not p.requires_grad} == {torch.bfloat16}
+    assert {p.dtype for p in models.trained} == {torch.float32}
+    out = finetune(config, tiny_editor, cache, labels(), tmp_path)
+    assert (tmp_path / "validation" / "step-000001" / "00.png").is_file()
+    assert {w.dtype for w in load_file(out / LORA).values()} == {torch.float32}
+    full = replace(config, lora_rank=None)
+    assert {p.dtype for p in make_trainable(load_editor(tiny_editor), full, labels()).unet.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    "prompt", [RewardPrompt.adiee(), RewardPrompt.hive(), RewardPrompt("make it so: {instruction} (a {word})")]
+)
+def test_a_long_instruction_is_cut_and_never_its_label(prompt, tiny_editor, cache):
+    editor = load_editor(tiny_editor)
+    editor.prompt = prompt
+    instruction = "turn the small red circle into a big blue star " * 9
+    with pytest.warns(UserWarning, match="1 of 1 texts are longer than the tokenizer's 32 tokens: their instructions are cut"):
+        worst, best = (editor.encode(torch.rand(1, 3, 32, 32), [instruction], score=s).inputs["prompt_embeds"] for s in (0, 10))
+    assert not torch.equal(worst, best), "asked for one and for five in the same words"
+    long = LatentCache(**{**vars(cache), "instructions": [*cache.instructions[:-1], instruction]})
+    with pytest.warns(UserWarning, match="their labels kept"):
+        texts = long.texts(editor, Labels(prompt, [4] * 32))
+    trained = texts.take(torch.tensor([31]), torch.tensor([False]))[1]
+    read = editor.pipe.tokenizer.batch_decode(trained, skip_special_tokens=True)[0]
+    assert "five" in read
+    asked = write_prompts(editor.pipe, [instruction], [4], prompt)
+    assert torch.equal(tokenize(editor.pipe, asked).input_ids, trained)
+    assert 30 <= len(editor.pipe.tokenizer(asked[0]).input_ids) <= 32, "as much of the instruction as there is room for"
+
+
+def test_a_template_without_room_for_an_instruction_is_refused(tiny_editor):
+    prompt = RewardPrompt("{instruction}" + " and so on" * 20 + " {word}")
+    with pytest.raises(ValueError, match="template: too long for the tokenizer"):
+        write_prompts(load_editor(tiny_editor).pipe, ["make it red"], [0], prompt)
+
+
+def test_so_many_images_are_encoded_at_a_time(tiny_editor, tmp_path):
+    assert [encode_batch(size) for size in (64, 256, 512, 4096)] == [64, 32, 8, 1]
+    editor = load_editor(tiny_editor)
+    sizes = []
+    editor.pipe.vae.encoder.register_forward_hook(lambda module, inputs, out: sizes.append(len(out)))
+    make_cache(open_rows(replace(DATA, rows=10)), replace(DATA, rows=10), editor, tmp_path / "latents", batch_size=4)
+    assert sizes == [4, 4, 4, 4, 2, 2]
 
 
 def test_the_learned_embedding_is_trained_saved_and_asked(tiny_editor, cache, tmp_path):

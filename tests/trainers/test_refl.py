@@ -14,10 +14,10 @@ from rewardedit.config import build
 from rewardedit.data import Data
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditSettings, save_editor
-from rewardedit.relabel import RewardScale
+from rewardedit.relabel import RewardScale, read_shards
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import Prepared
-from rewardedit.trainers._feedback import Reward, reward_loss, rollout_scheduler
+from rewardedit.trainers._feedback import Reward, require_effect, reward_loss, rollout_scheduler
 from rewardedit.trainers._run import read_log
 from rewardedit.trainers._watch import Watch, Watching, fixed_prompts, flag
 from rewardedit.trainers.refl import Config, Train, plan, train
@@ -54,6 +54,25 @@ def test_the_hinge_by_hand():
     score, valid = torch.tensor([9.0, 12.0, 4.0]), torch.ones(3, dtype=torch.bool)
     assert reward_loss(score, valid, "hinge", 10.0) == pytest.approx((1 + 0 + 6) / 3)
     assert reward_loss(score, valid, "linear") == pytest.approx(-25 / 3)
+
+
+def test_imagereward_standardises_what_its_hinge_looks_at(tiny_editor, tmp_path):
+    """A score of its own units lies above 2 on all rows: relu(2 − s) would be zero for each of them."""
+    reward = Reward("l1", preset="imagereward")
+    scores = [20.0, 30.0, float("nan"), 40.0]
+    with pytest.raises(ValueError, match=r"relu\(2 − s\) is zero for all rows .* least s is 20, .* take reward.scale=standard"):
+        require_effect(reward, None, scores)
+    require_effect(reward, RewardScale.standard(scores), scores)
+    nothing = Reward("l1", preset="imagereward", scale="none", most=0.0, steps=(3,), skip=(0, 0))
+    with pytest.raises(ValueError, match="would train nothing"):
+        train(Config("x", tiny_editor, DATA, nothing, Train(**FAST), LOOK), tmp_path / "nothing")
+    config = trained(tiny_editor, tmp_path / "run", replace(reward, steps=(3,), skip=(0, 0), weight=1.0, pairs=0.0), steps=1)
+    log = read_log(tmp_path / "run")[0]
+    found = read_shards(tmp_path / "run" / "relabelled")
+    scale = RewardScale.standard([row["score"] for row in found])
+    each = 2 - scale(torch.tensor([log["reward"]]), clamp=False)
+    assert config.reward.scale == "standard"
+    assert log["loss"] == pytest.approx(float(each), rel=1e-3), "no row reaches 2 standard deviations here"
 
 
 def test_rollouts_are_drawn_from_what_is_asked():
@@ -118,7 +137,10 @@ def test_a_lora_with_an_anchor_leaves_the_base_alone(tiny_editor, tmp_path):
     assert log[0]["distance"] == pytest.approx(0, abs=1e-8)
     assert log[2]["distance"] > 0
     assert (tmp_path / "lora" / "pytorch_lora_weights.safetensors").is_file()
-    assert len(json.loads((tmp_path / "watch.json").read_text())["sweep"]) == 5
+    watched = json.loads((tmp_path / "watch.json").read_text())
+    assert watched["sweep"][0]["l1"] == pytest.approx(watched["looks"][0]["l1"], abs=1e-6)
+    assert watched["sweep"][4]["l1"] == pytest.approx(watched["looks"][-1]["l1"], abs=1e-6)
+    assert watched["sweep"][4]["l1"] != watched["sweep"][0]["l1"]
 
 
 def test_accumulated_and_checkpointed_steps_are_the_same_steps(tmp_path):
