@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -143,11 +144,16 @@ def test_only_the_pictures_that_are_used_are_decoded(folder, monkeypatch):
     save(folder / "m.png")
     record = {"img_id": "7", "turn_index": 2, "source_img": "a.png", "mask_img": "m.png", "target_img": "b.png"}
     (folder / "metadata.jsonl").write_text(json.dumps({**record, "instruction": "make it blue"}) + "\n")
-    decoded, decode = [], datasets.Image.decode_example
-    monkeypatch.setattr(datasets.Image, "decode_example", lambda *args, **more: decoded.append(1) or decode(*args, **more))
+    decoded, decode = set(), datasets.Image.decode_example
+
+    def seen(feature, value, **more):
+        decoded.add(Path(value["path"]).name)
+        return decode(feature, value, **more)
+
+    monkeypatch.setattr(datasets.Image, "decode_example", seen)
     data = Data("magicbrush", str(folder), size=16)
     assert len(list(batches(open_rows(data), data, 8, fields=()))) == 1
-    assert len(decoded) == 2  # source and target
+    assert decoded == {"a.png", "b.png"}  # source and target
 
 
 def test_what_is_no_magicbrush_is_refused(folder):
