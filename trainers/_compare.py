@@ -1,13 +1,15 @@
 """Editors against each other on held-out edits of the shapes world: settings chosen on val, test run once."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from rewardedit.batch import EditBatch
 from rewardedit.data import Data
@@ -15,10 +17,12 @@ from rewardedit.data.shapes import Rating, Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, EditSettings, keep_settings, load_editor
 from rewardedit.evaluation.health import picture_health
 from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.files import remove
 from rewardedit.report import Gallery, Report
 from rewardedit.scorers import Scorer
 from rewardedit.trainers import _run
 from rewardedit.trainers._watch import flag
+from rewardedit.training.stages import stage
 
 WORST, BEST = 0.0, 10.0
 VERSUS = {"base": "ci95", "conditioned_one": "ci95_vs_one"}  # names of intervals; others are ci95_vs_NAME
@@ -47,36 +51,56 @@ def require_arms(arms: Sequence[str], evaluate: Evaluate | None, data: Data) -> 
         raise ValueError("evaluate: the oracle knows the shapes world alone; leave evaluate out for other data")
 
 
-def edit_all(
-    editor: Editor, samples: ShapesBatch, score: float, settings: EditSettings, evaluate: Evaluate, label: str
+def edit_part(
+    editor: Editor, samples: ShapesBatch, part: slice, score: float, settings: EditSettings, evaluate: Evaluate
 ) -> Tensor:
-    """Edits of all samples; the noise of sample i has seed i, the same in every arm."""
-    device = _run.device()
-    edited = []
-    for i in tqdm(range(0, len(samples), evaluate.batch), desc=label, unit="batch", leave=False):
-        part = slice(i, min(i + evaluate.batch, len(samples)))
-        with torch.autocast(device, torch.bfloat16, enabled=evaluate.autocast):
-            edited.append(
-                editor(
-                    samples.source[part],
-                    samples.instruction[part],
-                    range(part.start, part.stop),
-                    score=score,
-                    settings=settings,
-                )
-            )
-    return torch.cat(edited)
+    """Edits of some of the samples; the noise of sample i has seed i, the same in every arm."""
+    with torch.autocast(_run.device(), torch.bfloat16, enabled=evaluate.autocast):
+        return editor(
+            samples.source[part],
+            samples.instruction[part],
+            range(part.start, part.stop),
+            score=score,
+            settings=settings,
+        )
 
 
-def choose_settings(editor: Editor, val: ShapesBatch, evaluate: Evaluate, label: str) -> tuple[EditSettings, dict[str, float]]:
-    """The point of the grid with the best mean rating on val, and all of the grid's ratings."""
+def slices(samples: ShapesBatch, evaluate: Evaluate) -> list[slice]:
+    """The samples in batches."""
+    return [slice(i, min(i + evaluate.batch, len(samples))) for i in range(0, len(samples), evaluate.batch)]
+
+
+def edit_all(
+    load: Callable[[], Editor], samples: ShapesBatch, score: float, settings: EditSettings, evaluate: Evaluate, folder: Path
+) -> list[Path]:
+    """Edits of all samples, batch by batch in files of `folder`, which the processes divide among them."""
+    parts = slices(samples, evaluate)
+
+    def make(number: int, path: Path) -> None:
+        edited = edit_part(load(), samples, parts[number], score, settings, evaluate)
+        with path.open("wb") as file:
+            np.save(file, edited.numpy())
+
+    return stage(folder, {"score": score, "settings": settings}, make, len(parts), "edits-{:05d}.npy")
+
+
+def choose_settings(
+    load: Callable[[], Editor], val: ShapesBatch, evaluate: Evaluate, folder: Path
+) -> tuple[EditSettings, dict[str, float]]:
+    """The point of the grid with the best mean rating on val, and all of the grid's ratings.
+
+    The processes divide the grid among them; `folder` keeps its ratings.
+    """
     grid = [EditSettings(n, t, i) for n in evaluate.steps for t in evaluate.text_guidance for i in evaluate.image_guidance]
     if len(grid) == 1:
         return grid[0], {}
-    found = {
-        s: float(ShapesOracle().rate(val, edit_all(editor, val, BEST, s, evaluate, f"{label} on val")).score.mean())
-        for s in grid
-    }
+
+    def rate(number: int, path: Path) -> None:
+        parts = [edit_part(load(), val, part, BEST, grid[number], evaluate) for part in slices(val, evaluate)]
+        _run.write_json(path, float(ShapesOracle().rate(val, torch.cat(parts)).score.mean()))
+
+    paths = stage(folder, {"grid": grid}, rate, len(grid), "rating-{:05d}.json")
+    found = {settings: json.loads(path.read_text()) for settings, path in zip(grid, paths, strict=True)}
     best = max(grid, key=lambda s: found[s])
     names = {s: f"{s.steps} steps, text {s.text_guidance:g}, image {s.image_guidance:g}" for s in grid}
     return best, {names[s]: round(v, 3) for s, v in found.items()}
@@ -84,31 +108,39 @@ def choose_settings(editor: Editor, val: ShapesBatch, evaluate: Evaluate, label:
 
 def compare(
     evaluate: Evaluate, base: str, results: dict[str, Path], rewards: dict[str, Scorer], folder: Path
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Rates the base and every arm, writes metrics.json and report.html, and prints the table.
 
-    The settings that val chose are kept with each arm's result, which is asked so from then on.
+    The settings that val chose are kept with each arm's result, which is asked so from then on. All processes edit; the
+    main one rates, and has the metrics, while the others have None and may go.
 
     Args:
         results: the arms; the first is the one that the others are compared with. One named "conditioned_five" is asked
             for the worst too, as "conditioned_one".
         rewards: what the arms were trained on, and what they were not; an arm is flagged where they part.
     """
-    main = next(iter(results))
+    main, edits = next(iter(results)), folder / "evaluation"
+    _run.on_main_process(lambda: remove(edits))  # an earlier one may be of editors that were trained less
     val = Shapes("val", evaluate.seed, evaluate.backdrops).batch(0, evaluate.val_n)
     test = Shapes("test", evaluate.seed, evaluate.backdrops).batch(0, evaluate.n)
-    edited: dict[str, Tensor] = {}
+    paths: dict[str, list[Path]] = {}
+    best: dict[str, EditSettings] = {}
     chosen: dict[str, Any] = {}
-    device = _run.device()
     for name, path in {"base": base, **{arm: str(path) for arm, path in results.items()}}.items():
-        editor = load_editor(path, device=device)
-        settings, grid = choose_settings(editor, val, evaluate, name)
-        chosen[name] = {**asdict(settings), "val": grid}
-        if name in results:
-            keep_settings(results[name], settings)
-        edited[name] = edit_all(editor, test, BEST, settings, evaluate, name)
+        load = cache(partial(load_editor, path, device=_run.device()))
+        best[name], grid = choose_settings(load, val, evaluate, edits / name / "val")
+        chosen[name] = {**asdict(best[name]), "val": grid}
+        paths[name] = edit_all(load, test, BEST, best[name], evaluate, edits / name / "test")
         if name == "conditioned_five":
-            edited["conditioned_one"] = edit_all(editor, test, WORST, settings, evaluate, "conditioned_one")
+            paths["conditioned_one"] = edit_all(load, test, WORST, best[name], evaluate, edits / name / "test-worst")
+
+    # All processes have seen the last edits: from here on none looks for them but the main one.
+    _run.processes().wait_for_everyone()
+    if not _run.processes().is_main_process:
+        return None
+    for name, result in results.items():
+        keep_settings(result, best[name])
+    edited = {name: torch.cat([torch.from_numpy(np.load(path)) for path in found]) for name, found in paths.items()}
     ratings = {name: ShapesOracle().rate(test, pictures) for name, pictures in edited.items()}
     health = {name: picture_health(test.source, p, test.mask) for name, p in edited.items()}
     scores = _rewards(edited, test, rewards)
@@ -127,6 +159,7 @@ def compare(
     path = _report(metrics, ratings, edited, test, main, folder)
     print(table(metrics, main))
     print(f"report: {path}")
+    remove(edits)
     return metrics
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -229,9 +230,14 @@ def batch_rows(rows: int, batch: int, step: int, seed: int) -> Tensor:
     drawn = []
     while len(drawn) < batch:
         epoch, at = divmod(first + len(drawn), rows)
-        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
-        drawn += order[at : at + batch - len(drawn)].tolist()
+        drawn += row_order(rows, seed, epoch)[at : at + batch - len(drawn)].tolist()
     return torch.tensor(drawn)
+
+
+@lru_cache(maxsize=2)  # a step may lie in two passes; drawing the order of millions of rows takes longer than a step
+def row_order(rows: int, seed: int, epoch: int) -> Tensor:
+    """The order of one pass over the data."""
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
 def average_gradients(accelerator: Accelerator, parameters: list[torch.nn.Parameter]) -> None:

@@ -140,9 +140,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             _run.say(f"arm {arm}: {config.train.steps} steps")
             _train_arm(config, arm, material, own, resume)
             _run.mark_made(results[arm], made_of)
-    if config.evaluate is not None and _run.processes().is_main_process:
+    if config.evaluate is not None:
         metrics = compare(config.evaluate, config.base, results, scorers, folder)
-        _run.write_json(folder / "metrics.json", {**metrics, "watch": watched(results)})
+        if metrics is not None:
+            _run.write_json(folder / "metrics.json", {**metrics, "watch": watched(results)})
     return results[config.arms[0]]
 
 

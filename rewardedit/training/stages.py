@@ -89,7 +89,7 @@ def row_shards(rows: Rows, batch: int) -> list[Rows]:
 
 def plain(made_of: Any) -> Any:
     """Settings as they come back from JSON."""
-    return json.loads(json.dumps({name: to_dict(value) for name, value in made_of.items()}))
+    return json.loads(json.dumps(to_dict(made_of)))
 
 
 def require_same(where: Path, found: dict[str, Any], settings: dict[str, Any]) -> None:
