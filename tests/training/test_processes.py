@@ -1,0 +1,109 @@
+"""The command on two processes: they divide the stages, none waits in a collective, and the results are one process's."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rewardedit import EditBatch, Scores
+from rewardedit.cli import main
+from rewardedit.relabel import read_shards
+from rewardedit.scorers import Scorer
+from rewardedit.scorers.base import Prepared
+from rewardedit.trainers._run import read_log
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 6  # seconds of the process group, as its 10 minutes are beside a stage of hours
+SLOW = 4  # seconds that rank 0 takes for each of its two shards of scores
+
+SCRIPT = f"""
+import datetime, os, pathlib, sys, time
+import torch
+from accelerate import PartialState
+from rewardedit.cli import main
+from rewardedit.trainers import reward_conditioned
+
+torch.set_num_threads(1)
+folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
+(folder / f"ready-{{rank}}").touch()  # imports may take longer on one of the two than the timeout
+while not all((folder / f"ready-{{r}}").exists() for r in range(2)):
+    time.sleep(0.05)
+PartialState(cpu=True, timeout=datetime.timedelta(seconds={TIMEOUT}))
+out, *words = sys.argv[2:]
+for more in ([], ["--overwrite"], ["--resume"]):
+    time.sleep(2 * rank)  # the slower one finds what the other has made
+    code = main([*words, "--out", out, *more])
+    assert code == 0, (rank, more, code)
+    os.environ.pop("SLOW", None)
+    if not more:
+        (pathlib.Path(out) / "left over").touch()
+"""
+
+
+class Slow(Scorer):
+    """l1 that notes which process scored what, and takes its time on the first."""
+
+    range = (-1.0, 0.0)
+
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+        rank, log = int(os.environ.get("RANK", 0)), Path(os.environ["SCORED"])
+        with log.open("a") as file:
+            file.write(f"{rank} {batch.instruction[0]}\n")
+        if "SLOW" in os.environ and rank == 0:
+            import time
+
+            time.sleep(float(os.environ["SLOW"]) / 16)  # a shard has 16 batches
+        return Scores.make(-(batch.edited - batch.source).abs().mean((1, 2, 3)))
+
+
+def words_of(base: str) -> list[str]:
+    data = ["data.rows=36", "data.size=32", f"relabel.scorer={__name__}:Slow", "relabel.batch=2"]
+    candidates = [f"candidates.editors=[{base}]", "candidates.source=false", "candidates.batch=2", "candidates.steps=1"]
+    train = ["steps=2", "batch=4", "warmup=1", "tracker=none", "precision=no", "ema=null", "log_every=1", "optimizer=adamw"]
+    evaluate = ["n=7", "val_n=7", "batch=4", "steps=[1]", "text_guidance=[1.0,1.2]", "autocast=false"]
+    more = [*(f"train.{word}" for word in train), *(f"evaluate.{word}" for word in evaluate)]
+    return [f"base={base}", *data, *candidates, *more]
+
+
+def test_two_processes_divide_the_stages_and_make_what_one_makes(tiny_editor, tmp_path, monkeypatch):
+    """Fresh, written over and resumed, in one launch."""
+    monkeypatch.setenv("SCORED", str(tmp_path / "scored-by-one"))
+    one, two = tmp_path / "one", tmp_path / "two"
+    words = ["train", "quickstart", *words_of(tiny_editor)]
+    assert main([*words, "--out", str(one)]) == 0
+
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    scored = tmp_path / "scored-by-two"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SCORED": str(scored), "SLOW": str(SLOW), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", str(script)]
+    done = subprocess.run(
+        [*command, str(tmp_path), str(two), *words], capture_output=True, text=True, env=environment, cwd=ROOT, timeout=550
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("gain over the base") == 3
+
+    # Each scored its shards, in the fresh run and in the one that was written over it, and none in the resumed one.
+    by_rank = [sum(line.startswith(f"{rank} ") for line in scored.read_text().splitlines()) for rank in (0, 1)]
+    assert by_rank == [2 * (16 + 4), 2 * 16]
+    assert not (two / "left over").exists()
+    assert read_shards(two / "relabelled") == read_shards(one / "relabelled")
+    for name in ("cache/edited.npy", "cache/source.npy"):
+        assert np.array_equal(np.load(one / name), np.load(two / name))
+    made = [[path.read_bytes() for path in sorted((run / "candidates").rglob("*.png"))] for run in (one, two)]
+    assert len(made[0]) == 36
+    assert made[0] == made[1]
+    losses = [[line["loss"] for line in read_log(run)] for run in (one, two)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    unets = [load_file(run / "pipeline" / "unet" / "diffusion_pytorch_model.safetensors") for run in (one, two)]
+    for name, value in unets[0].items():
+        torch.testing.assert_close(unets[1][name], value, rtol=1e-3, atol=1e-4)
+    oracle = [json.loads((run / "metrics.json").read_text())["oracle"] for run in (one, two)]
+    assert oracle[1] == pytest.approx(oracle[0], abs=0.05)
+    assert not (two / "evaluation").exists()
