@@ -46,13 +46,13 @@ class LatentCache:
         edited, source = (torch.from_numpy(array[index]).float() for array in (self.edited, self.source))
         return edited * self.scaling, source
 
-    def texts(self, editor: Editor, labels: Labels, name: str = "prompts") -> "TextCache":
-        """Prompts of all rows under their labels; each distinct text is encoded once, and kept in a folder of that name."""
+    def texts(self, editor: Editor, labels: Labels) -> "TextCache":
+        """Prompts of all rows under their labels; each distinct text is encoded once, and the same texts are kept."""
         texts = write_prompts(editor.pipe, self.instructions, labels.label, labels.prompt)
         distinct = sorted({"", *texts})
         place = {text: i for i, text in enumerate(distinct)}
         digest = hashlib.sha256("\0".join(distinct).encode()).hexdigest()
-        folder = self.folder / f"{name}-{digest[:16]}"
+        folder = self.folder / f"prompts-{digest[:16]}"
         _encode(editor, distinct, folder, {"base": _name(editor), "texts": digest})
         arrays = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("embeds", "tokens")]
         null = len(labels.prompt.words) if labels.prompt is not None else 0

@@ -128,7 +128,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch)
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
     sources = _sources(rows, config.data, folder / "sources")
-    asked = Asked(cache, cache.texts(editor, Labels(labels.prompt, best), "asked"), *sources)
+    asked = Asked(cache, cache.texts(editor, Labels(labels.prompt, best)), *sources)
     del editor
     material = Material(scorers, scale, cache, labels, asked, prompts)
     results: dict[str, Path] = {}
