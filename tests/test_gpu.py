@@ -1,0 +1,132 @@
+"""What only a GPU can show, through the ways that a user goes: python -m pytest -m gpu"""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+from skimage import data
+
+from rewardedit import EditBatch, load_editor, load_scorer, mask_guidance, reward_guidance
+from rewardedit.attention import set_attention
+from rewardedit.cli import main
+from rewardedit.data.shapes import Shapes
+from rewardedit.diffusion.reward_guidance import ascent_direction
+from rewardedit.diffusion.rollout import decode
+from tests.conftest import tiny_unet
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cuda"
+STEPS = ["train.steps=2", "train.batch=4", "train.warmup=1", "train.log_every=1", "train.tracker=none"]
+
+
+def run(recipe: str, folder, *words: str) -> None:
+    assert main(["--debug", "train", recipe, *STEPS, *words, "--out", str(folder)]) == 0
+
+
+def test_quickstart_trains_and_is_evaluated(tmp_path):
+    words = ["data.rows=32", "evaluate.n=14", "evaluate.val_n=14", "evaluate.steps=[1]", "evaluate.text_guidance=[1.0]"]
+    run("quickstart", tmp_path / "run", *words)
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["oracle"]["n"] == 14
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("lora", ["null", "4"])
+def test_reward_conditioning(precision, lora, narrow_sd15, tmp_path):
+    words = [f"base={narrow_sd15}", "evaluate=null", "arms=[conditioned]", "data.rows=8", "train.optimizer=adamw"]
+    words += [f"train.lora_rank={lora}", "train.text_encoder_lr=null", f"train.precision={precision}"]
+    run("shapes-reward-conditioned", tmp_path / "run", *words, "train.checkpointing=true", "train.validate_every=1")
+    editor = load_editor(str(tmp_path / "run"), device=DEVICE)
+    edited = editor(Shapes("val").batch(0, 2).source, ["make it red"] * 2, range(2))
+    assert edited.isfinite().all()
+
+
+def test_reward_feedback_learning(tmp_path):
+    words = ["evaluate=null", "arms=[refl, draft_1]", "data.rows=8", "reward.steps=[2]", "reward.skip=[0,1]", "watch.n=4"]
+    run("shapes-refl", tmp_path / "run", *words, "train.precision=fp16", "train.validate_every=1")
+    assert load_editor(str(tmp_path / "run"), device=DEVICE).attention is not None
+
+
+def test_a_resumed_run_goes_on(tmp_path):
+    words = ["data.rows=32", "evaluate=null", "train.checkpoint_every=1"]
+    run("quickstart", tmp_path / "run", *words)
+    left = {path.name: path for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert len(left) == 2
+    assert main(["--debug", "train", "quickstart", *STEPS, *words, "--resume", "--out", str(tmp_path / "run")]) == 0
+
+
+def test_vifi_clip(tmp_path):
+    run("shapes-vifi-clip", tmp_path / "run", "data.rows=16", "held_out.rows=7")
+    assert load_scorer("vifi_clip", checkpoint=str(tmp_path / "run" / "scorer"))
+
+
+def test_the_small_models_are_trained_from_scratch(tmp_path):
+    run("shapes-autoencoder", tmp_path / "vae")
+    run("shapes-clip", tmp_path / "clip", "train.batch=7")
+    fast = ["mean_edit.compile=false", "train.compile=false", "read.steps=2", "mean_edit.steps=2", "read.batch=4"]
+    run("shapes-editor", tmp_path / "editor", f"vae={tmp_path}/vae/vae", *fast, "mean_edit.batch=4")
+
+
+def test_edit_and_score(tmp_path, capsys):
+    picture = tmp_path / "cat.png"
+    Image.fromarray(data.chelsea()).resize((64, 64)).save(picture)
+    words = ["make it red", "--out", str(tmp_path / "out"), "--steps", "2", "--best-of", "2", "--mask", "auto"]
+    assert main(["--debug", "edit", str(picture), *words]) == 0
+    assert "attention:" in capsys.readouterr().out
+    edited = str(tmp_path / "out" / "cat.png")
+    scorers = ["clip_d", "vifi_clip", "l1", "clip_d:0.7,l1:0.3"]
+    assert main(["--debug", "score", str(picture), edited, "make it red", "--json", "--scorer", *scorers]) == 0
+    assert all(record["valid"] for record in json.loads(capsys.readouterr().out))
+
+
+def test_mask_guidance_in_fp16_keeps_what_lies_outside():
+    samples = Shapes("val", kinds=("recolour",)).batch(0, 8)
+    editor = load_editor("shapes-editor", device=DEVICE, dtype=torch.float16)
+    half = torch.zeros(1, 1, 64, 64)
+    half[..., :32, :] = 1
+    plain = editor(samples.source, samples.instruction, range(8))
+    with mask_guidance(editor.pipe, half):
+        guided = editor(samples.source, samples.instruction, range(8))
+    with mask_guidance(editor.pipe, torch.ones_like(half)):
+        torch.testing.assert_close(editor(samples.source, samples.instruction, range(8)), plain, rtol=0, atol=0.02)
+    outside = slice(40, None)
+    changes = [(edited - samples.source)[..., outside, :].abs().mean() for edited in (plain, guided)]
+    assert changes[1] <= changes[0]
+
+
+@pytest.mark.parametrize("name", ["l1", "clip_d"])
+def test_reward_guidance_in_fp16_has_the_gradient_of_fp32(name):
+    samples = Shapes("val").batch(0, 4)
+    source, scorer = samples.source.to(DEVICE), load_scorer(name).to(DEVICE)
+    editor = load_editor("shapes-editor", device=DEVICE)
+    large = torch.nn.Upsample((256, 256))(samples.target).to(DEVICE)
+    with torch.no_grad():
+        clean = editor.pipe.vae.encode(large * 2 - 1).latent_dist.mode() * editor.pipe.vae.config.scaling_factor
+    wide = torch.nn.Upsample((256, 256))(source)
+
+    def score(edited: torch.Tensor) -> torch.Tensor:
+        return scorer(EditBatch(wide, samples.instruction, edited)).mean() * len(edited)
+
+    latents = clean.clone().requires_grad_(True)
+    (wanted,) = torch.autograd.grad(score(decode(editor.pipe.vae, latents)), latents)
+    found = ascent_direction(editor.pipe.vae.half(), score, clean.half())
+    assert (torch.cosine_similarity(found.flatten(1), wanted.flatten(1)) > 0.95).all()
+
+
+def test_reward_guidance_in_fp16_raises_the_score():
+    samples, scorer = Shapes("val").batch(0, 14), load_scorer("clip_d").to(DEVICE)
+    editor = load_editor("shapes-editor", device=DEVICE, dtype=torch.float16)
+    plain = editor(samples.source, samples.instruction, range(14))
+    with reward_guidance(editor.pipe, scorer, samples.source, samples.instruction, scale=0.1):
+        guided = editor(samples.source, samples.instruction, range(14))
+    edits = [EditBatch(samples.source, samples.instruction, edited).to(DEVICE) for edited in (plain, guided)]
+    assert scorer(edits[1]).mean() > scorer(edits[0]).mean()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_auto_says_which_kernel_is_the_faster_here(training):
+    unet = tiny_unet().to(DEVICE).train(training)
+    choice = set_attention(unet, "auto", torch.float16)
+    print(choice)
+    assert ("xformers" in choice.reason) or ("CUDA" in choice.reason)
+    assert set_attention(unet, "auto", torch.float16) == choice
