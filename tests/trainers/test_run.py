@@ -1,10 +1,14 @@
 """What all trainers share: files that are whole or not there, checkpoints, and the order of the rows."""
 
 import json
+from dataclasses import replace
 
+import pytest
 import torch
 from accelerate import Accelerator
 
+from rewardedit import RewardPrompt
+from rewardedit.diffusion.editors import load_editor, save_editor
 from rewardedit.trainers import _run
 
 
@@ -40,6 +44,29 @@ def test_a_checkpoint_that_was_being_written_when_the_run_was_killed_is_not_take
     assert _run.resume(accelerator, tmp_path) == 4
     save(6, killed=False)
     assert _run.resume(accelerator, tmp_path) == 6
+
+
+def test_a_result_that_was_cut_off_does_not_count_as_finished(tiny_editor, tmp_path):
+    editor, out, made_of = load_editor(tiny_editor), tmp_path / "pipeline", {"arm": "conditioned", "train": {"steps": 4}}
+    save_editor(editor, out)
+    assert not _run.is_made(out, made_of)  # killed before the end of the arm
+    _run.mark_made(out, made_of)
+    assert _run.is_made(out, made_of)
+    assert not _run.is_made(out, {**made_of, "train": {"steps": 8}})
+
+
+def test_a_pipeline_that_is_killed_while_it_is_saved_leaves_no_folder_and_an_earlier_one_as_it_was(tiny_editor, tmp_path):
+    class Killed(RewardPrompt):
+        def save(self, folder) -> None:
+            raise KeyboardInterrupt
+
+    editor, out = load_editor(tiny_editor), tmp_path / "pipeline"
+    for earlier in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            save_editor(replace(editor, prompt=Killed("{instruction} {word}")), out)
+        assert out.exists() == earlier
+        save_editor(editor, out)
+    assert load_editor(str(out)).prompt is None
 
 
 def test_who_reads_while_a_file_is_written_anew_reads_the_old_one_to_its_end(tmp_path):
