@@ -1,4 +1,8 @@
-"""Best of 8 on the shapes world by several scorers, beside chance and the oracle's choice: python benchmarks/best_of_n.py"""
+"""Best of 8 on the shapes world by several scorers, beside chance and the oracle's choice: python benchmarks/best_of_n.py
+
+Without captions first, which is what a user of `rewardedit edit --best-of 8` has. The world's exact captions, which tell the
+truth about the target, are the upper case. Every way of choosing takes the number of steps that is best for it on val.
+"""
 
 from typing import Any
 
@@ -6,58 +10,90 @@ import torch
 from record import keep
 from tqdm import tqdm
 
-from rewardedit import best_of_n, load_editor, load_scorer
+from rewardedit import EditBatch, best_of_n, load_editor, load_scorer
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes, ShapesOracle
+from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.data.shapes.world import join
+from rewardedit.diffusion.editors import Editor, EditSettings
 from rewardedit.evaluation.statistics import paired_bootstrap
-from rewardedit.selection import Selection
 
-EDITS, N = 560, 8
-SCORERS = ("clip_d", "l1", "clip_d:0.7,l1:0.3")
+EDITS, VAL, N = 280, 70, 8
+STEPS = {1: 1.3, 2: 1.4}  # number of steps: text guidance, the base's best on val for each (see shapes-refl.json)
+SCORERS = ("clip_d", "vifi_clip", "l1", "ssim", "clip_d:0.7,l1:0.3")
+WITH_CAPTIONS = ("clip_d", "clip_d:0.7,l1:0.3")
+ONE = "one sample"
+
+Choices = dict[str, list[float]]  # way of choosing: the oracle's rating of what it chose, an edit each
 
 
-def compare(edits: int, n: int) -> dict[str, Any]:
-    """Oracle means of the first candidate, a random one, each scorer's choice and the oracle's, over the same candidates."""
-    editor, scorer, oracle = load_editor("shapes-editor"), load_scorer(SCORERS[-1]), ShapesOracle()
-    samples = Shapes("test", backdrops=("plain",)).batch(0, edits)
+def choose(editor: Editor, samples: ShapesBatch, n: int, settings: EditSettings) -> dict[str, Choices]:
+    """Ratings of what each scorer chooses among the same n candidates, without captions and with them."""
+    scorers = {name: load_scorer(name) for name in SCORERS}
+    oracle = ShapesOracle()
     generator = torch.Generator().manual_seed(0)
-    chosen: dict[str, list[float]] = {name: [] for name in ("one sample", "random choice", *SCORERS, "oracle's choice")}
-    for i in tqdm(range(edits), desc="best of n", unit="edit"):
-        fields = {"source_caption": samples.source_caption[i], "target_caption": samples.target_caption[i]}
-        with torch.autocast("cpu", torch.bfloat16):
-            found = best_of_n(
-                editor,
-                scorer,
-                samples.source[i],
-                samples.instruction[i],
-                n,
-                seed=n * i,
-                settings=editor.settings,
-                fields=fields,
-            )
+    out: dict[str, Choices] = {"without_captions": {}, "with_captions": {}}
+
+    def note(condition: str, name: str, rating: torch.Tensor) -> None:
+        out[condition].setdefault(name, []).append(float(rating))
+
+    for i in tqdm(range(len(samples)), desc=f"best of {n}, {settings.steps} steps", unit="edit", leave=False):
+        source = samples.source[i]
+        instruction = samples.instruction[i]
+        found = best_of_n(editor, scorers["l1"], source, instruction, n, seed=N * i, settings=settings)
         rating = oracle.rate(join([samples[i : i + 1]] * n), found.images).score
-        chosen["one sample"].append(float(rating[0]))
-        chosen["random choice"].append(float(rating[int(torch.randint(n, (), generator=generator))]))
+        note("without_captions", ONE, rating[0])
+        note("without_captions", "random choice", rating[int(torch.randint(n, (), generator=generator))])
+        edits = EditBatch(source.expand(n, -1, -1, -1), [instruction] * n, found.images)
+        captions = {name: [getattr(samples, name)[i]] * n for name in ("source_caption", "target_caption")}
+        told = EditBatch(edits.source, edits.instruction, edits.edited, **captions)
         for name in SCORERS:
-            chosen[name].append(float(rating[choice(found, name)]))
-        chosen["oracle's choice"].append(float(rating.max()))
-    differences = {}
-    for name, values in chosen.items():
-        if name != "one sample":
-            against = paired_bootstrap(values, chosen["one sample"], samples.id)
-            differences[name] = {"difference": against.difference, "ci95": list(against.ci95)}
-    means = {name: sum(values) / edits for name, values in chosen.items()}
-    return {"n": edits, "candidates": n, "oracle": means, "against_one_sample": differences}
+            note("without_captions", name, rating[best(scorers[name], edits)])
+        for name in WITH_CAPTIONS:
+            note("with_captions", name, rating[best(scorers[name], told)])
+        note("without_captions", "oracle's choice", rating.max())
+    return out
 
 
-def choice(found: Selection, name: str) -> int:
-    """Which candidate a scorer takes: the whole sum, or one of its parts."""
-    if name not in found.scores.parts:
-        return found.ranking[0]
-    return int(found.scores.parts[name].nan_to_num(-torch.inf).argmax())
+@torch.no_grad()
+def best(scorer: Any, edits: EditBatch) -> int:
+    """Which of the edits the scorer takes; one that cannot be scored is never taken."""
+    return int(scorer(edits).score.nan_to_num(-torch.inf).argmax())
+
+
+def compare(edits: int, val_edits: int, n: int, steps: dict[int, float] | None = None) -> dict[str, Any]:
+    """Oracle means of the first candidate, a random one, each scorer's choice and the oracle's, over the same candidates."""
+    editor = load_editor("shapes-editor")
+    val = Shapes("val").batch(0, val_edits)
+    test = Shapes("test").batch(0, edits)
+    grid = {k: EditSettings(k, guidance, 1.0) for k, guidance in (steps or STEPS).items()}
+    on_val = {k: choose(editor, val, n, settings) for k, settings in grid.items()}
+
+    chosen: dict[str, dict[str, int]] = {}
+    for condition in ("without_captions", "with_captions"):
+        names = on_val[next(iter(grid))][condition]
+        chosen[condition] = {name: max(grid, key=lambda k: _mean(on_val[k][condition][name])) for name in names}
+    used = {k for names in chosen.values() for name, k in names.items() if name != ONE}
+    on_test = {k: choose(editor, test, n, settings) for k, settings in grid.items() if k in used}
+    alone = chosen["without_captions"][ONE]
+    on_test.setdefault(alone, choose(editor, test, 1, grid[alone]))
+    one = on_test[alone]["without_captions"][ONE]
+
+    out: dict[str, Any] = {}
+    for condition, names in chosen.items():
+        ratings = {name: on_test[k][condition][name] for name, k in names.items()}
+        against = {name: paired_bootstrap(values, one, test.id) for name, values in ratings.items() if name != ONE}
+        out[condition] = {
+            "oracle": {name: _mean(values) for name, values in ratings.items()},
+            "against_one_sample": {k: {"difference": f.difference, "ci95": list(f.ci95)} for k, f in against.items()},
+            "steps": names,
+        }
+    return {"n": edits, "candidates": n, **out.pop("without_captions"), **out}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 if __name__ == "__main__":
     quiet()
-    keep("best-of-n", "python benchmarks/best_of_n.py", compare(EDITS, N))
+    keep("best-of-n", "python benchmarks/best_of_n.py", compare(EDITS, VAL, N))

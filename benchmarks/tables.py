@@ -93,15 +93,18 @@ def guidance() -> str:
 
 
 def best_of_n() -> str:
-    """Oracle means of what each scorer chooses."""
+    """Oracle means of what each scorer chooses, without captions first."""
     result = read("best-of-n")
     if result is None:
         return "Not recorded yet."
-    lines = [f"| chosen from {result['candidates']} by | oracle mean (0–10) | − one sample, 95 % interval |", "|---|---|---|"]
-    for name, mean in result["oracle"].items():
-        found = result["against_one_sample"].get(name)
-        versus = f"{found['difference']:+.2f} [{found['ci95'][0]:+.2f}, {found['ci95'][1]:+.2f}]" if found else ""
-        lines.append(f"| {name} | {mean:.2f} | {versus} |")
+    head = f"chosen from {result['candidates']} by", "steps", "oracle mean (0–10)", "− one sample, 95 % interval"
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for found, captions in ((result, ""), (result["with_captions"], ", with the world's exact captions")):
+        for name, mean in found["oracle"].items():
+            other = found["against_one_sample"].get(name)
+            versus = f"{other['difference']:+.2f} [{other['ci95'][0]:+.2f}, {other['ci95'][1]:+.2f}]" if other else ""
+            scorer = f"`{name}`" if " " not in name else name
+            lines.append(f"| {scorer}{captions} | {found['steps'][name]} | {mean:.2f} | {versus} |")
     return "\n".join([*lines, "", f"n = {result['n']} held-out edits. {where(result)}"])
 
 

@@ -40,8 +40,10 @@ def test_preservation_looks_outside_the_mask_alone():
 def test_best_of_n():
     import best_of_n
 
-    found = best_of_n.compare(3, 2)
+    found = best_of_n.compare(3, 2, 2, {1: 1.3})
     assert found["oracle"]["oracle's choice"] >= max(v for k, v in found["oracle"].items() if k != "oracle's choice")
+    assert set(found["with_captions"]["oracle"]) == {"clip_d", "clip_d:0.7,l1:0.3"}
+    assert found["oracle"].keys() - found["against_one_sample"].keys() == {"one sample"}
 
 
 def test_agreement():
