@@ -75,7 +75,8 @@ def compare(edits: int, val_edits: int, n: int, steps: dict[int, float] | None =
     used = {k for names in chosen.values() for name, k in names.items() if name != ONE}
     on_test = {k: choose(editor, test, n, settings) for k, settings in grid.items() if k in used}
     alone = chosen["without_captions"][ONE]
-    on_test.setdefault(alone, choose(editor, test, 1, grid[alone]))
+    if alone not in on_test:  # one sample needs no candidates beside it
+        on_test[alone] = choose(editor, test, 1, grid[alone])
     one = on_test[alone]["without_captions"][ONE]
 
     out: dict[str, Any] = {}
