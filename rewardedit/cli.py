@@ -16,6 +16,7 @@ from rewardedit import config as configs
 
 RELABEL_SETTINGS = ("data", "candidates", "relabel")  # of a reward-conditioned recipe, what `relabel` uses
 TRAINERS = ("autoencoder", "contrastive", "editor", "refl", "reward_conditioned", "vifi_clip")
+JUDGE = "vifi_clip"  # of --best-of: the best without captions, which nobody gives here; see benchmarks/best_of_n.py
 
 
 class UserError(ValueError):
@@ -92,7 +93,7 @@ def edit(args: argparse.Namespace) -> None:
 
     jobs = read_jobs(args.input, args.instruction)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    judge = args.scorer or ("clip_d" if args.best_of > 1 else None)
+    judge = args.scorer or (JUDGE if args.best_of > 1 else None)
     scorer = load_scorer(judge).to(device) if judge else None
     editor = load_editor(args.model, attention=args.attention, device=device)
     print(editor.attention)
@@ -240,7 +241,7 @@ def parser() -> argparse.ArgumentParser:
         help="what a reward-conditioned editor is asked for, 0–10 (default: its best)",
     )
     p.add_argument("--best-of", type=int, default=1, metavar="N", help="make N edits and keep the one with the best score")
-    p.add_argument("--scorer", help="e.g. clip_d:0.7,l1:0.3; chooses, and is written down (with --best-of: clip_d)")
+    p.add_argument("--scorer", help=f"e.g. clip_d:0.7,l1:0.3; chooses, and is written down (with --best-of: {JUDGE})")
     p.add_argument("--mask", help='"auto": a second round where the first changed the picture; or a mask file, white: change')
     p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
     p.add_argument("--seed", type=int, default=0)

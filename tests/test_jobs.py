@@ -1,6 +1,7 @@
 """`rewardedit edit` over pictures, folders and tables."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,6 +120,15 @@ def test_a_mask_of_one_s_own(folder, tiny_editor, tmp_path, capsys):
     assert (tmp_path / "brushed" / "cat.png").read_bytes() == (plain / "cat.png").read_bytes()
     assert edit(folder / "cat.png", "make it red", "--mask", "nowhere.png", "--out", out, model=tiny_editor) == 2
     assert "nowhere.png: no such file" in capsys.readouterr().err
+
+
+def test_the_judge_is_the_scorer_that_chooses_best_without_captions(folder, tiny_editor, tmp_path):
+    result = json.loads((Path(__file__).parents[1] / "benchmarks" / "results" / "best-of-n.json").read_text())
+    others = ("one sample", "random choice", "oracle's choice")
+    means = {name: mean for name, mean in result["oracle"].items() if name not in others}
+    assert edit(folder / "cat.png", "make it red", "--best-of", "2", "--out", tmp_path / "out", model=tiny_editor) == 0
+    record = json.loads((tmp_path / "out" / "cat.json").read_text())
+    assert record["request"]["scorer"] == max(means, key=lambda name: means[name])
 
 
 def test_the_input_is_never_overwritten(folder, tiny_editor, capsys):
