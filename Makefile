@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 quickstart: $(VENV)/installed
 	$(BIN)/rewardedit train quickstart
 
+# Two processes with one thread each: tiny models gain nothing from a second thread.
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Plants known faults in a copy, one by one, and shows that a test turns red for each; FAULTS="name name" for some of them.
 faults: $(VENV)/installed-dev
