@@ -27,6 +27,12 @@ REFL_ARMS = {
     "draft_4": "DRaFT-4",
 }
 CONDITIONED_ARMS = {"base": "reward-conditioned base, asked for five", "refl": "reward-conditioned + ReFL"}
+HACKS = {
+    "noise": "high-frequency noise, planted",
+    "flooding": "colour flooding, planted",
+    "copying": "source copying, planted",
+    "reward_only": "trained on the reward alone until the oracle fell",
+}
 ASPECTS = {
     "preservation": "preservation outside the true mask (0–1)",
     "alignment": "alignment (oracle, 0–10)",
@@ -170,6 +176,24 @@ def refl_watch() -> str:
     return "\n".join(lines)
 
 
+def hacking() -> str:
+    """Shares of runs that are flagged: hacked in four ways, and honest."""
+    result = read("hacking")
+    if result is None:
+        return "Not recorded yet."
+    lines = ["| runs | how many | flagged | oracle (0–10) at the first flag − base | by |", "|---" * 5 + "|"]
+    for kind, words in HACKS.items():
+        at, share = result["at_first_flag"][kind], result["detected"][kind]
+        signs = sorted(at["signs"], key=lambda name: -at["signs"][name])
+        said = ", ".join(f"{name.replace('_', ' ')} {at['signs'][name]}" for name in signs)
+        fall = "" if at["oracle_change"] is None else f"{at['oracle_change']:+.2f}"
+        lines.append(f"| {words} | {result['runs'][kind]} | {100 * share:.0f} % | {fall} | {said} |")
+    lines.append(f"| honest | {result['runs']['honest']} | {100 * result['false_alarms']:.1f} % | | |")
+    gain, seeds = result["oracle_of_honest_runs"]["mean_gain"], len(result["seeds"]["calibration"])
+    setting = f"{result['n']} fixed prompts and {result['checks']} checks a run; limits from {seeds} honest runs of other seeds"
+    return "\n".join([*lines, "", f"{setting}. Honest runs gain {gain:+.2f} by the oracle on average. {where(result)}"])
+
+
 def refl_step() -> str:
     """What a step costs beside a plain restatement of the papers' loop."""
     result = read("refl-step")
@@ -298,6 +322,7 @@ TABLES = {
     "reward-guidance": reward_guidance,
     "refl": refl,
     "refl-watch": refl_watch,
+    "hacking": hacking,
     "refl-step": refl_step,
     "scorers": scorers,
     "throughput": throughput,

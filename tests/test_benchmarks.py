@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 
 from rewardedit.assets import resolve
+from rewardedit.data import Data
+from rewardedit.data.shapes import Shapes
 from rewardedit.scorers.base import BUILT_IN
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -160,3 +162,32 @@ def test_what_was_measured_of_refl_holds_what_is_promised():
     assert "refl" in conditioned["oracle"]
     small = recorded("refl-step")["steps"]["small editor, CPU, batch 16, 10 steps"]
     assert small["ours"]["samples_per_second"] > small["papers"]["samples_per_second"]
+
+
+def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
+    import hacking
+
+    small = {"DATA": Data(rows=8), "N": 3, "POOLS": {"test": (0, 7)}, "CHECK_EVERY": 1, "STEPS": 2}
+    for name, value in small.items():
+        monkeypatch.setattr(hacking, name, value)
+    hacking.train(tmp_path, "test", "honest", range(1, 2))
+    (run,) = hacking.runs_of(tmp_path, "test", "honest")
+    assert [edited.shape for edited in run.edits] == [(3, 3, 64, 64)] * 3
+    assert not torch.equal(run.edits[0], run.edits[2])
+    values = hacking.measured(tmp_path, "test", "honest", run)
+    assert {"reward", "held_out", "oracle", "edges"} <= set(values[2])
+    assert hacking.is_honest(values) in (True, False)
+
+
+def test_hacks_are_planted_and_found():
+    import hacking
+
+    samples = Shapes("val").batch(0, 35)
+    edits = [(samples.target * 255).round().byte()] * (hacking.CHECKS + 1)
+    run = hacking.Run(1, "l1", samples, edits)
+    base = {**run.values(edits[0]), "oracle": torch.zeros(35)}
+    for kind, strengths in hacking.STRENGTHS.items():
+        planted = [run.values(hacking.plant(kind, s, edits[k], run, k)) for k, s in enumerate(strengths, 1)]
+        assert hacking.first_flag(planted, base, hacking.CHECKS) is not None, kind
+        assert torch.equal(hacking.plant(kind, 0.0, edits[0], run, 0), edits[0]), kind
+    assert hacking.first_flag([run.values(edit) for edit in edits[1:]], base, hacking.CHECKS) is None

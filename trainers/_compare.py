@@ -15,13 +15,12 @@ from rewardedit.batch import EditBatch
 from rewardedit.data import Data
 from rewardedit.data.shapes import Rating, Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, EditSettings, keep_settings, load_editor
-from rewardedit.evaluation.health import picture_health
+from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.files import remove
 from rewardedit.report import Gallery, Report
 from rewardedit.scorers import Scorer
 from rewardedit.trainers import _run
-from rewardedit.trainers._watch import flag
 from rewardedit.training.stages import stage
 
 WORST, BEST = 0.0, 10.0
@@ -142,15 +141,20 @@ def compare(
         keep_settings(result, best[name])
     edited = {name: torch.cat([torch.from_numpy(np.load(path)) for path in found]) for name, found in paths.items()}
     ratings = {name: ShapesOracle().rate(test, pictures) for name, pictures in edited.items()}
-    health = {name: picture_health(test.source, p, test.mask) for name, p in edited.items()}
+    health = {name: hacking_signs(test.source, p, test.mask) for name, p in edited.items()}
     scores = _rewards(edited, test, rewards)
+
+    def flag(name: str) -> str | None:
+        now, base = (scores[arm] | health[arm] for arm in (name, "base"))
+        return hacking_flag(now, base, *list(rewards)[:2])
+
     metrics = {
         "oracle": _oracle(ratings, test, main),
         "kinds": {name: _by_kind(rating, test) for name, rating in ratings.items()},
         "aspects": {name: _aspects(rating) for name, rating in ratings.items()},
         "trivial": _trivial(test),
         "rewards": {name: _means(values) for name, values in scores.items()},
-        "flags": {name: flag(values, scores["base"], *list(rewards)[:2]) for name, values in scores.items()},
+        "flags": {name: flag(name) for name in edited},
         "health": {name: _means(values) for name, values in health.items()},
         "change_outside": _change_outside(health, test),
         "settings": chosen,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.trainers import _run
 from rewardedit.trainers._cache import LatentCache, TextCache
-from rewardedit.trainers._watch import Watch
 
 PRESETS: dict[str, dict[str, Any]] = {
     "adiee": {"steps": tuple(range(10, 101, 5)), "skip": (1, 1), "scored": "prev_sample", "loss": "hinge", "most": 10.0},
@@ -161,6 +160,15 @@ class Asked:
         return EditBatch(source, [self.cache.instructions[i] for i in index], edited, **captions)
 
 
+@runtime_checkable
+class Monitor(Protocol):
+    """What looks at an editor in training."""
+
+    def check(self, editor: Editor, step: int) -> bool:
+        """Evaluates the current weights; returns True to stop training. All processes call it together."""
+        ...
+
+
 class RewardFeedback:
     """Rolls rows out, scores what comes of them and passes the gradient on: `finetune`'s `Feedback`."""
 
@@ -172,7 +180,7 @@ class RewardFeedback:
         asked: Asked,
         seed: int,
         editor: Editor,
-        watch: Watch,
+        monitor: Monitor,
     ) -> None:
         self.config, self.scorer, self.scale, self.asked, self.seed = config, scorer, scale, asked, seed
         self.pairs, self.pipe = config.pairs, editor.pipe
@@ -182,9 +190,8 @@ class RewardFeedback:
         nothing = torch.tensor([asked.texts.empty])
         self.nothing = torch.from_numpy(asked.texts.embeds[nothing.numpy()]).float()
         self.recent: dict[str, tuple[float, int]] = {}  # sums and numbers of rows since the last log
-        self.watching = watch
-        if _run.processes().is_main_process:
-            watch.step(editor, 0)
+        self.monitor = monitor
+        monitor.check(editor, 0)
 
     def loss(self, unet: Any, rows: Int[Tensor, " b"], step: int, places: Int[Tensor, " b"]) -> Float[Tensor, ""]:
         config, device = self.config, self.pipe.device
@@ -253,5 +260,4 @@ class RewardFeedback:
         return {name: total / max(n, 1) for name, (total, n) in zip(names, _run.sum_of_processes(own).tolist(), strict=True)}
 
     def watch(self, editor: Editor, step: int) -> bool:
-        stop = _run.processes().is_main_process and self.watching.step(editor, step)
-        return bool(_run.any_process(stop))
+        return self.monitor.check(editor, step)

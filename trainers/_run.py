@@ -39,11 +39,6 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def any_process(value: bool) -> bool:
-    """True on all processes where it is on one of them."""
-    return bool(sum_of_processes(torch.tensor(float(value))) > 0)
-
-
 def sum_of_processes(values: Tensor) -> Tensor:
     """The sum of what each process gives, on all of them."""
     state = processes()

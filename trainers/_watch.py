@@ -7,46 +7,87 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 
-from rewardedit.batch import EditBatch, collate
-from rewardedit.data import Data, open_rows
+from rewardedit.batch import OPTIONAL, EditBatch, collate
+from rewardedit.data import Data, distinct_rows, held_out_rows, open_rows
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, save_editor
-from rewardedit.evaluation.health import picture_health
-from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.report import Report
 from rewardedit.scorers import Scorer
 from rewardedit.trainers import _run
 
-BATCH = 64
 LOG = "watch.jsonl"
 
 
 @dataclass(frozen=True)
-class Watching:
-    """What is looked at, and what is done about it; how often is `train.validate_every`."""
+class MonitorConfig:
+    """Which prompts are edited, and what is done about a flag; how often is `train.validate_every`."""
 
-    n: int = 64  # fixed prompts
-    steps: int | None = None  # denoising steps of a look; None: the editor's own
+    n: int = 64  # fixed prompts, each of its own source image
+    data: Data | None = None  # whose; None: the val split of the shapes world, or source images held out from the training data
+    steps: int | None = None  # denoising steps; None: the editor's own
+    batch: int = 64  # images that are denoised, decoded and scored at a time
     held_out: str = "ssim"  # a reward of another family than the one that trains
     held_out_options: dict[str, Any] = field(default_factory=lambda: {"against": "target"})
-    stop: bool = False  # at a red flag; the result is then the editor that the held-out reward liked best
+    stop: bool = False  # at a flag; the result is then the editor that the held-out reward liked best
+
+    def __post_init__(self) -> None:
+        for name, least in (("n", 2), ("batch", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"watch.{name}: expected at least {least}; got {getattr(self, name)}")
 
 
-def fixed_prompts(data: Data, n: int) -> tuple[EditBatch, ShapesBatch | None]:
-    """n sources with their instructions: of the shapes world's val split, with their truth, or a data set's first rows."""
-    if data.name == "shapes":
-        samples = Shapes("val", data.seed, data.backdrops).batch(0, n)
+def training_data(data: Data, config: MonitorConfig) -> Data:
+    """The training data without what is watched, where that is taken from it.
+
+    Raises:
+        ValueError: where `watch.data` shares a source image with the training data.
+    """
+    if config.data is None:
+        if data.name != "shapes":
+            return dataclasses.replace(data, hold_out=config.n)
+        if data.split == "val":
+            raise ValueError("watch.data: trained on is the val split, which is watched by default; give a split to watch")
+        return data
+    if data.name == config.data.name == "shapes":
+        shared = (data.split, data.seed) == (config.data.split, config.data.seed)
+    else:
+        shared = bool(_source_ids(data) & _source_ids(config.data))
+    if shared:
+        raise ValueError("watch.data: shares source images with the training data; give another split or data set")
+    return data
+
+
+def _source_ids(data: Data) -> set[str]:
+    return set() if data.name == "shapes" else set(open_rows(data).source_ids())
+
+
+def fixed_prompts(data: Data, config: MonitorConfig) -> tuple[EditBatch, ShapesBatch | None]:
+    """The sources with their instructions that are watched, of the shapes world with their truth.
+
+    `data` is what `training_data` gave.
+    """
+    watched = config.data or (dataclasses.replace(data, split="val", first=0) if data.name == "shapes" else None)
+    if watched is not None and watched.name == "shapes":
+        samples = Shapes(watched.split, watched.seed, watched.backdrops).batch(watched.first, config.n)
         captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
         truth = {"target": samples.target, "mask": samples.mask, **captions}
         return EditBatch(samples.source, samples.instruction, samples.source, **truth), samples
-    rows = open_rows(data)
-    return collate([rows[i] for i in range(min(n, len(rows)))], data.size, data.policy), None
+    rows = held_out_rows(data) if watched is None else distinct_rows(watched, config.n)
+    samples = [rows[i] for i in range(len(rows))]
+    common = [name for name in OPTIONAL if all(getattr(sample, name) is not None for sample in samples)]
+    shape = watched or data
+    return collate(samples, shape.size, shape.policy, common), None
 
 
-class Watch:
-    """Edits the fixed prompts from the same noise each time, and keeps what became of them in watch.jsonl and watch.html."""
+class HackingMonitor:
+    """Edits the fixed prompts from the same noise each time, and keeps what became of them in watch.jsonl and watch.html.
+
+    All processes call it together: each edits and scores its share of the prompts, and all hold the values of all of them.
+    """
 
     def __init__(
         self,
@@ -54,84 +95,93 @@ class Watch:
         truth: ShapesBatch | None,
         scorers: dict[str, Scorer],
         folder: Path,
-        config: Watching,
+        config: MonitorConfig,
+        checks: int,
         lora_of: str | None = None,
     ) -> None:
-        """`scorers`: the training reward first, then the held-out one. `lora_of`: the base, where a LoRA is trained."""
-        self.lora_of = lora_of
+        """
+        Args:
+            scorers: the training reward first, then the held-out one.
+            checks: how often the run is evaluated in all, for which the flag's test is corrected.
+            lora_of: the base, where a LoRA is trained.
+        """
         self.prompts, self.truth, self.scorers, self.folder, self.config = prompts, truth, scorers, folder, config
         self.reward, self.held_out = list(scorers)[:2]
+        self.checks, self.lora_of = checks, lora_of
         self.base: dict[str, Tensor] | None = None
         self.best_folder, self.stopped = folder / "best", False
         earlier = _run.read_log(folder, LOG) if self.best_folder.is_dir() else []
-        self.best = max((look[self.held_out] for look in earlier), default=-float("inf"))
+        self.best = max((check[self.held_out] for check in earlier), default=-float("inf"))
 
-    def step(self, editor: Editor, step: int) -> bool:
-        """Looks at an editor in training, saves it where the held-out reward likes it best; True: stop."""
-        found = self.look(editor)
-        _run.append(self.folder / LOG, {"step": step, **found})
-        held_out = found[self.held_out]
-        if self.config.stop and held_out > self.best:
-            self.best = held_out
-            shutil.rmtree(self.best_folder, ignore_errors=True)
-            save_editor(editor, self.best_folder, base=self.lora_of)
-        if found["flag"]:
-            print(f"red flag at step {step}: {found['flag']}")
+    def check(self, editor: Editor, step: int) -> bool:
+        """Evaluates the current weights, saves them where the held-out reward is best; returns True to stop training."""
+        found = self.evaluate(editor)
+        is_best = self.config.stop and found[self.held_out] > self.best
+        if is_best:
+            self.best = found[self.held_out]
+        if _run.processes().is_main_process:
+            _run.append(self.folder / LOG, {"step": step, **found})
+            if is_best:
+                shutil.rmtree(self.best_folder, ignore_errors=True)
+                save_editor(editor, self.best_folder, base=self.lora_of)
+            if found["flag"]:
+                print(f"red flag at step {step}: {found['flag']}")
         self.stopped = self.config.stop and found["flag"] is not None
         return self.stopped
 
-    @torch.no_grad()
-    def look(self, editor: Editor) -> dict[str, Any]:
-        """Means of rewards, oracle and signs of hacking; `flag` where the reward rose and the held-out one fell.
+    def evaluate(self, editor: Editor) -> dict[str, Any]:
+        """Means over the prompts of rewards, oracle and signs of hacking, and `flag` (see `hacking_flag`).
 
-        The first editor that is looked at is the one that others are compared with.
+        The first editor that is evaluated is the one that others are compared with.
         """
-        prompts, made, settings = self.prompts, [], editor.settings
+        values = self.measure(editor)
+        self.base = values if self.base is None else self.base
+        means = {name: float(value.nanmean()) for name, value in values.items()}
+        return {**means, "flag": hacking_flag(values, self.base, self.reward, self.held_out, self.checks)}
+
+    @torch.no_grad()
+    def measure(self, editor: Editor) -> dict[str, Tensor]:
+        """Values (n,) of every prompt by name; the prompts are divided over the processes."""
+        state, settings = _run.processes(), editor.settings
         if self.config.steps is not None:
             settings = dataclasses.replace(settings, steps=self.config.steps)
-        for i in range(0, len(prompts), BATCH):
-            part = prompts[i : i + BATCH]
-            made.append(editor(part.source, part.instruction, range(i, i + len(part)), settings=settings))
-        edited = torch.cat(made)
-        batch = dataclasses.replace(prompts, edited=edited)
-        each = {name: scorer(batch.to(editor.pipe.device)).score.cpu() for name, scorer in self.scorers.items()}
-        if self.truth is not None:
-            each["oracle"] = ShapesOracle().rate(self.truth, edited).score
-        each |= picture_health(prompts.source, edited, prompts.mask)
-        self.base = each if self.base is None else self.base
-        means = {name: float(values.nanmean()) for name, values in each.items()}
-        return {**means, "flag": flag(each, self.base, self.reward, self.held_out)}
+        mine = range(state.process_index, len(self.prompts), state.num_processes)
+        parts = []
+        for at in range(0, len(mine), self.config.batch):
+            rows = mine[at : at + self.config.batch]
+            which = slice(rows.start, rows.stop, rows.step)
+            prompts = self.prompts[which]
+            edited = editor(prompts.source, prompts.instruction, rows, settings=settings)
+            parts.append((list(rows), self._values(prompts, edited, None if self.truth is None else self.truth[which])))
+        if state.num_processes > 1:
+            parts = gather_object(parts)
+        order = torch.tensor([row for rows, _ in parts for row in rows]).argsort()
+        return {name: torch.cat([values[name] for _, values in parts])[order] for name in parts[0][1]}
 
-    def report(self, sweep: list[dict[str, Any]]) -> Path:
-        """watch.html: the curves, the flags and the sweep over the share of the change."""
-        looks = _run.read_log(self.folder, LOG)
+    def _values(self, prompts: EditBatch, edited: Tensor, truth: ShapesBatch | None) -> dict[str, Tensor]:
+        batch = dataclasses.replace(prompts, edited=edited)
+        values = {name: scorer(batch.to(_run.device())).score.float().cpu() for name, scorer in self.scorers.items()}
+        if truth is not None:
+            values["oracle"] = ShapesOracle().rate(truth, edited).score
+        return values | hacking_signs(prompts.source, edited, prompts.mask)
+
+    def report(self, sweep: list[dict[str, Any]]) -> None:
+        """watch.json and watch.html: the curves, the flags and the sweep over the share of the change."""
+        if not _run.processes().is_main_process:
+            return
+        checks = _run.read_log(self.folder, LOG)
         report = Report(f"watching {self.folder.name}")
         for row in sweep:
             if row["flag"]:
                 report.flag(f"{row['scale']:g} of the change: {row['flag']}")
-        for look in looks:
-            if look["flag"]:
-                report.flag(f"step {look['step']}: {look['flag']}")
-        by_step = {str(look["step"]): {k: v for k, v in look.items() if k not in ("flag", "step")} for look in looks}
+        for check in checks:
+            if check["flag"]:
+                report.flag(f"step {check['step']}: {check['flag']}")
+        by_step = {str(row["step"]): {k: v for k, v in row.items() if k not in ("flag", "step")} for row in checks}
         report.table("Fixed prompts by step", by_step)
         rows = {f"{row['scale']:g}": {k: v for k, v in row.items() if k not in ("flag", "scale")} for row in sweep}
         report.table("By share of the change, from the base (0) to the result (1)", rows)
         for name in (*self.scorers, *(["oracle"] if self.truth is not None else [])):
-            report.lines(name, {name: [(look["step"], look[name]) for look in looks]})
-        _run.write_json(self.folder / "watch.json", {"looks": looks, "sweep": sweep})
-        return report.save(self.folder / "watch.html")
-
-
-def flag(now: dict[str, Tensor], base: dict[str, Tensor], reward: str, held_out: str) -> str | None:
-    """What is wrong where the training reward has risen while the held-out one has fallen, both by whole intervals."""
-
-    def change(name: str) -> tuple[float, float]:
-        kept = now[name].isfinite() & base[name].isfinite()
-        if int(kept.sum()) < 2:
-            return (0.0, 0.0)
-        return paired_bootstrap(now[name][kept].numpy(), base[name][kept].numpy(), resamples=2000).ci95
-
-    up, down = change(reward), change(held_out)
-    if up[0] > 0 and down[1] < 0:
-        return f"{reward} rises ({up[0]:+.3f} to {up[1]:+.3f}) while {held_out} falls ({down[0]:+.3f} to {down[1]:+.3f})"
-    return None
+            report.lines(name, {name: [(check["step"], check[name]) for check in checks]})
+        _run.write_json(self.folder / "watch.json", {"looks": checks, "sweep": sweep})
+        report.save(self.folder / "watch.html")

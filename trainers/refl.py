@@ -28,7 +28,7 @@ from rewardedit.diffusion.training import widen_conv_in
 from rewardedit.files import join_arrays, join_lists, replaced
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.scorers.base import family, find_scorer, read_spec
+from rewardedit.scorers.base import families, find_scorer, read_spec
 from rewardedit.trainers import _run, reward_conditioned
 from rewardedit.trainers._cache import LatentCache, make_cache
 from rewardedit.trainers._compare import Evaluate, compare, require_arms
@@ -36,7 +36,7 @@ from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback, require
 from rewardedit.trainers._finetune import finetune
 from rewardedit.trainers._models import Labels, Train, load_base
 from rewardedit.trainers._plan import load_scheduler, plan_training
-from rewardedit.trainers._watch import Watch, Watching, fixed_prompts
+from rewardedit.trainers._watch import HackingMonitor, MonitorConfig, fixed_prompts, training_data
 from rewardedit.trainers.reward_conditioned import Relabel
 from rewardedit.training.stages import row_shards, stage
 
@@ -60,7 +60,7 @@ class Config:
     data: Data = field(default_factory=Data)
     reward: Reward = field(default_factory=Reward)
     train: Train = field(default_factory=Train)
-    watch: Watching = field(default_factory=Watching)
+    watch: MonitorConfig = field(default_factory=MonitorConfig)
     labels: Relabel | None = None  # where the base is reward-conditioned: the scorer whose labels it knows, for the pairs
     arms: tuple[Arm, ...] = ("refl",)  # the first is the result; the others are what it is compared with
     evaluate: Evaluate | None = None  # on shapes, with the oracle
@@ -70,10 +70,11 @@ class Config:
         for name in read_spec(self.reward.scorer):
             if not find_scorer(name).differentiable:
                 raise ValueError(f"reward.scorer: {name} has no gradient with respect to the edited picture; take clip_d or l1")
-            if family(self.watch.held_out) is family(name):
-                raise ValueError(
-                    f"watch.held_out: {self.watch.held_out} is of {name}'s family, which trains; take ssim or dino_i"
-                )
+        for shared in families(self.reward.scorer) & families(self.watch.held_out):
+            raise ValueError(
+                f"watch.held_out: {self.watch.held_out} is of the family {shared}, as is what trains; take one of another, "
+                "such as ssim (pixel), clip_i (clip) or dino_i (dino); your own scorer names its family as a class attribute"
+            )
         if self.watch.stop and not self.train.validate_every:
             raise ValueError("watch.stop: looks come every train.validate_every steps; give some")
         if self.reward.anchor and self.train.lora_rank is None:
@@ -97,7 +98,7 @@ class Material:
 def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
     require_rollouts(config)
-    rows = len(open_rows(config.data))
+    rows = len(open_rows(training_data(config.data, config.watch)))
     for name, options in _rewards(config).items():
         load_scorer(name, **options)
     steps = config.reward.mean_steps
@@ -119,7 +120,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     require_rollouts(config)
     _run.start(folder, config, resume)
     scorers = {name: load_scorer(name, **options).to(_run.device()) for name, options in _rewards(config).items()}
-    prompts = fixed_prompts(config.data, config.watch.n)
+    config = replace(config, data=training_data(config.data, config.watch))  # what is watched is not trained on
+    prompts = fixed_prompts(config.data, config.watch)
     require_fields(prompts[0], scorers)
     rows = open_rows(config.data)
     scale = _scale(config, rows, folder)
@@ -248,28 +250,29 @@ def _sources(rows: Rows, data: Data, folder: Path) -> tuple[np.ndarray, dict[str
 def _train_arm(config: Config, arm: Arm, material: Material, folder: Path, resume: bool) -> None:
     reward, scorers = arm_reward(config, arm), material.scorers
     lora_of = locate(config.base) if config.train.lora_rank else None
-    watch = Watch(*material.prompts, scorers, folder, config.watch, lora_of)
+    checks = -(-config.train.steps // (config.train.validate_every or config.train.steps)) + len(SCALES)
+    monitor = HackingMonitor(*material.prompts, scorers, folder, config.watch, checks, lora_of)
 
     def feedback(editor: Editor) -> RewardFeedback:
         scorer = scorers[config.reward.scorer]
-        return RewardFeedback(reward, scorer, material.scale, material.asked, config.train.seed, editor, watch)
+        return RewardFeedback(reward, scorer, material.scale, material.asked, config.train.seed, editor, monitor)
 
     result = finetune(config.train, config.base, material.cache, material.labels, folder, resume, feedback)
-    if watch.stopped and _run.processes().is_main_process:
+    if monitor.stopped and _run.processes().is_main_process:
         with replaced(result) as aside:
-            shutil.copytree(watch.best_folder, aside)
-    if _run.processes().is_main_process:
-        watch.report(sweep(config.base, result, watch))
+            shutil.copytree(monitor.best_folder, aside)
+    _run.processes().wait_for_everyone()  # until the result is saved
+    monitor.report(sweep(config.base, result, monitor))
 
 
-def sweep(base: str, result: Path, watch: Watch, scales: tuple[float, ...] = SCALES) -> list[dict[str, Any]]:
+def sweep(base: str, result: Path, monitor: HackingMonitor, scales: tuple[float, ...] = SCALES) -> list[dict[str, Any]]:
     """What the fixed prompts become with so much of the change, from 0 (the base) to 1 (the result)."""
     device, out = _run.device(), []
     editor = load_editor(str(result), device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
     set_scale = _scale_of_lora(editor) if (result / LORA).is_file() else _scale_of_weights(editor, base, result)
     for scale in scales:
         set_scale(scale)
-        out.append({"scale": scale, **watch.look(editor)})
+        out.append({"scale": scale, **monitor.evaluate(editor)})
     return out
 
 

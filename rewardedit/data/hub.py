@@ -1,5 +1,6 @@
 """Rows of a data set on the hub, in local parquet files, or in an image folder: what MagicBrush and HumanEdit share."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,15 @@ class HubRows(Sequence):
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self.sample(self.rows[index])
+
+    def source_ids(self) -> list[str]:
+        """The source image of each row, by the content of its file; pictures are not decoded."""
+        import datasets
+
+        column = self.pictures[0]
+        files = self.rows.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+        contents = (row[column]["bytes"] or Path(row[column]["path"]).read_bytes() for row in files)
+        return [hashlib.sha256(content).hexdigest() for content in contents]
 
     def sample(self, row: dict[str, Any]) -> EditSample:
         raise NotImplementedError

@@ -12,6 +12,10 @@ class MagicBrush(HubRows):
     pictures = ("source_img", "mask_img", "target_img")
     columns = ("img_id", "turn_index", "instruction", *pictures)
 
+    def source_ids(self) -> list[str]:
+        """The image of each row: what later turns of a session start from comes from it too."""
+        return [str(image) for image in self.rows["img_id"]]
+
     def sample(self, row: dict[str, Any]) -> EditSample:
         return EditSample(
             id=f"{row['img_id']}-{row['turn_index']}",

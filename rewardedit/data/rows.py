@@ -3,7 +3,9 @@
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import torch
 
 from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
 from rewardedit.data.humanedit import HumanEdit
@@ -29,9 +31,12 @@ class Data:
     backdrops: tuple[str, ...] = ("plain",)  # shapes only
     shares: dict[str, float] = dataclasses.field(default_factory=lambda: dict(MIXED))  # shapes only: candidates' qualities
     draws: int = 1  # shapes only: edits of each source, one row after another
-    seed: int = 0  # shapes only
+    seed: int = 0  # of the shapes world, or of which sources are held out
+    hold_out: int = 0  # not shapes: so many source images are left out with all rows made of them (see `held_out_rows`)
 
     def __post_init__(self) -> None:
+        if self.hold_out and self.name == "shapes":
+            raise ValueError("hold_out: the shapes world has splits of its own; take split=val")
         if self.name != "shapes" and not self.path:
             raise ValueError(f"path: {self.name} rows need one: a hub id, a folder or a file")
         least = {"rows": 1, "first": 0, "size": 1, "draws": 1}
@@ -42,11 +47,39 @@ class Data:
 
 
 def open_rows(data: Data) -> Rows:
-    """The rows that a recipe names; pictures are read when a row is.
+    """The rows that a recipe names, without those of held-out sources; pictures are read when a row is.
 
     Raises:
-        ValueError: where files, columns or the split are missing, or `first` lies beyond the last row.
+        ValueError: where files, columns or the split are missing, `first` lies beyond the last row, or too few sources are
+            there to hold some out.
     """
+    rows = _open_all(data)
+    return Selected(rows, hold_out(rows.source_ids(), data.hold_out, data.seed)[0]) if data.hold_out else rows
+
+
+def held_out_rows(data: Data) -> Rows:
+    """The first row of each source image that `data.hold_out` keeps from `open_rows`.
+
+    Raises:
+        ValueError: as `open_rows`.
+    """
+    rows = _open_all(data)
+    return Selected(rows, hold_out(rows.source_ids(), data.hold_out, data.seed)[1])
+
+
+def distinct_rows(data: Data, n: int) -> Rows:
+    """The first row of each of at most n source images, drawn by `data.seed`.
+
+    Raises:
+        ValueError: as `open_rows`.
+    """
+    rows = _open_all(data)
+    first = first_rows(rows.source_ids())
+    order = torch.randperm(len(first), generator=torch.Generator().manual_seed(data.seed)).tolist()
+    return Selected(rows, sorted(list(first.values())[i] for i in order[:n]))
+
+
+def _open_all(data: Data) -> Any:
     if data.name == "shapes":
         shares, n = dict(data.shares), data.rows or 10_000
         return ShapesRows(n, data.split, data.seed, data.backdrops, shares=shares, first=data.first, draws=data.draws)
@@ -74,6 +107,51 @@ class Part(Sequence):
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self.rows[self.first + index]
+
+    def source_ids(self) -> list[str]:
+        """Of these rows."""
+        return self.rows.source_ids()[self.first : self.last]
+
+
+@dataclass(frozen=True)
+class Selected(Sequence):
+    """These rows of other rows, in this order."""
+
+    rows: Rows
+    index: list[int]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.rows[self.index[index]]
+
+
+def first_rows(sources: Sequence[str]) -> dict[str, int]:
+    """The first row of each source, in the rows' order."""
+    first: dict[str, int] = {}
+    for i, source in enumerate(sources):
+        first.setdefault(source, i)
+    return first
+
+
+def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list[int]]:
+    """Indices of the rows that are left, and of the first row of each held-out source.
+
+    So many sources are drawn by the seed, but no more than a tenth of all (and two at least).
+
+    Raises:
+        ValueError: where there are fewer than three sources.
+    """
+    first = first_rows(sources)
+    if len(first) < 3:
+        raise ValueError(f"data: {len(first)} source images are too few to hold some out of training; give watch.data")
+    order = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed)).tolist()
+    names = list(first)
+    gone = {names[i] for i in order[: min(n, max(2, len(first) // 10))]}
+    return [i for i, source in enumerate(sources) if source not in gone], sorted(first[name] for name in gone)
 
 
 def batches(rows: Rows, data: Data, size: int, fields: Collection[str] = OPTIONAL) -> Iterator[tuple[list[str], EditBatch]]:

@@ -1,6 +1,7 @@
 """Your own edits: a CSV or JSONL file, or a folder that holds one, with a row for each edit."""
 
 import csv
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -47,6 +48,12 @@ class Table(Sequence):
 
     def __len__(self) -> int:
         return len(self.records)
+
+    def source_ids(self) -> list[str]:
+        """The source image of each row, by the content of its file."""
+        files = {record["source"] for record in self.records}
+        content = {file: hashlib.sha256((self.folder / file).read_bytes()).hexdigest() for file in files}
+        return [content[record["source"]] for record in self.records]
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         if not 0 <= index < len(self):

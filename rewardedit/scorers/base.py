@@ -34,6 +34,7 @@ class Scorer(nn.Module):
     differentiable: bool = False  # has a gradient with respect to `edited`
     needs: frozenset[str] = frozenset()  # EditBatch fields beyond source, instruction and edited
     paper: str = ""  # where the score is defined
+    family: str = "custom"  # scorers that share weights or a kind of measurement; of a sum its members', joined by +
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
         """Everything that depends on the source side alone, computed once for any number of candidates."""
@@ -77,9 +78,11 @@ class FunctionScorer(Scorer):
         range: tuple[float, float] = (-math.inf, math.inf),
         differentiable: bool = False,
         needs: frozenset[str] = frozenset(),
+        family: str = "custom",
     ) -> None:
         super().__init__()
         self.function, self.range, self.differentiable, self.needs = function, range, differentiable, frozenset(needs)
+        self.family = family
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         score = self.function(batch)
@@ -107,6 +110,7 @@ class WeightedSum(Scorer):
         self.range = (sum(low for low, _ in ends), sum(high for _, high in ends))
         self.differentiable = all(scorer.differentiable for scorer in scorers.values())
         self.needs = frozenset().union(*(scorer.needs for scorer in scorers.values()))
+        self.family = "+".join(sorted({name for scorer in scorers.values() for name in scorer.family.split("+")}))
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
         return Prepared({}, {name: scorer.prepare(source, instruction) for name, scorer in self._named()})
@@ -184,9 +188,9 @@ def _weight(term: str) -> float | None:
         return None
 
 
-def family(name: str) -> type[Scorer]:
-    """The class right under `Scorer` that a scorer descends from; those of one family share it."""
-    return next(kind for kind in reversed(find_scorer(name).__mro__) if issubclass(kind, Scorer) and kind is not Scorer)
+def families(spec: str) -> set[str]:
+    """The families of a spec's scorers, as their classes declare them; nothing is loaded."""
+    return {find_scorer(name).family for name in read_spec(spec)}
 
 
 def find_scorer(name: str) -> type[Scorer]:

@@ -40,6 +40,7 @@ class ClipScorer(Scorer):
 
     range = (-1.0, 1.0)
     differentiable = True
+    family = "clip"
 
     def __init__(self, model: Any, tokenizer: Any, preprocess: Preprocess) -> None:
         super().__init__()
@@ -139,6 +140,7 @@ class ClipI(FeatureSimilarity):
 
     needs = frozenset({"target"})
     paper = "MagicBrush's CLIP-I"
+    family = "clip"
 
     @classmethod
     def from_pretrained(

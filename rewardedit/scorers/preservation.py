@@ -32,6 +32,7 @@ class Preservation(Scorer):
     """
 
     differentiable = True
+    family = "pixel"
 
     def __init__(self, region: str = "all", against: str = "source") -> None:
         super().__init__()
@@ -152,6 +153,7 @@ class Lpips(Preservation):
 
     range = (-float("inf"), 0.0)
     paper = "Zhang et al. 2018"
+    family = "lpips"
 
     def __init__(self, network: LpipsNetwork, region: str = "all", against: str = "source") -> None:
         super().__init__(region, against)
@@ -183,6 +185,7 @@ class FeatureSimilarity(Preservation):
     """
 
     range = (-1.0, 1.0)
+    family = "custom"
 
     def __init__(self, model: Any, preprocess: Preprocess, region: str = "all", against: str = "source") -> None:
         super().__init__(region, against)
@@ -204,6 +207,7 @@ class DinoI(FeatureSimilarity):
     """DINO-I, in [−1, 1]: cosine of the class tokens of edited and source, as MagicBrush and ADIEE compare pictures."""
 
     paper = "MagicBrush's DINO-I; ADIEE Sec. 3.1"
+    family = "dino"
 
     @classmethod
     def from_pretrained(

@@ -19,20 +19,26 @@ from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import Prepared
 from rewardedit.trainers._feedback import Reward, require_effect, reward_loss, rollout_scheduler
 from rewardedit.trainers._run import read_log
-from rewardedit.trainers._watch import Watch, Watching, fixed_prompts, flag
+from rewardedit.trainers._watch import HackingMonitor, MonitorConfig, fixed_prompts
 from rewardedit.trainers.refl import Config, Train, plan, train
 from rewardedit.trainers.reward_conditioned import Relabel
 from tests.conftest import launch
 
 DATA = Data(rows=16, size=32)
 FAST = {"steps": 2, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None, "validate_every": 1}
-LOOK = Watching(n=4, steps=1, held_out="clip_d", held_out_options={})
+LOOK = MonitorConfig(n=4, steps=1, held_out="clip_d", held_out_options={})
 REWARD = Reward("l1", steps=(3, 4), weight=0.1)
 SCALE = RewardScale((0.0, 0.5, 0.8, 1.0))
 
 
 class Flat(Scorer):
-    """Has no gradient."""
+    """Has no gradient, and no family."""
+
+
+class Plain(Scorer):
+    """Has no family."""
+
+    differentiable = True
 
 
 @pytest.mark.parametrize(("kind", "scale"), [("hinge", None), ("hinge", SCALE), ("linear", None)])
@@ -99,6 +105,7 @@ def test_all_arms_run_and_are_compared(tmp_path):
     words += [
         "reward.skip=[0,1]",
         "watch.n=7",
+        "train.validation_rows=1",
         "evaluate.steps=[1]",
         "evaluate.n=14",
         "evaluate.val_n=7",
@@ -170,14 +177,14 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "from rewardedit.cli import quiet\n"
         "from rewardedit.data import Data\n"
         "from rewardedit.trainers._feedback import Reward\n"
-        "from rewardedit.trainers._watch import Watching\n"
+        "from rewardedit.trainers._watch import MonitorConfig\n"
         "from rewardedit.trainers.refl import Config, Train, train\n"
         "quiet()\n"
         "torch.set_num_threads(1)\n"
         "settings = dict(steps=20, checkpointing=True, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None)\n"
         "reward = Reward('l1', steps=(2, 3), weight=0.1, checkpointing=('vae',))\n"
         "settings = Train(batch=4, **settings)\n"
-        "look = Watching(n=2, steps=1, held_out='clip_d', held_out_options={})\n"
+        "look = MonitorConfig(n=5, batch=2, steps=1, held_out='clip_d', held_out_options={})\n"
         "config = Config('x', sys.argv[1], Data(rows=16, size=32), reward, settings, look, arms=('refl', 'pairs_only'))\n"
         "train(config, Path(sys.argv[2]))\n"
     )
@@ -187,28 +194,25 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
     assert len(one) == 20
     for key in ("loss", "reward"):
         assert [line[key] for line in two] == pytest.approx([line[key] for line in one], rel=1e-5), key
-
-
-def test_a_red_flag_is_raised_where_the_rewards_part():
-    base = {"a": torch.zeros(50), "b": torch.zeros(50)}
-    up, down = torch.linspace(0.5, 1.5, 50), torch.linspace(-1.5, -0.5, 50)
-    assert "a rises" in str(flag({"a": up, "b": down}, base, "a", "b"))
-    assert flag({"a": up, "b": up}, base, "a", "b") is None
-    assert flag({"a": down, "b": down}, base, "a", "b") is None
+    one, two = (json.loads((tmp_path / name / "watch.json").read_text()) for name in ("one", "two"))
+    for alone, divided in zip(one["looks"] + one["sweep"], two["looks"] + two["sweep"], strict=True):
+        assert divided.pop("flag") == alone.pop("flag")
+        assert divided == pytest.approx(alone, rel=1e-3, abs=1e-5)
 
 
 def test_a_flag_stops_where_asked_and_the_best_comes_back(tiny_editor, tmp_path):
     scorers = {"reward": load_scorer("l1"), "held out": load_scorer(lambda batch: -batch.edited.mean((1, 2, 3)))}
-    watch = Watch(*fixed_prompts(DATA, 6), scorers, tmp_path, Watching(steps=1, stop=True))
+    config = MonitorConfig(n=6, steps=1, stop=True)
+    monitor = HackingMonitor(*fixed_prompts(DATA, config), scorers, tmp_path, config, checks=2)
     editor = load_editor(tiny_editor)
-    assert not watch.step(editor, 0)
-    assert (watch.best_folder / "model_index.json").is_file()
-    assert watch.base is not None
-    watch.base["reward"], watch.base["held out"] = watch.base["reward"] - 1, watch.base["held out"] + 1
-    assert watch.step(editor, 1)
-    assert watch.stopped
-    resumed = Watch(*fixed_prompts(DATA, 6), scorers, tmp_path, Watching(steps=1, stop=True))
-    assert resumed.best == watch.best
+    assert not monitor.check(editor, 0)
+    assert (monitor.best_folder / "model_index.json").is_file()
+    assert monitor.base is not None
+    monitor.base["reward"], monitor.base["held out"] = monitor.base["reward"] - 1, monitor.base["held out"] + 1
+    assert monitor.check(editor, 1)
+    assert monitor.stopped
+    resumed = HackingMonitor(*fixed_prompts(DATA, config), scorers, tmp_path, config, checks=2)
+    assert resumed.best == monitor.best
 
 
 class Bright(Scorer):
@@ -216,6 +220,7 @@ class Bright(Scorer):
 
     range = (0.0, 1.0)
     differentiable = True
+    family = "bright"
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         return Scores.make(batch.edited.mean((1, 2, 3)))
@@ -226,6 +231,7 @@ class Dark(Scorer):
 
     range = (-1.0, 0.0)
     differentiable = True
+    family = "dark"
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         return Scores.make(-batch.edited.mean((1, 2, 3)))
@@ -235,12 +241,12 @@ class Dark(Scorer):
 def test_a_run_that_goes_for_the_reward_alone_is_stopped_and_taken_back(lora_rank, tiny_editor, tmp_path):
     here = "tests.trainers.test_refl"
     reward = Reward(f"{here}:Bright", steps=(2,), skip=(0, 0), loss="linear", weight=10.0, pairs=0.0, scale="none")
-    look = Watching(n=8, steps=2, held_out=f"{here}:Dark", held_out_options={}, stop=True)
+    look = MonitorConfig(n=8, steps=2, held_out=f"{here}:Dark", held_out_options={}, stop=True)
     settings = Train(**{**FAST, "steps": 30, "lr": 1e-2, "validate_every": 5, "lora_rank": lora_rank})
     out = train(Config("x", tiny_editor, DATA, reward, settings, look), tmp_path / "run")
     looks = json.loads((tmp_path / "run" / "watch.json").read_text())["looks"]
     assert looks[-1]["step"] < 30
-    assert "falls" in looks[-1]["flag"]
+    assert looks[-1]["flag"]
     samples = Shapes("test").batch(0, 2)
     was, now = (
         load_editor(str(name))(samples.source, samples.instruction, range(2), settings=EditSettings(2, 1.0, 1.0))
@@ -296,8 +302,14 @@ def test_what_a_scorer_cannot_be_given_is_said_before_anything_is_scored(tiny_ed
     [
         ({"reward": {"anchor": 1.0}}, "anchor"),
         ({"reward": {"steps": [2], "skip": [2, 2]}}, "at least one step"),
-        ({"reward": {"scorer": "l1"}}, "l1's family"),
-        ({"reward": {"scorer": "clip_d"}, "watch": {"held_out": "vifi_clip", "held_out_options": {}}}, "clip_d's family"),
+        ({"reward": {"scorer": "l1"}}, "of the family pixel"),
+        ({"reward": {"scorer": "clip_d"}, "watch": {"held_out": "clip_i"}}, "of the family clip"),
+        ({"reward": {"scorer": "l1:0.5,vifi_clip:0.5"}, "watch": {"held_out": "clip_d"}}, "of the family clip"),
+        (
+            {"reward": {"scorer": "tests.trainers.test_refl:Plain"}, "watch": {"held_out": "tests.trainers.test_refl:Flat"}},
+            "custom",
+        ),
+        ({"watch": {"n": 1}}, r"watch\.n"),
         ({"reward": {"grad_steps": 0}}, "grad_steps"),
         ({"reward": {"text_guidance": 0.5}}, "text_guidance"),
         ({"watch": {"stop": True}}, "validate_every"),
@@ -309,6 +321,11 @@ def test_what_a_scorer_cannot_be_given_is_said_before_anything_is_scored(tiny_ed
 def test_what_cannot_work_is_refused_before_anything_is_loaded(words, message):
     with pytest.raises(ValueError, match=message):
         build(Config, {"name": "x", **words})
+
+
+def test_scorers_of_other_families_are_accepted():
+    watch = {"held_out": "dino_i", "held_out_options": {"against": "target"}}
+    assert build(Config, {"name": "x", "reward": {"scorer": "l1"}, "watch": watch}).watch.held_out == "dino_i"
 
 
 @pytest.mark.parametrize("recipe", ["shapes-refl", "magicbrush-refl", "magicbrush-refl-24gb"])

@@ -1,0 +1,113 @@
+"""Fixed prompts of a run: their source images are never trained on."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rewardedit.batch import EditSample
+from rewardedit.data import Data, open_rows
+from rewardedit.images import to_pil, to_tensor
+from rewardedit.trainers._watch import MonitorConfig, fixed_prompts, training_data
+
+SOURCES, CONFIG = 30, MonitorConfig(n=3)
+
+
+def picture(name: str) -> torch.Tensor:
+    """A picture of eight pixels a side that its name decides."""
+    generator = torch.Generator().manual_seed(int(hashlib.sha256(name.encode()).hexdigest()[:8], 16))
+    return torch.rand(3, 8, 8, generator=generator)
+
+
+def write(folder: Path, kind: str, first: int = 0) -> Data:
+    """Two rows of each source; in MagicBrush's the second starts from what the first made, elsewhere from the same picture."""
+    folder.mkdir()
+    records = []
+    for i in range(first, first + SOURCES):
+        for turn in (1, 2):
+            source = f"{i}-{turn - 1}" if kind == "magicbrush" else str(i)
+            names = {"source": f"{i}-{turn}-source.png", "target": f"{i}-{turn}-target.png"}
+            to_pil(picture(source)).save(folder / names["source"])
+            to_pil(picture(f"{i}-{turn}")).save(folder / names["target"])
+            if kind == "magicbrush":
+                pictures = {"source_img": names["source"], "mask_img": names["source"], "target_img": names["target"]}
+                records.append({"img_id": str(i), "turn_index": turn, "instruction": "x", **pictures})
+            elif kind == "humanedit":
+                pictures = {"INPUT_IMG": names["source"], "MASK_IMG": names["source"], "OUTPUT_IMG": names["target"]}
+                texts = {"EDITING_TYPE": "Add", "INPUT_CAPTION_BY_LLAMA": "a", "OUTPUT_CAPTION_BY_LLAMA": "b"}
+                records.append({"IMAGE_ID": f"{i}{turn}", "EDITING_INSTRUCTION": "x", **texts, **pictures})
+            else:
+                records.append({"id": f"{i}-{turn}", "instruction": "x", **names})
+    name = "rows.jsonl" if kind == "table" else "metadata.jsonl"
+    (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    return Data(kind, str(folder), size=8)
+
+
+def content(source: object) -> bytes:
+    return (to_tensor(source, 3) * 255).round().byte().numpy().tobytes()
+
+
+@pytest.mark.parametrize("kind", ["magicbrush", "humanedit", "table"])
+def test_no_source_that_is_watched_is_trained_on(kind, tmp_path):
+    data = write(tmp_path / "data", kind)
+    kept = training_data(data, CONFIG)
+    rows: list[EditSample] = list(open_rows(kept))
+    prompts, truth = fixed_prompts(kept, CONFIG)
+    watched = {content(image) for image in prompts.source}
+    assert truth is None
+    assert len(watched) == len(prompts) == CONFIG.n
+    assert len(rows) == 2 * (SOURCES - CONFIG.n)
+    assert not watched & {content(row.source) for row in rows}
+    if kind == "magicbrush":  # nor what an earlier turn of the same image made
+        images = {i for i in range(SOURCES) if content(picture(f"{i}-0")) in watched}
+        assert len(images) == CONFIG.n
+        assert not {int(row.id.split("-")[0]) for row in rows} & images
+    again, other = (
+        fixed_prompts(training_data(Data(kind, data.path, size=8, seed=seed), CONFIG), CONFIG)[0] for seed in (0, 1)
+    )
+    assert torch.equal(again.source, prompts.source)
+    assert not torch.equal(other.source, prompts.source)
+
+
+def test_a_data_set_of_its_own_is_watched_if_it_shares_no_source(tmp_path):
+    data, apart = write(tmp_path / "data", "table"), write(tmp_path / "apart", "table", first=SOURCES)
+    config = MonitorConfig(n=20, data=apart)
+    assert training_data(data, config) == data
+    prompts, _ = fixed_prompts(data, config)
+    assert len(prompts) == len({content(image) for image in prompts.source}) == 20
+    overlapping = write(tmp_path / "overlapping", "table", first=SOURCES - 1)
+    with pytest.raises(ValueError, match=r"watch\.data: shares source images"):
+        training_data(data, MonitorConfig(data=overlapping))
+
+
+def test_the_shapes_world_is_watched_on_another_split():
+    data = Data(rows=16, seed=3)
+    prompts, truth = fixed_prompts(training_data(data, CONFIG), CONFIG)
+    assert truth is not None
+    assert all("val" in name for name in truth.id)
+    assert not {content(image) for image in prompts.source} & {content(row.source) for row in open_rows(data)}
+    for wrong, config in ((Data(split="val"), CONFIG), (data, MonitorConfig(data=Data(seed=3)))):
+        with pytest.raises(ValueError, match=r"watch\.data"):
+            training_data(wrong, config)
+    test = Data(split="test", seed=3)
+    assert not torch.equal(fixed_prompts(data, MonitorConfig(n=3, data=test))[0].source, prompts.source)
+
+
+def test_too_few_sources_are_not_parted(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"source": "a.png", "instruction": "x", "target": "a.png"}) + "\n")
+    to_pil(picture("a")).save(tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"too few .* give watch\.data"):
+        open_rows(training_data(Data("table", str(tmp_path), size=8), CONFIG))
+
+
+def test_prompts_have_the_fields_that_all_of_them_have(tmp_path):
+    data = write(tmp_path / "data", "table")
+    records = [json.loads(line) for line in (tmp_path / "data" / "rows.jsonl").read_text().splitlines()]
+    for record in records[::4]:
+        record["mask"] = record["source"]
+    (tmp_path / "data" / "rows.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    prompts, _ = fixed_prompts(training_data(data, MonitorConfig(n=30)), MonitorConfig(n=30))
+    assert prompts.mask is None
+    assert prompts.target is not None
