@@ -51,11 +51,11 @@ PYTEST = ("-m", "pytest", "-o", "addopts=--strict-markers", "-p", "no:cacheprovi
 
 # With all parts chosen the weights are their seconds.
 PARTS = (
-    Part("tests", 90, PYTEST, (*PYTEST, "--collect-only"), needs="pytest"),
+    Part("tests", 110, PYTEST, (*PYTEST, "--collect-only"), needs="pytest"),
     _work("quickstart", 120),
-    _work("trainers", 200),
+    _work("trainers", 190),
     _work("attention", 40),
-    _work("benchmarks", 90),
+    _work("benchmarks", 80),
 )
 
 
