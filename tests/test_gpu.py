@@ -61,10 +61,13 @@ def test_vifi_clip(tmp_path):
 
 
 def test_the_small_models_are_trained_from_scratch(tmp_path):
-    run("shapes-autoencoder", tmp_path / "vae")
-    run("shapes-clip", tmp_path / "clip", "train.batch=7")
-    fast = ["mean_edit.compile=false", "train.compile=false", "read.steps=2", "mean_edit.steps=2", "read.batch=4"]
-    run("shapes-editor", tmp_path / "editor", f"vae={tmp_path}/vae/vae", *fast, "mean_edit.batch=4")
+    few = ["train.batch=10", "samples=70"]
+    run("shapes-autoencoder", tmp_path / "vae", *few)
+    run("shapes-clip", tmp_path / "clip", *few)
+    words = [f"{leg}.{word}" for leg in ("read", "mean_edit") for word in ("steps=2", "batch=8", "warmup=1")]
+    words += ["mean_edit.compile=false", "train.compile=false", "right=35", "evaluate_n=7"]
+    words += [f"vae={tmp_path}/vae/vae", f"clip={tmp_path}/clip/clip"]
+    run("shapes-editor", tmp_path / "editor", *few, *words)
 
 
 def test_edit_and_score(tmp_path, capsys):
