@@ -14,7 +14,7 @@ from record import keep
 from sd15 import make_pipeline
 from torch import Tensor
 
-from rewardedit import load_editor, mask_guidance, two_round_edit
+from rewardedit import devices, load_editor, mask_guidance, two_round_edit
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.evaluation.statistics import paired_bootstrap
@@ -101,7 +101,7 @@ def cost() -> dict[str, dict[str, float]]:
     """Seconds a step at the sizes that this machine can run."""
     small = load_editor("shapes-editor").pipe
     out = {"small, CPU, batch 8": seconds_per_step(small, size=16, batch=8, steps=10, rounds=15)}
-    if torch.cuda.is_available():
+    if devices.default_device() == "cuda":
         name = "Stable Diffusion 1.5, CUDA, 512 px, batch 1"
         out[name] = seconds_per_step(full_size(), size=64, batch=1, steps=20, rounds=15)
     return out

@@ -19,7 +19,7 @@ from record import keep
 from sd15 import make_clip, make_pipeline
 from torch import Tensor
 
-from rewardedit import EditBatch, load_editor, load_scorer
+from rewardedit import EditBatch, devices, load_editor, load_scorer
 from rewardedit.attention import set_attention
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes
@@ -193,6 +193,6 @@ def peak(make: Callable[[], Work], way: str) -> float:
 if __name__ == "__main__":
     quiet()
     found = {"small editor, CPU, batch 16, 10 steps": measure(small, rounds=10)}
-    if torch.cuda.is_available():
+    if devices.default_device() == "cuda":
         found["Stable Diffusion 1.5, CUDA, 256 px, batch 4, 20 steps"] = measure(full_size, rounds=10)
     keep("refl-step", "python benchmarks/refl.py", {"steps": found})

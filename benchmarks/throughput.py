@@ -15,7 +15,7 @@ import torch
 from record import keep
 from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model
 
-from rewardedit import EditBatch, load_scorer
+from rewardedit import EditBatch, devices, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes
 from rewardedit.scorers import Scorer
@@ -37,7 +37,7 @@ def milliseconds(work: Callable[[], object], edits: int, rounds: int) -> float:
 
 def now() -> float:
     """The time at which everything that a GPU was given is done."""
-    if torch.cuda.is_available():
+    if devices.default_device() == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 

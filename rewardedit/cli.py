@@ -85,17 +85,17 @@ def relabel(args: argparse.Namespace) -> None:
 
 
 def edit(args: argparse.Namespace) -> None:
-    import torch
-
+    from rewardedit import devices
     from rewardedit.diffusion.editors import load_editor
     from rewardedit.jobs import Request, read_jobs, run_jobs
     from rewardedit.scorers import load_scorer
 
     jobs = read_jobs(args.input, args.instruction)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = devices.default_device()
     judge = args.scorer or (JUDGE if args.best_of > 1 else None)
     scorer = load_scorer(judge).to(device) if judge else None
-    editor = load_editor(args.model, attention=args.attention, device=device)
+    dtype = devices.inference_dtype(args.dtype)
+    editor = load_editor(args.model, attention=args.attention, device=device, dtype=dtype)
     print(editor.attention)
     given = {"steps": args.steps, "text_guidance": args.text_guidance, "image_guidance": args.image_guidance}
     request = Request(
@@ -107,6 +107,7 @@ def edit(args: argparse.Namespace) -> None:
         best_of=args.best_of,
         scorer=judge,
         mask=args.mask,
+        dtype=str(dtype).removeprefix("torch."),
     )
     failed = run_jobs(editor, scorer, jobs, request, Path(args.out))
     if len(failed) < len(jobs):
@@ -117,8 +118,7 @@ def edit(args: argparse.Namespace) -> None:
 
 
 def score(args: argparse.Namespace) -> None:
-    import torch
-
+    from rewardedit import devices
     from rewardedit.batch import EditSample
     from rewardedit.data import Data, open_rows
     from rewardedit.data.table import Table
@@ -151,7 +151,7 @@ def score(args: argparse.Namespace) -> None:
         rows = Table(args.input[0])
     else:
         raise UserError('expected SOURCE EDITED "INSTRUCTION", a table, or settings such as name=magicbrush path=…')
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = devices.default_device()
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
     scorers = {name: load_scorer(name, **options).to(device) for name in args.scorer}
     if args.heatmap:
@@ -248,6 +248,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--steps", type=int)
     p.add_argument("--text-guidance", type=float)
     p.add_argument("--image-guidance", type=float)
+    p.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="of the editor's weights (default: float16 on a GPU, float32 on a CPU)",
+    )
     p.add_argument("--attention", choices=("auto", "xformers", "sdpa"), default="auto")
     p.set_defaults(run=edit, parser=p, words="instruction")
 

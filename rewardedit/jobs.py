@@ -58,6 +58,7 @@ class Request:
     best_of: int = 1
     scorer: str | None = None
     mask: str | None = None  # "auto": a second round where the first changed the picture; or a mask file
+    dtype: str = "float32"  # of the editor's weights
 
     def __post_init__(self) -> None:
         if self.best_of < 1:

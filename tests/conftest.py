@@ -6,11 +6,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState, GradientState
 from diffusers import (
     AutoencoderKL,
     DDIMScheduler,
@@ -25,9 +27,11 @@ from rewardedit.attention import AttentionChoice, HeadsLastProcessor, sdpa
 from rewardedit.cli import quiet
 from rewardedit.diffusion import editors
 from rewardedit.trainers import _finetune
+from tests import standin
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
 quiet()
+standin.register()
 
 
 def text_config(tokenizer: CLIPTokenizer, width: int, layers: int, heads: int, **more: int) -> CLIPTextConfig:
@@ -89,6 +93,22 @@ def launch(script: Path, processes: int, *words: str) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone", str(script)]
     done = subprocess.run([*command, *words], capture_output=True, text=True, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture
+def standin_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The stand-in is the device that everything runs on."""
+
+    def forget() -> None:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+
+    monkeypatch.setattr("rewardedit.devices.default_device", lambda: standin.NAME)
+    monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", standin.NAME)
+    forget()
+    with standin.in_use():
+        yield standin.NAME
+    forget()
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import Data
 from rewardedit.data.shapes import Rating, Shapes, ShapesBatch, ShapesOracle
@@ -39,7 +40,8 @@ class Evaluate:
     backdrops: tuple[str, ...] = ("plain",)
     seed: int = 0
     batch: int = 128
-    autocast: bool = True  # bf16
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None  # of the weights; None: float16 on a GPU, float32 on a CPU
+    autocast: bool = True  # float32 weights compute in bf16
 
 
 def require_arms(arms: Sequence[str], evaluate: Evaluate | None, data: Data) -> None:
@@ -54,7 +56,8 @@ def edit_part(
     editor: Editor, samples: ShapesBatch, part: slice, score: float, settings: EditSettings, evaluate: Evaluate
 ) -> Tensor:
     """Edits of some of the samples; the noise of sample i has seed i, the same in every arm."""
-    with torch.autocast(_run.device(), torch.bfloat16, enabled=evaluate.autocast):
+    autocast = evaluate.autocast and editor.pipe.dtype == torch.float32
+    with torch.autocast(editor.pipe.device.type, torch.bfloat16, enabled=autocast):
         return editor(
             samples.source[part],
             samples.instruction[part],
@@ -125,8 +128,9 @@ def compare(
     paths: dict[str, list[Path]] = {}
     best: dict[str, EditSettings] = {}
     chosen: dict[str, Any] = {}
+    device = devices.default_device()
     for name, path in {"base": base, **{arm: str(path) for arm, path in results.items()}}.items():
-        load = cache(partial(load_editor, path, device=_run.device()))
+        load = cache(partial(load_editor, path, device=device, dtype=devices.inference_dtype(evaluate.dtype)))
         best[name], grid = choose_settings(load, val, evaluate, edits / name / "val")
         chosen[name] = {**asdict(best[name]), "val": grid}
         paths[name] = edit_all(load, test, BEST, best[name], evaluate, edits / name / "test")
@@ -207,7 +211,7 @@ def _trivial(test: ShapesBatch) -> dict[str, float]:
 def _rewards(edited: dict[str, Tensor], test: ShapesBatch, rewards: dict[str, Scorer]) -> dict[str, dict[str, Tensor]]:
     """Each arm's scores by every reward, a row each."""
     out: dict[str, dict[str, Tensor]] = {}
-    device = _run.device()
+    device = devices.default_device()
     truth = {"target": test.target, "source_caption": test.source_caption, "target_caption": test.target_caption}
     for name, pictures in edited.items():
         batch = EditBatch(test.source, test.instruction, pictures, **truth).to(device)

@@ -19,6 +19,9 @@ class Muon(torch.optim.AdamW):
 
     def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
         super().__init__([{"muon": False, **group} for group in groups], **options)
+        # A gradient scaler leaves it to fused optimizers to skip a step whose gradients overflowed. The kernel of AdamW
+        # does, Muon's part would not: so the scaler skips the step, as it does for any other optimizer.
+        self._step_supports_amp_scaling = False
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:

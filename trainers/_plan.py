@@ -9,6 +9,7 @@ from diffusers import DiffusionPipeline, UNet2DConditionModel
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from rewardedit import devices
 from rewardedit.assets import resolve
 from rewardedit.data import open_rows
 from rewardedit.diffusion.editors import locate
@@ -131,7 +132,7 @@ def _measure(unet: UNet2DConditionModel, train: Train, size: int, factor: int) -
 
 def _rate(train: Train) -> float:
     """Operations a second of a matrix product here, in the type that training uses."""
-    device = _run.device()
+    device = devices.default_device()
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(train.precision, torch.float32)
     n = 4096 if device == "cuda" else 768
     a = torch.randn(n, n, device=device, dtype=dtype)

@@ -20,6 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rewardedit import config as configs
+from rewardedit import devices
 from rewardedit.files import remove, replaced, write_json
 from rewardedit.training.environment import environment
 from rewardedit.training.processes import on_main_process, processes
@@ -32,11 +33,6 @@ Tracker = Literal["tensorboard", "wandb", "none"]
 
 class TrainingStopped(RuntimeError):
     """Training cannot go on: the loss is not a number. The message names the batch."""
-
-
-def device() -> str:
-    """Where models that only look or score run."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def sum_of_processes(values: Tensor) -> Tensor:
@@ -55,7 +51,7 @@ def make_accelerator(folder: Path, precision: Precision, accumulate: int, tracke
     Raises:
         ValueError: if W&B is asked for and not installed, or fp16 without a GPU.
     """
-    if precision == "fp16" and not torch.cuda.is_available():
+    if precision == "fp16" and devices.default_device() == "cpu":
         raise ValueError("precision: fp16 needs a GPU; take bf16 or no on a CPU")
     if tracker == "wandb":
         try:
@@ -68,7 +64,7 @@ def make_accelerator(folder: Path, precision: Precision, accumulate: int, tracke
     GradientState._reset_state()
     log_with: list[str | LoggerType] | None = None if tracker == "none" else [tracker]
     accelerator = Accelerator(
-        cpu=not torch.cuda.is_available(),
+        cpu=devices.default_device() == "cpu",
         mixed_precision=precision,
         gradient_accumulation_steps=accumulate,
         log_with=log_with,

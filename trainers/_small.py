@@ -53,6 +53,8 @@ def fit(
     """Trains the modules in place (they end with their averaged weights) on `loss_of(step, generator)`."""
     folder.mkdir(parents=True, exist_ok=True)
     accelerator = _run.make_accelerator(folder, config.precision, 1, config.tracker)
+    for module in modules.values():  # not wrapped: losses call modules by parts, and gradients are averaged below
+        accelerator.prepare_model(module.train(), evaluation_mode=True)
     rates = {name: ((lrs or {}).get(name, config.lr), None if name in (lrs or {}) else config.muon_lr) for name in modules}
     optimizer = Muon(
         [group for name, module in modules.items() for group in parameter_groups(module, *rates[name])],
@@ -62,15 +64,13 @@ def fit(
         fused=True,
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: cosine(config, step))
-    for module in modules.values():
-        module.train()
-    for module in modules.values():  # not wrapped: losses call modules by parts, and gradients are averaged below
-        accelerator.prepare_model(module, evaluation_mode=True)
     optimizer = accelerator.prepare(optimizer)
     parameters = [p for m in modules.values() for p in m.parameters() if p.requires_grad]
     averages = EMAModel(parameters, decay=config.ema, use_ema_warmup=True, inv_gamma=10.0, power=1.0) if config.ema else None
     accelerator.register_for_checkpointing(*(o for o in (schedule, averages) if o is not None))
     first = _run.resume(accelerator, folder) if resume else 0
+    if averages is not None:
+        averages.to(accelerator.device)  # a checkpoint's are on the CPU
     recent: list[float] = []
     for step, bar in _run.steps(first, config.steps, config.batch, accelerator, folder.name):
         with accelerator.autocast():

@@ -10,6 +10,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from rewardedit import devices
 from rewardedit.batch import OPTIONAL, EditBatch, collate
 from rewardedit.data import Data, distinct_rows, held_out_rows, open_rows
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
@@ -160,7 +161,7 @@ class HackingMonitor:
 
     def _values(self, prompts: EditBatch, edited: Tensor, truth: ShapesBatch | None) -> dict[str, Tensor]:
         batch = dataclasses.replace(prompts, edited=edited)
-        values = {name: scorer(batch.to(_run.device())).score.float().cpu() for name, scorer in self.scorers.items()}
+        values = {name: scorer(batch.to(devices.default_device())).score.float().cpu() for name, scorer in self.scorers.items()}
         if truth is not None:
             values["oracle"] = ShapesOracle().rate(truth, edited).score
         return values | hacking_signs(prompts.source, edited, prompts.mask)

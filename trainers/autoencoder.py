@@ -70,7 +70,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         other = pictures[(rows[:k] + n // 2) % n].float() / 255  # a source's target, and the other way round
         batch[:k] = batch[:k].lerp(other, torch.rand(k, 1, 1, 1, generator=generator))
         batch = (batch if step % 2 else batch.flip(-1)) * 2 - 1
-        return reconstruction_loss(model, batch.contiguous(memory_format=torch.channels_last), config)
+        return reconstruction_loss(model, batch.to(model.device).contiguous(memory_format=torch.channels_last), config)
 
     fit(config.train, {"vae": model}, loss_of, folder, resume)
     model.save_pretrained(folder / "vae")
@@ -111,8 +111,9 @@ def reconstruction_rating(model: AutoencoderKL, n: int = 280) -> dict[str, float
     out = {}
     for backdrop in ("plain", "textured", "photo"):
         samples = Shapes("val", backdrops=(backdrop,)).batch(0, n)
-        made = [model.decode(model.encode(x * 2 - 1).latent_dist.mode()).sample for x in samples.target.split(70)]
-        out[backdrop] = float(ShapesOracle().rate(samples, (torch.cat(made) / 2 + 0.5).clamp(0, 1)).score.mean())
+        targets = [part.to(model.device) * 2 - 1 for part in samples.target.split(70)]
+        made = torch.cat([model.decode(model.encode(x).latent_dist.mode()).sample for x in targets]).cpu()
+        out[backdrop] = float(ShapesOracle().rate(samples, (made / 2 + 0.5).clamp(0, 1)).score.mean())
     return out
 
 

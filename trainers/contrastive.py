@@ -96,10 +96,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         rows = torch.randint(len(images), (config.train.batch,), generator=generator)
         length = int(mask[rows].sum(-1).max())
-        vision = model.get_image_features(pixel_values=images[rows].flatten(0, 1).float() / 127.5 - 1)
-        text = model.get_text_features(
-            input_ids=ids[rows, :, :length].flatten(0, 1), attention_mask=mask[rows, :, :length].flatten(0, 1)
-        )
+        pixels = images[rows].flatten(0, 1).to(model.device).float() / 127.5 - 1
+        words, read = (t[rows, :, :length].flatten(0, 1).to(model.device) for t in (ids, mask))
+        vision = model.get_image_features(pixel_values=pixels)
+        text = model.get_text_features(input_ids=words, attention_mask=read)
         seen, said = (F.normalize(out.pooler_output.float(), dim=-1) for out in (vision, text))
         directions = (F.normalize(v[1::2] - v[::2], dim=-1) for v in (seen, said))
         return info_nce(seen, said, model.logit_scale.exp().clamp(max=100)) + info_nce(
@@ -120,7 +120,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def info_nce(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
     """Symmetric InfoNCE of paired unit vectors (b, d)."""
-    logits, own = scale * a @ b.T, torch.arange(len(a))
+    logits = scale * a @ b.T
+    own = torch.arange(len(a), device=a.device)
     return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
 
 

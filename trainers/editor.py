@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import CLIPModel, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
+from rewardedit import devices
 from rewardedit.assets import resolve
 from rewardedit.data.shapes import MIXED, Shapes, ShapesOracle, candidates
 from rewardedit.data.shapes.language import ParsedEdit
@@ -139,7 +140,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains UNet and text encoder, saves fp16 weights to `folder/pipeline` and a table by kind to metrics.json."""
     _run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
-    pipe = make_pipeline(config)
+    pipe = make_pipeline(config).to(devices.default_device())
     source, edited, right, instructions, parsed = _latents(config, pipe)
     scale = 1 / float(edited.std())
     pipe.vae.register_to_config(scaling_factor=scale)
@@ -168,6 +169,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             changed = ((latents - source[rows] * scale).norm(dim=1, keepdim=True) > CHANGED).float()
             fading = min(1.0, max(0.0, (0.9 - step / leg.steps) / 0.3))
             weight = 1 + changed_weight * fading * changed
+            # Everything is drawn and chosen on the CPU, the same on every device; one batch goes to the models' own.
+            inputs = (tensor.to(unet.device) for tensor in (latents, picture, noise, times, weight, words))
+            latents, picture, noise, times, weight, words = inputs
             embeds = text_encoder(words).last_hidden_state
             return diffusion_loss(predict, scheduler, latents, picture, embeds, noise, times, weight=weight).mean()
 
@@ -226,9 +230,11 @@ def learn_to_read(
         rows = torch.randint(len(tokens), (b,), generator=generator)
         words = tails(tokens[rows], generator)
         end = (words == tails.end).int().argmax(1) + torch.randint(0, 3, (b,), generator=generator)
-        state = text_encoder(words).last_hidden_state[torch.arange(b), end.clamp(max=words.shape[1] - 1)]
-        losses = [F.cross_entropy(head(state), labels[rows, i]) for i, head in enumerate(heads[:-1])]
-        present = torch.zeros(b, vocabulary).scatter_(1, words, 1.0)
+        words, end, answers = (tensor.to(text_encoder.device) for tensor in (words, end, labels[rows]))
+        places = torch.arange(b, device=words.device)
+        state = text_encoder(words).last_hidden_state[places, end.clamp(max=words.shape[1] - 1)]
+        losses = [F.cross_entropy(head(state), answers[:, i]) for i, head in enumerate(heads[:-1])]
+        present = torch.zeros(b, vocabulary, device=words.device).scatter_(1, words, 1.0)
         spelled = F.binary_cross_entropy_with_logits(heads[-1](state).float(), present, reduction="none").sum(1).mean()
         return torch.stack(losses).sum() + WORDS_WEIGHT * spelled
 
@@ -257,7 +263,7 @@ def _latents(config: Config, pipe: Any) -> tuple[Tensor, Tensor, Tensor, list[st
         _, made = candidates(batch, config.shares, seed=first)
         wanted = batch.target[: max(0, config.right - first)]
         for out, pictures in ((source, batch.source), (edited, made), (right, wanted)):
-            out += [encode_images(pipe, part) for part in pictures.split(256) if len(part)]
+            out += [encode_images(pipe, part).cpu() for part in pictures.split(256) if len(part)]
         instructions += batch.instruction
         parsed += batch.parsed
     return torch.cat(source), torch.cat(edited), torch.cat(right), instructions, parsed[: config.right]
@@ -268,7 +274,7 @@ def rating_by_kind(editor: Editor, n: int, split: str = "test") -> dict[str, dic
     out: dict[str, dict[str, float]] = {}
     for backdrop in ("plain", "textured", "photo"):
         samples = Shapes(split, backdrops=(backdrop,)).batch(0, n)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(editor.pipe.device.type, torch.bfloat16):
             made = [
                 editor(samples.source[i : i + 140], samples.instruction[i : i + 140], range(i, min(i + 140, n)))
                 for i in range(0, n, 140)

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import Data, Rows, batches, open_rows
 from rewardedit.data.shapes import ShapesBatch
@@ -119,13 +120,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     config.train.micro_batches(_run.processes().num_processes)
     require_rollouts(config)
     _run.start(folder, config, resume)
-    scorers = {name: load_scorer(name, **options).to(_run.device()) for name, options in _rewards(config).items()}
+    scorers = {name: load_scorer(name, **options).to(devices.default_device()) for name, options in _rewards(config).items()}
     config = replace(config, data=training_data(config.data, config.watch))  # what is watched is not trained on
     prompts = fixed_prompts(config.data, config.watch)
     require_fields(prompts[0], scorers)
     rows = open_rows(config.data)
     scale = _scale(config, rows, folder)
-    editor = load_base(config.base, _run.device())
+    editor = load_base(config.base, devices.default_device())
     labels = _labels(config, editor, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch)
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
@@ -267,8 +268,7 @@ def _train_arm(config: Config, arm: Arm, material: Material, folder: Path, resum
 
 def sweep(base: str, result: Path, monitor: HackingMonitor, scales: tuple[float, ...] = SCALES) -> list[dict[str, Any]]:
     """What the fixed prompts become with so much of the change, from 0 (the base) to 1 (the result)."""
-    device, out = _run.device(), []
-    editor = load_editor(str(result), device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+    editor, out = load_editor(str(result), device=devices.default_device(), dtype=devices.inference_dtype()), []
     set_scale = _scale_of_lora(editor) if (result / LORA).is_file() else _scale_of_weights(editor, base, result)
     for scale in scales:
         set_scale(scale)

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from rewardedit import devices
 from rewardedit.data import Data, Rows, batches, open_rows
 from rewardedit.diffusion.editors import Editor
 from rewardedit.files import replaced
@@ -109,7 +110,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     _run.start(folder, config, resume)
     rows = rows_of(config, folder)
     relabelled = relabel(config, rows, folder)
-    editor = load_base(config.base, _run.device())
+    editor = load_base(config.base, devices.default_device())
     latents = make_cache(rows, config.data, editor, folder / "cache", config.candidates, config.train.encode_batch)
     del editor
     results: dict[str, Path] = {}
@@ -123,7 +124,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             _run.mark_made(results[arm], made_of)
     if config.evaluate is not None:
         rewards = {config.relabel.scorer: config.relabel.options, HELD_OUT: {}}
-        scorers = {name: load_scorer(name, **options) for name, options in rewards.items()}
+        scorers = {name: load_scorer(name, **options).to(devices.default_device()) for name, options in rewards.items()}
         named = {SHOWN.get(arm, arm): path for arm, path in results.items()}
         compare(config.evaluate, config.base, named, scorers, folder)
     return results[config.arms[0]]
@@ -148,7 +149,7 @@ def make_candidates(config: Candidates, editor: int, rows: Rows, data: Data, fol
 
     @cache
     def load() -> Editor:
-        return load_candidates_editor(config, editor, _run.device())
+        return load_candidates_editor(config, editor)
 
     def make(number: int, path: Path) -> None:
         edit_rows(load(), config, parts[number], data, number * len(parts[0]), path)
@@ -171,10 +172,10 @@ def relabel(config: Config, rows: Rows, folder: Path) -> Relabelled:
 
     @cache
     def scorer() -> Scorer:
-        return load_scorer(kind.scorer, **kind.options).to(_run.device())
+        return load_scorer(kind.scorer, **kind.options).to(devices.default_device())
 
     def score(number: int, path: Path) -> None:
-        found = ((ids, batch.to(_run.device())) for ids, batch in batches(parts[number], config.data, kind.batch))
+        found = ((ids, batch.to(devices.default_device())) for ids, batch in batches(parts[number], config.data, kind.batch))
         write_rows(score_rows(found, scorer()), path)
 
     def label(scored: list[Path]) -> None:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
+from rewardedit import devices
 from rewardedit.batch import EditSample
 from rewardedit.data import Data, Rows, batches
 from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
@@ -26,10 +25,10 @@ class Candidates:
     half: bool = True  # fp16 on a GPU
 
 
-def load_candidates_editor(config: Candidates, editor: int, device: str) -> Editor:
+def load_candidates_editor(config: Candidates, editor: int) -> Editor:
     """One of the editors, in half precision on a GPU where that is asked for."""
-    dtype = torch.float16 if device == "cuda" and config.half else torch.float32
-    return load_editor(config.editors[editor], device=device, dtype=dtype)
+    dtype = devices.inference_dtype(None if config.half else "float32")
+    return load_editor(config.editors[editor], device=devices.default_device(), dtype=dtype)
 
 
 def edit_rows(editor: Editor, config: Candidates, rows: Rows, data: Data, first: int, folder: Path) -> None:

@@ -7,18 +7,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
+from rewardedit import devices
 
 PACKAGES = ("rewardedit", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
 
 
 def environment() -> dict[str, Any]:
     """Versions, device and commit, as a run directory and a benchmark result record them."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
-        "device": device,
+        "device": devices.device_name(),
         "commit": commit(Path(__file__).parent),
         "date": time.strftime("%Y-%m-%d"),
     }

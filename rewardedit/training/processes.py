@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 
-import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
+
+from rewardedit import devices
 
 
 def processes() -> PartialState:
     """This process among its fellows; without a GPU they are CPU processes, which accelerate wants to be told."""
-    return PartialState(cpu=not torch.cuda.is_available())
+    return PartialState(cpu=devices.default_device() == "cpu")
 
 
 def on_main_process(action: Callable[[], None]) -> None:
