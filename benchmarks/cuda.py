@@ -221,11 +221,10 @@ def main(words: Sequence[str] | None = None) -> int:
         tree = Path(folder)
         lay_out(tree)
         sys.path.insert(0, str(tree))
-        import torch
-
+        from rewardedit import devices
         from rewardedit.training.environment import commit, environment
 
-        if not torch.cuda.is_available() and not args.tiny:
+        if devices.default_device() != "cuda" and not args.tiny:
             print("there is no CUDA device here; --tiny runs the parts at tiny size on the CPU", file=sys.stderr)
             return 2
         made_on = {**environment(), "commit": commit(ROOT)}

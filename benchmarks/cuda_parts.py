@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rewardedit import devices
 from rewardedit.attention import HeadsLastProcessor, attention_shapes, load_xformers, sdpa, set_attention, time_attention
 from rewardedit.cli import load_recipe, quiet
 from rewardedit.cli import main as command_line
@@ -58,7 +59,7 @@ class Figures:
 
 
 def device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(devices.default_device())
 
 
 def now() -> float:
