@@ -20,7 +20,7 @@ from diffusers import (
     StableDiffusionInstructPix2PixPipeline,
     UNet2DConditionModel,
 )
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from transformers import BitImageProcessorPil, CLIPTextConfig, CLIPTextModel, CLIPTokenizer, Dinov2Config, Dinov2Model
 
 from rewardedit.assets import resolve
 from rewardedit.attention import AttentionChoice, HeadsLastProcessor, sdpa
@@ -168,3 +168,16 @@ def narrow_sd15(tmp_path_factory: pytest.TempPathFactory) -> str:
         requires_safety_checker=False,
     ).save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_dino(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a random DINOv2 that, like the published ones, cuts the middle out of a larger picture."""
+    torch.manual_seed(0)
+    folder = str(tmp_path_factory.mktemp("dino"))
+    config = Dinov2Config(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=64, patch_size=8, initializer_range=0.3
+    )
+    Dinov2Model(config).save_pretrained(folder)
+    BitImageProcessorPil(size={"shortest_edge": 72}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)
+    return folder

@@ -147,7 +147,7 @@ def test_dry_run_says_what_would_happen_and_does_nothing(capsys, tmp_path, monke
     assert "lr: 0.0001" in out
     assert "rows: 11200" in out
     assert "trained parameters: 0." in out
-    assert "memory, estimated:" in out
+    assert "memory, GiB: scores " in out
     assert "all files and models are there" in out
     assert not list(tmp_path.iterdir())
 

@@ -1,23 +1,25 @@
 """What a recipe will do, found out before any of it is done: rows, trained parameters, memory, time, missing files."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import diffusers
 import torch
-from diffusers import DiffusionPipeline, UNet2DConditionModel
-from torch import nn
+from diffusers import AutoencoderKL, DiffusionPipeline, UNet2DConditionModel
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import CLIPTextConfig
 
 from rewardedit import devices
 from rewardedit.assets import resolve
 from rewardedit.data import open_rows
 from rewardedit.diffusion.editors import locate
 from rewardedit.scorers import load_scorer
-from rewardedit.trainers import _run
-from rewardedit.trainers._models import Train, add_lora, require_pipeline
+from rewardedit.trainers import _memory, _run
+from rewardedit.trainers._memory import Blueprint, trained_unet
+from rewardedit.trainers._meta import parameters, table
+from rewardedit.trainers._models import Train, require_pipeline
 
-TOKENS = 77
 EFFICIENCY = 0.35  # of a plain matrix product's rate that training a UNet reaches
 
 
@@ -29,42 +31,53 @@ def plan(config: Any) -> list[str]:
     """
     rows = len(open_rows(config.data))
     editors = config.candidates.editors if config.candidates else ()
-    for name in (config.base, *editors):
+    for name in editors:
         _pipeline_config(name)
-    load_scorer(config.relabel.scorer, **config.relabel.options)
+    editor = load_blueprint(config.base, config.data.size)
+    scorer = load_scorer(config.relabel.scorer, **config.relabel.options)
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
     return [
         f"rows: {rows} × {per_row} candidates = {rows * per_row}; arms: {', '.join(config.arms)}",
-        *plan_training(config.base, config.train, config.data.size, len(config.arms)),
-    ]
-
-
-def plan_training(base: str, train: Train, size: int, arms: int, calls: float = 1.0) -> list[str]:
-    """Parameters, memory and time of fine-tuning an editor; `calls` are UNet calls a step, in those of a plain step.
-
-    Raises:
-        ValueError: where the editor is not there.
-    """
-    _pipeline_config(base)
-    unet = _meta_unet(base)
-    total = sum(p.numel() for p in unet.parameters())
-    if train.lora_rank:
-        unet.requires_grad_(False)
-        add_lora(unet, train)
-    trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
-    flops, activations = _measure(unet, train, size, _factor(base))
-    weights = 4 * total + (4 + 8) * trained + (4 * trained if train.ema else 0)
-    processes = _run.processes().num_processes
-    micro_batch, passes = train.micro_batches(processes)
-    steps = train.steps * passes * arms
-    seconds = 3 * flops * steps * calls / (EFFICIENCY * _rate(train))
-    return [
-        f"trained parameters: {trained / 1e6:.2f} M of {total / 1e6:.2f} M",
-        f"memory, estimated: {(weights + activations) / 2**30:.1f} GiB ({weights / 2**30:.1f} weights and optimizer, "
-        f"{activations / 2**30:.1f} activations)",
-        f"training time on this machine, estimated: {_duration(seconds)} for {steps} forward passes of {micro_batch}",
+        *plan_training(editor, config.train, len(config.arms)),
+        memory_line(lambda processes: _memory.reward_conditioned(config, editor, scorer, processes)),
         "all files and models are there",
     ]
+
+
+def plan_training(editor: Blueprint, train: Train, arms: int, calls: float = 1.0) -> list[str]:
+    """Parameters and time of fine-tuning an editor; `calls` are UNet calls a step, in those of a plain step."""
+    unet = trained_unet(editor, train)
+    trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
+    micro_batch, passes = train.micro_batches(_run.processes().num_processes)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        editor.predict(editor.unet, micro_batch)
+    steps = train.steps * passes * arms
+    seconds = 3 * counter.get_total_flops() * steps * calls / (EFFICIENCY * _rate(train))
+    return [
+        f"trained parameters: {trained / 1e6:.2f} M of {parameters(unet) / 1e6:.2f} M",
+        f"training time on this machine, estimated: {_duration(seconds)} for {steps} forward passes of {micro_batch}",
+    ]
+
+
+def memory_line(estimate: Callable[[int], dict[str, int]]) -> str:
+    """What each stage needs of a GPU's memory, or why that cannot be said."""
+    try:
+        return table(estimate(_run.processes().num_processes))
+    except Exception as error:  # a scorer of one's own that knows no `meta` device is no reason to refuse a recipe
+        return f"memory: not estimated ({type(error).__name__}: {str(error).splitlines()[0]})"
+
+
+def load_blueprint(name: str, size: int) -> Blueprint:
+    """An editor without weights, from the configurations in its folder.
+
+    Raises:
+        ValueError: where there is no such pipeline, or it is a LoRA.
+    """
+    require_pipeline(name)
+    _pipeline_config(name)
+    unet, vae = _sub_config(UNet2DConditionModel, name, "unet"), _sub_config(AutoencoderKL, name, "vae")
+    text_encoder = CLIPTextConfig.from_pretrained(resolve(locate(name)), subfolder="text_encoder").to_dict()
+    return Blueprint.make(unet, vae, text_encoder, size)
 
 
 def _pipeline_config(name: str) -> dict[str, Any]:
@@ -92,42 +105,6 @@ def _sub_config(kind: Any, name: str, subfolder: str) -> Any:
         return kind.load_config(resolve(locate(name)), subfolder=subfolder)
     except OSError as error:
         raise ValueError(f"editor {name!r} has no {subfolder} ({str(error).splitlines()[0]})") from error
-
-
-def _meta_unet(name: str) -> UNet2DConditionModel:
-    config = _sub_config(UNet2DConditionModel, name, "unet")
-    with torch.device("meta"):
-        return UNet2DConditionModel.from_config(config)
-
-
-def _factor(name: str) -> int:
-    from diffusers import AutoencoderKL
-
-    return 2 ** (len(_sub_config(AutoencoderKL, name, "vae")["block_out_channels"]) - 1)
-
-
-def _measure(unet: UNet2DConditionModel, train: Train, size: int, factor: int) -> tuple[float, float]:
-    """Operations and bytes of activations of one micro-step's forward pass, counted on tensors without data."""
-    side, kept = size // factor, 0
-    b, _ = train.micro_batches(_run.processes().num_processes)
-    inputs = (
-        torch.empty(b, unet.config.in_channels, side, side, device="meta"),
-        torch.empty(b, dtype=torch.long, device="meta"),
-        torch.empty(b, TOKENS, unet.config.cross_attention_dim, device="meta"),
-    )
-
-    def keep(module: nn.Module, args: Any, out: Any) -> None:
-        nonlocal kept
-        if isinstance(out, torch.Tensor) and not list(module.children()):
-            kept += out.numel()
-
-    hooks = [m.register_forward_hook(keep) for m in unet.modules()]
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        unet(*inputs)
-    for hook in hooks:
-        hook.remove()
-    size_of = 4 if train.precision == "no" else 2
-    return counter.get_total_flops(), kept * size_of * (0.3 if train.checkpointing else 1.0)
 
 
 def _rate(train: Train) -> float:

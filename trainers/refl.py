@@ -30,13 +30,13 @@ from rewardedit.files import join_arrays, join_lists, replaced
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.base import families, find_scorer, read_spec
-from rewardedit.trainers import _run, reward_conditioned
+from rewardedit.trainers import _memory, _run, reward_conditioned
 from rewardedit.trainers._cache import LatentCache, make_cache
 from rewardedit.trainers._compare import Evaluate, compare, require_arms
 from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback, require_effect, rollout_scheduler
 from rewardedit.trainers._finetune import finetune
 from rewardedit.trainers._models import Labels, Train, load_base
-from rewardedit.trainers._plan import load_scheduler, plan_training
+from rewardedit.trainers._plan import load_blueprint, load_scheduler, memory_line, plan_training
 from rewardedit.trainers._watch import HackingMonitor, MonitorConfig, fixed_prompts, training_data
 from rewardedit.trainers.reward_conditioned import Relabel
 from rewardedit.training.stages import row_shards, stage
@@ -99,15 +99,16 @@ class Material:
 def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
     require_rollouts(config)
-    rows = len(open_rows(training_data(config.data, config.watch)))
-    for name, options in _rewards(config).items():
-        load_scorer(name, **options)
-    steps = config.reward.mean_steps
-    with_gradient = steps if config.reward.grad_steps is None else config.reward.grad_steps
-    calls = 1 + with_gradient + (steps - with_gradient) / 3  # forward alone is a third of a step
+    rows = open_rows(training_data(config.data, config.watch))
+    scorers = {name: load_scorer(name, **options) for name, options in _rewards(config).items()}
+    editor, steps = load_blueprint(config.base, config.data.size), config.reward.mean_steps
+    grad = steps if config.reward.grad_steps is None else config.reward.grad_steps
+    calls = 1 + grad + (steps - grad) / 3  # forward alone is a third of a step
     return [
-        f"rows: {rows}; arms: {', '.join(config.arms)}; {steps:g} UNet calls a rollout on average",
-        *plan_training(config.base, config.train, config.data.size, len(config.arms), calls),
+        f"rows: {len(rows)}; arms: {', '.join(config.arms)}; {steps:g} UNet calls a rollout on average",
+        *plan_training(editor, config.train, len(config.arms), calls),
+        memory_line(lambda processes: _memory.refl(config, editor, scorers, processes)),
+        "all files and models are there",
     ]
 
 

@@ -32,6 +32,8 @@ from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
 from rewardedit.trainers import _run
+from rewardedit.trainers._meta import FULL, OVERHEAD, measure, parameters, table
+from rewardedit.trainers._models import autocast_type
 from rewardedit.trainers._small import SmallTrain, count, fit
 from rewardedit.training.stages import row_shards, stage
 
@@ -50,6 +52,7 @@ class Train(SmallTrain):
     weight_decay: float = 1e-3
     beta2: float = 0.98
     floor: float = 0.01
+    checkpointing: bool = False  # gradient checkpointing of CLIP
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,24 @@ def plan(config: Config) -> list[str]:
     return [
         f"scorer: {config.checkpoint} with {config.pooling} pooling, {count(scorer)}, {what}, {scorer.preprocess.size} px",
         f"data: {len(rows)} edits{held_out}; {config.train.steps} steps of {config.train.batch} a process",
+        table(memory(config, scorer)),
     ]
+
+
+def memory(config: Config, scorer: ViFiClip) -> dict[str, int]:
+    """Bytes that training needs of a GPU at most, found on `meta`."""
+    scorer, side = scorer.to("meta").train(), scorer.preprocess.size
+    make_trainable(scorer, config.lora_rank, config.train.checkpointing)
+    trained = [p for p in scorer.parameters() if p.requires_grad]
+    for p in trained:
+        p.grad = torch.empty_like(p)
+    b = config.train.batch
+    tokens = {name: value.expand(b, -1) for name, value in scorer.tokenize(["a word " * 77]).items()}
+    pairs = Pairs(np.zeros((b, 2, 3, side, side), np.uint8), tokens, torch.arange(b), [[]] * b)
+    step = measure(lambda: contrast(config, scorer, pairs, 0, torch.Generator()), autocast_type(config.train.precision)).peak
+    moments = 2 * FULL + FULL * bool(config.train.ema)
+    resident = FULL * parameters(scorer) + (FULL + moments) * sum(p.numel() for p in trained)
+    return {"step": resident + step + OVERHEAD}
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
@@ -110,7 +130,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     torch.manual_seed(config.train.seed)
     scorer = ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size)
     pairs = read_pairs(open_rows(config.data), _sized(config.data, scorer), scorer, folder / "pairs")
-    make_trainable(scorer, config.lora_rank)
+    make_trainable(scorer, config.lora_rank, config.train.checkpointing)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         return contrast(config, scorer, pairs, step, generator)
@@ -132,8 +152,10 @@ def _sized(data: Data, scorer: ViFiClip) -> Data:
     return replace(data, size=scorer.preprocess.size, policy=scorer.preprocess.policy)
 
 
-def make_trainable(scorer: ViFiClip, lora_rank: int | None) -> None:
+def make_trainable(scorer: ViFiClip, lora_rank: int | None, checkpointing: bool = False) -> None:
     """Everything but CLIP's token embeddings; or a LoRA on its attention, with temperature and pooling."""
+    if checkpointing:
+        scorer.model.gradient_checkpointing_enable({"use_reentrant": False})
     if lora_rank is not None:
         from peft import LoraConfig, get_peft_model
 

@@ -1,0 +1,148 @@
+"""The full-size recipes from their first stage to their last: images of MagicBrush's sizes and column names, an editor of
+Stable Diffusion 1.5's architecture with narrow layers, and the attention processor that xformers runs in.
+
+What the overrides leave out: the models' width, most of the images' pixels, fp16 (which needs a GPU), and most rows and steps.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset, Image
+from PIL import Image as Pillow
+from safetensors.torch import load_file
+
+from rewardedit import RewardPrompt, load_editor
+from rewardedit.cli import main
+from rewardedit.diffusion.editors import LORA
+from rewardedit.images import load_image
+from rewardedit.relabel import read_columns
+from rewardedit.trainers import _preview, _run
+
+SIDES = {"source": (500, 1024), "target": (1024, 1024), "mask": (1024, 1024)}  # of a first turn, and of later ones
+pytestmark = pytest.mark.slow  # minutes each on two cores
+COMMON = [
+    "data.size=64",
+    "train.steps=2",
+    "train.batch=4",
+    "train.micro_batch=2",
+    "train.warmup=1",
+    "train.precision=bf16",
+    "train.checkpoint_every=1",
+    "train.validate_every=2",
+    "train.validation_rows=1",
+    "train.tracker=none",
+]
+
+
+@pytest.fixture(autouse=True)
+def short_previews(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_preview, "STEPS", 2)
+
+
+def photograph(side: int, seed: int) -> Pillow.Image:
+    """Smooth colours, quick to write."""
+    noise = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
+    image = torch.nn.functional.interpolate(noise, (side, side), mode="bilinear")[0]
+    return Pillow.fromarray((image * 255).byte().permute(1, 2, 0).numpy())
+
+
+@pytest.fixture(scope="module")
+def magicbrush(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with one parquet file as the hub has it: one source image with two turns, and four with one."""
+    folder = tmp_path_factory.mktemp("magicbrush")
+    rows = []
+    for number, (img_id, turn) in enumerate([(1, 1), (1, 2), (2, 1), (3, 1), (4, 1), (5, 1)]):
+        paths = {}
+        for kind, (first, later) in SIDES.items():
+            image = photograph(first if turn == 1 else later, number)
+            if kind == "mask":
+                image = image.convert("RGBA")
+                image.paste((0, 0, 0, 0), (100, 100, 600, 600))
+            paths[f"{kind}_img"] = str(folder / f"{number}-{kind}.png")
+            image.save(paths[f"{kind}_img"], compress_level=1)
+        rows.append({"img_id": str(img_id), "turn_index": turn, "instruction": f"make it number {number}", **paths})
+    table = Dataset.from_list(rows)
+    for name in paths:
+        table = table.cast_column(name, Image())
+    table.to_parquet(folder / "train-00000-of-00001.parquet")
+    return str(folder)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / LORA if (folder / LORA).is_file() else next((folder / "unet").glob("*.safetensors")))
+
+
+def run(recipe: str, settings: list[str], out: Path) -> Path:
+    """Runs a recipe, then goes on after the loss of what the second step, the result and all after it have left."""
+    words = ["train", recipe, *settings, "--out", str(out)]
+    assert main(words) == 0
+    result = out / ("lora" if recipe.endswith("24gb") else "pipeline")
+    whole = weights(result)
+    assert len(_run.checkpoints(out)) == 2
+    assert len(json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])) >= 3
+    preview = load_image(out / "validation" / "step-000002" / "00.png")
+    assert preview.shape == (3, 64, 128)
+
+    stages = [p for p in out.rglob("*") if p.suffix in (".npy", ".parquet") or "candidates" in p.parts]
+    made = {path: path.stat().st_mtime_ns for path in stages if path.is_file()}
+    assert made
+    for lost in (result, out / "checkpoints" / "step-000002", out / "validation", out / "watch.json"):
+        if lost.exists():
+            shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
+    assert main([*words, "--resume"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in made} == made, "a stage that was whole was done again"
+    resumed = weights(result)
+    for name, value in whole.items():
+        torch.testing.assert_close(resumed[name], value, rtol=1e-3, atol=1e-6)
+    return result
+
+
+@pytest.mark.parametrize("recipe", ["magicbrush-reward-conditioned", "magicbrush-reward-conditioned-lora-24gb"])
+def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, xformers, tmp_path):
+    settings = [
+        *COMMON,
+        f"base={narrow_sd15}",
+        f"data.path={magicbrush}",
+        f"candidates.editors=[{narrow_sd15}, {narrow_sd15}]",
+        "candidates.steps=1",
+        "relabel.options.checkpoint=shapes-clip",
+    ]
+    result = run(recipe, settings, tmp_path / "run")
+    assert xformers, "another attention ran"
+    shards = sorted((tmp_path / "run" / "relabelled").glob("part-*.parquet"))
+    names, scores, labels, texts = read_columns(shards, "id", "score", "label", "text")
+    assert len(names) == 6 * 4, "target, source and two editors for each row"
+    assert {name.split("/")[1] for name in names} == {"target", "source", "editor-0", "editor-1"}
+    assert {score for name, score in zip(names, scores, strict=True) if name.endswith("/source")} == {0.0}
+    for label, text in zip(labels, texts, strict=True):
+        assert text.endswith(f"{['one', 'two', 'three', 'four', 'five'][label]} out of five.")
+    prompt = RewardPrompt.load(result)
+    assert prompt is not None
+    assert len(prompt.scale.knots) == 11
+    editor = load_editor(str(tmp_path / "run"))
+    edited = editor(torch.rand(1, 3, 64, 64), ["add a hat"], [0], settings=type(editor.settings)(1))
+    assert edited.shape == (1, 3, 64, 64)
+
+
+@pytest.mark.parametrize("recipe", ["magicbrush-refl", "magicbrush-refl-24gb"])
+def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, xformers, tmp_path):
+    settings = [
+        *COMMON,
+        f"base={narrow_sd15}",
+        f"data.path={magicbrush}",
+        "reward.options.checkpoint=shapes-vifi-clip",
+        "reward.steps=[3]",
+        f"watch.held_out_options.checkpoint={tiny_dino}",
+        "watch.n=2",
+        "watch.steps=1",
+    ]
+    run(recipe, settings, tmp_path / "run")
+    assert xformers, "another attention ran"
+    watched: dict[str, Any] = json.loads((tmp_path / "run" / "watch.json").read_text())
+    assert [look["step"] for look in watched["looks"]] == [0, 2]
+    assert [row["scale"] for row in watched["sweep"]] == [0, 0.25, 0.5, 0.75, 1]
+    assert {"vifi_clip", "dino_i"} <= set(watched["sweep"][0])

@@ -1,0 +1,205 @@
+"""What a recipe needs of a GPU's memory, stage by stage, before any of it runs: sizes of models, and runs on `meta`."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import CLIPTextConfig, CLIPTextModel
+
+from rewardedit.batch import EditBatch
+from rewardedit.diffusion.rollout import decode
+from rewardedit.diffusion.training import diffusion_loss
+from rewardedit.scorers import Scorer
+from rewardedit.trainers._cache import encode_batch
+from rewardedit.trainers._feedback import Reward
+from rewardedit.trainers._meta import FULL, HALF, OVERHEAD, Bytes, measure, parameters
+from rewardedit.trainers._models import Train, add_lora, autocast_type
+
+SCORE_BATCH = 64  # edits that are scored at a time for the mapping of rewards, as relabelling does by default
+GUIDED = 3  # rows of a UNet call for each edit that is sampled: text, image and neither
+MOMENTS = {"adamw": 8, "adamw8bit": 2, "muon": 8}  # bytes of optimizer state for each trained parameter, at most
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """An editor without weights, on `meta`, and the side of the images that it is to edit."""
+
+    unet: Any
+    vae: Any
+    text_encoder: nn.Module
+    size: int
+
+    @classmethod
+    def make(cls, unet: dict[str, Any], vae: dict[str, Any], text_encoder: dict[str, Any], size: int) -> "Blueprint":
+        """From the configurations of its parts."""
+        channels = 2 * unet.get("out_channels", 4)  # those of the source image are added where there are none
+        with torch.device("meta"):
+            return cls(
+                UNet2DConditionModel.from_config({**unet, "in_channels": channels}).requires_grad_(False),
+                AutoencoderKL.from_config(vae).requires_grad_(False),
+                CLIPTextModel(CLIPTextConfig(**text_encoder)).requires_grad_(False),
+                size,
+            )
+
+    def bytes(self, number: int = FULL) -> int:
+        """Of all its weights."""
+        return sum(parameters(module) for module in (self.unet, self.vae, self.text_encoder)) * number
+
+    def latents(self, batch: int) -> Tensor:
+        side = self.size // 2 ** (len(self.vae.config.block_out_channels) - 1)
+        return torch.empty(batch, self.unet.config.out_channels, side, side, device="meta")
+
+    def images(self, batch: int) -> Tensor:
+        return torch.empty(batch, 3, self.size, self.size, device="meta")
+
+    def prompts(self, batch: int) -> Tensor:
+        return torch.empty(batch, 77, self.unet.config.cross_attention_dim, device="meta")
+
+    def times(self, batch: int) -> Tensor:
+        return torch.zeros(batch, dtype=torch.long, device="meta")
+
+    def predict(self, unet: Any, batch: int = 1) -> Tensor:
+        sample = torch.cat([self.latents(batch), self.latents(batch)], dim=1)
+        return unet(sample, self.times(batch), self.prompts(batch), return_dict=False)[0]
+
+    @cached_property
+    def encoded(self) -> int:
+        """Bytes that encoding an image needs, in fp32."""
+        with torch.no_grad():
+            return measure(lambda: self.vae.encode(self.images(1)).latent_dist.mode()).peak
+
+    @cached_property
+    def sampled(self) -> int:
+        """Bytes that sampling an edit needs, in fp32: the UNet's calls or decoding, whichever is more."""
+        with torch.no_grad():
+            called = measure(lambda: self.predict(self.unet)).peak
+            decoded = measure(lambda: decode(self.vae, self.latents(1))).peak
+        return max(GUIDED * called, decoded)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The sizes of a fine-tuning, between steps and in one."""
+
+    resident: int  # weights, gradients, the optimizer's state and moving averages
+    step: int  # more, at most, in a forward and backward pass
+    update: int  # more in the optimizer's step
+    casts: int  # more while the model that is being trained samples: autocast's copy of its weights
+
+
+def training(
+    editor: Blueprint, train: Train, processes: int = 1, reward: Reward | None = None, scorer: Scorer | None = None
+) -> Training:
+    """What fine-tuning needs, on the pairs alone or with a reward."""
+    micro_batch, _ = train.micro_batches(processes)
+    unet, half = trained_unet(editor, train), autocast_type(train.precision)
+    trained = [p for p in unet.parameters() if p.requires_grad]
+    for p in trained:
+        p.grad = torch.empty_like(p)
+    learned = sum(p.numel() for p in trained)
+    frozen = sum(p.numel() * p.element_size() for p in unet.parameters() if not p.requires_grad)
+    encoder = parameters(editor.text_encoder)
+    learned += encoder if train.text_encoder_lr else 0
+    frozen += (parameters(editor.vae) + (0 if train.text_encoder_lr else encoder)) * FULL
+    # Weights and gradients; the optimizer; moving averages; DistributedDataParallel's buckets.
+    each = 2 * FULL + MOMENTS[train.optimizer] + FULL * bool(train.ema) + FULL * (processes > 1)
+
+    call = measure(lambda: _pairs(editor, unet, micro_batch), half)
+    parts = [call]
+    if reward is not None and reward.weight:
+        assert scorer is not None
+        with_gradient = max(reward.steps or ()) if reward.grad_steps is None else reward.grad_steps
+        parts += [call] * with_gradient * (GUIDED if reward.text_guidance else 1)
+        parts += [_decoding(editor, reward, micro_batch, half), _scoring(editor, scorer, reward, micro_batch, half)]
+    if reward is not None and reward.anchor:
+        parts.append(call)
+    step = sum(part.kept for part in parts) + max(part.peak - part.kept for part in parts)
+    casts = HALF * parameters(unet) if half is not None and not train.lora_rank else 0
+    return Training(frozen + each * learned, step, FULL * learned, casts)
+
+
+def trained_unet(editor: Blueprint, train: Train) -> Any:
+    """The UNet as it is fine-tuned, on `meta`."""
+    with torch.device("meta"):
+        unet: Any = UNet2DConditionModel.from_config(editor.unet.config)
+        if train.lora_rank:
+            unet.requires_grad_(False).to(autocast_type(train.precision) or torch.float32)
+            add_lora(unet, train)
+    if train.checkpointing:
+        unet.enable_gradient_checkpointing()
+    return unet.train()
+
+
+def _pairs(editor: Blueprint, unet: Any, batch: int) -> Tensor:
+    edited, source, noise = (editor.latents(batch) for _ in range(3))
+    return diffusion_loss(unet, DDPMScheduler(), edited, source, editor.prompts(batch), noise, editor.times(batch))
+
+
+def _decoding(editor: Blueprint, reward: Reward, batch: int, half: torch.dtype | None) -> Bytes:
+    (editor.vae.enable_gradient_checkpointing if "vae" in reward.checkpointing else editor.vae.disable_gradient_checkpointing)()
+    return measure(lambda: decode(editor.vae, editor.latents(batch).requires_grad_()), half)
+
+
+def _scoring(editor: Blueprint, scorer: Scorer, reward: Reward, batch: int, half: torch.dtype | None) -> Bytes:
+    edited = editor.images(batch).requires_grad_()
+    if "scorer" in reward.checkpointing:
+        return measure(lambda: checkpoint(lambda x: scored(editor, scorer, x), edited, use_reentrant=False), half)
+    return measure(lambda: scored(editor, scorer, edited), half)
+
+
+def scored(editor: Blueprint, scorer: Scorer, edited: Tensor) -> Tensor:
+    """Scores of edits that have all that a scorer may ask for."""
+    b, texts = len(edited), ["a word"] * len(edited)
+    mask = torch.empty(b, 1, editor.size, editor.size, device="meta")
+    return scorer(EditBatch(editor.images(b), texts, edited, editor.images(b), mask, texts, texts)).score
+
+
+def scoring(editor: Blueprint, scorer: Scorer) -> int:
+    """Bytes that scoring an edit needs, without gradient."""
+    with torch.no_grad():
+        return measure(lambda: scored(editor, scorer, editor.images(1))).peak
+
+
+def reward_conditioned(config: Any, editor: Blueprint, scorer: Scorer, processes: int = 1) -> dict[str, int]:
+    """Bytes that each stage of such a recipe needs at most; candidates come from editors of the same architecture."""
+    scorer.to("meta")
+    needed, train = training(editor, config.train, processes), config.train
+    stages = {}
+    if config.candidates is not None and config.candidates.editors:
+        number = HALF if config.candidates.half else FULL
+        stages["candidates"] = editor.bytes(number) + config.candidates.batch * editor.sampled * number // FULL
+    stages["scores"] = parameters(scorer) * FULL + config.relabel.batch * scoring(editor, scorer)
+    stages["latents"] = editor.bytes() + (train.encode_batch or encode_batch(editor.size)) * editor.encoded
+    return _with_overhead(stages | _fine_tuning(editor, train, needed))
+
+
+def refl(config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int = 1) -> dict[str, int]:
+    """Bytes that each stage of such a recipe needs at most; both scorers stay in memory all the time."""
+    train, reward = config.train, config.reward
+    first, *_ = [scorer.to("meta") for scorer in scorers.values()]
+    resident = sum(parameters(scorer) for scorer in scorers.values()) * FULL
+    needed = training(editor, train, processes, reward, first)
+    looked = config.watch.batch * max(editor.sampled, *(scoring(editor, scorer) for scorer in scorers.values()))
+    stages = {}
+    if reward.scale != "none" or reward.loss == "hinge":
+        stages["scores"] = parameters(first) * FULL + SCORE_BATCH * scoring(editor, first)
+    stages["latents"] = editor.bytes() + (train.encode_batch or encode_batch(editor.size)) * editor.encoded
+    stages |= _fine_tuning(editor, train, needed)
+    stages["watching"] = needed.resident + needed.casts + looked
+    stages["sweep"] = editor.bytes(HALF) + looked * HALF // FULL
+    return _with_overhead({name: resident + size for name, size in stages.items()})
+
+
+def _fine_tuning(editor: Blueprint, train: Train, needed: Training) -> dict[str, int]:
+    stages = {"step": needed.resident + needed.step, "update": needed.resident + needed.update}
+    if train.validate_every:
+        stages["previews"] = needed.resident + needed.casts + editor.sampled
+    return stages
+
+
+def _with_overhead(stages: dict[str, int]) -> dict[str, int]:
+    return {name: size + OVERHEAD for name, size in stages.items()}

@@ -1,0 +1,138 @@
+"""What a step needs of a GPU's memory, found by running it on the `meta` device: real modules, no data, no GPU."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+GIB = 2**30
+OVERHEAD = GIB  # CUDA's context and its kernels' workspaces
+FULL, HALF = 4, 2  # bytes of a number in fp32, and in bf16 or fp16
+
+
+def parameters(module: nn.Module) -> int:
+    """How many numbers a module holds."""
+    return sum(p.numel() for p in module.parameters())
+
+
+def table(stages: dict[str, int]) -> str:
+    """e.g. "memory, GiB: candidates 4.1, scores 3.2, step 17.0"."""
+    return "memory, GiB: " + ", ".join(f"{name} {size / GIB:.1f}" for name, size in stages.items())
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Of one part of a step: what its forward pass keeps for the backward pass, and the most that it holds at a time."""
+
+    kept: int
+    peak: int
+
+
+def measure(forward: Callable[[], Tensor], autocast: torch.dtype | None = None) -> Bytes:
+    """Runs a forward pass and, where its result has a gradient, the backward pass; counts tensors on `meta`.
+
+    What was there before is not counted. `autocast` is the type of a mixed-precision run; types are as CUDA chooses them.
+    """
+    counter = _Counter()
+    with _LikeCuda(autocast), counter:
+        out = forward()
+        kept = counter.now
+        if out.requires_grad:
+            out.float().mean().backward()
+    return Bytes(kept, counter.peak)
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the bytes of each storage from when an operation returns it until it is freed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.alive: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = {_key(value) for value in _flat(args) if isinstance(value, Tensor)}
+        out = func(*args, **(kwargs or {}))
+        for value in _flat((out,)):
+            if isinstance(value, Tensor) and value.is_meta:
+                self._add(value.untyped_storage(), before)
+        return out
+
+    def _add(self, storage: torch.UntypedStorage, before: set[int]) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.alive or key in before:
+            return
+        self.alive.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._free, key, size)
+
+    def _free(self, key: int, size: int) -> None:
+        self.alive.discard(key)
+        self.now -= size
+
+
+def _key(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    """What stands in tuples and lists, one inside the other."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _named(*names: str) -> set[Any]:
+    return {getattr(torch, name) for name in names}
+
+
+# Autocast's lists for CUDA, as far as these models go: what runs in half precision, and what in fp32.
+IN_HALF = _named("conv2d", "matmul", "bmm", "baddbmm", "addmm", "mm") | {torch._C._nn.linear, Tensor.matmul, Tensor.__matmul__}
+IN_FULL = _named("group_norm", "layer_norm", "softmax") | {Tensor.softmax, F.group_norm, F.layer_norm, F.softmax, F.mse_loss}
+READ = {Tensor.tolist, Tensor.item, Tensor.__bool__, Tensor.__float__, Tensor.__int__}
+
+
+class _LikeCuda(TorchFunctionMode):
+    """On `meta`, does as CUDA does: autocast's types, attention that keeps no n × n matrix, and values (all zero) to read."""
+
+    def __init__(self, autocast: torch.dtype | None) -> None:
+        super().__init__()
+        self.autocast = autocast
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.backward:  # what checkpointing computes again there is to be seen too
+            with self:
+                gradient = (torch.ones_like(args[0]),)
+                return _engine_run_backward(args[:1], gradient, False, False, (), allow_unreachable=True, accumulate_grad=True)
+        if func in READ and args[0].is_meta:
+            return func(torch.zeros(args[0].shape, dtype=args[0].dtype))
+        attention = func is F.scaled_dot_product_attention
+        if self.autocast is not None and (func in IN_HALF or attention):
+            args, kwargs = self._cast(args, self.autocast), {k: self._cast(v, self.autocast) for k, v in kwargs.items()}
+        elif self.autocast is not None and func in IN_FULL:
+            args = self._cast(args, torch.float32)
+        if attention and args[0].is_meta:
+            return _efficient_attention(*args[:3], scale=kwargs.get("scale"))
+        return func(*args, **kwargs)
+
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+        if isinstance(value, tuple | list):
+            return type(value)(self._cast(v, dtype) for v in value)
+        if not isinstance(value, Tensor) or not value.is_meta or not value.is_floating_point() or value.dtype == dtype:
+            return value
+        return value.to(dtype)
+
+
+def _efficient_attention(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    return torch.ops.aten._scaled_dot_product_efficient_attention(query, key, value, None, True, scale=scale)[0]
