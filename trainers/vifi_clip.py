@@ -29,7 +29,7 @@ from rewardedit.assets import resolve
 from rewardedit.batch import EditBatch, collate
 from rewardedit.data import Data, Rows, batches, open_rows
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
-from rewardedit.files import join_arrays, join_lists
+from rewardedit.files import join_arrays, join_lists, replaced
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
 from rewardedit.trainers import _run
 from rewardedit.trainers._meta import FULL, OVERHEAD, measure, parameters, table
@@ -143,8 +143,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         if config.held_out is not None:
             found, kinds = retrieval(scorer, config.held_out)
             _run.write_json(folder / "metrics.json", {"retrieval": found.summary(kinds)})
-        scorer.half().save(folder / "scorer")
-        AutoImageProcessor.from_pretrained(resolve(config.checkpoint)).save_pretrained(folder / "scorer")
+        with replaced(folder / "scorer") as aside:
+            scorer.half().save(aside)
+            AutoImageProcessor.from_pretrained(resolve(config.checkpoint)).save_pretrained(aside)
     return folder / "scorer"
 
 
