@@ -21,7 +21,7 @@ from rewardedit.trainers._run import read_log
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 6  # seconds of the process group, as its 10 minutes are beside a stage of hours
-SLOW = 4  # seconds that rank 0 takes for each of its two shards of scores
+SLOW = 8  # seconds that rank 0 takes for each of its two shards of scores, of which the second is a quarter of a shard
 
 SCRIPT = f"""
 import datetime, os, pathlib, sys, time
@@ -68,7 +68,7 @@ def words_of(base: str) -> list[str]:
     data = ["data.rows=36", "data.size=32", f"relabel.scorer={__name__}:Slow", "relabel.batch=2"]
     candidates = [f"candidates.editors=[{base}]", "candidates.source=false", "candidates.batch=2", "candidates.steps=1"]
     train = ["steps=2", "batch=4", "warmup=1", "tracker=none", "precision=no", "ema=null", "log_every=1", "optimizer=adamw"]
-    evaluate = ["n=7", "val_n=7", "batch=4", "steps=[1]", "text_guidance=[1.0,1.2]", "autocast=false"]
+    evaluate = ["n=7", "val_n=4", "batch=4", "steps=[1]", "text_guidance=[1.0,1.2]", "autocast=false"]
     more = [*(f"train.{word}" for word in train), *(f"evaluate.{word}" for word in evaluate)]
     return [f"base={base}", *data, *candidates, *more]
 
