@@ -15,7 +15,7 @@ import pytest
 from rewardedit.cli import main
 from rewardedit.config import build, load_yaml
 from rewardedit.data import Data, open_rows
-from rewardedit.diffusion.editors import load_editor, save_editor
+from rewardedit.diffusion.editors import load_editor
 from rewardedit.relabel import score_rows
 from rewardedit.trainers import _cache, _run, reward_conditioned
 from rewardedit.trainers._cache import LatentCache
@@ -132,23 +132,6 @@ def test_a_run_is_not_resumed_with_other_settings(changes, shown, tmp_path):
     assert load_yaml(tmp_path / "config.yaml")["train"]["steps"] == 6
     _run.start(tmp_path, config_of(train={"steps": 8}), resume=True)
     assert load_yaml(tmp_path / "config.yaml")["train"]["steps"] == 8
-
-
-def test_a_pipeline_that_was_being_written_is_none(tiny_editor, tmp_path, monkeypatch):
-    editor, out = load_editor(tiny_editor), tmp_path / "pipeline"
-
-    def killed(folder) -> None:
-        (Path(folder) / "model_index.json").write_text("{}")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(editor.pipe, "save_pretrained", killed)
-    for there in (False, True):
-        with pytest.raises(KeyboardInterrupt):
-            save_editor(editor, out)
-        assert out.exists() == there
-        if not there:
-            save_editor(load_editor(tiny_editor), out)
-    load_editor(str(out))
 
 
 def test_a_run_goes_on_to_more_steps_and_makes_anew_what_is_not_whole(tiny_editor, tmp_path):
