@@ -150,7 +150,7 @@ def test_the_full_size_models_have_the_parameters_of_stable_diffusion():
 
 def test_the_makefile_hands_over_what_it_is_given():
     shown = subprocess.run(
-        ["make", "-n", "cuda", "PYTHON=python9", "OUT=there", "PARTS=tests,attention"],
+        ["make", "--no-print-directory", "-n", "cuda", "PYTHON=python9", "OUT=there", "PARTS=tests,attention"],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -101,8 +101,9 @@ def trained(base: str, folder, reward: Reward = REWARD, **settings) -> Config:
 
 
 def test_all_arms_run_and_are_compared(tmp_path):
-    words = ["data.rows=32", "train.steps=2", "train.batch=4", "train.warmup=1", "train.validate_every=1", "reward.steps=[2]"]
+    words = ["data.rows=32", "train.steps=2", "train.batch=4", "train.warmup=1", "train.validate_every=1", "train.precision=no"]
     words += [
+        "reward.steps=[2]",
         "reward.skip=[0,1]",
         "watch.n=7",
         "train.validation_rows=1",

@@ -102,7 +102,7 @@ def test_a_run_learns_is_resumed_and_loads(tmp_path, rank):
     assert (there != back).all()
     assert json.loads((tmp_path / "whole" / "metrics.json").read_text())["retrieval"]["n"] == 12
     if rank is None:
-        half = Config("x", data=DATA, train=Train(**{**FAST, "steps": 2, "floor": 1.0}))
+        half = Config("x", data=DATA, train=Train(**{**FAST, "steps": 2}))
         log = read_log(tmp_path / "whole")
         train(half, tmp_path / "again")
         train(Config("x", data=DATA, train=config.train), tmp_path / "again", resume=True)
