@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from rewardedit.assets import resolve
 from rewardedit.attention import AttentionChoice, HeadsLastProcessor, sdpa
 from rewardedit.cli import quiet
 from rewardedit.diffusion import editors
-from rewardedit.trainers import _finetune
+from rewardedit.trainers import _finetune, _preview
 from tests import standin
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
@@ -88,11 +89,24 @@ def tiny_pipeline(in_channels: int = 8) -> StableDiffusionInstructPix2PixPipelin
     )
 
 
+def run_here(script: Path, *words: str) -> None:
+    """Runs a script on one process: this one, which has imported all already."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(script), *words])
+        runpy.run_path(str(script), run_name="__main__")
+
+
 def launch(script: Path, processes: int, *words: str) -> None:
     """Runs a script on so many CPU processes, as torchrun does."""
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone", str(script)]
     done = subprocess.run([*command, *words], capture_output=True, text=True, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(autouse=True)
+def short_previews(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Previews are there to be looked at: in tests one step will do."""
+    monkeypatch.setattr(_preview, "STEPS", 1)
 
 
 @pytest.fixture

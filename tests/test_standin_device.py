@@ -11,7 +11,7 @@ from torch import nn
 from rewardedit import best_of_n, jobs, load_editor, load_scorer, mask_guidance, reward_guidance, two_round_edit
 from rewardedit.cli import main
 from rewardedit.diffusion.editors import EditSettings
-from rewardedit.trainers import _preview, _run, autoencoder
+from rewardedit.trainers import _run
 from rewardedit.trainers._small import SmallTrain, fit
 
 SHORT = ["data.rows=14", "data.size=32", "train.steps=2", "train.batch=2", "train.warmup=1", "train.tracker=none"]
@@ -82,10 +82,8 @@ def test_the_stand_in_computes_what_the_cpu_computes(standin_device):
 
 def test_the_small_models_train(standin_device, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rate = autoencoder.reconstruction_rating
-    monkeypatch.setattr(autoencoder, "reconstruction_rating", lambda model: rate(model, 7))
     short = ["train.steps=2", "train.batch=10", "train.warmup=1", "samples=14"]
-    assert main(["train", "shapes-autoencoder", *short, "channels=[8, 8, 16]"]) == 0
+    assert main(["train", "shapes-autoencoder", *short, "channels=[8, 8, 16]", "evaluate_n=7"]) == 0
     assert main(["train", "shapes-clip", *short, "width=32", "text_layers=1", "vision_layers=1"]) == 0
     legs = [f"{leg}.{word}" for leg in ("read", "mean_edit", "train") for word in ("steps=2", "batch=4", "warmup=1")]
     legs += ["mean_edit.compile=false", "train.compile=false", "samples=14", "right=7", "evaluate_n=2", "channels=[32, 32]"]
@@ -104,7 +102,6 @@ def test_reward_conditioning_goes_on_where_it_stopped_and_is_compared(standin_de
     out, base = tmp_path / "run", [f"base={tiny_editor}", "arms=[conditioned, learned_embedding]"]
     words = ["train", "shapes-reward-conditioned", *SHORT, *EVALUATE, *base, "train.text_encoder_lr=1e-4", "train.ema=0.9"]
     words += ["train.checkpoint_every=1", "train.validate_every=2", "train.validation_rows=1", "--out", str(out)]
-    monkeypatch.setattr(_preview, "STEPS", 1)
     with monkeypatch.context() as patch:
         patch.setattr(_run, "require_finite", interrupted_at(1))
         assert main(words) == 130
@@ -114,8 +111,7 @@ def test_reward_conditioning_goes_on_where_it_stopped_and_is_compared(standin_de
     assert {"conditioned_five", "learned_embedding_five"} <= set(json.loads((out / "metrics.json").read_text())["oracle"])
 
 
-def test_reward_feedback_learning_with_watch_and_sweep(standin_device, tiny_editor, tmp_path, monkeypatch):
-    monkeypatch.setattr(_preview, "STEPS", 1)
+def test_reward_feedback_learning_with_watch_and_sweep(standin_device, tiny_editor, tmp_path):
     out = tmp_path / "run"
     words = [*SHORT, *EVALUATE, f"base={tiny_editor}", "arms=[refl]", "train.validate_every=2", "reward.steps=[2]"]
     words += [

@@ -31,6 +31,7 @@ class Config:
     kl: float = 1e-4
     edge_weight: float = 4.0
     init: str | None = None  # a folder with weights to go on from
+    evaluate_n: int = 280  # held-out pictures a backdrop
     train: SmallTrain = field(default_factory=SmallTrain)
 
 
@@ -74,7 +75,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     fit(config.train, {"vae": model}, loss_of, folder, resume)
     model.save_pretrained(folder / "vae")
-    _run.write_json(folder / "metrics.json", {"oracle_of_reconstructed_targets": reconstruction_rating(model)})
+    _run.write_json(
+        folder / "metrics.json", {"oracle_of_reconstructed_targets": reconstruction_rating(model, config.evaluate_n)}
+    )
     return folder / "vae"
 
 

@@ -19,7 +19,7 @@ from rewardedit.trainers import _run
 from rewardedit.trainers._cache import LatentCache, encode_batch, make_cache
 from rewardedit.trainers._finetune import draw_times, finetune
 from rewardedit.trainers._models import Labels, Train, make_trainable
-from tests.conftest import launch
+from tests.conftest import launch, run_here
 
 DATA = Data(rows=32, size=32)
 FAST = {"steps": 6, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "checkpoint_every": 3, "tracker": "none"}
@@ -271,8 +271,8 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "finetune(Train(steps=4, batch=4, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None), base, cache,"
         " Labels(None, [i % 5 for i in range(32)]), out)\n"
     )
-    for name, processes in (("one", 1), ("two", 2)):
-        launch(script, processes, tiny_editor, str(tmp_path / name))
+    run_here(script, tiny_editor, str(tmp_path / "one"))
+    launch(script, 2, tiny_editor, str(tmp_path / "two"))
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
     torch.testing.assert_close(
         weights(tmp_path / "two" / "pipeline"), weights(tmp_path / "one" / "pipeline"), rtol=1e-3, atol=1e-5

@@ -20,7 +20,7 @@ from rewardedit.cli import main
 from rewardedit.diffusion.editors import LORA
 from rewardedit.images import load_image
 from rewardedit.relabel import read_columns
-from rewardedit.trainers import _preview, _run
+from rewardedit.trainers import _run
 
 SIDES = {"source": (500, 1024), "target": (1024, 1024), "mask": (1024, 1024)}  # of a first turn, and of later ones
 pytestmark = pytest.mark.slow  # minutes each on two cores
@@ -36,11 +36,6 @@ COMMON = [
     "train.validation_rows=1",
     "train.tracker=none",
 ]
-
-
-@pytest.fixture(autouse=True)
-def short_previews(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_preview, "STEPS", 2)
 
 
 def photograph(side: int, seed: int) -> Pillow.Image:

@@ -20,9 +20,9 @@ from rewardedit.scorers.base import Prepared
 from rewardedit.trainers._feedback import Reward, require_effect, reward_loss, rollout_scheduler
 from rewardedit.trainers._run import read_log
 from rewardedit.trainers._watch import HackingMonitor, MonitorConfig, fixed_prompts
-from rewardedit.trainers.refl import Config, Train, plan, train
+from rewardedit.trainers.refl import Config, Train, arm_reward, plan, train
 from rewardedit.trainers.reward_conditioned import Relabel
-from tests.conftest import launch
+from tests.conftest import launch, run_here
 
 DATA = Data(rows=16, size=32)
 FAST = {"steps": 2, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None, "validate_every": 1}
@@ -100,14 +100,17 @@ def trained(base: str, folder, reward: Reward = REWARD, **settings) -> Config:
     return config
 
 
-def test_all_arms_run_and_are_compared(tmp_path):
+def test_arms_run_and_are_compared(tmp_path):
     words = ["data.rows=32", "train.steps=2", "train.batch=4", "train.warmup=1", "train.validate_every=1", "train.precision=no"]
     words += [
+        "arms=[refl,pairs_only,draft_2]",
         "reward.steps=[2]",
         "reward.skip=[0,1]",
-        "watch.n=7",
+        "watch.n=4",
+        "watch.steps=1",
         "train.validation_rows=1",
         "evaluate.steps=[1]",
+        "evaluate.text_guidance=[1.0,1.15]",
         "evaluate.n=14",
         "evaluate.val_n=7",
         "train.tracker=none",
@@ -115,9 +118,7 @@ def test_all_arms_run_and_are_compared(tmp_path):
     out = tmp_path / "run"
     assert main(["train", "shapes-refl", *words, "--out", str(out)]) == 0
     metrics = json.loads((out / "metrics.json").read_text())
-    assert {"base", "refl", "pairs_only", "reward_only", "relative_gain", "ci95", "ci95_vs_pairs_only"} <= set(
-        metrics["oracle"]
-    )
+    assert {"base", "refl", "pairs_only", "draft_2", "relative_gain", "ci95", "ci95_vs_pairs_only"} <= set(metrics["oracle"])
     assert set(metrics["rewards"]["refl"]) == {"vifi_clip", "ssim"}
     assert asdict(load_editor(str(out)).settings).items() <= metrics["settings"]["refl"].items()
     watched = json.loads((out / "watch.json").read_text())
@@ -130,6 +131,16 @@ def test_all_arms_run_and_are_compared(tmp_path):
     assert "Fixed prompts by step" in (out / "watch.html").read_text()
     assert "reward" in read_log(out)[0]
     assert "reward" not in read_log(out / "arms" / "pairs_only")[0]
+
+
+def test_an_arm_leaves_out_what_it_is_compared_for():
+    config = Config("x", reward=REWARD, watch=LOOK)
+    assert arm_reward(config, "refl") == REWARD
+    assert (arm_reward(config, "pairs_only").weight, arm_reward(config, "pairs_only").pairs) == (0, 1)
+    assert (arm_reward(config, "reward_only").weight, arm_reward(config, "reward_only").pairs) == (0.1, 0)
+    for k in (1, 2, 4):
+        draft = arm_reward(config, f"draft_{k}")
+        assert (draft.grad_steps, draft.scored, draft.skip) == (k, "prev_sample", (0, 0))
 
 
 def test_the_reward_rises(tiny_editor, tmp_path):
@@ -189,8 +200,8 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "config = Config('x', sys.argv[1], Data(rows=16, size=32), reward, settings, look, arms=('refl', 'pairs_only'))\n"
         "train(config, Path(sys.argv[2]))\n"
     )
-    for name, processes in (("one", 1), ("two", 2)):
-        launch(script, processes, tiny_editor, str(tmp_path / name))
+    run_here(script, tiny_editor, str(tmp_path / "one"))
+    launch(script, 2, tiny_editor, str(tmp_path / "two"))
     one, two = (read_log(tmp_path / name) for name in ("one", "two"))
     assert len(one) == 20
     for key in ("loss", "reward"):

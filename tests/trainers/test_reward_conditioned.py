@@ -27,7 +27,8 @@ def test_the_quickstart_in_short(tiny_editor, tmp_path, capsys):
         "train.tracker=none",
         "evaluate.n=14",
         "evaluate.val_n=7",
-        "evaluate.steps=2",
+        "evaluate.steps=[1]",
+        "evaluate.text_guidance=[1.0,1.2]",
     ]
     out = tmp_path / "run"
     assert main(["train", "quickstart", *settings, "--out", str(out)]) == 0
@@ -48,7 +49,8 @@ def test_the_comparison_in_short(tmp_path):
         "train.tracker=none",
         "evaluate.n=14",
         "evaluate.val_n=7",
-        "evaluate.steps=2",
+        "evaluate.steps=[1]",
+        "evaluate.text_guidance=[1.0,1.2]",
     ]
     out = tmp_path / "run"
     assert main(["train", "shapes-reward-conditioned", *settings, "--out", str(out)]) == 0

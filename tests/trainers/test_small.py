@@ -18,8 +18,8 @@ from rewardedit.trainers.editor import Tails
 def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = ["train.steps=2", "train.batch=10", "train.warmup=1"]
-    assert main(["train", "shapes-autoencoder", *short, "samples=70"]) == 0
-    assert main(["train", "shapes-autoencoder-2", *short, "samples=70"]) == 0
+    assert main(["train", "shapes-autoencoder", *short, "samples=70", "evaluate_n=7"]) == 0
+    assert main(["train", "shapes-autoencoder-2", *short, "samples=70", "evaluate_n=7"]) == 0
     AutoencoderKL.from_pretrained("runs/shapes-autoencoder-2/vae")
     assert main(["train", "shapes-clip", *short, "samples=70"]) == 0
     scorer = load_scorer("clip_d", checkpoint="runs/shapes-clip/clip")

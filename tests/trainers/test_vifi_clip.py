@@ -13,7 +13,7 @@ from rewardedit.images import to_pil
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers._run import read_log
 from rewardedit.trainers.vifi_clip import Config, Train, contrast, info_nce, make_trainable, read_pairs, train
-from tests.conftest import launch
+from tests.conftest import launch, run_here
 
 DATA = Data(rows=24, draws=2, shares={"right": 1.0})
 FAST = {"steps": 4, "batch": 8, "warmup": 1, "lr": 1e-3, "precision": "no", "log_every": 1, "checkpoint_every": 2}
@@ -123,8 +123,8 @@ def test_two_processes_equal_one(tmp_path):
         "data = Data(rows=24, draws=2, shares={'right': 1.0})\n"
         "train(Config('x', data=data, train=Train(batch=int(sys.argv[2]), **settings)), Path(sys.argv[1]))\n"
     )
-    for name, processes, batch in (("one", 1, 8), ("two", 2, 4)):
-        launch(script, processes, str(tmp_path / name), str(batch))
+    run_here(script, str(tmp_path / "one"), "8")
+    launch(script, 2, str(tmp_path / "two"), "4")
     one, two = ([line["loss"] for line in read_log(tmp_path / name)] for name in ("one", "two"))
     assert two == pytest.approx(one, rel=1e-4)
 
