@@ -23,7 +23,6 @@ from rewardedit.relabel import read_columns
 from rewardedit.trainers import _run
 
 SIDES = {"source": (500, 1024), "target": (1024, 1024), "mask": (1024, 1024)}  # of a first turn, and of later ones
-pytestmark = pytest.mark.slow  # minutes each on two cores
 COMMON = [
     "data.size=64",
     "train.steps=2",

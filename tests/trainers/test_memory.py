@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import memory
 
-pytestmark = pytest.mark.slow
 SHARE = 0.9  # of a card that a recipe may take
 
 
