@@ -112,8 +112,9 @@ def preload(copy: Path) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # faults run side by side
     sys.dont_write_bytecode = True  # a file that changes twice in a second could be taken for what it was
     sys.path.insert(0, str(copy))
-    for path in (*copy.glob("trainers/[!_]*.py"), *copy.glob("tests/conftest.py")):
-        importlib.import_module(f"{'tests' if path.stem == 'conftest' else 'rewardedit.trainers'}.{path.stem}")
+    # Not the tests' conftest.py: it makes a device known to torch, which a process can do only once.
+    for path in copy.glob("trainers/[!_]*.py"):
+        importlib.import_module(f"rewardedit.trainers.{path.stem}")
     importlib.import_module("rewardedit.trainers")
     foreign = _foreign(copy)
     if foreign:
