@@ -1,5 +1,6 @@
 """Files and PIL pictures to tensors and back; `Preprocess`, the differentiable way into a vision model."""
 
+import io
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +17,8 @@ POLICIES = ("crop", "stretch", "pad")
 MODES = {2: "bilinear", 3: "bicubic"}  # PIL's numbers of the two ways to resize that torch has with antialias
 
 
-def load_image(path: str | Path) -> Float[Tensor, "3 h w"]:
-    """A picture file as RGB in [0, 1], turned upright by its EXIF tag.
+def load_image(path: str | Path | io.BytesIO) -> Float[Tensor, "3 h w"]:
+    """A picture file, or its bytes, as RGB in [0, 1], turned upright by its EXIF tag.
 
     Raises:
         ValueError: where there is no such file, or it is not a picture.
@@ -25,8 +26,10 @@ def load_image(path: str | Path) -> Float[Tensor, "3 h w"]:
     return to_tensor(_open(path), channels=3)
 
 
-def load_mask(path: str | Path) -> Float[Tensor, "1 h w"]:
-    """A mask file as [0, 1], 1 where change is wanted: where it is transparent; where nothing is, by its brightness.
+def load_mask(path: str | Path | io.BytesIO) -> Float[Tensor, "1 h w"]:
+    """A mask file, or its bytes, as [0, 1], 1 where change is wanted.
+
+    That is where it is transparent; where nothing is, by its brightness.
 
     Raises:
         ValueError: where there is no such file, or it is not a picture.
@@ -39,13 +42,15 @@ def load_mask(path: str | Path) -> Float[Tensor, "1 h w"]:
     return to_tensor(picture, channels=1)
 
 
-def _open(path: str | Path) -> Image.Image:
+def _open(path: str | Path | io.BytesIO) -> Image.Image:
     try:
         with Image.open(path) as picture:
             return ImageOps.exif_transpose(picture)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        if isinstance(path, io.BytesIO):
+            raise ValueError("the bytes are not a picture that can be read") from None
         raise ValueError(f"{path}: not a picture that can be read ({error})") from None
 
 

@@ -1,7 +1,9 @@
 """`rewardedit score`: a pair, a table, bad rows that are kept, and heat maps."""
 
 import json
+from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -42,6 +44,18 @@ def test_a_pair_as_text_and_as_json(pair, capsys):
     wanted = load_scorer("l1")(EditBatch(source, pair[2:], edited)).score
     assert record["score"] == pytest.approx(float(wanted))
     assert (record["id"], record["scorer"], record["valid"]) == ("after", "l1", True)
+
+
+def test_a_parquet_table_that_holds_its_pictures_is_scored(pair, tmp_path):
+    pictures = {name: Path(path).read_bytes() for name, path in zip(("source", "edited"), pair[:2], strict=True)}
+    rows = [{**pictures, "instruction": pair[2]}, {**pictures, "edited": b"broken", "instruction": pair[2]}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    out = tmp_path / "scores.json"
+    assert main(["score", str(tmp_path / "rows.parquet"), "--scorer", "l1", "--out", str(out)]) == 0
+    first, second = json.loads(out.read_text())
+    source, edited = (load_image(path)[None] for path in pair[:2])
+    assert first["score"] == pytest.approx(float(load_scorer("l1")(EditBatch(source, pair[2:], edited)).score))
+    assert second["reason"].endswith("rows.parquet: row 2: edited: the bytes are not a picture that can be read")
 
 
 def test_a_table_to_parquet_keeps_the_rows_that_cannot_be_scored(pair, tmp_path, capsys):

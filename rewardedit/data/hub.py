@@ -81,7 +81,7 @@ def _image_folder(folder: Path, columns: tuple[str, ...], pictures: tuple[str, .
     found = [f for f in (folder / "metadata.jsonl", folder / "metadata.csv") if f.is_file()]
     if not found:
         raise ValueError(f"{folder}: an image folder needs metadata.jsonl or metadata.csv with {', '.join(columns)}")
-    records = [{key.removesuffix("_file_name"): value for key, value in r.items()} for r in read_records(found[0])]
+    records = read_records(found[0])
     missing = set(columns) - set(records[0])
     if missing:
         raise ValueError(f"{found[0]}: lacks {', '.join(sorted(missing))}; it has {', '.join(records[0])}")

@@ -22,7 +22,7 @@ class Data:
     """Which rows, and how their pictures are brought to one size."""
 
     name: Literal["shapes", "magicbrush", "humanedit", "table"] = "shapes"
-    path: str = ""  # magicbrush, humanedit: hub id, parquet file or image folder; table: folder, CSV or JSONL
+    path: str = ""  # magicbrush, humanedit: hub id, parquet file or image folder; table: folder, CSV, JSONL or Parquet
     split: str = "train"
     rows: int | None = None  # how many, from `first` on; None for all (shapes: 10,000)
     first: int = 0

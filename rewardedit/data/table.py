@@ -1,24 +1,42 @@
-"""Your own edits: a CSV or JSONL file, or a folder that holds one, with a row for each edit."""
+"""Your own edits: a CSV, JSONL or Parquet file, or a folder that holds one, with a row for each edit."""
 
 import csv
 import hashlib
+import io
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from rewardedit.batch import EditSample
 from rewardedit.images import load_image, load_mask
 
 PICTURES = ("source", "edited", "target", "mask")
 TEXTS = ("id", "instruction", "source_caption", "target_caption", "kind")
-NAMES = ("rows.jsonl", "rows.csv", "metadata.jsonl", "metadata.csv")
+KINDS = (".csv", ".jsonl", ".parquet")
+NAMES = tuple(f"{name}{kind}" for name in ("rows", "metadata") for kind in (".jsonl", ".csv", ".parquet"))
+
+
+@dataclass(frozen=True)
+class StoredPicture:
+    """A picture whose bytes are in a Parquet table; they are read from disk when they are needed."""
+
+    rows: Any = field(repr=False)  # a 🤗 Dataset of pictures alone
+    column: str
+    index: int
+
+    def read(self) -> bytes:
+        return self.rows[self.index][self.column]["bytes"]
 
 
 class Table(Sequence):
     """Rows with the columns source, instruction and target (or edited); optionally mask, captions, kind and id.
 
-    Pictures are paths, relative to the file. A folder is read through its `rows.jsonl`, `rows.csv` or `metadata.*`.
+    Pictures are paths, relative to the file; in a Parquet table they may also be the bytes of picture files, plain or as
+    🤗 datasets stores pictures. A folder is read through its `rows.*` or `metadata.*`.
 
     Raises:
         ValueError: where the file, a column or a picture is missing.
@@ -31,61 +49,118 @@ class Table(Sequence):
             if not found:
                 raise ValueError(f"{path}: expected one of {', '.join(NAMES)} in the folder")
             file = found[0]
-        self.folder, self.records = file.parent, read_records(file)
+        self.file = file
+        self.records = read_records(file)
         for number, record in enumerate(self.records, 1):
-            self._check(file, number, record)
+            self._check(number, record)
 
-    def _check(self, file: Path, number: int, record: dict[str, Any]) -> None:
+    def _check(self, number: int, record: dict[str, Any]) -> None:
         unknown = set(record) - set(PICTURES) - set(TEXTS)
         if unknown:
-            raise ValueError(f"{file}: unknown column {sorted(unknown)[0]!r}; known are {', '.join(TEXTS + PICTURES)}")
-        require_texts(file, number, record, (*TEXTS, *PICTURES), ("source", "instruction"))
+            known = ", ".join(TEXTS + PICTURES)
+            raise ValueError(f"{self.file}: unknown column {sorted(unknown)[0]!r}; known are {known}")
+        stored = {name for name in PICTURES if isinstance(record.get(name), StoredPicture)}
+        texts = {name: value for name, value in record.items() if name not in stored}
+        require_texts(self.file, number, texts, texts, [name for name in ("source", "instruction") if name not in stored])
         if not record.get("edited") and not record.get("target"):
-            raise ValueError(f"{file}: row {number} has neither edited nor target")
+            raise ValueError(f"{self.file}: row {number} has neither edited nor target")
         for name in PICTURES:
-            if record.get(name) and not (self.folder / record[name]).is_file():
-                raise ValueError(f"{file}: row {number}: {name} {record[name]!r} is not there")
+            if texts.get(name) and not (self.file.parent / texts[name]).is_file():
+                raise ValueError(f"{self.file}: row {number}: {name} {texts[name]!r} is not there")
 
     def __len__(self) -> int:
         return len(self.records)
 
     def source_ids(self) -> list[str]:
         """The source image of each row, by the content of its file."""
-        files = {record["source"] for record in self.records}
-        content = {file: hashlib.sha256((self.folder / file).read_bytes()).hexdigest() for file in files}
-        return [content[record["source"]] for record in self.records]
+        sources = [record["source"] for record in self.records]
+        paths = {source for source in sources if isinstance(source, str)}
+        ids = {path: _digest((self.file.parent / path).read_bytes()) for path in paths}
+        return [ids[source] if isinstance(source, str) else _digest(source.read()) for source in sources]
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         if not 0 <= index < len(self):
             raise IndexError(index)
         record = self.records[index]
-        paths = {name: self.folder / record[name] for name in PICTURES if record.get(name)}
-        pictures = {name: load_mask(path) if name == "mask" else load_image(path) for name, path in paths.items()}
+        pictures = {name: self._picture(index, name) for name in PICTURES if record.get(name)}
         texts = {name: str(record[name]) for name in TEXTS if record.get(name) not in (None, "")}
         return EditSample(**{"id": str(index), **texts, **pictures})
 
+    def _picture(self, index: int, name: str) -> Tensor:
+        load = load_mask if name == "mask" else load_image
+        value = self.records[index][name]
+        try:
+            return load(self.file.parent / value if isinstance(value, str) else io.BytesIO(value.read()))
+        except ValueError as error:
+            raise ValueError(f"{self.file}: row {index + 1}: {name}: {error}") from error
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
 
 def read_records(file: Path) -> list[dict[str, Any]]:
-    """The rows of a CSV or JSONL file, in UTF-8 with or without a byte-order mark; empty lines are no rows.
+    """The rows of a CSV, JSONL or Parquet file; a column `source_file_name`, as 🤗 ImageFolder has them, is `source`.
 
-    Cells of a CSV file are text as they stand ("007"), and may hold quoted line breaks; those that a row leaves out at its
-    end are None.
+    CSV and JSONL are UTF-8 with or without a byte-order mark; empty lines are no rows. Cells of a CSV file are text as they
+    stand ("007"), and may hold quoted line breaks; those that a row leaves out at its end are None. Pictures that a Parquet
+    file holds are `StoredPicture`s.
 
     Raises:
         ValueError: where it is missing, empty, of another kind, or a row cannot be read.
     """
-    if file.suffix not in (".csv", ".jsonl"):
-        raise ValueError(f"{file}: expected .csv or .jsonl")
+    if file.suffix not in KINDS:
+        raise ValueError(f"{file}: expected a table that ends in {', '.join(KINDS)}")
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file")
+    records = _read_parquet(file) if file.suffix == ".parquet" else _read_text(file)
+    if not records:
+        raise ValueError(f"{file}: holds no rows")
+    return [{name.removesuffix("_file_name"): value for name, value in record.items()} for record in records]
+
+
+def _read_parquet(file: Path) -> list[dict[str, Any]]:
+    import datasets
+    import pyarrow.compute as pc
+
+    try:
+        rows = datasets.Dataset.from_parquet(str(file))
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise ValueError(f"{file}: is not Parquet that can be read ({error.__cause__ or error})") from error
+    records: list[dict[str, Any]] = [{} for _ in range(len(rows))]
+    for name in rows.column_names:
+        column = rows.data.column(name)
+        if not _may_be_pictures(column.type):
+            values = column.to_pylist()
+        else:
+            # The bytes stay on disk: only which cells have some, and the paths of the others, are read here.
+            pictures = rows.select_columns([name]).cast_column(name, datasets.Image(decode=False))
+            column = pictures.data.column(name)
+            paths = pc.struct_field(column, "path").to_pylist()
+            is_stored = pc.is_valid(pc.struct_field(column, "bytes")).to_pylist()
+            values = [StoredPicture(pictures, name, i) if is_stored[i] else paths[i] for i in range(len(rows))]
+        for record, value in zip(records, values, strict=True):
+            record[name] = value
+    return records
+
+
+def _may_be_pictures(kind: Any) -> bool:
+    """Whether a column of this Arrow type can hold pictures: bytes, or a struct of bytes and path."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0 or kind.get_field_index("path") >= 0
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _read_text(file: Path) -> list[dict[str, Any]]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
-            records = _read_csv(file, lines) if file.suffix == ".csv" else _read_jsonl(file, lines.read())
+            return _read_csv(file, lines) if file.suffix == ".csv" else _read_jsonl(file, lines.read())
     except OSError as error:
         raise ValueError(f"{file}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: expected UTF-8 text; save it as UTF-8 ({error.reason} at byte {error.start})") from error
-    if not records:
-        raise ValueError(f"{file}: holds no rows")
-    return records
 
 
 def _read_csv(file: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
@@ -123,7 +198,7 @@ def require_texts(file: Path, number: int, record: dict[str, Any], texts: Iterab
     for name in texts:
         value = record.get(name)
         if value is not None and not isinstance(value, str) and not (name == "id" and isinstance(value, int)):
-            raise ValueError(f"{file}: row {number}: {name}: expected text; got {json.dumps(value)}")
+            raise ValueError(f"{file}: row {number}: {name}: expected text; got {json.dumps(value, default=str)}")
     for name in required:
         if not (record.get(name) or "").strip():
             raise ValueError(f"{file}: row {number} has no {name}")

@@ -1,4 +1,5 @@
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,84 @@ def test_draws_are_other_edits_of_the_same_sources():
     plain = open_rows(Data(rows=4, first=1, shares={"right": 1.0}))
     assert [rows[i].id for i in range(0, 8, 2)] == [plain[i].id for i in range(4)]
     assert torch.equal(rows[2].target, plain[1].target)
+
+
+def with_stored_pictures(folder, name, *columns):
+    """A Parquet table of one row whose named columns hold the bytes of pictures, as 🤗 datasets writes them."""
+    import datasets
+
+    record = {"id": 7, "source": "a.png", "instruction": "make it blue", "target": "b.png", "mask": "m.png"}
+    row = datasets.Dataset.from_list([{k: str(folder / v) if k in columns else v for k, v in record.items()}])
+    for column in columns:
+        row = row.cast_column(column, datasets.Image())
+    row.to_parquet(folder / name)
+    return record
+
+
+def test_parquet_gives_the_rows_of_jsonl_whether_it_holds_paths_or_pictures(folder):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    mask = Image.new("RGBA", (20, 10), (230, 230, 230, 255))
+    mask.paste((0, 0, 0, 0), (0, 0, 4, 3))
+    mask.save(folder / "m.png")
+    record = with_stored_pictures(folder, "pictures.parquet", "source", "target", "mask")
+    with_stored_pictures(folder, "paths.parquet")
+    (folder / "rows.jsonl").write_text(json.dumps(record) + "\n")
+    contents = {name: (folder / file).read_bytes() for name, file in record.items() if file in ("a.png", "m.png")}
+    pq.write_table(pa.Table.from_pylist([record | contents]), folder / "bytes.parquet")
+    structs = {"source": {"bytes": None, "path": "a.png"}, "target": {"bytes": (folder / "b.png").read_bytes()}}
+    pq.write_table(pa.Table.from_pylist([record | structs]), folder / "structs.parquet")
+
+    told = Table(str(folder / "rows.jsonl"))
+    for name in ("pictures", "paths", "bytes", "structs"):
+        rows = Table(str(folder / f"{name}.parquet"))
+        assert rows.source_ids() == told.source_ids(), name
+        assert (rows[0].id, rows[0].instruction, rows[0].kind) == ("7", "make it blue", None), name
+        for picture in ("source", "target", "mask"):
+            assert torch.equal(getattr(rows[0], picture), getattr(told[0], picture)), (name, picture)
+    assert pickle.loads(pickle.dumps(rows))[0].id == "7"  # as workers that read rows are given it
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": b"no picture"}, "row 2: source: the bytes are not a picture"),
+        ({"source": None}, "row 2 has no source"),
+        ({"target": None}, "row 2 has neither edited nor target"),
+        ({"instruction": b"make it blue"}, "row 1: instruction: expected text"),
+        ({"source": {"width": 3}}, "row 1: source: expected text; got {"),
+        ({"tagret": b"x"}, "unknown column 'tagret'"),
+    ],
+)
+def test_bad_parquet_is_refused_by_row_and_column(folder, change, message):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    content = (folder / "a.png").read_bytes()
+    record = {"source": content, "instruction": "make it blue", "target": content}
+    first = {**record, **{key: value for key, value in change.items() if value is not None and key != "source"}}
+    first |= {key: value for key, value in change.items() if isinstance(value, dict)}
+    pq.write_table(pa.Table.from_pylist([first, record | change]), folder / "rows.parquet")
+    with pytest.raises(ValueError, match=message):
+        Table(str(folder))[1]
+
+
+def test_what_only_is_named_parquet_is_refused(folder):
+    (folder / "rows.parquet").write_text("source,instruction,target\n")
+    with pytest.raises(ValueError, match=r"rows.parquet: is not Parquet that can be read"):
+        Table(str(folder))
+    with pytest.raises(ValueError, match=r"none.parquet: no such file"):
+        Table(str(folder / "none.parquet"))
+
+
+def test_an_image_folder_is_a_table(folder):
+    (folder / "metadata.csv").write_text("source_file_name,instruction,edited_file_name\na.png,make it blue,b.png\n")
+    assert Table(str(folder))[0].edited.shape == (3, 30, 12)
+
+
+def test_a_picture_that_cannot_be_read_is_named_by_row_and_column(folder):
+    (folder / "c.png").write_text("no picture")
+    (folder / "rows.csv").write_text("source,instruction,target\na.png,make it blue,b.png\na.png,make it blue,c.png\n")
+    with pytest.raises(ValueError, match=r"rows.csv: row 2: target: .*c.png: not a picture that can be read"):
+        Table(str(folder))[1]
