@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 from skimage import data
 
-from rewardedit import RewardPrompt, cli
-from rewardedit.cli import main, parse
+from rewardedit import RewardPrompt
+from rewardedit.cli import main, parse, recipes
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_errors_are_sentences_and_no_python_literals(error, code, line, monkeypa
     def fail(args):
         raise error
 
-    monkeypatch.setattr(cli, "recipes", fail)
+    monkeypatch.setattr(recipes, "run", fail)
     assert main(["recipes"]) == code
     assert capsys.readouterr().err == f"rewardedit: {line}\n"
 
@@ -124,6 +124,12 @@ assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_command_runs_as_a_module_for_launchers():
+    done = subprocess.run([sys.executable, "-m", "rewardedit.cli", "recipes"], capture_output=True, text=True)
+    assert "quickstart" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_public_name_is_there():

@@ -8,7 +8,7 @@ from PIL import Image
 from skimage import data
 from torch import nn
 
-from rewardedit import best_of_n, jobs, load_editor, load_scorer, mask_guidance, reward_guidance, two_round_edit
+from rewardedit import best_of_n, editing, load_editor, load_scorer, mask_guidance, reward_guidance, two_round_edit
 from rewardedit.cli import main
 from rewardedit.diffusion.editors import EditSettings
 from rewardedit.trainers import _run
@@ -140,8 +140,8 @@ def test_rows_are_labelled(standin_device, tmp_path):
     ],
 )
 def test_a_picture_is_edited_in_half_precision(options, dtype, standin_device, tiny_editor, photo, tmp_path, monkeypatch):
-    editors, run_jobs = [], jobs.run_jobs
-    monkeypatch.setattr(jobs, "run_jobs", lambda editor, *others: editors.append(editor) or run_jobs(editor, *others))
+    editors, run_jobs = [], editing.run_jobs
+    monkeypatch.setattr(editing, "run_jobs", lambda editor, *others: editors.append(editor) or run_jobs(editor, *others))
     words = ["edit", photo, "make it red", "--model", tiny_editor, "--steps", "2", "--out", str(tmp_path / "out")]
     assert main([*words, *options]) == 0
     assert (editors[0].pipe.device.type, str(editors[0].pipe.dtype)) == (standin_device, f"torch.{dtype}")

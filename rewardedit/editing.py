@@ -1,8 +1,7 @@
-"""What `rewardedit edit` does: pictures and instructions in; edited pictures, a record of each and a gallery out."""
+"""What `rewardedit edit` does: images and instructions in; edited images, a record of each and a gallery out."""
 
 import dataclasses
 import json
-import os
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,47 +16,48 @@ from rewardedit.batch import EditBatch
 from rewardedit.data.table import NAMES, read_records, require_texts
 from rewardedit.diffusion.editors import Editor, EditSettings
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
+from rewardedit.files import write_json
 from rewardedit.images import load_image, load_mask, resize, to_pil
 from rewardedit.report import Gallery, Report
 from rewardedit.scorers import Scorer
 from rewardedit.selection import best_of_n
 
 TEXTS = ("id", "source", "instruction")  # of a table's row
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 THUMBNAIL = 256  # pixels of the longer side in the gallery
 
 
 @dataclass(frozen=True)
 class Job:
-    """One picture and what is done to it, one instruction after another."""
+    """One image and the instructions that are applied to it, one after another."""
 
     id: str
     path: Path
     instructions: tuple[str, ...]
 
     def name(self, turn: int) -> str:
-        """What the files of a turn are called, without ending; turn 0 is the source."""
+        """The name of a turn's files, without their ending; turn 0 is the source."""
         return self.id if turn == len(self.instructions) == 1 else f"{self.id}-{turn}"
 
     @property
     def files(self) -> list[str]:
-        """All that the job may write: its record, its pictures and their masks."""
+        """All files that the job may write: its record, its images and their masks."""
         names = [self.name(turn) for turn in range(len(self.instructions) + 1)]
         return [f"{self.id}.json", *(f"{name}{end}.png" for name in names for end in ("", "-mask"))]
 
 
 @dataclass(frozen=True)
-class Request:
-    """How every job is done; a finished job of the same request is not done again."""
+class JobConfig:
+    """How every job is done; a job that was finished with the same config is not done again."""
 
     model: str
     settings: EditSettings
     seed: int = 0
-    score: float = 10.0  # what a reward-conditioned editor is asked for
-    size: int | None = None  # pixels of the shorter side; None: the picture's own
+    score: float = 10.0  # that a reward-conditioned editor's prompt asks for, 0 to 10
+    size: int | None = None  # pixels of the shorter side; None: the image's own
     best_of: int = 1
     scorer: str | None = None
-    mask: str | None = None  # "auto": a second round where the first changed the picture; or a mask file
+    mask: str | None = None  # "auto": a second round where the first changed the image; or a mask file
     dtype: str = "float32"  # of the editor's weights
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Request:
 
 
 def read_jobs(path: str, instructions: list[str]) -> list[Job]:
-    """The jobs of a picture, a folder of pictures, or a table (CSV, JSONL, or a folder with one) with its own instructions.
+    """The jobs of an image, a folder of images, or a table (CSV, JSONL, or a folder with one) with its own instructions.
 
     A table has the columns source (a path beside it) and instruction (in JSONL also a list), and may have id.
 
@@ -85,9 +85,9 @@ def read_jobs(path: str, instructions: list[str]) -> list[Job]:
     else:
         if not instructions or not all(text.strip() for text in instructions):
             raise ValueError('say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR')
-        files = sorted(f for f in at.iterdir() if f.suffix.lower() in PICTURES) if at.is_dir() else [at]
+        files = sorted(f for f in at.iterdir() if f.suffix.lower() in IMAGES) if at.is_dir() else [at]
         if not files:
-            raise ValueError(f"{path}: holds no pictures ({', '.join(PICTURES)}) and no table ({', '.join(NAMES)})")
+            raise ValueError(f"{path}: holds no images ({', '.join(IMAGES)}) and no table ({', '.join(NAMES)})")
         stems = [f.stem for f in files]
         jobs = [Job(f.stem if stems.count(f.stem) == 1 else f.name, f, tuple(instructions)) for f in files]
     owner: dict[str, str] = {}
@@ -102,8 +102,8 @@ def read_jobs(path: str, instructions: list[str]) -> list[Job]:
 
 
 def _job(table: Path, number: int, record: dict[str, Any]) -> Job:
-    asked = record.get("instruction")
-    instructions = asked if isinstance(asked, list) and asked else [asked]
+    value = record.get("instruction")
+    instructions = value if isinstance(value, list) and value else [value]
     for instruction in instructions:
         require_texts(table, number, {**record, "instruction": instruction}, TEXTS, ("source", "instruction"))
     name = str(record["id"]) if record.get("id") not in (None, "") else f"{number:04d}-{Path(record['source']).stem}"
@@ -112,114 +112,119 @@ def _job(table: Path, number: int, record: dict[str, Any]) -> Job:
     return Job(name, table.parent / record["source"], tuple(instructions))
 
 
-def run_jobs(editor: Editor, scorer: Scorer | None, jobs: list[Job], request: Request, folder: Path) -> dict[str, str]:
+def run_jobs(editor: Editor, scorer: Scorer | None, jobs: list[Job], config: JobConfig, folder: Path) -> dict[str, str]:
     """Does all jobs that `folder` does not hold yet, and writes `gallery.html`.
 
     Returns:
-        Why jobs failed, by id: an unreadable picture does not keep the others from being done.
+        Why jobs failed, by id: an unreadable image does not keep the others from being done.
 
     Raises:
         ValueError: where the mask file cannot be read.
     """
-    mask = load_mask(request.mask) if request.mask not in (None, "auto") else None
+    mask = load_mask(config.mask) if config.mask not in (None, "auto") else None
     folder.mkdir(parents=True, exist_ok=True)
     failed: dict[str, str] = {}
     done: list[dict[str, Any]] = []
-    for job in tqdm(jobs, desc="editing", unit="picture", disable=len(jobs) == 1):
+    for job in tqdm(jobs, desc="editing", unit="image", disable=len(jobs) == 1):
         record = folder / f"{job.id}.json"
-        wanted = json.loads(
-            json.dumps({"input": str(job.path), "instructions": job.instructions, **dataclasses.asdict(request)})
-        )
+        made_of = {"input": str(job.path), "instructions": job.instructions, **dataclasses.asdict(config)}
+        made_of = json.loads(json.dumps(made_of))  # as it comes back from a record
         finished = json.loads(record.read_text()) if record.is_file() else {}
-        if finished.get("request") != wanted:
+        if finished.get("request") != made_of:
             try:
-                turns = _edit(editor, scorer, job, request, mask, folder)
+                turns = _edit(editor, scorer, job, config, mask, folder)
             except ValueError as error:
                 failed[job.id] = str(error)
                 continue
-            finished = {"request": wanted, "turns": turns}
-            aside = record.with_suffix(".json.new")
-            aside.write_text(json.dumps(finished, indent=2) + "\n")
-            os.replace(aside, record)
+            finished = {"request": made_of, "turns": turns}
+            write_json(record, finished)
         done.append(finished)
     if done:
-        _gallery(done, request, folder)
+        _gallery(done, config, folder)
     return failed
 
 
 def _edit(
-    editor: Editor, scorer: Scorer | None, job: Job, request: Request, given: Tensor | None, folder: Path
+    editor: Editor, scorer: Scorer | None, job: Job, config: JobConfig, mask: Tensor | None, folder: Path
 ) -> list[dict[str, Any]]:
     if folder.resolve() == job.path.parent.resolve():
-        raise ValueError(f"{folder}: holds the picture itself, which its edit could overwrite; choose another --out")
-    source, turns = _sized(load_image(job.path)[None], request.size, editor.pipe.vae_scale_factor), []
+        raise ValueError(f"{folder}: holds the image itself, which its edit could overwrite; choose another --out")
+    source = _sized(load_image(job.path)[None], config.size, editor.pipe.vae_scale_factor)
+    turns: list[dict[str, Any]] = []
     before = f"{job.name(0)}.png"
     to_pil(source[0]).save(folder / before)
     for number, instruction in enumerate(job.instructions, 1):
-        edited, mask, turn = _turn(editor, scorer, source, instruction, request, given)
+        edited, used_mask, turn = _turn(editor, scorer, source, instruction, config, mask)
         name = job.name(number)
         to_pil(edited[0]).save(folder / f"{name}.png")
-        if mask is not None:
-            to_pil(mask[0].expand(3, -1, -1)).save(folder / f"{name}-mask.png")
+        if used_mask is not None:
+            to_pil(used_mask[0].expand(3, -1, -1)).save(folder / f"{name}-mask.png")
             turn["mask"] = f"{name}-mask.png"
         turns.append({"instruction": instruction, **turn, "source": before, "picture": f"{name}.png"})
-        source, before = edited, f"{name}.png"
+        source = edited
+        before = f"{name}.png"
     return turns
 
 
 def _turn(
-    editor: Editor, scorer: Scorer | None, source: Tensor, instruction: str, request: Request, given: Tensor | None
+    editor: Editor, scorer: Scorer | None, source: Tensor, instruction: str, config: JobConfig, mask: Tensor | None
 ) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
-    """One instruction: the best of N, under a mask where one is asked for."""
-    asked = editor.prompt.relabel(instruction, request.score) if editor.prompt else instruction
-    turn: dict[str, Any] = {"prompt": asked, "seed": request.seed}
-    options: dict[str, Any] = {"score": request.score, "settings": request.settings}
-    mask = None if given is None else resize(given[None], (source.shape[-2], source.shape[-1]))
+    """The edit by one instruction (the best of N, restricted to a mask), the mask, and the record of it."""
+    prompt = editor.prompt.relabel(instruction, config.score) if editor.prompt else instruction
+    turn: dict[str, Any] = {"prompt": prompt, "seed": config.seed}
+    options: dict[str, Any] = {"score": config.score, "settings": config.settings}
+    if mask is not None:
+        mask = resize(mask[None], (source.shape[-2], source.shape[-1]))
+
     with mask_guidance(editor.pipe, mask) if mask is not None else nullcontext():
-        if scorer is not None and request.best_of > 1:
-            found = best_of_n(editor, scorer, source[0], instruction, request.best_of, seed=request.seed, **options)
-            edited, turn["seed"] = found.best[None], found.best_seed
+        if scorer is not None and config.best_of > 1:
+            found = best_of_n(editor, scorer, source[0], instruction, config.best_of, seed=config.seed, **options)
+            edited = found.best[None]
+            turn["seed"] = found.best_seed
             turn["scores"] = [None if s != s else round(s, 5) for s in found.scores.score.tolist()]
         else:
-            edited = editor(source, [instruction], [request.seed], **options)
-    if request.mask == "auto":
+            edited = editor(source, [instruction], [config.seed], **options)
+    if config.mask == "auto":
         rounds = two_round_edit(editor, source, [instruction], first=edited, seed=turn["seed"], **options)
-        edited, mask = rounds.edited, rounds.mask
+        edited = rounds.edited
+        mask = rounds.mask
+
     if scorer is not None:
         device = next((p.device for p in scorer.parameters()), source.device)
         with torch.no_grad():
             scores = scorer(EditBatch(source, [instruction], edited).to(device))
-        turn["score"], turn["reason"] = (float(scores.score[0]) if scores.valid[0] else None), scores.reason[0]
+        turn["score"] = float(scores.score[0]) if scores.valid[0] else None
+        turn["reason"] = scores.reason[0]
     return edited, mask, turn
 
 
 def _sized(source: Float[Tensor, "1 3 h w"], size: int | None, factor: int) -> Float[Tensor, "1 3 h2 w2"]:
-    """The picture with its shorter side at `size`, both sides multiples of what the VAE needs."""
+    """The image with its shorter side at `size`, both sides multiples of what the VAE needs."""
     scale = 1.0 if size is None else size / min(source.shape[-2:])
     h, w = (max(factor, round(side * scale / factor) * factor) for side in source.shape[-2:])
     return resize(source, (h, w))
 
 
-def _gallery(done: list[dict[str, Any]], request: Request, folder: Path) -> None:
+def _gallery(done: list[dict[str, Any]], config: JobConfig, folder: Path) -> None:
     """One row a turn: source, edit and mask with what was scored."""
-    gallery = Gallery(["source", "edited", *(["mask"] if request.mask else [])])
+    gallery = Gallery(["source", "edited", *(["mask"] if config.mask else [])])
     for record in done:
         for turn in record["turns"]:
             score = turn.get("score")
-            caption = "" if request.scorer is None else turn.get("reason") or f"{request.scorer} {score:.3f}"
+            caption = "" if config.scorer is None else turn.get("reason") or f"{config.scorer} {score:.3f}"
             cells = [(turn["source"], ""), (turn["picture"], caption)]
-            if request.mask:
+            if config.mask:
                 cells.append((turn["mask"], ""))
             gallery.row(turn["instruction"], [(_thumbnail(folder / name), text) for name, text in cells])
-    report = Report(f"edits by {request.model}")
-    report.gallery(f"seed {request.seed}, best of {request.best_of}", gallery)
+    report = Report(f"edits by {config.model}")
+    report.gallery(f"seed {config.seed}, best of {config.best_of}", gallery)
     report.save(folder / "gallery.html")
 
 
 def _thumbnail(path: Path) -> Float[Tensor, "3 h w"]:
-    picture = load_image(path)
-    scale = THUMBNAIL / max(picture.shape[-2:])
+    image = load_image(path)
+    scale = THUMBNAIL / max(image.shape[-2:])
     if scale >= 1:
-        return picture
-    h, w = (max(1, round(side * scale)) for side in picture.shape[-2:])
-    return resize(picture[None], (h, w))[0]
+        return image
+    h, w = (max(1, round(side * scale)) for side in image.shape[-2:])
+    return resize(image[None], (h, w))[0]

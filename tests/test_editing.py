@@ -141,7 +141,7 @@ def test_the_input_is_never_overwritten(folder, tiny_editor, capsys):
 def test_bad_requests(folder, tmp_path, tiny_editor, capsys):
     (tmp_path / "empty").mkdir()
     for words, message in (
-        ([tmp_path / "empty", "make it red"], "holds no pictures"),
+        ([tmp_path / "empty", "make it red"], "holds no images"),
         ([folder / "cat.png", "make it red", "--best-of", "0"], "best-of: expected at least 1"),
         ([folder / "cat.png", "make it red", "--score", "11"], "score: expected a number from 0 to 10"),
         ([folder / "cat.png", "make it red", "--scorer", "nonsense"], "no scorer named 'nonsense'"),

@@ -1,0 +1,82 @@
+"""The `rewardedit` command: the parser, how errors are told, and one file for each command."""
+
+import argparse
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+
+from rewardedit.cli import data, edit, recipes, relabel, score, train
+from rewardedit.cli.recipes import load_recipe, recipe_folder, recipe_names
+
+__all__ = ["load_recipe", "main", "parse", "quiet", "recipe_folder", "recipe_names"]
+
+COMMANDS = (train, relabel, edit, score, recipes, data)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of all commands; `rewardedit --help` waits for no library, which each command imports when it runs."""
+    top = argparse.ArgumentParser(prog="rewardedit", description="Reward models for instruction-guided image editing.")
+    top.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return top
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; settings and instructions may stand before, between and after options.
+
+    argparse takes words of a list in one place only and leaves the others: they are added here, to the list that the
+    command names as `words`.
+    """
+    args, left = parser().parse_known_args(argv)
+    if left and (args.words is None or any(word.startswith("-") for word in left)):
+        args.parser.error(f"unrecognized arguments: {' '.join(left)}")
+    if left:
+        setattr(args, args.words, [*getattr(args, args.words), *left])
+    return args
+
+
+def quiet() -> None:
+    """Keeps the libraries' chatter off the terminal: a missing torchvision is expected, weights load without a bar."""
+    import transformers
+    from diffusers.utils import logging as diffusers_logging
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    diffusers_logging.set_verbosity_error()
+    diffusers_logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+def sentence(error: Exception) -> str:
+    """The first line of what an error says, without Python's quotes around it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    words = error.args[0] if isinstance(error, KeyError) and error.args else error
+    lines = str(words).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command. Exit codes: 0 done, 1 stopped by what was computed, 2 the user's to put right, 130 interrupted."""
+    args = parse(argv)
+    try:
+        if args.run is not recipes.run:  # which needs none of the libraries
+            quiet()
+        args.run(args)
+    except KeyboardInterrupt:
+        print("interrupted; go on with --resume", file=sys.stderr)
+        return 130
+    except (ValueError, OSError) as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"rewardedit: {sentence(error)}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"rewardedit: {type(error).__name__}: {sentence(error)} (--debug shows where)", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,82 @@
+"""`rewardedit edit INPUT INSTRUCTION … --out FOLDER`"""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+JUDGE = "vifi_clip"  # of --best-of: the best without captions, which nobody gives here; see benchmarks/best_of_n.py
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser("edit", help="edit images")
+    p.add_argument(
+        "input",
+        metavar="INPUT",
+        help="an image, a folder of them, or a table with the columns source and instruction",
+    )
+    p.add_argument(
+        "instruction",
+        nargs="*",
+        metavar="INSTRUCTION",
+        help="what to change; several are applied one after another",
+    )
+    p.add_argument("--out", required=True, help="folder for the edited images")
+    p.add_argument("--model", default="shapes-editor", help="hub name, pipeline folder or run folder (default: %(default)s)")
+    p.add_argument(
+        "--score",
+        type=float,
+        default=10.0,
+        help="the score that a reward-conditioned editor's prompt asks for, 0–10 (default: its best)",
+    )
+    p.add_argument("--best-of", type=int, default=1, metavar="N", help="make N edits and keep the one with the best score")
+    p.add_argument("--scorer", help=f"e.g. clip_d:0.7,l1:0.3; chooses, and is written down (with --best-of: {JUDGE})")
+    p.add_argument("--mask", help='"auto": a second round where the first changed the image; or a mask file, white: change')
+    p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--steps", type=int)
+    p.add_argument("--text-guidance", type=float)
+    p.add_argument("--image-guidance", type=float)
+    p.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="of the editor's weights (default: float16 on a GPU, float32 on a CPU)",
+    )
+    p.add_argument("--attention", choices=("auto", "xformers", "sdpa"), default="auto")
+    p.set_defaults(run=run, parser=p, words="instruction")
+
+
+def run(args: argparse.Namespace) -> None:
+    from rewardedit import devices
+    from rewardedit.diffusion.editors import load_editor
+    from rewardedit.editing import JobConfig, read_jobs, run_jobs
+    from rewardedit.scorers import load_scorer
+
+    # What is wrong with the input is told before a model is loaded.
+    jobs = read_jobs(args.input, args.instruction)
+    device = devices.default_device()
+    judge = args.scorer or (JUDGE if args.best_of > 1 else None)
+    scorer = load_scorer(judge).to(device) if judge else None
+    dtype = devices.inference_dtype(args.dtype)
+    editor = load_editor(args.model, attention=args.attention, device=device, dtype=dtype)
+    print(editor.attention)
+
+    options = {"steps": args.steps, "text_guidance": args.text_guidance, "image_guidance": args.image_guidance}
+    config = JobConfig(
+        model=args.model,
+        settings=dataclasses.replace(editor.settings, **{k: v for k, v in options.items() if v is not None}),
+        seed=args.seed,
+        score=args.score,
+        size=args.size,
+        best_of=args.best_of,
+        scorer=judge,
+        mask=args.mask,
+        dtype=str(dtype).removeprefix("torch."),
+    )
+    failed = run_jobs(editor, scorer, jobs, config, Path(args.out))
+
+    if len(failed) < len(jobs):
+        print(f"gallery: {Path(args.out) / 'gallery.html'}")
+    if failed:
+        name, reason = next(iter(failed.items()))
+        raise ValueError(f"{len(failed)} of {len(jobs)} not edited; {name}: {reason}")

@@ -1,0 +1,60 @@
+"""`rewardedit recipes`, and what a recipe's name stands for."""
+
+import argparse
+import difflib
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rewardedit import config as configs
+
+TRAINERS = ("autoencoder", "contrastive", "editor", "refl", "reward_conditioned", "vifi_clip")
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser("recipes", help="list the recipes")
+    p.set_defaults(run=run, parser=p, words=None)
+
+
+def run(args: argparse.Namespace) -> None:
+    for name in recipe_names():
+        first = (recipe_folder() / f"{name}.yaml").read_text().splitlines()[0].lstrip("# ")
+        print(f"{name:<36}{first}")
+
+
+def recipe_folder() -> Path:
+    """Where the packaged recipes are."""
+    from rewardedit import recipes
+
+    return Path(next(iter(recipes.__path__)))
+
+
+def recipe_names() -> list[str]:
+    """The packaged recipes, sorted."""
+    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
+
+
+def load_recipe(name: str, words: Sequence[str]) -> tuple[Any, Any]:
+    """A recipe's trainer module and its resolved config.
+
+    Args:
+        name: of a packaged recipe, or a path to a .yaml file.
+        words: `key=value` settings that are laid over the recipe's.
+
+    Raises:
+        ValueError: on an unknown recipe, trainer or setting.
+    """
+    path = Path(name)
+    if path.suffix != ".yaml":
+        path = recipe_folder() / f"{name}.yaml"
+        if not path.is_file():
+            near = difflib.get_close_matches(name, recipe_names(), 1)
+            remedy = f"did you mean {near[0]}?" if near else "see rewardedit recipes"
+            raise ValueError(f"no recipe {name!r}; {remedy}")
+    values = configs.override({"name": path.stem, **configs.load_yaml(path)}, list(words))
+    trainer = values.pop("trainer", None)
+    if trainer not in TRAINERS:
+        raise ValueError(f"{path.name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}")
+    module = importlib.import_module(f"rewardedit.trainers.{trainer}")
+    return module, configs.build(module.Config, values)

@@ -1,0 +1,134 @@
+"""`rewardedit score INPUT --scorer NAME …`"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rewardedit import config as configs
+
+
+def add_parser(commands: Any) -> None:
+    epilog = "images of another size than the source's are brought to it"
+    p = commands.add_parser("score", help="score edits", epilog=epilog)
+    p.add_argument(
+        "input",
+        nargs="+",
+        metavar="INPUT",
+        help='SOURCE EDITED "INSTRUCTION"; or a table with these columns; or a data set, e.g. name=magicbrush path=FOLDER',
+    )
+    p.add_argument("--scorer", nargs="+", default=["clip_d"], metavar="NAME", help="e.g. clip_d l1 clip_d:0.7,l1:0.3")
+    p.add_argument("--checkpoint", help="for the scorers that read one: a hub name or a folder")
+    p.add_argument("--source-caption", help="of a pair")
+    p.add_argument("--target-caption", help="of a pair")
+    p.add_argument("--target", metavar="FILE", help="of a pair: the ground-truth edit")
+    p.add_argument("--mask", metavar="FILE", help="of a pair: white where change is wanted")
+    p.add_argument("--size", type=int, help="bring images to this many pixels a side (cutting) and score in batches")
+    p.add_argument("--out", metavar="FILE", help="write all scores to a .parquet or .json file")
+    p.add_argument("--json", action="store_true", help="print all scores as JSON")
+    p.add_argument("--heatmap", metavar="FILE", help="draw where a differentiable scorer sees one edit succeed or fail (.png)")
+    p.set_defaults(run=run, parser=p, words="input")
+
+
+def run(args: argparse.Namespace) -> None:
+    from rewardedit import devices
+    from rewardedit.scorers import load_scorer
+    from rewardedit.scoring import score_edits, write_scores
+
+    out = Path(args.out) if args.out else None
+    if out is not None and out.suffix not in (".parquet", ".json"):
+        raise ValueError(f"--out {args.out}: expected a name that ends in .parquet or .json")
+    rows, size, policy = read_input(args)
+
+    device = devices.default_device()
+    options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
+    scorers = {name: load_scorer(name, **options).to(device) for name in args.scorer}
+    if args.heatmap:
+        if len(rows) != 1 or len(scorers) != 1:
+            raise ValueError(f"--heatmap: expected one edit and one scorer; got {len(rows)} and {len(scorers)}")
+        write_heatmap(rows[0], next(iter(scorers.values())), Path(args.heatmap), device)
+
+    records = score_edits(rows, scorers, size, policy, device)
+    if out is not None:
+        write_scores(records, out)
+        print(f"{len(records)} scores, {sum(not r['valid'] for r in records)} invalid: {out}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(records, indent=2))
+    elif out is None:
+        print("\n".join(line_of(record) for record in records))
+    if not any(r["valid"] for r in records):
+        raise ValueError(f"nothing could be scored; {records[0]['id']}: {records[0]['reason']}")
+
+
+def read_input(args: argparse.Namespace) -> tuple[Any, int | None, str]:
+    """The rows that the command line names, and the size and policy by which their images are brought to one size.
+
+    Raises:
+        ValueError: where INPUT is none of a pair, a table and a data set, or options of a pair go with another.
+    """
+    from rewardedit.data import Data, open_rows
+    from rewardedit.data.table import Table
+
+    of_pair = {
+        "--source-caption": args.source_caption,
+        "--target-caption": args.target_caption,
+        "--target": args.target,
+        "--mask": args.mask,
+    }
+    given = [option for option, value in of_pair.items() if value is not None]
+    if given and len(args.input) != 3:
+        raise ValueError(f"{given[0]} goes with SOURCE EDITED INSTRUCTION; rows of a table or data set have their own")
+
+    if all("=" in word for word in args.input):
+        data = configs.build(Data, configs.override({}, args.input))
+        return open_rows(data), args.size or data.size, data.policy
+    if len(args.input) == 3:
+        return [read_pair(args)], args.size, "crop"
+    if len(args.input) == 1:
+        return Table(args.input[0]), args.size, "crop"
+    raise ValueError('expected SOURCE EDITED "INSTRUCTION", a table, or settings such as name=magicbrush path=…')
+
+
+def read_pair(args: argparse.Namespace) -> Any:
+    """The one edit of `SOURCE EDITED INSTRUCTION`."""
+    from rewardedit.batch import EditSample
+    from rewardedit.images import load_image, load_mask
+
+    source, edited, instruction = args.input
+    if not instruction.strip():
+        raise ValueError("the instruction is empty; say what was to change")
+    return EditSample(
+        Path(edited).stem,
+        load_image(source),
+        instruction,
+        load_image(edited),
+        source_caption=args.source_caption,
+        target_caption=args.target_caption,
+        target=load_image(args.target) if args.target else None,
+        mask=load_mask(args.mask) if args.mask else None,
+    )
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """A score as one line of the terminal."""
+    found = f"invalid: {record['reason']}"
+    if record["valid"]:
+        parts = "".join(f"  {name} {value:.4f}" for name, value in record["parts"].items())
+        found = f"{record['score']:.4f}{parts}"
+    return f"{record['id']}  {record['scorer']}  {found}"
+
+
+def write_heatmap(sample: Any, scorer: Any, path: Path, device: str) -> None:
+    """Writes source, edit and heat map side by side."""
+    import torch
+
+    from rewardedit.batch import collate
+    from rewardedit.heatmap import draw_heat, heat_map
+    from rewardedit.images import to_pil
+    from rewardedit.scoring import at_source_size
+
+    batch = collate([at_source_size(sample)]).to(device)
+    heat = draw_heat(batch.edited, heat_map(scorer, batch))
+    to_pil(torch.cat([batch.source[0], batch.edited[0], heat[0]], dim=2)).save(path)
+    print(f"heat map: {path} (source, edit, heat; green: this change raised the score, red: it lowered it)", file=sys.stderr)
