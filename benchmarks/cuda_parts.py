@@ -27,7 +27,7 @@ from rewardedit import devices
 from rewardedit.attention import HeadsLastProcessor, attention_shapes, load_xformers, sdpa, set_attention, time_attention
 from rewardedit.cli import load_recipe, quiet
 from rewardedit.cli import main as command_line
-from rewardedit.trainers import _run
+from rewardedit.training import run
 
 STEPS = 3  # of a trainer: one to warm up and two that are measured
 
@@ -97,17 +97,17 @@ def quickstart(figures: Figures, tiny: bool) -> None:
 def stamped() -> Iterator[list[float]]:
     """The times at which a trainer logs: after every step, with log_every=1."""
     times: list[float] = []
-    log = _run.log
+    log = run.log
 
     def stamp(*args: Any) -> None:
         times.append(now())
         log(*args)
 
-    _run.log = stamp
+    run.log = stamp
     try:
         yield times
     finally:
-        _run.log = log
+        run.log = log
 
 
 def train(recipe: str, words: list[str], folder: Path) -> dict[str, float]:

@@ -32,10 +32,9 @@ from rewardedit.evaluation.hacking import LIMITS, Limit, hacking_flag, hacking_s
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.trainers import refl
-from rewardedit.trainers._cache import make_cache
-from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback
-from rewardedit.trainers._finetune import finetune
-from rewardedit.trainers._models import Labels, Train, load_base
+from rewardedit.training.latents import cache_sources, make_cache
+from rewardedit.training.reward import Reward, RolloutPrompts
+from rewardedit.training.trainable import Labels, Train, load_base
 
 BASE = "shapes-editor"
 DATA = Data(rows=280, first=140_000)
@@ -125,6 +124,8 @@ class Recorder:
         self.edits: list[Tensor] = []
 
     def check(self, editor: Editor, step: int) -> bool:
+        if step == 0:
+            speed_up(editor)
         edited = self.prompts.base[self.rows] if step == 0 else self.prompts.edit(editor, self.rows)
         self.steps.append(step)
         self.edits.append(edited)
@@ -147,7 +148,7 @@ def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
     prompts, rows = Prompts(folder / "work", pool), open_rows(DATA)
     editor, labels = load_base(BASE, "cpu"), Labels(None, [0] * len(rows))
     cache = make_cache(rows, DATA, editor, work / "cache")
-    asked = Asked(cache, cache.texts(editor, labels), *refl._sources(rows, DATA, work / "sources"))
+    rollouts = RolloutPrompts(cache, cache.texts(editor, labels), *cache_sources(rows, DATA, work / "sources"))
     scales: dict[str, Any] = {}
     for seed in seeds:
         path = out / f"{seed}.npz"
@@ -157,18 +158,13 @@ def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
         watch = refl.MonitorConfig(held_out=HELD_OUT[reward.scorer])
         config = refl.Config("hacking", BASE, DATA, reward, settings, watch)
         if reward.scorer not in scales:
-            scales[reward.scorer] = refl._scale(config, rows, work / reward.scorer)
+            scales[reward.scorer] = refl.reward_scale(config, rows, work / reward.scorer)
         drawn = np.random.default_rng(seed + 1).permutation(len(prompts.samples))[:N].tolist()
         recorder = Recorder(prompts, drawn, take(prompts.samples, drawn) if kind == "reward_only" else None)
-        scorer, scale = load_scorer(reward.scorer), scales[reward.scorer]
-
-        def feedback(editor: Editor, told=(reward, scorer, scale, asked, seed), recorder=recorder) -> RewardFeedback:
-            editor.settings = SETTINGS
-            speed_up(editor)
-            return RewardFeedback(*told, editor, recorder)
-
         shutil.rmtree(work / "run", ignore_errors=True)
-        finetune(settings, BASE, cache, labels, work / "run", False, feedback)
+        scorers = {reward.scorer: load_scorer(reward.scorer)}
+        shared = refl.SharedInputs(scorers, scales[reward.scorer], cache, labels, rollouts)
+        refl.finetune(settings, BASE, reward, shared, recorder, work / "run")
         aside = path.with_suffix(".partial.npz")
         np.savez_compressed(
             aside,

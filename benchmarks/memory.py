@@ -17,8 +17,9 @@ from rewardedit.scorers import Scorer
 from rewardedit.scorers.clip import ClipD
 from rewardedit.scorers.preservation import DinoI
 from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
-from rewardedit.trainers import _memory, vifi_clip
-from rewardedit.trainers._meta import GIB, table
+from rewardedit.trainers import vifi_clip
+from rewardedit.training import memory
+from rewardedit.training.meta import GIB, table
 
 UNET: dict[str, Any] = {"sample_size": 64, "in_channels": 8, "cross_attention_dim": 768, "attention_head_dim": 8}
 VAE: dict[str, Any] = {
@@ -54,7 +55,7 @@ def scorer(name: str) -> Scorer:
         return ViFiClip(clip, tokenizer, preprocess, make_temporal(clip)).eval().requires_grad_(False)
 
 
-def stages(recipe: str, editor: _memory.Blueprint, processes: int = 1) -> dict[str, int]:
+def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[str, int]:
     """Bytes that each stage of a recipe needs at most."""
     _, config = load_recipe(recipe, [])
     if recipe.startswith("humanedit"):
@@ -63,13 +64,13 @@ def stages(recipe: str, editor: _memory.Blueprint, processes: int = 1) -> dict[s
         return vifi_clip.memory(config, own)
     if "refl" in recipe:
         scorers = {name: scorer(name) for name in (config.reward.scorer, config.watch.held_out)}
-        return _memory.refl(config, editor, scorers, processes)
-    return _memory.reward_conditioned(config, editor, scorer(config.relabel.scorer), processes)
+        return memory.refl(config, editor, scorers, processes)
+    return memory.reward_conditioned(config, editor, scorer(config.relabel.scorer), processes)
 
 
-def make_editor() -> _memory.Blueprint:
+def make_editor() -> memory.Blueprint:
     """Stable Diffusion 1.5's editor for images of 256 pixels a side, the size of all recipes."""
-    return _memory.Blueprint.make(UNET, VAE, {"vocab_size": 49408, **WIDE}, 256)
+    return memory.Blueprint.make(UNET, VAE, {"vocab_size": 49408, **WIDE}, 256)
 
 
 def line(found: dict[str, int]) -> str:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rewardedit.trainers import _run
+from rewardedit.training.environment import environment
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -22,7 +22,7 @@ def record(run: Path, command: str) -> Path:
 def keep(name: str, command: str, figures: dict[str, Any]) -> None:
     """Writes benchmarks/results/NAME.json: the figures with where they come from."""
     out = RESULTS / f"{name}.json"
-    out.write_text(json.dumps({"command": command, **_run.environment(), **figures}, indent=2) + "\n")
+    out.write_text(json.dumps({"command": command, **environment(), **figures}, indent=2) + "\n")
     print(out)
 
 

@@ -29,7 +29,7 @@ from rewardedit.diffusion.training import diffusion_loss
 from rewardedit.images import Preprocess
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
-from rewardedit.trainers._feedback import reward_loss
+from rewardedit.training.reward import reward_loss
 
 WEIGHT = 1e-3  # λ
 PARTS = ("encode", "rollout", "decode and score", "pairs", "backward", "optimizer")

@@ -40,6 +40,20 @@ def write_json(path: Path, values: Any) -> None:
         aside.write_text(json.dumps(values, indent=2) + "\n")
 
 
+def append_json_line(path: Path, values: dict[str, Any]) -> None:
+    """One more line of a JSONL file."""
+    with path.open("a") as file:
+        file.write(json.dumps(values) + "\n")
+
+
+def read_log(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """The lines of a log; of a step logged twice (before and after a resume), the later."""
+    path = folder / name
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    by_step = {line["step"]: line for line in lines}
+    return [line for _, line in sorted(by_step.items())]
+
+
 def join_arrays(parts: Sequence[Path], path: Path) -> None:
     """One .npy file with the rows of several, one part in memory at a time; written aside and renamed."""
     arrays = [np.load(part, mmap_mode="r") for part in parts]

@@ -27,7 +27,7 @@ from rewardedit.assets import resolve
 from rewardedit.attention import AttentionChoice, HeadsLastProcessor, sdpa
 from rewardedit.cli import quiet
 from rewardedit.diffusion import editors
-from rewardedit.trainers import _finetune, _preview
+from rewardedit.training import finetune, previews
 from tests import standin
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
@@ -106,7 +106,7 @@ def launch(script: Path, processes: int, *words: str) -> None:
 @pytest.fixture(autouse=True)
 def short_previews(monkeypatch: pytest.MonkeyPatch) -> None:
     """Previews are there to be looked at: in tests one step will do."""
-    monkeypatch.setattr(_preview, "STEPS", 1)
+    monkeypatch.setattr(previews, "STEPS", 1)
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def xformers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         given.append(unet)
         return AttentionChoice("xformers", "PyTorch's kernel stands in")
 
-    for module in (editors, _finetune):
+    for module in (editors, finetune):
         monkeypatch.setattr(module, "set_attention", set_attention)
     return given
 

@@ -32,7 +32,7 @@ def test_only_the_command_line_knows_the_trainers(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_are_small_and_safe(path):
     text = path.read_text()
-    assert text.count("\n") <= (300 if path.parent.name == "trainers" else 400), "two files in one?"
+    assert text.count("\n") <= (350 if path.parent.name == "trainers" else 400), "two files in one?"
     assert "trust_remote_code" not in text
     assert "from __future__ import annotations" not in text  # jaxtyping reads the annotations
     assert ast.get_docstring(ast.parse(text)), "every module says what it is"

@@ -11,8 +11,9 @@ from torch import nn
 from rewardedit import best_of_n, editing, load_editor, load_scorer, mask_guidance, reward_guidance, two_round_edit
 from rewardedit.cli import main
 from rewardedit.diffusion.editors import EditSettings
-from rewardedit.trainers import _run
-from rewardedit.trainers._small import SmallTrain, fit
+from rewardedit.training import loop
+from rewardedit.training.loop import checkpoints
+from rewardedit.training.small import SmallTrain, fit
 
 SHORT = ["data.rows=14", "data.size=32", "train.steps=2", "train.batch=2", "train.warmup=1", "train.tracker=none"]
 EVALUATE = ["evaluate.n=7", "evaluate.val_n=7", "evaluate.steps=[1]", "evaluate.text_guidance=[1.4]"]
@@ -103,9 +104,9 @@ def test_reward_conditioning_goes_on_where_it_stopped_and_is_compared(standin_de
     words = ["train", "shapes-reward-conditioned", *SHORT, *EVALUATE, *base, "train.text_encoder_lr=1e-4", "train.ema=0.9"]
     words += ["train.checkpoint_every=1", "train.validate_every=2", "train.validation_rows=1", "--out", str(out)]
     with monkeypatch.context() as patch:
-        patch.setattr(_run, "require_finite", interrupted_at(1))
+        patch.setattr(loop, "require_finite", interrupted_at(1))
         assert main(words) == 130
-    assert len(_run.checkpoints(out)) == 1
+    assert len(checkpoints(out)) == 1
     assert main([*words, "--resume"]) == 0
     assert list(out.glob("validation/**/*.png"))  # a preview that fails ends no run
     assert {"conditioned_five", "learned_embedding_five"} <= set(json.loads((out / "metrics.json").read_text())["oracle"])
@@ -170,7 +171,7 @@ def test_choosing_and_guiding(dtype, standin_device, tiny_editor):
 
 
 def interrupted_at(step: int):
-    """A stand-in for `_run.require_finite` that ends the run at a step, as Ctrl-C does."""
+    """A stand-in for `loop.require_finite` that ends the run at a step, as Ctrl-C does."""
 
     def check(loss: torch.Tensor, now: int, ids: list[str]) -> None:
         if now == step:
@@ -192,7 +193,7 @@ def test_moving_averages_go_on_where_they_stopped(standin_device, tmp_path, monk
         return [p.detach().cpu() for p in net.parameters()]
 
     with monkeypatch.context() as patch:
-        patch.setattr(_run, "require_finite", interrupted_at(2))
+        patch.setattr(loop, "require_finite", interrupted_at(2))
         with pytest.raises(KeyboardInterrupt):
             run("broken")
     for a, b in zip(run("broken", resume=True), run("whole"), strict=True):

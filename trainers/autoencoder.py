@@ -15,8 +15,9 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 
 from rewardedit.data.shapes import Shapes, ShapesOracle
-from rewardedit.trainers import _run
-from rewardedit.trainers._small import SmallTrain, count, fit
+from rewardedit.files import write_json
+from rewardedit.training import run
+from rewardedit.training.small import SmallTrain, count, fit
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def plan(config: Config) -> list[str]:
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains and saves to `folder/vae`; metrics.json holds the oracle's rating of reconstructed true targets."""
-    _run.start(folder, config, resume)
+    run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
     pictures = _pictures(config)
     model = make_model(config).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
@@ -75,9 +76,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     fit(config.train, {"vae": model}, loss_of, folder, resume)
     model.save_pretrained(folder / "vae")
-    _run.write_json(
-        folder / "metrics.json", {"oracle_of_reconstructed_targets": reconstruction_rating(model, config.evaluate_n)}
-    )
+    write_json(folder / "metrics.json", {"oracle_of_reconstructed_targets": reconstruction_rating(model, config.evaluate_n)})
     return folder / "vae"
 
 

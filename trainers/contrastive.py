@@ -17,8 +17,8 @@ from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPToken
 
 from rewardedit.data.shapes import Shapes
 from rewardedit.relabel import PRESETS
-from rewardedit.trainers import _run
-from rewardedit.trainers._small import SmallTrain, count, fit
+from rewardedit.training import run
+from rewardedit.training.small import SmallTrain, count, fit
 
 DIRECTION_SCALE = 10.0  # inverse temperature of the directions
 
@@ -77,7 +77,7 @@ def plan(config: Config) -> list[str]:
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains tokenizer and model and saves both, with the image processor, to `folder/clip`."""
-    _run.start(folder, config, resume)
+    run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
     world, pictures, before, after, instructions = Shapes(backdrops=config.backdrops), [], [], [], []
     for first in range(0, config.samples, 2800):

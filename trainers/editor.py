@@ -40,8 +40,9 @@ from rewardedit.data.shapes.language import ParsedEdit
 from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, KINDS, PLACES, SHAPES, SIZES
 from rewardedit.diffusion.editors import Editor, EditSettings, encode_images, save_editor
 from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss
-from rewardedit.trainers import _run
-from rewardedit.trainers._small import LossOf, SmallTrain, count, fit
+from rewardedit.files import write_json
+from rewardedit.training import run
+from rewardedit.training.small import LossOf, SmallTrain, count, fit
 
 CHANGED = 0.5  # distance of scaled latents from which a place counts as edited
 WORDS_WEIGHT = 0.2  # of the words' error beside that of the parsed instruction
@@ -138,7 +139,7 @@ def plan(config: Config) -> list[str]:
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains UNet and text encoder, saves fp16 weights to `folder/pipeline` and a table by kind to metrics.json."""
-    _run.start(folder, config, resume)
+    run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
     pipe = make_pipeline(config).to(devices.default_device())
     source, edited, right, instructions, parsed = _latents(config, pipe)
@@ -183,7 +184,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     fit(config.train, modules, loss_of(config.train, edited, second, False), folder, resume, lrs[1])
     pipe.set_progress_bar_config(disable=True)
     editor = Editor(pipe, config.ask)
-    _run.write_json(folder / "metrics.json", {"n": config.evaluate_n, "oracle": rating_by_kind(editor, config.evaluate_n)})
+    write_json(folder / "metrics.json", {"n": config.evaluate_n, "oracle": rating_by_kind(editor, config.evaluate_n)})
     pipe.to(dtype=torch.float16)
     save_editor(dataclasses.replace(editor, pipe=pipe), folder / "pipeline")
     return folder / "pipeline"

@@ -17,29 +17,37 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch
-from rewardedit.data import Data, Rows, batches, open_rows
+from rewardedit.data import Data, Rows, open_rows
 from rewardedit.data.shapes import ShapesBatch
 from rewardedit.diffusion.editors import LORA, Editor, load_editor, locate
 from rewardedit.diffusion.training import widen_conv_in
-from rewardedit.files import join_arrays, join_lists, replaced
+from rewardedit.evaluation.editors import Evaluate, compare, require_arms
+from rewardedit.files import replaced, write_json
+from rewardedit.processes import processes, say
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.base import families, find_scorer, read_spec
-from rewardedit.trainers import _memory, _run, reward_conditioned
-from rewardedit.trainers._cache import LatentCache, make_cache
-from rewardedit.trainers._compare import Evaluate, compare, require_arms
-from rewardedit.trainers._feedback import Asked, Reward, RewardFeedback, require_effect, rollout_scheduler
-from rewardedit.trainers._finetune import finetune
-from rewardedit.trainers._models import Labels, Train, load_base
-from rewardedit.trainers._plan import load_blueprint, load_scheduler, memory_line, plan_training
-from rewardedit.trainers._watch import HackingMonitor, MonitorConfig, fixed_prompts, training_data
+from rewardedit.stages import is_made, mark_made
+from rewardedit.trainers import reward_conditioned
 from rewardedit.trainers.reward_conditioned import Relabel
-from rewardedit.training.stages import row_shards, stage
+from rewardedit.training import memory, run
+from rewardedit.training.estimate import load_blueprint, load_scheduler, memory_line, plan_training
+from rewardedit.training.finetune import Finetuning
+from rewardedit.training.latents import LatentCache, cache_sources, make_cache
+from rewardedit.training.monitor import HackingMonitor, Monitor, MonitorConfig, fixed_prompts, training_data
+from rewardedit.training.reward import (
+    Reward,
+    RewardRollouts,
+    RolloutPrompts,
+    require_effect,
+    reward_loss,
+    rollout_scheduler,
+)
+from rewardedit.training.trainable import Labels, Train, load_base
 
 Arm = Literal["refl", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
 WHOLE = {"scored": "prev_sample", "skip": (0, 0)}  # DRaFT scores what a whole rollout ends with
@@ -48,7 +56,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "reward_only": {"pairs": 0.0},
     **{f"draft_{k}": {**WHOLE, "grad_steps": k} for k in (1, 2, 4)},
 }  # what an arm changes of the recipe's reward
-READ_BATCH = 64
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the sweep at the end
 
 
@@ -85,15 +92,14 @@ class Config:
 
 
 @dataclass
-class Material:
+class SharedInputs:
     """What all arms are trained on."""
 
     scorers: dict[str, Scorer]  # the training reward first, then the held-out one
     scale: RewardScale | None
     cache: LatentCache
     labels: Labels
-    asked: Asked
-    prompts: tuple[EditBatch, ShapesBatch | None]
+    rollouts: RolloutPrompts
 
 
 def plan(config: Config) -> list[str]:
@@ -107,7 +113,7 @@ def plan(config: Config) -> list[str]:
     return [
         f"rows: {len(rows)}; arms: {', '.join(config.arms)}; {steps:g} UNet calls a rollout on average",
         *plan_training(editor, config.train, len(config.arms), calls),
-        memory_line(lambda processes: _memory.refl(config, editor, scorers, processes)),
+        memory_line(lambda processes: memory.refl(config, editor, scorers, processes)),
         "all files and models are there",
     ]
 
@@ -118,36 +124,36 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first arm's result: pipeline/ or lora/.
     """
-    config.train.micro_batches(_run.processes().num_processes)
+    config.train.micro_batches(processes().num_processes)
     require_rollouts(config)
-    _run.start(folder, config, resume)
+    run.start(folder, config, resume)
     scorers = {name: load_scorer(name, **options).to(devices.default_device()) for name, options in _rewards(config).items()}
     config = replace(config, data=training_data(config.data, config.watch))  # what is watched is not trained on
     prompts = fixed_prompts(config.data, config.watch)
     require_fields(prompts[0], scorers)
     rows = open_rows(config.data)
-    scale = _scale(config, rows, folder)
+    scale = reward_scale(config, rows, folder)
     editor = load_base(config.base, devices.default_device())
     labels = _labels(config, editor, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch)
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
-    sources = _sources(rows, config.data, folder / "sources")
-    asked = Asked(cache, cache.texts(editor, Labels(labels.prompt, best)), *sources)
+    sources = cache_sources(rows, config.data, folder / "sources")
+    rollouts = RolloutPrompts(cache, cache.texts(editor, Labels(labels.prompt, best)), *sources)
     del editor
-    material = Material(scorers, scale, cache, labels, asked, prompts)
+    shared = SharedInputs(scorers, scale, cache, labels, rollouts)
     results: dict[str, Path] = {}
     for i, arm in enumerate(config.arms):
         own = folder if i == 0 else folder / "arms" / arm
         results[arm] = own / ("lora" if config.train.lora_rank else "pipeline")
         made_of = {"arm": arm, "base": config.base, "train": config.train}
-        if not (resume and _run.is_made(results[arm], made_of)):
-            _run.say(f"arm {arm}: {config.train.steps} steps")
-            _train_arm(config, arm, material, own, resume)
-            _run.mark_made(results[arm], made_of)
+        if not (resume and is_made(results[arm], made_of)):
+            say(f"arm {arm}: {config.train.steps} steps")
+            train_arm(config, arm, shared, prompts, own, resume)
+            mark_made(results[arm], made_of)
     if config.evaluate is not None:
         metrics = compare(config.evaluate, config.base, results, scorers, folder)
         if metrics is not None:
-            _run.write_json(folder / "metrics.json", {**metrics, "watch": watched(results)})
+            write_json(folder / "metrics.json", {**metrics, "watch": watched(results)})
     return results[config.arms[0]]
 
 
@@ -187,7 +193,7 @@ def require_fields(prompts: EditBatch, scorers: dict[str, Scorer]) -> None:
             raise ValueError(f"{name}: needs {', '.join(sorted(missing))}, which it cannot be given here; take another")
 
 
-def _scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None:
+def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None:
     """How the score is mapped before the loss; the rows' scores, which that depends on, are kept in the run's folder."""
     reward = config.reward
     if reward.scale == "none" and reward.loss == "linear":
@@ -225,46 +231,63 @@ def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> Labels:
     return Labels(editor.prompt, known)
 
 
-def _sources(rows: Rows, data: Data, folder: Path) -> tuple[np.ndarray, dict[str, list[str]]]:
-    """The sources as memory-mapped bytes (n, 3, s, s), and captions where all rows have them."""
-    parts, names = row_shards(rows, READ_BATCH), ("source_caption", "target_caption")
-
-    def read(number: int, path: Path) -> None:
-        path.mkdir()
-        pictures: list[np.ndarray] = []
-        captions: dict[str, list[str | None]] = {name: [] for name in names}
-        for ids, batch in batches(parts[number], data, READ_BATCH, fields=names):
-            pictures.append((batch.source * 255).round().byte().numpy())
-            for name, texts in captions.items():
-                texts += getattr(batch, name) or [None] * len(ids)
-        np.save(path / "pictures.npy", np.concatenate(pictures))
-        _run.write_json(path / "captions.json", captions)
-
-    def join(shards: list[Path]) -> None:
-        join_arrays([shard / "pictures.npy" for shard in shards], folder / "pictures.npy")
-        captions = join_lists([shard / "captions.json" for shard in shards])
-        _run.write_json(folder / "captions.json", {name: texts for name, texts in captions.items() if None not in texts})
-
-    stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
-    return np.load(folder / "pictures.npy", mmap_mode="r"), json.loads((folder / "captions.json").read_text())
-
-
-def _train_arm(config: Config, arm: Arm, material: Material, folder: Path, resume: bool) -> None:
-    reward, scorers = arm_reward(config, arm), material.scorers
+def train_arm(
+    config: Config, arm: Arm, shared: SharedInputs, prompts: tuple[EditBatch, ShapesBatch | None], folder: Path, resume: bool
+) -> None:
+    """Trains one arm, the monitor watching, and says in watch.json and watch.html what it saw."""
     lora_of = locate(config.base) if config.train.lora_rank else None
     checks = -(-config.train.steps // (config.train.validate_every or config.train.steps)) + len(SCALES)
-    monitor = HackingMonitor(*material.prompts, scorers, folder, config.watch, checks, lora_of)
-
-    def feedback(editor: Editor) -> RewardFeedback:
-        scorer = scorers[config.reward.scorer]
-        return RewardFeedback(reward, scorer, material.scale, material.asked, config.train.seed, editor, monitor)
-
-    result = finetune(config.train, config.base, material.cache, material.labels, folder, resume, feedback)
-    if monitor.stopped and _run.processes().is_main_process:
+    monitor = HackingMonitor(*prompts, shared.scorers, folder, config.watch, checks, lora_of)
+    result = finetune(config.train, config.base, arm_reward(config, arm), shared, monitor, folder, resume)
+    if monitor.stopped and processes().is_main_process:
         with replaced(result) as aside:
             shutil.copytree(monitor.best_folder, aside)
-    _run.processes().wait_for_everyone()  # until the result is saved
+    processes().wait_for_everyone()  # until the result is saved
     monitor.report(sweep(config.base, result, monitor))
+
+
+def finetune(
+    config: Train, base: str, reward: Reward, shared: SharedInputs, monitor: Monitor, folder: Path, resume: bool = False
+) -> Path:
+    """Fine-tunes `base` on the score's gradient and on the data's own pairs.
+
+    Returns:
+        The folder of the result: `pipeline/`, which stock diffusers loads, or `lora/`.
+
+    Raises:
+        TrainingStopped: where the loss is not a number.
+    """
+    tuning = Finetuning(config, base, shared.cache, shared.labels, folder, resume)
+    rollouts = RewardRollouts(reward, shared.scorers[reward.scorer], shared.rollouts, config.seed, tuning.editor.pipe)
+    monitor.check(tuning.current_editor(), 0)  # the base, which later checks are compared with
+    loop = tuning.loop
+    for step in loop.steps():
+        for micro in tuning.micro_batches(step):
+            with loop.accumulate():
+                with loop.autocast():
+                    # The data's own pairs keep the editor what it is (ADIEE Eq. 8, first term).
+                    diffusion = reward.pairs * tuning.diffusion_loss(micro)
+                    feedback = torch.zeros((), device=loop.accelerator.device)
+                    if reward.weight:
+                        # Denoise without gradient, the last steps with it; decode, score, descend on λ · relu(10 − s).
+                        edited = rollouts.edit(tuning.unet, micro, step)
+                        scores = rollouts.score(micro, edited)
+                        loop.record("reward", scores.mean(), int(scores.valid.sum()))
+                        hinge = reward_loss(scores.score, scores.valid, reward.loss, reward.most, shared.scale)
+                        feedback = reward.weight * hinge
+                    if reward.anchor:
+                        distance = rollouts.reference_distance(tuning.unet, micro, step)
+                        loop.record("distance", distance, len(micro.rows))
+                        feedback = feedback + reward.anchor * distance
+                loop.backward(diffusion + feedback, micro.ids)
+        loop.update()
+        if tuning.is_validation_step() or loop.is_last():
+            with loop.ema_weights():
+                if tuning.is_validation_step():
+                    tuning.save_previews()
+                if monitor.check(tuning.current_editor(), step + 1):
+                    break
+    return tuning.save()
 
 
 def sweep(base: str, result: Path, monitor: HackingMonitor, scales: tuple[float, ...] = SCALES) -> list[dict[str, Any]]:
@@ -297,4 +320,4 @@ def _scale_of_weights(editor: Editor, base: str, result: Path) -> Callable[[floa
 def main(config: Config, folder: Path, resume: bool = False) -> None:
     """Trains and says where the result is."""
     out = train(config, folder, resume)
-    _run.say(f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited")
+    say(f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited")

@@ -20,7 +20,9 @@ from typing import Any, Literal
 from rewardedit import devices
 from rewardedit.data import Data, Rows, batches, open_rows
 from rewardedit.diffusion.editors import Editor
-from rewardedit.files import replaced
+from rewardedit.evaluation.editors import Evaluate, compare, require_arms
+from rewardedit.files import replaced, write_json
+from rewardedit.processes import processes, say
 from rewardedit.relabel import (
     PRESETS,
     RewardPrompt,
@@ -32,14 +34,13 @@ from rewardedit.relabel import (
     write_rows,
 )
 from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.stages import is_made, mark_made, row_shards, stage
 from rewardedit.synthesis.candidates import Candidates, WithCandidates, edit_rows, load_candidates_editor
-from rewardedit.trainers import _run
-from rewardedit.trainers._cache import make_cache
-from rewardedit.trainers._compare import Evaluate, compare, require_arms
-from rewardedit.trainers._finetune import finetune
-from rewardedit.trainers._models import Labels, Train, load_base
-from rewardedit.trainers._plan import plan
-from rewardedit.training.stages import row_shards, stage
+from rewardedit.training import run
+from rewardedit.training.estimate import plan
+from rewardedit.training.finetune import Finetuning
+from rewardedit.training.latents import LatentCache, make_cache
+from rewardedit.training.trainable import Labels, Train, load_base
 
 __all__ = ["Config", "Relabel", "main", "plan", "train"]
 
@@ -106,8 +107,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first arm's result: pipeline/ (or lora/), with reward_prompt.json inside.
     """
-    config.train.micro_batches(_run.processes().num_processes)
-    _run.start(folder, config, resume)
+    config.train.micro_batches(processes().num_processes)
+    run.start(folder, config, resume)
     rows = rows_of(config, folder)
     relabelled = relabel(config, rows, folder)
     editor = load_base(config.base, devices.default_device())
@@ -118,16 +119,41 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         own = folder if i == 0 else folder / "arms" / arm
         results[arm] = own / ("lora" if config.train.lora_rank else "pipeline")
         made_of = {"arm": arm, "base": config.base, "train": config.train}
-        if not (resume and _run.is_made(results[arm], made_of)):
-            _run.say(f"arm {arm}: {config.train.steps} steps")
+        if not (resume and is_made(results[arm], made_of)):
+            say(f"arm {arm}: {config.train.steps} steps")
             finetune(config.train, config.base, latents, arm_labels(config, arm, relabelled), own, resume)
-            _run.mark_made(results[arm], made_of)
+            mark_made(results[arm], made_of)
     if config.evaluate is not None:
         rewards = {config.relabel.scorer: config.relabel.options, HELD_OUT: {}}
         scorers = {name: load_scorer(name, **options).to(devices.default_device()) for name, options in rewards.items()}
         named = {SHOWN.get(arm, arm): path for arm, path in results.items()}
         compare(config.evaluate, config.base, named, scorers, folder)
     return results[config.arms[0]]
+
+
+def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folder: Path, resume: bool = False) -> Path:
+    """Fine-tunes `base` on cached rows whose prompts say their labels (ADIEE Sec. 3.4).
+
+    Returns:
+        The folder of the result: `pipeline/`, which stock diffusers loads, or `lora/`.
+
+    Raises:
+        ValueError: where no row has a label.
+        TrainingStopped: where the loss is not a number.
+    """
+    tuning = Finetuning(config, base, cache, labels, folder, resume)
+    loop = tuning.loop
+    for step in loop.steps():
+        for micro in tuning.micro_batches(step):
+            with loop.accumulate():
+                with loop.autocast():
+                    loss = tuning.diffusion_loss(micro)
+                loop.backward(loss, micro.ids)
+        loop.update()
+        if tuning.is_validation_step():
+            with loop.ema_weights():
+                tuning.save_previews()
+    return tuning.save()
 
 
 def rows_of(config: Config, folder: Path) -> Rows:
@@ -185,7 +211,7 @@ def relabel(config: Config, rows: Rows, folder: Path) -> Relabelled:
         for number, path in enumerate(scored):
             with replaced(shards / f"part-{number:05d}.parquet") as aside:
                 write_rows(label_rows(read_rows(path), kind.reward_prompt(scale)), aside)
-        _run.write_json(shards / "scale.json", {"knots": list(scale.knots), "scorer": kind.scorer})
+        write_json(shards / "scale.json", {"knots": list(scale.knots), "scorer": kind.scorer})
 
     stage(shards, made_of, score, len(parts), "scores-{:05d}.parquet", label)
     labelled = [shards / f"part-{number:05d}.parquet" for number in range(len(parts))]
@@ -209,4 +235,4 @@ def arm_labels(config: Config, arm: Arm, rows: Relabelled) -> Labels:
 def main(config: Config, folder: Path, resume: bool = False) -> None:
     """Trains and says where the result is."""
     out = train(config, folder, resume)
-    _run.say(f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited")
+    say(f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited")

@@ -29,13 +29,15 @@ from rewardedit.assets import resolve
 from rewardedit.batch import EditBatch, collate
 from rewardedit.data import Data, Rows, batches, open_rows
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
-from rewardedit.files import join_arrays, join_lists, replaced
+from rewardedit.files import join_arrays, join_lists, replaced, write_json
+from rewardedit.processes import processes
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
-from rewardedit.trainers import _run
-from rewardedit.trainers._meta import FULL, OVERHEAD, measure, parameters, table
-from rewardedit.trainers._models import autocast_type
-from rewardedit.trainers._small import SmallTrain, count, fit
-from rewardedit.training.stages import row_shards, stage
+from rewardedit.stages import row_shards, stage
+from rewardedit.training import run
+from rewardedit.training.loop import batch_rows
+from rewardedit.training.meta import FULL, OVERHEAD, measure, parameters, table
+from rewardedit.training.small import SmallTrain, count, fit
+from rewardedit.training.trainable import autocast_type
 
 Negative = Literal["reversed", "identity", "instruction"]
 READ_BATCH = 64
@@ -126,7 +128,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Raises:
         TrainingStopped: where the loss is not a number.
     """
-    _run.start(folder, config, resume)
+    run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
     scorer = ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size)
     pairs = read_pairs(open_rows(config.data), _sized(config.data, scorer), scorer, folder / "pairs")
@@ -139,10 +141,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     if config.lora_rank is not None:
         scorer.model = scorer.model.merge_and_unload()
     scorer.requires_grad_(False)
-    if _run.processes().is_main_process:
+    if processes().is_main_process:
         if config.held_out is not None:
             found, kinds = retrieval(scorer, config.held_out)
-            _run.write_json(folder / "metrics.json", {"retrieval": found.summary(kinds)})
+            write_json(folder / "metrics.json", {"retrieval": found.summary(kinds)})
         with replaced(folder / "scorer") as aside:
             scorer.half().save(aside)
             AutoImageProcessor.from_pretrained(resolve(config.checkpoint)).save_pretrained(aside)
@@ -179,11 +181,11 @@ def read_pairs(rows: Rows, data: Data, scorer: ViFiClip, folder: Path) -> Pairs:
             pairs.append((both * 255).round().byte().numpy())
             instructions += batch.instruction
         np.save(path / "pictures.npy", np.concatenate(pairs))
-        _run.write_json(path / "rows.json", {"instructions": instructions})
+        write_json(path / "rows.json", {"instructions": instructions})
 
     def join(shards: list[Path]) -> None:
         join_arrays([shard / "pictures.npy" for shard in shards], folder / "pictures.npy")
-        _run.write_json(folder / "rows.json", join_lists([shard / "rows.json" for shard in shards]))
+        write_json(folder / "rows.json", join_lists([shard / "rows.json" for shard in shards]))
 
     stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
     found = json.loads((folder / "rows.json").read_text())
@@ -201,8 +203,8 @@ def read_pairs(rows: Rows, data: Data, scorer: ViFiClip, folder: Path) -> Pairs:
 
 def contrast(config: Config, scorer: ViFiClip, pairs: Pairs, step: int, generator: torch.Generator) -> Tensor:
     """The loss of one step, the same on every process: each encodes its share of the batch and gathers all."""
-    state, b, device = _run.processes(), config.train.batch, scorer.model.device
-    rows = _run.batch_rows(len(pairs), b * state.num_processes, step, config.train.seed)
+    state, b, device = processes(), config.train.batch, scorer.model.device
+    rows = batch_rows(len(pairs), b * state.num_processes, step, config.train.seed)
     mine = slice(state.process_index * b, (state.process_index + 1) * b)
     text = [pairs.text[rows]]
     if "instruction" in config.negatives:
@@ -228,7 +230,7 @@ def read(scorer: ViFiClip, pairs: Pairs, text: Int[Tensor, " b"]) -> Float[Tenso
 
 def gather(mine: Float[Tensor, "b e"]) -> Float[Tensor, "all e"]:
     """All processes' rows, one process after another; their gradients flow back to where they came from."""
-    if _run.processes().num_processes == 1:
+    if processes().num_processes == 1:
         return mine
     from torch.distributed.nn.functional import all_gather
 

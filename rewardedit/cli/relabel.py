@@ -18,7 +18,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit.trainers import _run, reward_conditioned
+    from rewardedit.processes import say
+    from rewardedit.trainers import reward_conditioned
 
     values = configs.override({}, args.settings)
     config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
@@ -32,5 +33,4 @@ def run(args: argparse.Namespace) -> None:
     valid = sum(label is not None for label in found.label)
     words = config.relabel.reward_prompt(found.scale).words
     labels = ", ".join(f"{word} {found.label.count(i)}" for i, word in enumerate(words))
-    if _run.processes().is_main_process:
-        print(f"{len(found.label)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
+    say(f"{len(found.label)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
         print(configs.dump(config))
         print("\n".join(module.plan(config)))
         return
-    from rewardedit.trainers import _run
+    from rewardedit.training.run import clear
 
-    _run.clear(folder, args.resume, args.overwrite)
+    clear(folder, args.resume, args.overwrite)
     module.main(config, folder, resume=args.resume)

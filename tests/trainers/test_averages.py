@@ -8,10 +8,10 @@ from diffusers import StableDiffusionInstructPix2PixPipeline
 
 from rewardedit.data import Data, open_rows
 from rewardedit.diffusion.editors import load_editor
-from rewardedit.trainers._cache import make_cache
-from rewardedit.trainers._finetune import finetune
-from rewardedit.trainers._models import Labels, Train
-from rewardedit.trainers._small import SmallTrain, fit
+from rewardedit.trainers.reward_conditioned import finetune
+from rewardedit.training.latents import make_cache
+from rewardedit.training.small import SmallTrain, fit
+from rewardedit.training.trainable import Labels, Train
 
 DATA = Data(rows=8, size=32)
 

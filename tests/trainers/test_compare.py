@@ -3,7 +3,7 @@
 from rewardedit import load_scorer
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.diffusion.editors import EditSettings, load_editor, save_editor
-from rewardedit.trainers._compare import Evaluate, compare
+from rewardedit.evaluation.editors import Evaluate, compare
 
 
 def test_settings_are_chosen_on_val(tmp_path):

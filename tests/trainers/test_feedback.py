@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from rewardedit.data import Data
-from rewardedit.trainers._feedback import Reward, reward_loss
-from rewardedit.trainers._models import Train
-from rewardedit.trainers._run import read_log
-from rewardedit.trainers._watch import MonitorConfig
 from rewardedit.trainers.refl import Config, train
+from rewardedit.training.monitor import MonitorConfig
+from rewardedit.training.reward import Reward, reward_loss
+from rewardedit.training.run import read_log
+from rewardedit.training.trainable import Train
 
 
 def test_the_loss_is_the_mean_of_the_rows_that_could_be_scored():

@@ -13,12 +13,14 @@ from safetensors.torch import load_file
 from rewardedit.config import build
 from rewardedit.data import Data, open_rows
 from rewardedit.diffusion.editors import LORA, load_editor, tokenize, write_prompts
+from rewardedit.files import read_log
 from rewardedit.images import load_image
 from rewardedit.relabel import RewardPrompt
-from rewardedit.trainers import _run
-from rewardedit.trainers._cache import LatentCache, encode_batch, make_cache
-from rewardedit.trainers._finetune import draw_times, finetune
-from rewardedit.trainers._models import Labels, Train, make_trainable
+from rewardedit.trainers.reward_conditioned import finetune
+from rewardedit.training.finetune import draw_times
+from rewardedit.training.latents import LatentCache, encode_batch, make_cache
+from rewardedit.training.loop import TrainingStopped
+from rewardedit.training.trainable import Labels, Train, make_trainable
 from tests.conftest import launch, run_here
 
 DATA = Data(rows=32, size=32)
@@ -35,7 +37,7 @@ def labels(prompt: RewardPrompt | None = None) -> Labels:
 
 
 def losses(folder: Path) -> list[float]:
-    return [line["loss"] for line in _run.read_log(folder)]
+    return [line["loss"] for line in read_log(folder)]
 
 
 def weights(folder: Path) -> torch.Tensor:
@@ -60,11 +62,11 @@ def test_the_result_is_a_stock_pipeline_with_its_reward_prompt(tiny_editor, cach
 
 def test_text_is_the_same_to_the_byte_in_training_and_inference(tiny_editor, cache, monkeypatch):
     from rewardedit.diffusion import editors
-    from rewardedit.trainers import _cache
+    from rewardedit.training import latents
 
     prompt, seen, asked = RewardPrompt.adiee(), [], []
-    real = _cache.encode_prompts
-    monkeypatch.setattr(_cache, "encode_prompts", lambda pipe, texts: seen.extend(texts) or real(pipe, texts))
+    real = latents.encode_prompts
+    monkeypatch.setattr(latents, "encode_prompts", lambda pipe, texts: seen.extend(texts) or real(pipe, texts))
     editor = load_editor(tiny_editor)
     cache.texts(editor, Labels(prompt, [4] * 32))
     editor.prompt = prompt
@@ -113,7 +115,7 @@ def broken_folder(path: Path) -> Path:
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_batch(tiny_editor, cache, tmp_path):
     spoiled = LatentCache(**{**vars(cache), "edited": np.array(cache.edited)})
     spoiled.edited[7] = np.nan
-    with pytest.raises(_run.TrainingStopped, match=r"the loss is nan at step \d, in the batch of rows .*train-0-7"):
+    with pytest.raises(TrainingStopped, match=r"the loss is nan at step \d, in the batch of rows .*train-0-7"):
         finetune(Train(**FAST | {"steps": 20}), tiny_editor, spoiled, labels(), tmp_path)
 
 
@@ -260,9 +262,9 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "from pathlib import Path\n"
         "from rewardedit.data import Data, open_rows\n"
         "from rewardedit.diffusion.editors import load_editor\n"
-        "from rewardedit.trainers._cache import make_cache\n"
-        "from rewardedit.trainers._finetune import draw_times, finetune\n"
-        "from rewardedit.trainers._models import Labels, Train\n"
+        "from rewardedit.training.latents import make_cache\n"
+        "from rewardedit.trainers.reward_conditioned import finetune\n"
+        "from rewardedit.training.trainable import Labels, Train\n"
         "torch.set_num_threads(1)\n"
         "base, out = sys.argv[1], Path(sys.argv[2])\n"
         "data = Data(rows=32, size=32)\n"

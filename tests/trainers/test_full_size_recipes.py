@@ -20,7 +20,7 @@ from rewardedit.cli import main
 from rewardedit.diffusion.editors import LORA
 from rewardedit.images import load_image
 from rewardedit.relabel import read_columns
-from rewardedit.trainers import _run
+from rewardedit.training.loop import checkpoints
 
 SIDES = {"source": (500, 1024), "target": (1024, 1024), "mask": (1024, 1024)}  # of a first turn, and of later ones
 COMMON = [
@@ -70,13 +70,13 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / LORA if (folder / LORA).is_file() else next((folder / "unet").glob("*.safetensors")))
 
 
-def run(recipe: str, settings: list[str], out: Path) -> Path:
+def run_and_resume(recipe: str, settings: list[str], out: Path) -> Path:
     """Runs a recipe, then goes on after the loss of what the second step, the result and all after it have left."""
     words = ["train", recipe, *settings, "--out", str(out)]
     assert main(words) == 0
     result = out / ("lora" if recipe.endswith("24gb") else "pipeline")
     whole = weights(result)
-    assert len(_run.checkpoints(out)) == 2
+    assert len(checkpoints(out)) == 2
     assert len(json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])) >= 3
     preview = load_image(out / "validation" / "step-000002" / "00.png")
     assert preview.shape == (3, 64, 128)
@@ -105,7 +105,7 @@ def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, xf
         "candidates.steps=1",
         "relabel.options.checkpoint=shapes-clip",
     ]
-    result = run(recipe, settings, tmp_path / "run")
+    result = run_and_resume(recipe, settings, tmp_path / "run")
     assert xformers, "another attention ran"
     shards = sorted((tmp_path / "run" / "relabelled").glob("part-*.parquet"))
     names, scores, labels, texts = read_columns(shards, "id", "score", "label", "text")
@@ -134,7 +134,7 @@ def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, xforme
         "watch.n=2",
         "watch.steps=1",
     ]
-    run(recipe, settings, tmp_path / "run")
+    run_and_resume(recipe, settings, tmp_path / "run")
     assert xformers, "another attention ran"
     watched: dict[str, Any] = json.loads((tmp_path / "run" / "watch.json").read_text())
     assert [look["step"] for look in watched["looks"]] == [0, 2]

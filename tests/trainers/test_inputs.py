@@ -7,10 +7,10 @@ import torch
 from rewardedit.batch import collate
 from rewardedit.data import Data, open_rows
 from rewardedit.diffusion.editors import load_editor
-from rewardedit.trainers import _run
-from rewardedit.trainers._cache import LatentCache, make_cache
-from rewardedit.trainers._finetune import finetune
-from rewardedit.trainers._models import Labels, Train
+from rewardedit.files import read_log
+from rewardedit.trainers.reward_conditioned import finetune
+from rewardedit.training.latents import LatentCache, make_cache
+from rewardedit.training.trainable import Labels, Train
 
 DATA = Data(rows=8, size=32, shares={"right": 1.0})
 
@@ -37,7 +37,7 @@ def test_what_is_dropped_does_not_matter_and_an_unasked_edit_is_the_source(tiny_
     def losses(name: str, cache: LatentCache, unasked: str = "edited") -> torch.Tensor:
         settings = {"steps": 15, "batch": 1, "lr": 0.0, "dropout": 1 / 3, "log_every": 1, "tracker": "none", "ema": None}
         finetune(Train(**settings, unasked=unasked), tiny_editor, cache, Labels(None, [0] * 8), tmp_path / name)
-        return torch.tensor([line["loss"] for line in _run.read_log(tmp_path / name)])
+        return torch.tensor([line["loss"] for line in read_log(tmp_path / name)])
 
     plain = losses("plain", cache)
     no_source = losses("other", other) == plain

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from rewardedit.cli import recipe_folder
 from rewardedit.diffusion.rollout import decode
-from rewardedit.trainers._memory import Blueprint
-from rewardedit.trainers._meta import GIB, measure
+from rewardedit.training.memory import Blueprint
+from rewardedit.training.meta import GIB, measure
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from rewardedit.trainers._muon import Muon, orthogonalised, parameter_groups
-from rewardedit.trainers._small import SmallTrain, fit
+from rewardedit.training.optimizer import Muon, orthogonalised, parameter_groups
+from rewardedit.training.small import SmallTrain, fit
 
 
 def test_orthogonalised_matrices_have_singular_values_near_one():

@@ -17,11 +17,11 @@ from rewardedit.diffusion.editors import EditSettings, save_editor
 from rewardedit.relabel import RewardScale, read_shards
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import Prepared
-from rewardedit.trainers._feedback import Reward, require_effect, reward_loss, rollout_scheduler
-from rewardedit.trainers._run import read_log
-from rewardedit.trainers._watch import HackingMonitor, MonitorConfig, fixed_prompts
 from rewardedit.trainers.refl import Config, Train, arm_reward, plan, train
 from rewardedit.trainers.reward_conditioned import Relabel
+from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts
+from rewardedit.training.reward import Reward, require_effect, reward_loss, rollout_scheduler
+from rewardedit.training.run import read_log
 from tests.conftest import launch, run_here
 
 DATA = Data(rows=16, size=32)
@@ -188,8 +188,8 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "from pathlib import Path\n"
         "from rewardedit.cli import quiet\n"
         "from rewardedit.data import Data\n"
-        "from rewardedit.trainers._feedback import Reward\n"
-        "from rewardedit.trainers._watch import MonitorConfig\n"
+        "from rewardedit.training.reward import Reward\n"
+        "from rewardedit.training.monitor import MonitorConfig\n"
         "from rewardedit.trainers.refl import Config, Train, train\n"
         "quiet()\n"
         "torch.set_num_threads(1)\n"

@@ -9,7 +9,9 @@ from accelerate import Accelerator
 
 from rewardedit import RewardPrompt
 from rewardedit.diffusion.editors import load_editor, save_editor
-from rewardedit.trainers import _run
+from rewardedit.files import write_json
+from rewardedit.stages import is_made, mark_made
+from rewardedit.training.loop import batch_rows, load_newest_checkpoint, save_checkpoint
 
 
 class Dies:
@@ -33,26 +35,26 @@ def test_a_checkpoint_that_was_being_written_when_the_run_was_killed_is_not_take
     def save(step: int, killed: bool) -> None:
         thing.alive = not killed
         try:
-            _run.save_checkpoint(accelerator, tmp_path, step)
+            save_checkpoint(accelerator, tmp_path, step)
         except KeyboardInterrupt:
             assert killed
 
     save(2, killed=True)
-    assert _run.resume(accelerator, tmp_path) == 0
+    assert load_newest_checkpoint(accelerator, tmp_path) == 0
     save(4, killed=False)
     save(6, killed=True)
-    assert _run.resume(accelerator, tmp_path) == 4
+    assert load_newest_checkpoint(accelerator, tmp_path) == 4
     save(6, killed=False)
-    assert _run.resume(accelerator, tmp_path) == 6
+    assert load_newest_checkpoint(accelerator, tmp_path) == 6
 
 
 def test_a_result_that_was_cut_off_does_not_count_as_finished(tiny_editor, tmp_path):
     editor, out, made_of = load_editor(tiny_editor), tmp_path / "pipeline", {"arm": "conditioned", "train": {"steps": 4}}
     save_editor(editor, out)
-    assert not _run.is_made(out, made_of)  # killed before the end of the arm
-    _run.mark_made(out, made_of)
-    assert _run.is_made(out, made_of)
-    assert not _run.is_made(out, {**made_of, "train": {"steps": 8}})
+    assert not is_made(out, made_of)  # killed before the end of the arm
+    mark_made(out, made_of)
+    assert is_made(out, made_of)
+    assert not is_made(out, {**made_of, "train": {"steps": 8}})
 
 
 def test_a_pipeline_that_is_killed_while_it_is_saved_leaves_no_folder_and_an_earlier_one_as_it_was(tiny_editor, tmp_path):
@@ -71,18 +73,18 @@ def test_a_pipeline_that_is_killed_while_it_is_saved_leaves_no_folder_and_an_ear
 
 def test_who_reads_while_a_file_is_written_anew_reads_the_old_one_to_its_end(tmp_path):
     path = tmp_path / "metrics.json"
-    _run.write_json(path, {"of": "the first run"})
+    write_json(path, {"of": "the first run"})
     with path.open() as reader:
-        _run.write_json(path, {"of": "the second run", "more": list(range(100))})
+        write_json(path, {"of": "the second run", "more": list(range(100))})
         assert json.load(reader) == {"of": "the first run"}
     assert json.loads(path.read_text())["of"] == "the second run"
     assert [found.name for found in tmp_path.iterdir()] == ["metrics.json"]
 
 
 def test_every_pass_has_all_rows_in_an_order_of_its_own():
-    passes = [_run.batch_rows(50, 50, epoch, seed) for seed in (0, 1) for epoch in (0, 1, 2)]
+    passes = [batch_rows(50, 50, epoch, seed) for seed in (0, 1) for epoch in (0, 1, 2)]
     for order in passes:
         assert sorted(order.tolist()) == list(range(50))
     assert len({tuple(order.tolist()) for order in passes}) == 6
-    in_parts = torch.cat([_run.batch_rows(50, 20, step, 0) for step in range(5)])
+    in_parts = torch.cat([batch_rows(50, 20, step, 0) for step in range(5)])
     assert torch.equal(in_parts, torch.cat(passes[:2]))

@@ -11,7 +11,7 @@ from rewardedit import EditBatch, load_editor, load_scorer
 from rewardedit.assets import resolve
 from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes, ShapesOracle
-from rewardedit.trainers import _run
+from rewardedit.files import read_log
 from rewardedit.trainers.editor import Tails
 
 
@@ -32,7 +32,7 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     assert pipe.unet.config.in_channels == 8
     metrics = json.loads(Path("runs/shapes-editor/metrics.json").read_text())
     assert set(metrics["oracle"]) == {"plain", "textured", "photo"}
-    assert len(_run.read_log(Path("runs/shapes-editor"))) >= 1
+    assert len(read_log(Path("runs/shapes-editor"))) >= 1
 
 
 def test_random_words_follow_an_instruction_and_leave_it_as_it_is():

@@ -10,7 +10,7 @@ import torch
 from rewardedit.batch import EditSample
 from rewardedit.data import Data, open_rows
 from rewardedit.images import to_pil, to_tensor
-from rewardedit.trainers._watch import MonitorConfig, fixed_prompts, training_data
+from rewardedit.training.monitor import MonitorConfig, fixed_prompts, training_data
 
 SOURCES, CONFIG = 30, MonitorConfig(n=3)
 

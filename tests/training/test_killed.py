@@ -16,11 +16,13 @@ from rewardedit.cli import main
 from rewardedit.config import build, load_yaml
 from rewardedit.data import Data, open_rows
 from rewardedit.diffusion.editors import load_editor
+from rewardedit.files import read_log
 from rewardedit.relabel import score_rows
-from rewardedit.trainers import _cache, _run, reward_conditioned
-from rewardedit.trainers._cache import LatentCache
-from rewardedit.trainers._models import Labels
+from rewardedit.trainers import reward_conditioned
 from rewardedit.trainers.reward_conditioned import Config, train
+from rewardedit.training import run
+from rewardedit.training.latents import LatentCache
+from rewardedit.training.trainable import Labels
 
 DATA = ["data.rows=40", "data.size=32", "relabel.scorer=l1", "relabel.batch=2"]
 KILLED = """
@@ -124,13 +126,13 @@ def config_of(**changes) -> Config:
     ],
 )
 def test_a_run_is_not_resumed_with_other_settings(changes, shown, tmp_path):
-    _run.start(tmp_path, config_of())
+    run.start(tmp_path, config_of())
     (tmp_path / "checkpoints" / "step-000006").mkdir(parents=True)
     with pytest.raises(ValueError, match="--overwrite") as refused:
-        _run.start(tmp_path, config_of(**changes), resume=True)
+        run.start(tmp_path, config_of(**changes), resume=True)
     assert shown in str(refused.value)
     assert load_yaml(tmp_path / "config.yaml")["train"]["steps"] == 6
-    _run.start(tmp_path, config_of(train={"steps": 8}), resume=True)
+    run.start(tmp_path, config_of(train={"steps": 8}), resume=True)
     assert load_yaml(tmp_path / "config.yaml")["train"]["steps"] == 8
 
 
@@ -147,7 +149,7 @@ def test_a_run_goes_on_to_more_steps_and_makes_anew_what_is_not_whole(tiny_edito
     assert files(out, "*.safetensors") == whole
     more = replace(config, train=replace(config.train, steps=4))
     train(more, tmp_path / "run", resume=True)
-    assert [line["step"] for line in _run.read_log(tmp_path / "run")] == [1, 2, 3, 4]
+    assert [line["step"] for line in read_log(tmp_path / "run")] == [1, 2, 3, 4]
     assert json.loads((out / "made_of.json").read_text())["train"]["steps"] == 4
     assert files(out, "*.safetensors") != whole
 
@@ -165,7 +167,7 @@ def test_prompts_are_encoded_once_and_one_long_text_costs_only_itself(tiny_edito
     assert peak < 50 * 2**20  # a fixed width for all texts would be 4000 × 20,000 × 4 bytes
     assert texts.embeds.shape[:1] == texts.tokens.shape[:1] == (52,)
     for name in ("tokenize", "encode_prompts"):
-        monkeypatch.setattr(_cache, name, None)
+        monkeypatch.setattr(latents, name, None)
     again = cache.texts(editor, labels)
     assert np.array_equal(again.tokens, texts.tokens)
     assert (again.index == texts.index).all()

@@ -17,7 +17,7 @@ from rewardedit.cli import main
 from rewardedit.relabel import read_shards
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import Prepared
-from rewardedit.trainers._run import read_log
+from rewardedit.training.run import read_log
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 6  # seconds of the process group, as its 10 minutes are beside a stage of hours

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rewardedit.files import join_arrays, replaced
-from rewardedit.training.stages import stage
+from rewardedit.stages import stage
 
 
 @dataclass(frozen=True)

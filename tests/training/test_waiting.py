@@ -9,7 +9,7 @@ TIMEOUT, SHARD = 5, 4  # seconds of the process group, and of each shard of the 
 SCRIPT = f"""
 import datetime, json, os, pathlib, sys, time
 from accelerate import PartialState
-from rewardedit.training.stages import stage
+from rewardedit.stages import stage
 
 folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
 (folder / f"ready-{{rank}}").touch()  # imports may take longer on one of the two than the timeout

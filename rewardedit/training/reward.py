@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.rollout import Conditions, Rollout, Scored, decode, rollout
 from rewardedit.diffusion.training import noising
 from rewardedit.relabel import RewardScale
 from rewardedit.scorers import Scorer
-from rewardedit.trainers import _run
-from rewardedit.trainers._cache import LatentCache, TextCache
+from rewardedit.training.finetune import MicroBatch
+from rewardedit.training.latents import LatentCache, TextCache
+from rewardedit.training.loop import step_generator
 
 PRESETS: dict[str, dict[str, Any]] = {
     "adiee": {"steps": tuple(range(10, 101, 5)), "skip": (1, 1), "scored": "prev_sample", "loss": "hinge", "most": 10.0},
@@ -144,120 +144,88 @@ def rollout_scheduler(config: Reward, scheduler: Any) -> Any:
 
 
 @dataclass
-class Asked:
-    """What rollouts of a training set are asked for: its sources, and its instructions as the editor wants to be asked."""
+class RolloutPrompts:
+    """What rollouts of a training set start from: its sources, and its instructions as the editor is to be prompted."""
 
     cache: LatentCache
     texts: TextCache
-    pictures: np.ndarray  # (n, 3, s, s) uint8, the sources
+    images: np.ndarray  # (n, 3, s, s) uint8, the sources
     captions: dict[str, list[str]]  # source_caption, target_caption, where all rows have them
 
-    def batch(self, rows: Int[Tensor, " b"], edited: Tensor) -> EditBatch:
+    def batch(self, rows: Int[Tensor, " b"], edited: Float[Tensor, "b 3 h w"]) -> EditBatch:
         """The rows with their edits, for a scorer."""
         index = rows.tolist()
-        source = torch.from_numpy(self.pictures[rows.numpy()]).to(edited.device).float() / 255
+        source = torch.from_numpy(self.images[rows.numpy()]).to(edited.device).float() / 255
         captions = {name: [texts[i] for i in index] for name, texts in self.captions.items()}
         return EditBatch(source, [self.cache.instructions[i] for i in index], edited, **captions)
 
-
-@runtime_checkable
-class Monitor(Protocol):
-    """What looks at an editor in training."""
-
-    def check(self, editor: Editor, step: int) -> bool:
-        """Evaluates the current weights; returns True to stop training. All processes call it together."""
-        ...
+    def conditions(self, rows: Int[Tensor, " b"], device: torch.device) -> Conditions:
+        """Embeddings of the prompts and of the empty text, and latents of the sources."""
+        embeds, _, _ = self.texts.take(rows, torch.zeros(len(rows), dtype=torch.bool))
+        source = self.cache.latents(rows)[1]
+        null = torch.from_numpy(self.texts.embeds[[self.texts.empty]]).float()
+        return Conditions(embeds.to(device), source.to(device), null.to(device))
 
 
-class RewardFeedback:
-    """Rolls rows out, scores what comes of them and passes the gradient on: `finetune`'s `Feedback`."""
+def slot_noise(
+    shape: tuple[int, int, int], slots: Int[Tensor, " b"], step: int, seed: int
+) -> tuple[Float[Tensor, "b c h w"], list[torch.Generator]]:
+    """Noise of each slot of the whole update's batch by itself, and the generators that it came from.
 
-    def __init__(
-        self,
-        config: Reward,
-        scorer: Scorer,
-        scale: RewardScale | None,
-        asked: Asked,
-        seed: int,
-        editor: Editor,
-        monitor: Monitor,
-    ) -> None:
-        self.config, self.scorer, self.scale, self.asked, self.seed = config, scorer, scale, asked, seed
-        self.pairs, self.pipe = config.pairs, editor.pipe
-        self.scheduler = rollout_scheduler(config, editor.pipe.scheduler)
+    So a row has the same noise however the batch is divided over processes and micro-batches.
+    """
+    generators = [step_generator(seed + int(slot), step) for slot in slots]
+    return torch.stack([torch.randn(shape, generator=g) for g in generators]), generators
+
+
+class RewardRollouts:
+    """Edits of training rows that carry a gradient to the editor's weights, and their scores."""
+
+    def __init__(self, config: Reward, scorer: Scorer, prompts: RolloutPrompts, seed: int, pipe: Any) -> None:
+        """
+        Args:
+            seed: of the rollouts' lengths and noise.
+            pipe: the editor's pipeline; its VAE is made to save memory where the configuration says so.
+        """
+        self.config = config
+        self.scorer = scorer
+        self.prompts = prompts
+        self.seed = seed
+        self.pipe = pipe
+        self.scheduler = rollout_scheduler(config, pipe.scheduler)
         if "vae" in config.checkpointing:
-            editor.pipe.vae.enable_gradient_checkpointing()
-        nothing = torch.tensor([asked.texts.empty])
-        self.nothing = torch.from_numpy(asked.texts.embeds[nothing.numpy()]).float()
-        self.recent: dict[str, tuple[float, int]] = {}  # sums and numbers of rows since the last log
-        self.monitor = monitor
-        monitor.check(editor, 0)
+            pipe.vae.enable_gradient_checkpointing()
 
-    def loss(self, unet: Any, rows: Int[Tensor, " b"], step: int, places: Int[Tensor, " b"]) -> Float[Tensor, ""]:
-        config, device = self.config, self.pipe.device
-        total = torch.zeros((), device=device)
-        if config.weight:
-            latents = self.roll_out(unet, rows, step, places)
-            scores = self.score(rows, decode(self.pipe.vae, latents))
-            self._record("reward", scores.mean(), int(scores.valid.sum()))
-            total = config.weight * reward_loss(scores.score, scores.valid, config.loss, config.most, self.scale)
-        if config.anchor:
-            distance = self.distance(unet, rows, step, places)
-            self._record("distance", distance, len(rows))
-            total = total + config.anchor * distance
-        return total
+    def edit(self, unet: Any, micro: MicroBatch, step: int) -> Float[Tensor, "b 3 h w"]:
+        """Edits of these rows: all steps without gradient but the last ones; decoded."""
+        device = self.pipe.device
+        how = self.config.rollout(step_generator(self.seed + 1, step))
+        noise, generators = slot_noise(self.prompts.cache.shape, micro.slots, step, self.seed + 2)
+        given = self.prompts.conditions(micro.rows, device)
+        latents = rollout(unet, self.scheduler, noise.to(device), given, how, generators)
+        return decode(self.pipe.vae, latents)
 
-    def score(self, rows: Int[Tensor, " b"], edited: Float[Tensor, "b 3 h w"]) -> Scores:
-        """The scores of these rows' edits."""
+    def score(self, micro: MicroBatch, edited: Float[Tensor, "b 3 h w"]) -> Scores:
+        """The scores of these rows' edits, with gradient."""
 
-        def scores(pictures: Tensor) -> Scores:
-            return self.scorer(self.asked.batch(rows, pictures))
+        def scores(images: Tensor) -> Scores:
+            return self.scorer(self.prompts.batch(micro.rows, images))
 
         return checkpoint(scores, edited, use_reentrant=False) if "scorer" in self.config.checkpointing else scores(edited)
 
-    def roll_out(self, unet: Any, rows: Int[Tensor, " b"], step: int, places: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
-        """Latents of a rollout of these rows; noise is drawn for each place of the batch by itself."""
-        device, how = self.pipe.device, self.config.rollout(_run.step_generator(self.seed + 1, step))
-        noise, generators = self.noise(places, step, self.seed + 2)
-        given = Conditions(*(tensor.to(device) for tensor in self.conditions(rows)), self.nothing.to(device))
-        return rollout(unet, self.scheduler, noise, given, how, generators)
-
-    def noise(self, places: Int[Tensor, " b"], step: int, seed: int) -> tuple[Float[Tensor, "b c h w"], list[torch.Generator]]:
-        """Noise of each place of the global batch by itself, and the generators that it came from."""
-        generators = [_run.step_generator(seed + int(place), step) for place in places]
-        noise = torch.stack([torch.randn(self.asked.cache.shape, generator=g) for g in generators])
-        return noise.to(self.pipe.device), generators
-
-    def conditions(self, rows: Int[Tensor, " b"]) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b c h w"]]:
-        """Prompt embeddings and source latents."""
-        embeds, _, _ = self.asked.texts.take(rows, torch.zeros(len(rows), dtype=torch.bool))
-        return embeds, self.asked.cache.latents(rows)[1]
-
-    def distance(self, unet: Any, rows: Int[Tensor, " b"], step: int, places: Int[Tensor, " b"]) -> Float[Tensor, ""]:
-        """Mean squared distance of what the editor and the starting model, its adapter off, predict of noisy rows."""
+    def reference_distance(self, unet: Any, micro: MicroBatch, step: int) -> Float[Tensor, ""]:
+        """Mean squared distance between what the editor and the starting model, its adapter off, predict of noisy rows."""
         device, scheduler = self.pipe.device, noising(self.pipe.scheduler)
-        edited, source = (tensor.to(device) for tensor in self.asked.cache.latents(rows))
-        embeds = self.conditions(rows)[0].to(device)
-        noise, generators = self.noise(places, step, self.seed + ANCHOR_SEED)
+        edited, source = (tensor.to(device) for tensor in self.prompts.cache.latents(micro.rows))
+        embeds = self.prompts.conditions(micro.rows, device).embeds
+        noise, generators = slot_noise(self.prompts.cache.shape, micro.slots, step, self.seed + ANCHOR_SEED)
         most = scheduler.config.num_train_timesteps
         times = torch.stack([torch.randint(most, (), generator=g) for g in generators]).to(device)
-        sample = torch.cat([scheduler.add_noise(edited, noise, times), source], dim=1)
+        sample = torch.cat([scheduler.add_noise(edited, noise.to(device), times), source], dim=1)
+
         bare = self.pipe.unet
         with torch.no_grad():
             bare.disable_adapters()
-            wanted = bare(sample, times, embeds, return_dict=False)[0]
+            target = bare(sample, times, embeds, return_dict=False)[0]
             bare.enable_adapters()
-        return F.mse_loss(unet(sample, times, embeds, return_dict=False)[0].float(), wanted.float())
-
-    def _record(self, name: str, mean: Tensor, rows: int) -> None:
-        total, n = self.recent.get(name, (0.0, 0))
-        self.recent[name] = (total + float(mean.detach()) * rows, n + rows)
-
-    def log(self) -> dict[str, float]:
-        """Means over all processes' rows since the last call; to be called on all of them."""
-        names, own = list(self.recent), torch.tensor(list(self.recent.values()), dtype=torch.float64)
-        self.recent = {}
-        return {name: total / max(n, 1) for name, (total, n) in zip(names, _run.sum_of_processes(own).tolist(), strict=True)}
-
-    def watch(self, editor: Editor, step: int) -> bool:
-        return self.monitor.check(editor, step)
+        return F.mse_loss(unet(sample, times, embeds, return_dict=False)[0].float(), target.float())

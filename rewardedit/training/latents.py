@@ -14,9 +14,9 @@ from torch import Tensor
 from rewardedit.data import Data, Rows, batches
 from rewardedit.diffusion.editors import Editor, encode_images, encode_prompts, tokenize, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json
+from rewardedit.stages import SHARD_BATCHES, row_shards, stage
 from rewardedit.synthesis.candidates import Candidates
-from rewardedit.trainers._models import Labels
-from rewardedit.training.stages import SHARD_BATCHES, row_shards, stage
+from rewardedit.training.trainable import Labels
 
 ENCODE_BATCH = 64  # texts, or at most images, that are encoded at a time
 ENCODE_PIXELS = 2**21  # of the images: 32 of 256 pixels a side, for which the VAE needs 5 GiB
@@ -141,6 +141,30 @@ def make_cache(
     arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("edited", "source")]
     scaling = float(editor.pipe.vae.config.scaling_factor)
     return LatentCache(rows, data, texts["ids"], texts["instructions"], folder, scaling, *arrays)
+
+
+def cache_sources(rows: Rows, data: Data, folder: Path) -> tuple[np.ndarray, dict[str, list[str]]]:
+    """The sources as memory-mapped bytes (n, 3, s, s), and captions where all rows have them."""
+    parts, names = row_shards(rows, ENCODE_BATCH), ("source_caption", "target_caption")
+
+    def read(number: int, path: Path) -> None:
+        path.mkdir()
+        pictures: list[np.ndarray] = []
+        captions: dict[str, list[str | None]] = {name: [] for name in names}
+        for ids, batch in batches(parts[number], data, ENCODE_BATCH, fields=names):
+            pictures.append((batch.source * 255).round().byte().numpy())
+            for name, texts in captions.items():
+                texts += getattr(batch, name) or [None] * len(ids)
+        np.save(path / "pictures.npy", np.concatenate(pictures))
+        write_json(path / "captions.json", captions)
+
+    def join(shards: list[Path]) -> None:
+        join_arrays([shard / "pictures.npy" for shard in shards], folder / "pictures.npy")
+        captions = join_lists([shard / "captions.json" for shard in shards])
+        write_json(folder / "captions.json", {name: texts for name, texts in captions.items() if None not in texts})
+
+    stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
+    return np.load(folder / "pictures.npy", mmap_mode="r"), json.loads((folder / "captions.json").read_text())
 
 
 def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:

@@ -14,11 +14,12 @@ from rewardedit import devices
 from rewardedit.assets import resolve
 from rewardedit.data import open_rows
 from rewardedit.diffusion.editors import locate
+from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
-from rewardedit.trainers import _memory, _run
-from rewardedit.trainers._memory import Blueprint, trained_unet
-from rewardedit.trainers._meta import parameters, table
-from rewardedit.trainers._models import Train, require_pipeline
+from rewardedit.training import memory
+from rewardedit.training.memory import Blueprint, trained_unet
+from rewardedit.training.meta import parameters, table
+from rewardedit.training.trainable import Train, require_pipeline
 
 EFFICIENCY = 0.35  # of a plain matrix product's rate that training a UNet reaches
 
@@ -39,7 +40,7 @@ def plan(config: Any) -> list[str]:
     return [
         f"rows: {rows} × {per_row} candidates = {rows * per_row}; arms: {', '.join(config.arms)}",
         *plan_training(editor, config.train, len(config.arms)),
-        memory_line(lambda processes: _memory.reward_conditioned(config, editor, scorer, processes)),
+        memory_line(lambda processes: memory.reward_conditioned(config, editor, scorer, processes)),
         "all files and models are there",
     ]
 
@@ -48,7 +49,7 @@ def plan_training(editor: Blueprint, train: Train, arms: int, calls: float = 1.0
     """Parameters and time of fine-tuning an editor; `calls` are UNet calls a step, in those of a plain step."""
     unet = trained_unet(editor, train)
     trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
-    micro_batch, passes = train.micro_batches(_run.processes().num_processes)
+    micro_batch, passes = train.micro_batches(processes().num_processes)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         editor.predict(editor.unet, micro_batch)
     steps = train.steps * passes * arms
@@ -62,7 +63,7 @@ def plan_training(editor: Blueprint, train: Train, arms: int, calls: float = 1.0
 def memory_line(estimate: Callable[[int], dict[str, int]]) -> str:
     """What each stage needs of a GPU's memory, or why that cannot be said."""
     try:
-        return table(estimate(_run.processes().num_processes))
+        return table(estimate(processes().num_processes))
     except Exception as error:  # a scorer of one's own that knows no `meta` device is no reason to refuse a recipe
         return f"memory: not estimated ({type(error).__name__}: {str(error).splitlines()[0]})"
 

@@ -9,7 +9,7 @@ from rewardedit.batch import collate
 from rewardedit.data import Data, Rows
 from rewardedit.diffusion.editors import Editor, EditSettings
 from rewardedit.images import to_pil
-from rewardedit.trainers import _run
+from rewardedit.processes import processes
 
 STEPS = 20
 
@@ -19,7 +19,7 @@ def save_previews(editor: Editor, rows: Rows, data: Data, n: int, folder: Path) 
 
     A preview that fails ends no run: a warning says why.
     """
-    state = _run.processes()
+    state = processes()
     settings = EditSettings(STEPS, editor.settings.text_guidance, editor.settings.image_guidance)
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(state.process_index, min(n, len(rows)), state.num_processes):

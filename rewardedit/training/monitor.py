@@ -4,7 +4,7 @@ import dataclasses
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from accelerate.utils import gather_object
@@ -16,9 +16,10 @@ from rewardedit.data import Data, distinct_rows, held_out_rows, open_rows
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
+from rewardedit.files import append_json_line, read_log, write_json
+from rewardedit.processes import processes
 from rewardedit.report import Report
 from rewardedit.scorers import Scorer
-from rewardedit.trainers import _run
 
 LOG = "watch.jsonl"
 
@@ -84,6 +85,15 @@ def fixed_prompts(data: Data, config: MonitorConfig) -> tuple[EditBatch, ShapesB
     return collate(samples, shape.size, shape.policy, common), None
 
 
+@runtime_checkable
+class Monitor(Protocol):
+    """What evaluates an editor in training."""
+
+    def check(self, editor: Editor, step: int) -> bool:
+        """Evaluates the current weights; returns True to stop training. All processes call it together."""
+        ...
+
+
 class HackingMonitor:
     """Edits the fixed prompts from the same noise each time, and keeps what became of them in watch.jsonl and watch.html.
 
@@ -111,7 +121,7 @@ class HackingMonitor:
         self.checks, self.lora_of = checks, lora_of
         self.base: dict[str, Tensor] | None = None
         self.best_folder, self.stopped = folder / "best", False
-        earlier = _run.read_log(folder, LOG) if self.best_folder.is_dir() else []
+        earlier = read_log(folder, LOG) if self.best_folder.is_dir() else []
         self.best = max((check[self.held_out] for check in earlier), default=-float("inf"))
 
     def check(self, editor: Editor, step: int) -> bool:
@@ -120,8 +130,8 @@ class HackingMonitor:
         is_best = self.config.stop and found[self.held_out] > self.best
         if is_best:
             self.best = found[self.held_out]
-        if _run.processes().is_main_process:
-            _run.append(self.folder / LOG, {"step": step, **found})
+        if processes().is_main_process:
+            append_json_line(self.folder / LOG, {"step": step, **found})
             if is_best:
                 shutil.rmtree(self.best_folder, ignore_errors=True)
                 save_editor(editor, self.best_folder, base=self.lora_of)
@@ -143,7 +153,7 @@ class HackingMonitor:
     @torch.no_grad()
     def measure(self, editor: Editor) -> dict[str, Tensor]:
         """Values (n,) of every prompt by name; the prompts are divided over the processes."""
-        state, settings = _run.processes(), editor.settings
+        state, settings = processes(), editor.settings
         if self.config.steps is not None:
             settings = dataclasses.replace(settings, steps=self.config.steps)
         mine = range(state.process_index, len(self.prompts), state.num_processes)
@@ -168,9 +178,9 @@ class HackingMonitor:
 
     def report(self, sweep: list[dict[str, Any]]) -> None:
         """watch.json and watch.html: the curves, the flags and the sweep over the share of the change."""
-        if not _run.processes().is_main_process:
+        if not processes().is_main_process:
             return
-        checks = _run.read_log(self.folder, LOG)
+        checks = read_log(self.folder, LOG)
         report = Report(f"watching {self.folder.name}")
         for row in sweep:
             if row["flag"]:
@@ -184,5 +194,5 @@ class HackingMonitor:
         report.table("By share of the change, from the base (0) to the result (1)", rows)
         for name in (*self.scorers, *(["oracle"] if self.truth is not None else [])):
             report.lines(name, {name: [(check["step"], check[name]) for check in checks]})
-        _run.write_json(self.folder / "watch.json", {"looks": checks, "sweep": sweep})
+        write_json(self.folder / "watch.json", {"looks": checks, "sweep": sweep})
         report.save(self.folder / "watch.html")

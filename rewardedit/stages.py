@@ -17,7 +17,7 @@ from rewardedit.config import to_dict
 from rewardedit.data import Rows
 from rewardedit.data.rows import Part
 from rewardedit.files import remove, replaced, write_json
-from rewardedit.training.processes import processes
+from rewardedit.processes import processes
 
 MADE_OF, MAKING = "made_of.json", "making.json"
 SHARD_BATCHES = 16
@@ -108,6 +108,18 @@ def differences(found: Any, settings: Any, name: str = "") -> list[str]:
         dotted = f"{name}." if name else ""
         return [line for key in names for line in differences(found.get(key), settings.get(key), f"{dotted}{key}")]
     return [] if found == settings else [f"{name}: {json.dumps(found)} there, {json.dumps(settings)} here"]
+
+
+def is_made(result: Path, made_of: dict[str, Any]) -> bool:
+    """True where a result is whole and was made of these settings."""
+    path = result / MADE_OF
+    return path.is_file() and json.loads(path.read_text()) == plain(made_of)
+
+
+def mark_made(result: Path, made_of: dict[str, Any]) -> None:
+    """Says that a result is whole, and what it was made of: the last that is done for it."""
+    if processes().is_main_process:
+        write_json(result / MADE_OF, plain(made_of))
 
 
 def _begin(folder: Path, settings: dict[str, Any]) -> None:

@@ -12,28 +12,21 @@ from rewardedit.attention import Backend
 from rewardedit.diffusion.editors import LORA, Editor, load_editor, locate
 from rewardedit.diffusion.training import widen_conv_in
 from rewardedit.relabel import RewardEmbedding, RewardPrompt
-from rewardedit.trainers import _run
-from rewardedit.trainers._muon import Muon, parameter_groups
+from rewardedit.training.loop import LoopConfig, Precision
+from rewardedit.training.optimizer import Muon, parameter_groups
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(LoopConfig):
     """How to fine-tune; the defaults are those of ADIEE's reward-conditioned MagicBrush."""
 
     replaced: ClassVar[dict[str, str]] = {"accumulate": "batch is the whole update's; give micro_batch, and it follows"}
 
-    steps: int = 10_000
-    batch: int = 64  # images an update, over all processes
+    ema: float | None = 0.9999
     micro_batch: int | None = None  # images a process and forward pass; None: all that fall to a process
-    lr: float = 5e-5
     schedule: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
-    warmup: int = 500
     optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
     muon_lr: float = 5e-3  # of matrices and convolutions between first and last layer, with optimizer=muon
-    weight_decay: float = 1e-2
-    clip: float = 1.0
-    ema: float | None = 0.9999
-    precision: _run.Precision = "no"
     checkpointing: bool = False  # gradient checkpointing of the UNet
     dropout: float = 0.05  # share of text alone, of both, and of image alone
     last_step: float = 0.0  # share of rows at the last time step, where an editor of few steps decides; others uniform
@@ -45,15 +38,12 @@ class Train:
     unasked: Literal["edited", "source"] = "edited"  # what a row is to become whose text is dropped
     attention: Backend = "auto"
     encode_batch: int | None = None  # images that the VAE encodes at a time; None: 2 million pixels' worth, at most 64
-    seed: int = 0
-    tracker: _run.Tracker = "tensorboard"
-    log_every: int = 50
-    checkpoint_every: int = 1000
     validate_every: int = 0  # 0: never
     validation_rows: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "micro_batch", "encode_batch", "log_every", "checkpoint_every"):
+        super().__post_init__()
+        for name in ("micro_batch", "encode_batch"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
         self.micro_batches(processes=1)
@@ -155,7 +145,7 @@ def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
     return embeddings
 
 
-def autocast_type(precision: _run.Precision) -> torch.dtype | None:
+def autocast_type(precision: Precision) -> torch.dtype | None:
     """The type that most of a step runs in; None without mixed precision."""
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
+from torch import Tensor
 
 from rewardedit import devices
 
@@ -30,3 +32,19 @@ def on_main_process(action: Callable[[], None]) -> None:
     broadcast_object_list(wrong)
     if wrong[0] is not None:
         raise ValueError(wrong[0])
+
+
+def sum_of_processes(values: Tensor) -> Tensor:
+    """The sum of what each process gives, on all of them."""
+    state = processes()
+    if state.num_processes == 1:
+        return values
+    total = values.to(state.device)
+    torch.distributed.all_reduce(total)
+    return total.cpu()
+
+
+def say(text: str) -> None:
+    """Prints on the main process."""
+    if processes().is_main_process:
+        print(text)

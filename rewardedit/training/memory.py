@@ -14,10 +14,10 @@ from rewardedit.batch import EditBatch
 from rewardedit.diffusion.rollout import decode
 from rewardedit.diffusion.training import diffusion_loss
 from rewardedit.scorers import Scorer
-from rewardedit.trainers._cache import encode_batch
-from rewardedit.trainers._feedback import Reward
-from rewardedit.trainers._meta import FULL, HALF, OVERHEAD, Bytes, measure, parameters
-from rewardedit.trainers._models import Train, add_lora, autocast_type
+from rewardedit.training.latents import encode_batch
+from rewardedit.training.meta import FULL, HALF, OVERHEAD, Bytes, measure, parameters
+from rewardedit.training.reward import Reward
+from rewardedit.training.trainable import Train, add_lora, autocast_type
 
 SCORE_BATCH = 64  # edits that are scored at a time for the mapping of rewards, as relabelling does by default
 GUIDED = 3  # rows of a UNet call for each edit that is sampled: text, image and neither

@@ -18,11 +18,11 @@ from rewardedit.data.shapes import Rating, Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, EditSettings, keep_settings, load_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import paired_bootstrap
-from rewardedit.files import remove
+from rewardedit.files import read_log, remove, write_json
+from rewardedit.processes import on_main_process, processes
 from rewardedit.report import Gallery, Report
 from rewardedit.scorers import Scorer
-from rewardedit.trainers import _run
-from rewardedit.training.stages import stage
+from rewardedit.stages import stage
 
 WORST, BEST = 0.0, 10.0
 VERSUS = {"base": "ci95", "conditioned_one": "ci95_vs_one"}  # names of intervals; others are ci95_vs_NAME
@@ -99,7 +99,7 @@ def choose_settings(
 
     def rate(number: int, path: Path) -> None:
         parts = [edit_part(load(), val, part, BEST, grid[number], evaluate) for part in slices(val, evaluate)]
-        _run.write_json(path, float(ShapesOracle().rate(val, torch.cat(parts)).score.mean()))
+        write_json(path, float(ShapesOracle().rate(val, torch.cat(parts)).score.mean()))
 
     paths = stage(folder, {"grid": grid}, rate, len(grid), "rating-{:05d}.json")
     found = {settings: json.loads(path.read_text()) for settings, path in zip(grid, paths, strict=True)}
@@ -122,7 +122,7 @@ def compare(
         rewards: what the arms were trained on, and what they were not; an arm is flagged where they part.
     """
     main, edits = next(iter(results)), folder / "evaluation"
-    _run.on_main_process(lambda: remove(edits))  # an earlier one may be of editors that were trained less
+    on_main_process(lambda: remove(edits))  # an earlier one may be of editors that were trained less
     val = Shapes("val", evaluate.seed, evaluate.backdrops).batch(0, evaluate.val_n)
     test = Shapes("test", evaluate.seed, evaluate.backdrops).batch(0, evaluate.n)
     paths: dict[str, list[Path]] = {}
@@ -138,8 +138,8 @@ def compare(
             paths["conditioned_one"] = edit_all(load, test, WORST, best[name], evaluate, edits / name / "test-worst")
 
     # All processes have seen the last edits: from here on none looks for them but the main one.
-    _run.processes().wait_for_everyone()
-    if not _run.processes().is_main_process:
+    processes().wait_for_everyone()
+    if not processes().is_main_process:
         return None
     for name, result in results.items():
         keep_settings(result, best[name])
@@ -163,7 +163,7 @@ def compare(
         "change_outside": _change_outside(health, test),
         "settings": chosen,
     }
-    _run.write_json(folder / "metrics.json", metrics)
+    write_json(folder / "metrics.json", metrics)
     path = _report(metrics, ratings, edited, test, main, folder)
     print(table(metrics, main))
     print(f"report: {path}")
@@ -256,8 +256,6 @@ def _report(
         gallery.row(test.instruction[i], [*cells, (test.target[i], "")])
     report.gallery("Held-out edits, with oracle ratings", gallery)
     report.histogram("Oracle ratings", {name: rating.score.tolist() for name, rating in ratings.items()}, 0, 10)
-    logs = {
-        name: _run.read_log(path) for name, path in {main: folder, **{p.name: p for p in sorted(folder.glob("arms/*"))}}.items()
-    }
+    logs = {name: read_log(path) for name, path in {main: folder, **{p.name: p for p in sorted(folder.glob("arms/*"))}}.items()}
     report.lines("Training loss", {name: [(line["step"], line["loss"]) for line in log] for name, log in logs.items() if log})
     return report.save(folder / "report.html")

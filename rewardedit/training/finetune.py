@@ -1,0 +1,162 @@
+"""Fine-tuning an editor on the InstructPix2Pix objective: what every method that trains an editor shares.
+
+The loop over it stands in each method's own file; see `rewardedit.training.loop`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import set_seed
+from diffusers.optimization import get_scheduler
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rewardedit.attention import set_attention
+from rewardedit.diffusion.editors import Editor, locate, save_editor
+from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss, noising
+from rewardedit.processes import processes, say
+from rewardedit.training.latents import LatentCache, TextCache
+from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
+from rewardedit.training.previews import save_previews
+from rewardedit.training.trainable import Labels, Train, autocast_type, load_base, make_optimizer, make_trainable
+
+
+@dataclass
+class MicroBatch:
+    """What one process passes through the editor at a time, and the random numbers of the diffusion loss."""
+
+    rows: Int[Tensor, " b"]  # of the cache
+    slots: Int[Tensor, " b"]  # their places in the batch of the whole update, over all processes
+    noise: Float[Tensor, "b c h w"]
+    times: Int[Tensor, " b"]
+    dropout: Float[Tensor, " b"]  # uniform in [0, 1): which conditioning is dropped
+    ids: list[str]
+
+
+class Finetuning:
+    """An editor, cached rows and their labels in, a pipeline or LoRA out."""
+
+    def __init__(
+        self, config: Train, base: str, cache: LatentCache, labels: Labels, folder: Path, resume: bool = False
+    ) -> None:
+        """Loads the base and makes of it what is trained; `loop.steps()` goes on from the newest checkpoint with `resume`.
+
+        Raises:
+            ValueError: where no row has a label.
+        """
+        self.config = config
+        self.base = base
+        self.cache = cache
+        self.labels = labels
+        self.folder = folder
+        self.labelled_rows = torch.tensor([i for i, label in enumerate(labels.label) if label is not None])
+        if not len(self.labelled_rows):
+            raise ValueError("no row has a label to train on; look at the scores' reasons in the relabelled shards")
+
+        set_seed(config.seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.micro_batch, passes = config.micro_batches(processes().num_processes)
+        self.accelerator = make_accelerator(folder, config.precision, passes, config.tracker)
+        self.editor = load_base(base, self.accelerator.device)
+        self.modules = make_trainable(self.editor, config, labels)
+        say(str(set_attention(self.modules.unet, config.attention, autocast_type(config.precision), cache.shape[-1])))
+
+        optimizer = make_optimizer(config, self.modules)
+        lr_scheduler = get_scheduler(
+            config.schedule, optimizer, num_warmup_steps=config.warmup, num_training_steps=config.steps
+        )
+        self.unet, optimizer = self.accelerator.prepare(self.modules.unet, optimizer)
+        self.embedding = self._prepare(self.modules.embedding)
+        self.text_encoder = self._prepare(self.modules.text_encoder)
+        wrapped = [module for module in (self.unet, self.embedding, self.text_encoder) if module is not None]
+        self.loop = TrainLoop(
+            config,
+            self.accelerator,
+            optimizer,
+            lr_scheduler,
+            self.modules.trained,
+            folder,
+            resume,
+            label="fine-tuning",
+            wrapped=wrapped,
+        )
+        self.scheduler = noising(self.editor.pipe.scheduler)
+        self.texts: TextCache = cache.texts(self.editor, labels)
+
+    def _prepare(self, module: Any) -> Any:
+        return None if module is None else self.accelerator.prepare(module)
+
+    def micro_batches(self, step: int) -> Iterator[MicroBatch]:
+        """This process's share of a step's rows, cut into micro-batches.
+
+        Noise, times and dropout are drawn for the whole batch alike on every process, so that neither their number nor the
+        micro-batch changes what a row is trained on.
+        """
+        config = self.config
+        drawn = batch_rows(len(self.labelled_rows), config.batch, step, config.seed)
+        rows = self.labelled_rows[drawn]
+        generator = step_generator(config.seed, step)
+        noise = torch.randn(len(rows), *self.cache.shape, generator=generator)
+        times = draw_times(len(rows), self.scheduler.config.num_train_timesteps, config.last_step, generator)
+        dropout = torch.rand(len(rows), generator=generator)
+
+        local = torch.arange(len(rows))[processes().process_index :: processes().num_processes]
+        for slots in local.split(self.micro_batch):
+            ids = [self.cache.ids[i] for i in rows[slots].tolist()]
+            yield MicroBatch(rows[slots], slots, noise[slots], times[slots], dropout[slots], ids)
+
+    def diffusion_loss(self, micro: MicroBatch) -> Float[Tensor, ""]:
+        """InstructPix2Pix's objective on the data's own pairs, mean over the rows."""
+        device = self.accelerator.device
+        edited, source, prompts, tokens, label = self._inputs(micro)
+        edited, source, cond = edited.to(device), source.to(device), prompts.to(device)
+        if self.text_encoder is not None:
+            cond = self.text_encoder(tokens.to(device))[0]
+        if self.embedding is not None:
+            cond = self.embedding(cond, label.to(device))
+        noise, times = micro.noise.to(device), micro.times.to(device)
+        losses = diffusion_loss(self.unet, self.scheduler, edited, source, cond, noise, times, min_snr=self.config.min_snr)
+        return losses.mean()
+
+    def _inputs(self, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Latents of edits and sources, embeddings, tokens and labels of prompts, of which some are dropped."""
+        no_text, no_image = conditioning_dropout(micro.dropout, self.config.dropout)
+        edited, source = self.cache.latents(micro.rows)
+        if self.config.unasked == "source":
+            becomes_source = (no_text & ~no_image)[:, None, None, None]
+            edited = torch.where(becomes_source, source * self.cache.scaling, edited)
+        source[no_image] = 0
+        return edited, source, *self.texts.take(micro.rows, no_text)
+
+    def current_editor(self) -> Editor:
+        """The editor with its weights as they are."""
+        return Editor(self.editor.pipe, self.editor.settings, self.labels.prompt, self.modules.embedding)
+
+    def is_validation_step(self) -> bool:
+        """Whether previews are due after the current step."""
+        every = self.config.validate_every
+        return bool(every) and (self.loop.step + 1) % every == 0
+
+    def save_previews(self) -> None:
+        """Edits of a few rows, to look at; with the averaged weights where it is called inside `loop.ema_weights()`."""
+        folder = self.folder / "validation" / f"step-{self.loop.step + 1:06d}"
+        save_previews(self.current_editor(), self.cache.rows, self.cache.data, self.config.validation_rows, folder)
+
+    def save(self) -> Path:
+        """The folder of the result: `pipeline/`, which stock diffusers loads, or `lora/`; with the averaged weights."""
+        self.loop.finish()
+        out = self.folder / ("lora" if self.config.lora_rank else "pipeline")
+        if self.accelerator.is_main_process:
+            save_editor(self.current_editor(), out, base=locate(self.base) if self.config.lora_rank else None)
+        return out
+
+
+def draw_times(n: int, steps: int, last: float, generator: torch.Generator) -> Tensor:
+    """Time steps (n,), uniform in [0, steps) but for a share `last` at steps − 1."""
+    times = torch.randint(steps, (n,), generator=generator)
+    if last:
+        times[torch.rand(n, generator=generator) < last] = steps - 1
+    return times

@@ -1,0 +1,321 @@
+"""The part of a training that does not depend on the method: steps, gradients, updates, averages, log, checkpoints.
+
+A method's loop stands in its own file and reads
+
+    for step in loop.steps():
+        for micro_batch in …:
+            with loop.accumulate():
+                with loop.autocast():
+                    loss = …
+                loop.backward(loss, ids)
+        loop.update()
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import LoggerType
+from diffusers.training_utils import EMAModel
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from rewardedit import devices
+from rewardedit.files import append_json_line, remove
+from rewardedit.processes import processes, sum_of_processes
+
+KEPT_CHECKPOINTS = 2
+Precision = Literal["no", "bf16", "fp16"]
+Tracker = Literal["tensorboard", "wandb", "none"]
+
+
+class TrainingStopped(RuntimeError):
+    """Training cannot go on: the loss is not a number. The message names the batch."""
+
+
+@dataclass(frozen=True)
+class LoopConfig:
+    """How long to train, and what to keep of it."""
+
+    steps: int = 10_000
+    batch: int = 64  # rows an update
+    lr: float = 5e-5
+    warmup: int = 500
+    weight_decay: float = 1e-2
+    clip: float = 1.0  # the gradient's largest norm
+    ema: float | None = None  # decay of the moving average of the weights; None: no average
+    precision: Precision = "no"
+    seed: int = 0
+    tracker: Tracker = "tensorboard"
+    log_every: int = 50
+    checkpoint_every: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "log_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+
+
+class TrainLoop:
+    """Counts the steps of one training and does at each what every method needs."""
+
+    def __init__(
+        self,
+        config: LoopConfig,
+        accelerator: Accelerator,
+        optimizer: Any,
+        lr_scheduler: Any,
+        parameters: list[nn.Parameter],
+        folder: Path,
+        resume: bool = False,
+        label: str = "training",
+        wrapped: Sequence[nn.Module] = (),
+    ) -> None:
+        """
+        Args:
+            optimizer: prepared by `accelerator`.
+            parameters: those that are trained.
+            resume: `steps` goes on from the newest checkpoint in `folder`.
+            label: of the progress bar.
+            wrapped: prepared modules, whose own hooks average gradients over processes; without any, `update` averages them.
+        """
+        self.config = config
+        self.accelerator = accelerator
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
+        self.parameters = parameters
+        self.folder = folder
+        self.resume = resume
+        self.label = label
+        self.wrapped = wrapped
+        self.ema: EMAModel | None = None
+        if config.ema:
+            self.ema = EMAModel(parameters, decay=config.ema, use_ema_warmup=True, inv_gamma=10.0, power=1.0)
+        accelerator.register_for_checkpointing(*(part for part in (lr_scheduler, self.ema) if part is not None))
+        self.step = 0
+        self._losses: list[float] = []  # of the steps since the last line of the log
+        self._loss = 0.0  # of the step's micro-batches so far
+        self._recorded: dict[str, tuple[float, int]] = {}  # sums and numbers of rows since the last line of the log
+
+    def steps(self) -> Iterator[int]:
+        """The steps that are to be done, beside a progress bar."""
+        first = load_newest_checkpoint(self.accelerator, self.folder) if self.resume else 0
+        if self.ema is not None:
+            self.ema.to(self.accelerator.device)  # a checkpoint's averages are on the CPU
+        last, quiet = self.config.steps, not self.accelerator.is_main_process
+        began = time.monotonic()
+        for step in (bar := tqdm(range(first, last), initial=first, total=last, desc=self.label, disable=quiet, unit="step")):
+            self.step = step
+            yield step
+            rate = (step + 1 - first) * self.config.batch / (time.monotonic() - began)
+            bar.set_postfix_str(f"loss {self.last_loss:.4f} · {rate:.0f} images/s", refresh=False)
+
+    def accumulate(self) -> AbstractContextManager[Any]:
+        """Around the forward and backward pass of one micro-batch."""
+        return self.accelerator.accumulate(*self.wrapped)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Around a forward pass: the precision of the configuration."""
+        return self.accelerator.autocast()
+
+    def backward(self, loss: Tensor, ids: list[str]) -> None:
+        """Adds the gradients of a micro-batch's mean loss.
+
+        Args:
+            ids: of the rows, for the error.
+
+        Raises:
+            TrainingStopped: where the loss is NaN or infinite.
+        """
+        require_finite(loss.detach(), self.step, ids)
+        self.accelerator.backward(loss)
+        self._loss += loss.item() / self.accelerator.gradient_accumulation_steps
+
+    def update(self) -> None:
+        """One step of the optimizer, the learning rate and the averages; then the log, and a checkpoint where one is due."""
+        if not self.wrapped:
+            average_gradients(self.accelerator, self.parameters)
+        self.accelerator.clip_grad_norm_(self.parameters, self.config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.lr_scheduler.step()
+        if self.ema is not None:
+            self.ema.step(self.parameters)
+        loss = torch.tensor(self._loss, device=self.accelerator.device)
+        self.last_loss = float(self.accelerator.reduce(loss, "mean"))
+        self._losses.append(self.last_loss)
+        self._loss = 0.0
+
+        done = self.step + 1
+        if done % self.config.log_every == 0 or self.is_last():
+            self._log(done)
+        if done % self.config.checkpoint_every == 0 or self.is_last():
+            save_checkpoint(self.accelerator, self.folder, done)
+
+    def is_last(self) -> bool:
+        """Whether the current step is the last one."""
+        return self.step + 1 == self.config.steps
+
+    def record(self, name: str, mean: Tensor, rows: int) -> None:
+        """A mean over so many rows, for the next line of the log, which has the mean over all rows of all processes."""
+        total, n = self._recorded.get(name, (0.0, 0))
+        self._recorded[name] = (total + float(mean.detach()) * rows, n + rows)
+
+    def _log(self, step: int) -> None:
+        """A line of metrics.jsonl and of the tracker."""
+        names = list(self._recorded)
+        sums = sum_of_processes(torch.tensor([self._recorded[name] for name in names], dtype=torch.float64))
+        means = {name: total / max(n, 1) for name, (total, n) in zip(names, sums.tolist(), strict=True)}
+        loss = sum(self._losses) / len(self._losses)
+        values = {"loss": loss, "lr": self.lr_scheduler.get_last_lr()[0], **means}
+        self._losses = []
+        self._recorded = {}
+        if self.accelerator.is_main_process:
+            append_json_line(self.folder / "metrics.jsonl", {"step": step, **values})
+        if self.accelerator.log_with:
+            self.accelerator.log(values, step=step)
+
+    @contextmanager
+    def ema_weights(self) -> Iterator[None]:
+        """While it is open, the trained parameters hold their moving averages."""
+        if self.ema is None:
+            yield
+            return
+        self.ema.store(self.parameters)
+        self.ema.copy_to(self.parameters)
+        try:
+            yield
+        finally:
+            self.ema.restore(self.parameters)
+
+    def finish(self) -> None:
+        """Leaves the parameters at their moving averages and closes the trackers.
+
+        The processes stay joined for what comes after. Accelerate's own `end_training` takes the process group apart while
+        DDP still holds it, which can wait for ever.
+        """
+        if self.ema is not None:
+            self.ema.copy_to(self.parameters)
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+
+
+def make_accelerator(folder: Path, precision: Precision, accumulation_steps: int, tracker: Tracker) -> Accelerator:
+    """An accelerate handle that logs where it was asked to.
+
+    Raises:
+        ValueError: if W&B is asked for and not installed, or fp16 without a GPU.
+    """
+    if precision == "fp16" and devices.default_device() == "cpu":
+        raise ValueError("precision: fp16 needs a GPU; take bf16 or no on a CPU")
+    if tracker == "wandb":
+        try:
+            import wandb  # noqa: F401  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise ValueError("tracker: wandb is not installed; pip install wandb, or take tensorboard") from None
+    # Several trainings may follow one another in a process, each with its own precision and accumulation.
+    processes()
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    log_with: list[str | LoggerType] | None = None if tracker == "none" else [tracker]
+    accelerator = Accelerator(
+        cpu=devices.default_device() == "cpu",
+        mixed_precision=precision,
+        gradient_accumulation_steps=accumulation_steps,
+        log_with=log_with,
+        project_dir=str(folder),
+    )
+    if log_with:
+        accelerator.init_trackers("logs")
+    return accelerator
+
+
+def save_checkpoint(accelerator: Accelerator, folder: Path, step: int) -> None:
+    """`checkpoints/step-000100`: all prepared and registered objects; written aside and renamed, older ones removed."""
+    parent = folder / "checkpoints"
+    final = parent / f"step-{step:06d}"
+    aside = parent / f".step-{step:06d}.partial"
+    if accelerator.is_main_process:
+        remove(aside)
+        parent.mkdir(parents=True, exist_ok=True)
+    accelerator.wait_for_everyone()
+    accelerator.save_state(str(aside))
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        remove(final)
+        os.replace(aside, final)
+        for old in checkpoints(folder)[:-KEPT_CHECKPOINTS]:
+            remove(old)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The whole checkpoints of a run, oldest first."""
+    return sorted((folder / "checkpoints").glob("step-*"))
+
+
+def load_newest_checkpoint(accelerator: Accelerator, folder: Path) -> int:
+    """Loads the newest checkpoint and returns its step; 0 where there is none."""
+    found = checkpoints(folder)
+    if not found:
+        return 0
+    accelerator.load_state(str(found[-1]))
+    return step_of(found[-1])
+
+
+def step_of(checkpoint: Path) -> int:
+    """How many steps were done when a checkpoint was written."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def batch_rows(rows: int, batch: int, step: int, seed: int) -> Tensor:
+    """Which rows step `step` trains on: passes over the data in a new order each, cut into batches.
+
+    A function of its arguments alone, so that a resumed run and one of several processes see the same batches.
+    """
+    first = step * batch
+    drawn = []
+    while len(drawn) < batch:
+        epoch, at = divmod(first + len(drawn), rows)
+        drawn += row_order(rows, seed, epoch)[at : at + batch - len(drawn)].tolist()
+    return torch.tensor(drawn)
+
+
+@lru_cache(maxsize=2)  # a step may lie in two passes; drawing the order of millions of rows takes longer than a step
+def row_order(rows: int, seed: int, epoch: int) -> Tensor:
+    """The order of one pass over the data."""
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+
+
+def step_generator(seed: int, step: int) -> torch.Generator:
+    """The generator of one step's noise, time steps and dropout, on the CPU: the same on every device and after a resume."""
+    return torch.Generator().manual_seed((seed * 2_000_003 + step) % 2**63)
+
+
+def average_gradients(accelerator: Accelerator, parameters: list[nn.Parameter]) -> None:
+    """The mean of all processes' gradients on each of them, for modules that are not wrapped."""
+    if accelerator.num_processes > 1:
+        for p in parameters:
+            if p.grad is not None:
+                p.grad = accelerator.reduce(p.grad, "mean")
+
+
+def require_finite(loss: Tensor, step: int, ids: list[str]) -> None:
+    """Stops a run whose loss is NaN or infinite.
+
+    Raises:
+        TrainingStopped: naming the step and the batch.
+    """
+    if not torch.isfinite(loss):
+        shown = ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
+        raise TrainingStopped(
+            f"the loss is {loss.item()} at step {step}, in the batch of rows {shown}; "
+            "check those rows, or lower train.lr or take precision=no, and go on with --resume"
+        )

@@ -1,0 +1,66 @@
+"""The folder of a run: config.yaml (resolved), environment.json, metrics.jsonl, metrics.json (final), checkpoints/ and what the
+trainer leaves (pipeline/, report.html …).
+"""
+
+from pathlib import Path
+from typing import Any
+
+from rewardedit import config as configs
+from rewardedit.files import remove, replaced, write_json
+from rewardedit.processes import on_main_process
+from rewardedit.stages import differences
+from rewardedit.training.environment import environment
+from rewardedit.training.loop import checkpoints, step_of
+
+
+def start(folder: Path, config: Any, resume: bool = False) -> None:
+    """Makes the run directory and writes down what is about to run, where and with what.
+
+    Raises:
+        ValueError: where a run to be resumed had other settings; more steps than before are no others.
+    """
+
+    def write() -> None:
+        path = folder / "config.yaml"
+        if resume and path.is_file():
+            require_resumable(folder, configs.load_yaml(path), config)
+        with replaced(path) as aside:
+            aside.write_text(configs.dump(config))
+        write_json(folder / "environment.json", environment())
+
+    on_main_process(write)
+
+
+def clear(folder: Path, resume: bool, overwrite: bool) -> None:
+    """Makes room for a run where that is allowed; one process decides for all.
+
+    Raises:
+        ValueError: where the folder holds an earlier run that is neither resumed nor written over.
+    """
+
+    def decide() -> None:
+        if resume or not folder.exists() or not any(folder.iterdir()):
+            return
+        if not overwrite:
+            raise ValueError(f"{folder} holds an earlier run; go on with --resume, start again with --overwrite, or name=…")
+        remove(folder)
+
+    on_main_process(decide)
+
+
+def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None:
+    """Raises ValueError where a run's settings have changed, but for `train.steps`, of which there may be more than done."""
+    now = configs.parse_value(configs.dump(config))
+    changed = differences(before, now)
+    others = [line for line in changed if not line.startswith("train.steps:")]
+    if others:
+        raise ValueError(
+            f"{folder} holds a run of other settings: {'; '.join(others)}. "
+            "Take those settings again, or start again with --overwrite, or in another folder"
+        )
+    done = max((step_of(path) for run in (folder, *folder.glob("arms/*")) for path in checkpoints(run)), default=0)
+    if changed and now["train"]["steps"] < done:
+        raise ValueError(
+            f"{folder}: {done} steps are done, and train.steps asks for {now['train']['steps']}; "
+            f"take at least {done}, or start again with --overwrite"
+        )

@@ -1,0 +1,77 @@
+"""Models that are trained on a loss of their own: AdamW or Muon, a cosine schedule, modules that losses call by parts."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rewardedit.training.loop import LoopConfig, Precision, Tracker, TrainLoop, make_accelerator, step_generator
+from rewardedit.training.optimizer import Muon, parameter_groups
+
+LossOf = Callable[[int, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class SmallTrain(LoopConfig):
+    """What the small models' recipes set."""
+
+    steps: int = 1000
+    lr: float = 1e-3
+    warmup: int = 100
+    precision: Precision = "bf16"
+    tracker: Tracker = "none"
+    muon_lr: float | None = None  # of hidden matrices and convolutions; None: AdamW for all
+    beta2: float = 0.99
+    floor: float = 0.0  # share of the learning rate at which the cosine ends
+    compile: bool = False  # needs a C++ compiler on a CPU
+
+
+def fit(
+    config: SmallTrain,
+    modules: dict[str, nn.Module],
+    loss_of: LossOf,
+    folder: Path,
+    resume: bool,
+    lrs: dict[str, float] | None = None,
+) -> None:
+    """Trains the modules in place (they end with their averaged weights) on `loss_of(step, generator)`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    accelerator = make_accelerator(folder, config.precision, 1, config.tracker)
+    for module in modules.values():  # not wrapped, as losses call modules by parts
+        accelerator.prepare_model(module.train(), evaluation_mode=True)
+    rates = {name: ((lrs or {}).get(name, config.lr), None if name in (lrs or {}) else config.muon_lr) for name in modules}
+    optimizer = Muon(
+        [group for name, module in modules.items() for group in parameter_groups(module, *rates[name])],
+        lr=config.lr,
+        betas=(0.9, config.beta2),
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+    lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: cosine(config, step))
+    optimizer = accelerator.prepare(optimizer)
+    parameters = [p for module in modules.values() for p in module.parameters() if p.requires_grad]
+    loop = TrainLoop(config, accelerator, optimizer, lr_scheduler, parameters, folder, resume, label=folder.name)
+
+    for step in loop.steps():
+        with loop.autocast():
+            loss = loss_of(step, step_generator(config.seed, step))
+        loop.backward(loss, [f"of step {step}"])
+        loop.update()
+
+    loop.finish()
+    for module in modules.values():
+        module.eval()
+
+
+def cosine(config: SmallTrain, step: int) -> float:
+    """The share of the learning rate at a step: a linear warm-up times a cosine that ends at the floor."""
+    down = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / config.steps))
+    return min(1.0, (step + 1) / max(config.warmup, 1)) * max(down, config.floor)
+
+
+def count(module: nn.Module) -> str:
+    """e.g. "0.65 M parameters"."""
+    return f"{sum(p.numel() for p in module.parameters()) / 1e6:.2f} M parameters"
