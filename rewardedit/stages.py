@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch.utils.data import Subset
 from tqdm import tqdm
 
 from rewardedit.config import to_dict
 from rewardedit.data import Rows
-from rewardedit.data.rows import Part
 from rewardedit.files import remove, replaced, write_json
 from rewardedit.processes import processes
 
@@ -84,7 +84,7 @@ def stage(
 def row_shards(rows: Rows, batch: int) -> list[Rows]:
     """The rows of each shard, so many that a data set is cut into the same batches as without shards."""
     size = SHARD_BATCHES * batch
-    return [Part(rows, first, min(first + size, len(rows))) for first in range(0, len(rows), size)]
+    return [Subset(rows, range(first, min(first + size, len(rows)))) for first in range(0, len(rows), size)]
 
 
 def plain(made_of: Any) -> Any:

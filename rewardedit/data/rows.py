@@ -3,9 +3,10 @@
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+from torch.utils.data import Subset
 
 from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
 from rewardedit.data.humanedit import HumanEdit
@@ -13,7 +14,16 @@ from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.shapes import MIXED, ShapesRows
 from rewardedit.data.table import Table
 
-Rows = Sequence[EditSample]
+
+@runtime_checkable
+class Rows(Protocol):
+    """Rows of a data set by number, such as a list of them, or a torch `Dataset` that has a length."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> EditSample: ...
+
+
 ON_HUB = {"magicbrush": MagicBrush, "humanedit": HumanEdit}
 
 
@@ -54,7 +64,7 @@ def open_rows(data: Data) -> Rows:
             there to hold some out.
     """
     rows = _open_all(data)
-    return Selected(rows, hold_out(rows.source_ids(), data.hold_out, data.seed)[0]) if data.hold_out else rows
+    return Subset(rows, hold_out(source_ids(rows), data.hold_out, data.seed)[0]) if data.hold_out else rows
 
 
 def held_out_rows(data: Data) -> Rows:
@@ -64,7 +74,7 @@ def held_out_rows(data: Data) -> Rows:
         ValueError: as `open_rows`.
     """
     rows = _open_all(data)
-    return Selected(rows, hold_out(rows.source_ids(), data.hold_out, data.seed)[1])
+    return Subset(rows, hold_out(source_ids(rows), data.hold_out, data.seed)[1])
 
 
 def distinct_rows(data: Data, n: int) -> Rows:
@@ -74,9 +84,9 @@ def distinct_rows(data: Data, n: int) -> Rows:
         ValueError: as `open_rows`.
     """
     rows = _open_all(data)
-    first = first_rows(rows.source_ids())
+    first = first_rows(source_ids(rows))
     order = torch.randperm(len(first), generator=torch.Generator().manual_seed(data.seed)).tolist()
-    return Selected(rows, sorted(list(first.values())[i] for i in order[:n]))
+    return Subset(rows, sorted(list(first.values())[i] for i in order[:n]))
 
 
 def _open_all(data: Data) -> Any:
@@ -89,44 +99,15 @@ def _open_all(data: Data) -> Any:
     last = len(rows) if data.rows is None else min(len(rows), data.first + data.rows)
     if data.first == 0 and last == len(rows):
         return rows
-    return Part(rows, data.first, last)
+    return Subset(rows, range(data.first, last))
 
 
-@dataclass(frozen=True)
-class Part(Sequence):
-    """Rows first … last − 1 of other rows."""
-
-    rows: Rows
-    first: int
-    last: int
-
-    def __len__(self) -> int:
-        return self.last - self.first
-
-    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self.rows[self.first + index]
-
-    def source_ids(self) -> list[str]:
-        """Of these rows."""
-        return self.rows.source_ids()[self.first : self.last]
-
-
-@dataclass(frozen=True)
-class Selected(Sequence):
-    """These rows of other rows, in this order."""
-
-    rows: Rows
-    index: list[int]
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self.rows[self.index[index]]
+def source_ids(rows: Rows) -> list[str]:
+    """A name of each row's source image: the same for all rows that are made of it."""
+    if isinstance(rows, Subset):
+        ids = source_ids(rows.dataset)
+        return [ids[i] for i in rows.indices]
+    return rows.source_ids()
 
 
 def first_rows(sources: Sequence[str]) -> dict[str, int]:

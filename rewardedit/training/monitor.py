@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.batch import OPTIONAL, EditBatch, collate
-from rewardedit.data import Data, distinct_rows, held_out_rows, open_rows
+from rewardedit.data import Data, distinct_rows, held_out_rows, open_rows, source_ids
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
@@ -64,7 +64,7 @@ def training_data(data: Data, config: MonitorConfig) -> Data:
 
 
 def _source_ids(data: Data) -> set[str]:
-    return set() if data.name == "shapes" else set(open_rows(data).source_ids())
+    return set() if data.name == "shapes" else set(source_ids(open_rows(data)))
 
 
 def fixed_prompts(data: Data, config: MonitorConfig) -> tuple[EditBatch, ShapesBatch | None]:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 
-from rewardedit.data import Data, batches, open_rows
+from rewardedit.data import Data, batches, held_out_rows, open_rows, source_ids
 from rewardedit.data.humanedit import HumanEdit
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.table import Table
@@ -96,6 +97,22 @@ def test_rows_beyond_the_last_are_refused(folder):
     (folder / "rows.csv").write_text("source,instruction,target\na.png,make it blue,b.png\n")
     with pytest.raises(ValueError, match=r"data.first: expected a row below 1, as many as .* holds; got 1"):
         open_rows(Data("table", str(folder), first=1))
+
+
+def test_parts_of_rows_know_their_sources_and_can_be_read_by_workers(folder):
+    for i in range(6):
+        save(folder / f"{i}.png", colour=(40 * i, 0, 0))
+    lines = [f"{i},{i % 6}.png,make it blue,b.png\n" for i in range(12)]
+    (folder / "rows.csv").write_text("id,source,instruction,target\n" + "".join(lines))
+    data = Data("table", str(folder), first=1, hold_out=2)
+    rest, gone = open_rows(data), held_out_rows(data)
+    held = {int(row.id) % 6 for row in gone}
+    assert [int(row.id) for row in rest] == [i for i in range(1, 12) if i % 6 not in held]
+    ids = source_ids(Table(str(folder)))
+    assert source_ids(rest) == [ids[int(row.id)] for row in rest]
+    assert set(source_ids(rest)).isdisjoint(source_ids(gone))
+    read = DataLoader(rest, batch_size=4, num_workers=1, collate_fn=lambda rows: [row.id for row in rows])
+    assert [row for batch in read for row in batch] == [row.id for row in rest]
 
 
 def test_mixed_sizes_come_out_as_one(folder):
