@@ -47,6 +47,13 @@ def test_a_source_counts_by_its_items():
     assert found.ci95 == pytest.approx((360 / 420, 540 / 580), abs=0.005)  # k is 40 and 60 at the percentiles
 
 
+def test_the_interval_of_a_seed_stays_the_same():
+    """Recorded by resampling with numpy alone: `rng.integers(8, size=(500, 8))` draws the sources of 500 resamples."""
+    values, source = np.sqrt(np.arange(1, 13)), [0, 0, 1, 2, 2, 2, 3, 4, 5, 5, 6, 7]
+    found = paired_bootstrap(values, np.full(12, 2.0), source, resamples=700, seed=3)
+    assert found.ci95 == pytest.approx((-0.09863185684360139, 0.9805044446673955), rel=1e-12)
+
+
 def test_spearman_by_hand():
     for a, b, rho in (
         ([1, 2, 3, 4], [1, 2, 3, 1000], 1),  # ranks, not values
