@@ -1,3 +1,4 @@
+import importlib
 import json
 import subprocess
 import sys
@@ -7,7 +8,10 @@ from PIL import Image
 from skimage import data
 
 from rewardedit import RewardPrompt
-from rewardedit.cli import main, parse, recipes
+from rewardedit.cli import load_recipe, main, parse, recipes
+from rewardedit.cli.recipes import TRAINERS
+from rewardedit.cli.settings import settings_of
+from rewardedit.config import dump, parse_value
 
 
 @pytest.fixture
@@ -156,6 +160,44 @@ def test_dry_run_says_what_would_happen_and_does_nothing(capsys, tmp_path, monke
     assert "memory, GiB: scores " in out
     assert "all files and models are there" in out
     assert not list(tmp_path.iterdir())
+
+
+def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "quickstart", "train.lr=1e-3", "--help"])
+    assert stopped.value.code == 0
+    out = capsys.readouterr().out
+    assert "--dry-run" in out
+    lines = {line[2:].split()[0].partition("=")[0]: line for line in out.partition("set by the recipe")[2].splitlines()[2:]}
+
+    _, config = load_recipe("quickstart", [])
+    dumped = parse_value(dump(config))
+    groups = {"data": dumped["data"], "relabel": dumped["relabel"], "train": dumped["train"], "evaluate": dumped["evaluate"]}
+    names = {*dumped, *(f"{group}.{name}" for group, values in groups.items() for name in values)}
+    assert names <= set(lines)
+    assert "candidates.steps" in lines  # of a group that is null, the defaults
+    assert lines["train.lr"].startswith("* train.lr=0.001 ")
+    assert lines["train.batch"].startswith("* train.batch=64 ")
+    assert lines["train.seed"].startswith("  train.seed=0 ")
+    assert lines["train.optimizer"].endswith("(adamw | adamw8bit | muon)")
+    assert lines["train.lora_rank"].endswith("(int or null)")
+    assert lines["data.size"].split(maxsplit=1)[1] == "pixels a side (int)"
+    assert "null: as lora_rank" in lines["train.lora_alpha"]
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_setting_has_a_line_that_says_what_it_is(trainer):
+    config = importlib.import_module(f"rewardedit.trainers.{trainer}").Config
+    assert [setting.name for setting in settings_of(config) if not setting.help] == []
+
+
+def test_help_without_a_recipe_and_with_a_wrong_one(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert "settings of" not in capsys.readouterr().out
+    assert main(["train", "quickstar", "--help"]) == 2
+    assert capsys.readouterr().err == "rewardedit: no recipe 'quickstar'; did you mean quickstart?\n"
 
 
 def test_recipes_are_listed(capsys):

@@ -3,13 +3,14 @@ from typing import Literal
 
 import pytest
 
+from rewardedit.cli.settings import describe, settings_of
 from rewardedit.config import build, dump, load_yaml, override, parse_value
 
 
 @dataclass(frozen=True)
 class Inner:
-    lr: float = 1e-3
-    steps: int = 10
+    lr: float = 1e-3  # of both classes
+    steps: int = 10  # of both classes
     mode: Literal["fast", "slow", "no"] = "fast"
     careful: bool = False
 
@@ -74,3 +75,61 @@ def test_dumped_configs_load_again(tmp_path):
     (tmp_path / "e.yaml").write_text("a: [1")
     with pytest.raises(ValueError, match="not YAML"):
         load_yaml(tmp_path / "e.yaml")
+
+
+@dataclass(frozen=True)
+class Commented(Inner):
+    """More of it, in two lines.
+
+    The second.
+    """
+
+    steps: int = 20
+    text: str = "λ # no comment"  # λ of the loss; None: as ever
+    # In two lines
+    # above the field.
+    long: tuple[float, ...] = (1.0,)
+    silent: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Top:
+    name: str
+    first: Commented = field(default_factory=Commented)
+    other: Commented | None = None  # where one is wanted
+
+
+def test_settings_say_what_the_comments_of_their_fields_say():
+    found = {s.name: s for s in settings_of(Top, Top("a", Commented(text="b")))}
+    assert list(found)[:4] == ["name", "first", "first.lr", "first.steps"]
+    assert found["first"].help == "More of it, in two lines"
+    assert found["other"].help == "where one is wanted"
+    assert (found["first.text"].value, found["first.text"].help) == ("b", "λ of the loss; null: as ever")
+    assert found["first.long"].help == "In two lines above the field."
+    assert found["first.steps"].help == found["first.lr"].help == "of both classes"
+    assert found["first.silent"].help == ""
+    assert {s.name: s.type for s in settings_of(Top)} == {
+        "name": "text",
+        "first": "group",
+        "other": "group or null",
+        **{f"{group}.lr": "float" for group in ("first", "other")},
+        **{f"{group}.steps": "int" for group in ("first", "other")},
+        **{f"{group}.mode": "fast | slow | no" for group in ("first", "other")},
+        **{f"{group}.careful": "true | false" for group in ("first", "other")},
+        **{f"{group}.text": "text" for group in ("first", "other")},
+        **{f"{group}.long": "list of float" for group in ("first", "other")},
+        **{f"{group}.silent": "mapping to float" for group in ("first", "other")},
+    }
+    assert found["other"].value is None
+    assert found["other.steps"].value == 20
+
+
+def test_settings_are_written_as_they_can_be_typed(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = describe(Top, Top("a b", Commented(mode="no")), {"first.lr"}).splitlines()
+    words = [line[2:].split("  ")[0] for line in lines]
+    assert [word for word in words if "=" not in word] == ["first"]
+    assert (
+        build(Top, override({}, [word for word in words if "=" in word and not word.startswith("other.")])).first.mode == "no"
+    )
+    assert [line for line in lines if line.startswith("*")] == ["* first.lr=0.001                    of both classes (float)"]

@@ -24,16 +24,16 @@ from rewardedit.training.small import SmallTrain, count, fit
 class Config:
     """Architecture, data and training of the autoencoder."""
 
-    name: str
-    channels: tuple[int, ...] = (16, 32, 64)
+    name: str  # of the run, and of its folder in runs/
+    channels: tuple[int, ...] = (16, 32, 64)  # of each level, from the image inwards
     samples: int = 18_200  # pictures are twice as many: source and target
-    first: int = 0
-    backdrops: tuple[str, ...] = ("plain", "plain", "textured", "photo")
-    kl: float = 1e-4
-    edge_weight: float = 4.0
+    first: int = 0  # the first sample of the shapes world that is taken
+    backdrops: tuple[str, ...] = ("plain", "plain", "textured", "photo")  # of the samples in turn
+    kl: float = 1e-4  # weight of the KL divergence in the loss
+    edge_weight: float = 4.0  # how much more errors at edges weigh
     init: str | None = None  # a folder with weights to go on from
     evaluate_n: int = 280  # held-out pictures a backdrop
-    train: SmallTrain = field(default_factory=SmallTrain)
+    train: SmallTrain = field(default_factory=SmallTrain)  # the optimizer and the loop
 
 
 def make_model(config: Config) -> AutoencoderKL:

@@ -27,14 +27,14 @@ DIRECTION_SCALE = 10.0  # inverse temperature of the directions
 class Config:
     """Architecture, data and training of the CLIP model and its tokenizer."""
 
-    name: str
-    width: int = 128
-    text_layers: int = 3
-    vision_layers: int = 4
+    name: str  # of the run, and of its folder in runs/
+    width: int = 128  # of both transformers and the embedding
+    text_layers: int = 3  # transformer layers of the text encoder
+    vision_layers: int = 4  # transformer layers of the image encoder
     vocabulary: int = 1024  # at most
-    samples: int = 22_400
-    backdrops: tuple[str, ...] = ("plain", "plain", "plain", "textured", "photo")
-    train: SmallTrain = field(default_factory=SmallTrain)
+    samples: int = 22_400  # of the shapes world, each with source and target
+    backdrops: tuple[str, ...] = ("plain", "plain", "plain", "textured", "photo")  # of the samples in turn
+    train: SmallTrain = field(default_factory=SmallTrain)  # the optimizer and the loop
 
 
 def make_tokenizer(texts: list[str], vocabulary: int) -> CLIPTokenizer:

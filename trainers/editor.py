@@ -53,26 +53,29 @@ ANSWERS = (7, 9, 7, 9, 7, 4, 7, 10, 3)  # classes of each answer of `_label`
 class Config:
     """Architecture, data and training of the editor."""
 
-    name: str
-    vae: str = "runs/shapes-autoencoder-2/vae"
-    clip: str = "shapes-clip"
-    channels: tuple[int, ...] = (64, 128)
+    name: str  # of the run, and of its folder in runs/
+    vae: str = "runs/shapes-autoencoder-2/vae"  # folder of the trained autoencoder
+    clip: str = "shapes-clip"  # the CLIP whose text encoder the editor starts with
+    channels: tuple[int, ...] = (64, 128)  # of each level of the UNet
     tokens: int = 48  # the longest prompt
-    samples: int = 56_000
-    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")
+    samples: int = 56_000  # of the shapes world, each a source with an edit of some quality
+    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # of the samples in turn
+    # of each quality among the samples' edits
     shares: dict[str, float] = field(default_factory=lambda: dict(MIXED))
     right: int = 28_000  # of the samples, how many the second leg sees with their right targets
     text_lr: tuple[float, ...] = (3e-4, 2e-4)  # of the text encoder: second, third leg
-    dropout: float = 0.05
+    dropout: float = 0.05  # share of rows whose text is dropped
     unasked: Literal["edited", "source"] = "edited"  # what a row is to become whose text is dropped
     tail: float = 0.5  # share of prompts with random words after the instruction
     last: float = 1 / 3  # of the third leg's rows, how many stay at the last time step
     changed_weight: tuple[float, ...] = (4.0, 2.0)  # how much more errors weigh where the pair differs: second, third leg
+    # sampling settings that are saved with the editor
     ask: EditSettings = field(default_factory=lambda: EditSettings(2, 1.4, 1.0))
     evaluate_n: int = 560  # test edits a backdrop
+    # first leg: the text encoder learns to read instructions
     read: SmallTrain = field(default_factory=SmallTrain)
-    mean_edit: SmallTrain = field(default_factory=SmallTrain)
-    train: SmallTrain = field(default_factory=SmallTrain)
+    mean_edit: SmallTrain = field(default_factory=SmallTrain)  # second leg: the UNet learns the mean edit
+    train: SmallTrain = field(default_factory=SmallTrain)  # third leg: the UNet learns to denoise
 
 
 def make_unet(config: Config, text_width: int) -> UNet2DConditionModel:

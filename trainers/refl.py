@@ -63,11 +63,12 @@ SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the sweep at the end
 class Config:
     """One reward feedback learning, or a comparison with its parts."""
 
-    name: str
-    base: str = "shapes-editor"
-    data: Data = field(default_factory=Data)
-    reward: Reward = field(default_factory=Reward)
-    train: Train = field(default_factory=Train)
+    name: str  # of the run, and of its folder in runs/
+    base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
+    data: Data = field(default_factory=Data)  # the rows that are trained on
+    reward: Reward = field(default_factory=Reward)  # the score that trains the editor, and how
+    train: Train = field(default_factory=Train)  # the optimizer, the loop and what is trained
+    # evaluation on fixed prompts for reward hacking
     watch: MonitorConfig = field(default_factory=MonitorConfig)
     labels: Relabel | None = None  # where the base is reward-conditioned: the scorer whose labels it knows, for the pairs
     arms: tuple[Arm, ...] = ("refl",)  # the first is the result; the others are what it is compared with

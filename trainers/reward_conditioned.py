@@ -53,14 +53,16 @@ Arm = Literal["conditioned", "unconditioned", "best_rows_only", "learned_embeddi
 class Relabel:
     """How rows get their labels."""
 
-    scorer: str = "clip_d"
+    scorer: str = "clip_d"  # whose score becomes the label
     options: dict[str, Any] = field(default_factory=dict)  # for the scorer, e.g. its checkpoint
+    # how the label is written: ADIEE's or HIVE's words, a learned embedding, or a template
     prompt: Literal["adiee", "hive", "learned", "custom"] = "adiee"
     template: str | None = None  # custom prompts only, with {instruction} and {word}
-    words: tuple[str, ...] | None = None
-    upper: tuple[float, ...] | None = None
+    words: tuple[str, ...] | None = None  # of the labels, from worst to best; None: the prompt's own
+    upper: tuple[float, ...] | None = None  # the highest score, of 0 to 10, of each word; None: even bins
+    # scores to 0–10 by their quantiles over the rows, or by the scorer's declared range
     scale: Literal["quantiles", "range"] = "quantiles"
-    batch: int = 64
+    batch: int = 64  # rows that are scored at a time
 
     def __post_init__(self) -> None:
         if (self.prompt == "custom") != (self.template is not None):
@@ -79,12 +81,13 @@ class Relabel:
 class Config:
     """One reward-conditioned fine-tuning, or a comparison of several."""
 
-    name: str
-    base: str = "shapes-editor"
-    data: Data = field(default_factory=Data)
+    name: str  # of the run, and of its folder in runs/
+    base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
+    data: Data = field(default_factory=Data)  # the rows that are scored and trained on
+    # editors whose outputs stand beside the data's own targets; None: the data's own rows alone
     candidates: Candidates | None = None
-    relabel: Relabel = field(default_factory=Relabel)
-    train: Train = field(default_factory=Train)
+    relabel: Relabel = field(default_factory=Relabel)  # how rows get their labels
+    train: Train = field(default_factory=Train)  # the optimizer, the loop and what is trained
     arms: tuple[Arm, ...] = ("conditioned",)  # the first is the result; the others are what it is compared with
     evaluate: Evaluate | None = None  # on shapes, with the oracle
 

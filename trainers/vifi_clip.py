@@ -61,15 +61,16 @@ class Train(SmallTrain):
 class Config:
     """Which CLIP becomes which scorer, on which edits."""
 
-    name: str
-    checkpoint: str = "shapes-clip"
-    pooling: str = "temporal"
+    name: str  # of the run, and of its folder in runs/
+    checkpoint: str = "shapes-clip"  # the CLIP to start from: hub name or folder
+    pooling: str = "temporal"  # how the embeddings of source and edit become one
     size: int | None = None  # pixels a side; None: the checkpoint's own
-    data: Data = field(default_factory=Data)  # `size` is the scorer's
+    data: Data = field(default_factory=Data)  # the edits that are trained on; `size` is the scorer's
     held_out: Data | None = None  # on which retrieval is measured at the end; rows of an instruction seen before are left out
+    # hard negatives that stand in every batch
     negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")
     lora_rank: int | None = None  # None: CLIP as a whole; the temporal pooling is always trained as a whole
-    train: Train = field(default_factory=Train)
+    train: Train = field(default_factory=Train)  # the optimizer and the loop
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLINGS:

@@ -3,11 +3,11 @@
 import argparse
 import sys
 import traceback
-import warnings
 from collections.abc import Sequence
 
 from rewardedit.cli import data, edit, recipes, relabel, score, train
 from rewardedit.cli.recipes import load_recipe, recipe_folder, recipe_names
+from rewardedit.cli.terminal import quiet, sentence
 
 __all__ = ["load_recipe", "main", "parse", "quiet", "recipe_folder", "recipe_names"]
 
@@ -38,31 +38,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def quiet() -> None:
-    """Keeps the libraries' chatter off the terminal: a missing torchvision is expected, weights load without a bar."""
-    import transformers
-    from diffusers.utils import logging as diffusers_logging
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    diffusers_logging.set_verbosity_error()
-    diffusers_logging.disable_progress_bar()
-    warnings.filterwarnings("ignore", category=FutureWarning)
-
-
-def sentence(error: Exception) -> str:
-    """The first line of what an error says, without Python's quotes around it."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    words = error.args[0] if isinstance(error, KeyError) and error.args else error
-    lines = str(words).splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command. Exit codes: 0 done, 1 stopped by what was computed, 2 the user's to put right, 130 interrupted."""
-    args = parse(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
     try:
+        args = parse(words)
         if args.run is not recipes.run:  # which needs none of the libraries
             quiet()
         args.run(args)
@@ -70,12 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted; go on with --resume", file=sys.stderr)
         return 130
     except (ValueError, OSError) as error:
-        if args.debug:
+        if debug:
             traceback.print_exc()
         print(f"rewardedit: {sentence(error)}", file=sys.stderr)
         return 2
     except Exception as error:
-        if args.debug:
+        if debug:
             traceback.print_exc()
         print(f"rewardedit: {type(error).__name__}: {sentence(error)} (--debug shows where)", file=sys.stderr)
         return 1

@@ -35,15 +35,14 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
 
 
-def load_recipe(name: str, words: Sequence[str]) -> tuple[Any, Any]:
-    """A recipe's trainer module and its resolved config.
+def read_recipe(name: str, words: Sequence[str]) -> dict[str, Any]:
+    """A recipe's values as they are written, with `key=value` words laid over them.
 
     Args:
         name: of a packaged recipe, or a path to a .yaml file.
-        words: `key=value` settings that are laid over the recipe's.
 
     Raises:
-        ValueError: on an unknown recipe, trainer or setting.
+        ValueError: on an unknown recipe.
     """
     path = Path(name)
     if path.suffix != ".yaml":
@@ -52,9 +51,18 @@ def load_recipe(name: str, words: Sequence[str]) -> tuple[Any, Any]:
             near = difflib.get_close_matches(name, recipe_names(), 1)
             remedy = f"did you mean {near[0]}?" if near else "see rewardedit recipes"
             raise ValueError(f"no recipe {name!r}; {remedy}")
-    values = configs.override({"name": path.stem, **configs.load_yaml(path)}, list(words))
+    return configs.override({"name": path.stem, **configs.load_yaml(path)}, list(words))
+
+
+def load_recipe(name: str, words: Sequence[str]) -> tuple[Any, Any]:
+    """A recipe's trainer module and its resolved config.
+
+    Raises:
+        ValueError: on an unknown recipe, trainer or setting.
+    """
+    values = read_recipe(name, words)
     trainer = values.pop("trainer", None)
     if trainer not in TRAINERS:
-        raise ValueError(f"{path.name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}")
+        raise ValueError(f"{name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}")
     module = importlib.import_module(f"rewardedit.trainers.{trainer}")
     return module, configs.build(module.Config, values)

@@ -5,11 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
-from rewardedit.cli.recipes import load_recipe
+from rewardedit.cli.recipes import load_recipe, read_recipe
+from rewardedit.cli.terminal import quiet
+
+
+class Help(argparse.Action):
+    """`rewardedit train RECIPE --help`: the options, and every setting of that recipe."""
+
+    def __init__(self, option_strings: Any, dest: str, **options: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **options)
+
+    def __call__(self, parser: argparse.ArgumentParser, args: argparse.Namespace, *_: Any) -> None:
+        parser.print_help()
+        if args.recipe is not None:
+            print_settings(args.recipe, args.settings or [])
+        parser.exit()
 
 
 def add_parser(commands: Any) -> None:
-    p = commands.add_parser("train", help="run a recipe: rewardedit train quickstart train.lr=1e-4")
+    example = "run a recipe: rewardedit train quickstart train.lr=1e-4"
+    p = commands.add_parser("train", help=example, add_help=False)
+    p.add_argument("-h", "--help", action=Help, help="show this; after a RECIPE, every setting of it too")
     p.add_argument("recipe", help="a name from `rewardedit recipes`, or a path to a .yaml file")
     p.add_argument("settings", nargs="*", metavar="key=value", help="settings laid over the recipe; dots reach inside groups")
     p.add_argument("--out", help="the run's folder (default: runs/NAME)")
@@ -30,3 +46,13 @@ def run(args: argparse.Namespace) -> None:
 
     clear(folder, args.resume, args.overwrite)
     module.main(config, folder, resume=args.resume)
+
+
+def print_settings(recipe: str, words: list[str]) -> None:
+    """Lists every setting of a recipe with its value, type and description."""
+    from rewardedit.cli.settings import describe, names_in
+
+    quiet()  # its trainer is imported, and with it all libraries
+    module, config = load_recipe(recipe, words)
+    print(f"\nsettings of {recipe} (trainer {module.__name__.rpartition('.')[2]}); * set by the recipe or here:\n")
+    print(describe(module.Config, config, names_in(read_recipe(recipe, words))))

@@ -31,13 +31,13 @@ ON_HUB = {"magicbrush": MagicBrush, "humanedit": HumanEdit}
 class Data:
     """Which rows, and how their pictures are brought to one size."""
 
-    name: Literal["shapes", "magicbrush", "humanedit", "table"] = "shapes"
+    name: Literal["shapes", "magicbrush", "humanedit", "table"] = "shapes"  # which data set
     path: str = ""  # magicbrush, humanedit: hub id, parquet file or image folder; table: folder, CSV, JSONL or Parquet
-    split: str = "train"
+    split: str = "train"  # train, val or test, where the data set has them
     rows: int | None = None  # how many, from `first` on; None for all (shapes: 10,000)
-    first: int = 0
+    first: int = 0  # the first row that is taken
     size: int = 64  # pixels a side
-    policy: Literal["crop", "stretch", "pad"] = "crop"
+    policy: Literal["crop", "stretch", "pad"] = "crop"  # how images that are not square become so
     backdrops: tuple[str, ...] = ("plain",)  # shapes only
     shares: dict[str, float] = dataclasses.field(default_factory=lambda: dict(MIXED))  # shapes only: candidates' qualities
     draws: int = 1  # shapes only: edits of each source, one row after another

@@ -25,7 +25,7 @@ SETTINGS, EMBEDDING, LORA = "editing.json", "reward_embedding.safetensors", "pyt
 class EditSettings:
     """How an editor is asked; the defaults are those of diffusers and InstructPix2Pix."""
 
-    steps: int = 100
+    steps: int = 100  # denoising steps
     text_guidance: float = 7.5  # s_T
     image_guidance: float = 1.5  # s_I
 

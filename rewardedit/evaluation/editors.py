@@ -32,14 +32,14 @@ VERSUS = {"base": "ci95", "conditioned_one": "ci95_vs_one"}  # names of interval
 class Evaluate:
     """What is held out, and the grid from which each arm takes what is best for it on val."""
 
-    n: int = 512
-    val_n: int = 140
+    n: int = 512  # test edits
+    val_n: int = 140  # edits of the val split, on which the settings are chosen
     steps: tuple[int, ...] = (2, 4, 8)  # denoising steps
-    text_guidance: tuple[float, ...] = (1.6, 3.0)
-    image_guidance: tuple[float, ...] = (1.0,)
-    backdrops: tuple[str, ...] = ("plain",)
-    seed: int = 0
-    batch: int = 128
+    text_guidance: tuple[float, ...] = (1.6, 3.0)  # text guidance scales
+    image_guidance: tuple[float, ...] = (1.0,)  # image guidance scales
+    backdrops: tuple[str, ...] = ("plain",)  # of the shapes world's samples in turn
+    seed: int = 0  # of the shapes world
+    batch: int = 128  # edits at a time
     dtype: Literal["float32", "bfloat16", "float16"] | None = None  # of the weights; None: float16 on a GPU, float32 on a CPU
     autocast: bool = True  # float32 weights compute in bf16
 

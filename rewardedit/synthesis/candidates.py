@@ -17,11 +17,11 @@ class Candidates:
 
     editors: tuple[str, ...] = ()  # hub names or folders
     source: bool = True  # the untouched source as a candidate: the commonest failure
-    steps: int = 100
-    text_guidance: float = 7.5
-    image_guidance: float = 1.5
-    batch: int = 8
-    seed: int = 42
+    steps: int = 100  # denoising steps
+    text_guidance: float = 7.5  # text guidance scale
+    image_guidance: float = 1.5  # image guidance scale
+    batch: int = 8  # images that are edited at a time
+    seed: int = 42  # of row 0; row i has this + i
     half: bool = True  # fp16 on a GPU
 
 

@@ -45,18 +45,18 @@ class TrainingStopped(RuntimeError):
 class LoopConfig:
     """How long to train, and what to keep of it."""
 
-    steps: int = 10_000
+    steps: int = 10_000  # updates of the weights in all
     batch: int = 64  # rows an update
-    lr: float = 5e-5
-    warmup: int = 500
-    weight_decay: float = 1e-2
+    lr: float = 5e-5  # peak learning rate
+    warmup: int = 500  # updates over which the learning rate rises to its peak
+    weight_decay: float = 1e-2  # of AdamW and Muon
     clip: float = 1.0  # the gradient's largest norm
     ema: float | None = None  # decay of the moving average of the weights; None: no average
-    precision: Precision = "no"
-    seed: int = 0
-    tracker: Tracker = "tensorboard"
-    log_every: int = 50
-    checkpoint_every: int = 1000
+    precision: Precision = "no"  # of the computation; the weights that are trained stay in float32
+    seed: int = 0  # of the order of the rows, noise, time steps and dropout
+    tracker: Tracker = "tensorboard"  # where metrics are logged beside metrics.jsonl
+    log_every: int = 50  # updates between two lines of metrics
+    checkpoint_every: int = 1000  # updates between two checkpoints
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "log_every", "checkpoint_every"):

@@ -33,6 +33,7 @@ class MonitorConfig:
     steps: int | None = None  # denoising steps; None: the editor's own
     batch: int = 64  # images that are denoised, decoded and scored at a time
     held_out: str = "ssim"  # a reward of another family than the one that trains
+    # for the held-out scorer
     held_out_options: dict[str, Any] = field(default_factory=lambda: {"against": "target"})
     stop: bool = False  # at a flag; the result is then the editor that the held-out reward liked best
 

@@ -37,8 +37,9 @@ ANCHOR_SEED = 1_000_003  # the anchor's noise is other than the rollouts'
 class Reward:
     """Which score trains the editor, and how. What is None is the preset's, which fills it in."""
 
-    scorer: str = "vifi_clip"
+    scorer: str = "vifi_clip"  # differentiable; its score is the reward
     options: dict[str, Any] = field(default_factory=dict)  # for the scorer, e.g. its checkpoint
+    # the paper whose values fill in what is null here
     preset: Literal["adiee", "imagereward", "draft"] = "adiee"
     weight: float | None = None  # λ
     loss: Literal["hinge", "linear"] | None = None  # relu(most − s), or −s
@@ -50,10 +51,11 @@ class Reward:
     steps: tuple[int, ...] | None = None  # of a rollout: one is drawn, alike on every process
     skip: tuple[int, int] | None = None  # how many of them are left out at the end: drawn between these two, one is taken
     grad_steps: int | None = 1  # None: all
+    # what is decoded and scored: the last step's result, or its prediction of the clean latents
     scored: Scored | None = None
     scheduler: Literal["editor", "ddpm"] = "editor"  # of rollouts: the editor's own, or DDPM on its noise schedule
-    text_guidance: float | None = None
-    image_guidance: float = 1.0
+    text_guidance: float | None = None  # of rollouts; None: without classifier-free guidance
+    image_guidance: float = 1.0  # of rollouts
     checkpointing: tuple[Literal["vae", "scorer"], ...] = ()  # whose activations are computed again; UNet: train.checkpointing
 
     def __post_init__(self) -> None:

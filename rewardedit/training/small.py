@@ -24,7 +24,7 @@ class SmallTrain(LoopConfig):
     precision: Precision = "bf16"
     tracker: Tracker = "none"
     muon_lr: float | None = None  # of hidden matrices and convolutions; None: AdamW for all
-    beta2: float = 0.99
+    beta2: float = 0.99  # of AdamW
     floor: float = 0.0  # share of the learning rate at which the cosine ends
     compile: bool = False  # needs a C++ compiler on a CPU
 

@@ -24,22 +24,25 @@ class Train(LoopConfig):
 
     ema: float | None = 0.9999
     micro_batch: int | None = None  # images a process and forward pass; None: all that fall to a process
+    # of the learning rate after the warm-up
     schedule: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
+    # adamw8bit needs bitsandbytes; muon takes hidden matrices, and AdamW the rest
     optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
     muon_lr: float = 5e-3  # of matrices and convolutions between first and last layer, with optimizer=muon
     checkpointing: bool = False  # gradient checkpointing of the UNet
     dropout: float = 0.05  # share of text alone, of both, and of image alone
     last_step: float = 0.0  # share of rows at the last time step, where an editor of few steps decides; others uniform
+    # γ of the min-SNR weighting of the diffusion loss; None: all time steps weigh alike
     min_snr: float | None = None
-    lora_rank: int | None = None  # None: full fine-tune
+    lora_rank: int | None = None  # None: full fine-tuning
     lora_alpha: int | None = None  # None: as lora_rank
     embedding_lr: float = 1e-2  # of the learned reward embedding; with text_encoder_lr, of the label words' token embeddings
     text_encoder_lr: float | None = None  # None: the text encoder stays as it is, and prompts are encoded once
     unasked: Literal["edited", "source"] = "edited"  # what a row is to become whose text is dropped
-    attention: Backend = "auto"
+    attention: Backend = "auto"  # kernel of the UNet's attention; auto takes the faster
     encode_batch: int | None = None  # images that the VAE encodes at a time; None: 2 million pixels' worth, at most 64
-    validate_every: int = 0  # 0: never
-    validation_rows: int = 8
+    validate_every: int = 0  # updates between two validations; 0: none
+    validation_rows: int = 8  # rows that are edited at each validation
 
     def __post_init__(self) -> None:
         super().__post_init__()
