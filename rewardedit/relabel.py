@@ -1,293 +1,90 @@
-"""Reward-conditioned prompts: a scorer's value becomes words that the editor is trained with and later asked for.
-
-ADIEE Sec. 3.4 and HIVE. The words are made by one function, `RewardPrompt.relabel`, in training and at inference, so they
-are the same to the byte; ADIEE's released code differs between the two by a full stop.
-"""
+"""Relabelling a data set: every row is scored, scores get a scale, and the scale gives labels and texts (ADIEE Sec. 3.4)."""
 
 import json
-import string
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
-
-from rewardedit.batch import EditBatch
-from rewardedit.scorers import Scorer
-
-FILE = "reward_prompt.json"
-
-
-@dataclass(frozen=True)
-class RewardScale:
-    """A scorer's value to 0–10: a piecewise-linear, monotone, differentiable mapping through `knots`.
-
-    Values outside the knots are clamped to 0 and 10 (without gradient there), or the outer lines go on.
-    """
-
-    knots: tuple[float, ...]  # increasing scorer values; knot i maps to 10 i / (len − 1)
-
-    def __post_init__(self) -> None:
-        steps = np.diff(self.knots)
-        if len(self.knots) < 2 or not np.isfinite(self.knots).all() or (steps <= 0).any():
-            raise ValueError(f"knots: expected at least two finite, increasing values; got {self.knots}")
-
-    @classmethod
-    def from_quantiles(cls, values: Sequence[float] | np.ndarray, levels: int = 11) -> "RewardScale":
-        """Equal shares of a data set's values between neighbouring knots; NaN (invalid) rows are left out.
-
-        Raises:
-            ValueError: where fewer than two distinct valid values are left.
-        """
-        finite = np.asarray(values, dtype=float)
-        finite = finite[np.isfinite(finite)]
-        distinct = np.unique(finite)
-        if len(distinct) < 2:
-            raise ValueError(f"expected at least two distinct valid scores to scale by; got {len(distinct)}")
-        knots = np.quantile(finite, np.linspace(0, 1, levels))
-        # Where many rows share one value (the scores of untouched pictures, say), quantiles coincide: spread them by a
-        # hair, so that the mapping stays strictly increasing.
-        hair = max(1e-6 * (distinct[-1] - distinct[0]), np.spacing(np.abs(distinct).max()) * 4)
-        for i in range(1, levels):
-            knots[i] = max(knots[i], knots[i - 1] + hair)
-        return cls(tuple(float(k) for k in knots))
-
-    @classmethod
-    def standard(cls, values: Sequence[float] | np.ndarray) -> "RewardScale":
-        """One straight line: 0 at the mean of a data set's values, 1 for each standard deviation above (as ImageReward's).
-
-        It goes on beyond its knots where a value is mapped with `clamp=False`. NaN (invalid) rows are left out.
-
-        Raises:
-            ValueError: where fewer than two distinct valid values are left.
-        """
-        finite = np.asarray(values, dtype=float)
-        finite = finite[np.isfinite(finite)]
-        if len(np.unique(finite)) < 2:
-            raise ValueError(f"expected at least two distinct valid scores to scale by; got {len(np.unique(finite))}")
-        return cls((float(finite.mean()), float(finite.mean() + 10 * finite.std())))
-
-    @classmethod
-    def from_range(cls, low: float, high: float) -> "RewardScale":
-        """One straight line over a scorer's declared range."""
-        return cls((float(low), float(high)))
-
-    def __call__(self, value: Float[Tensor, " b"], clamp: bool = True) -> Float[Tensor, " b"]:
-        """Scorer values to [0, 10], or beyond where `clamp` is False; NaN stays NaN."""
-        knots = torch.tensor(self.knots, device=value.device, dtype=value.dtype)
-        index = torch.bucketize(value.detach().nan_to_num(self.knots[0]), knots[1:-1])
-        low, high = knots[index], knots[index + 1]
-        share = (value - low) / (high - low)
-        return (index + (share.clamp(0, 1) if clamp else share)) * (10 / (len(self.knots) - 1))
+from rewardedit import devices
+from rewardedit.data import Data, Rows
+from rewardedit.files import replaced, write_json
+from rewardedit.reward_prompt import PRESETS, RewardPrompt, RewardScale, label_rows
+from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.scoring import read_columns, read_records, score_shards, write_records
+from rewardedit.stages import Share
+from rewardedit.synthesis.candidates import Candidates
 
 
 @dataclass(frozen=True)
-class RewardPrompt:
-    """How a score from 0 to 10 is written into an instruction.
+class Relabel:
+    """How rows get their labels."""
 
-    `template` holds "{instruction}" and "{word}"; `words[i]` is used up to and including `upper[i]`. A template's words
-    follow the instruction without its own full stop, so that no ".." arises.
-    """
-
-    template: str
-    words: tuple[str, ...] = ("one", "two", "three", "four", "five")
-    upper: tuple[float, ...] = (2.0, 4.0, 6.0, 8.0, 10.0)
-    scale: RewardScale = field(default_factory=lambda: RewardScale.from_range(0, 10))
-    embedding: bool = False  # the label is a learned embedding instead of words; see `RewardEmbedding`
+    scorer: str = "clip_d"
+    options: dict[str, Any] = field(default_factory=dict)  # for the scorer, e.g. its checkpoint
+    prompt: Literal["adiee", "hive", "learned", "custom"] = "adiee"
+    template: str | None = None  # custom prompts only, with {instruction} and {word}
+    words: tuple[str, ...] | None = None
+    upper: tuple[float, ...] | None = None
+    scale: Literal["quantiles", "range"] = "quantiles"
+    batch: int = 64
 
     def __post_init__(self) -> None:
-        fields = _fields(self.template)
-        if fields != ({"instruction"} if self.embedding else {"instruction", "word"}):
-            raise ValueError(
-                f"template: expected {{instruction}} and {{word}} in it and no other braces; got {self.template!r}"
-            )
-        if len(self.words) != len(self.upper) or list(self.upper) != sorted(set(self.upper)) or self.upper[-1] < 10:
-            raise ValueError(f"bins: expected one rising upper bound a word, the last 10; got {self.words}, {self.upper}")
+        if (self.prompt == "custom") != (self.template is not None):
+            raise ValueError("template: give one with prompt=custom, and with no other prompt")
+        self.reward_prompt(RewardScale.from_range(0, 1))  # refuses a template or bins that do not fit, before rows are scored
 
-    @classmethod
-    def adiee(cls, scale: RewardScale | None = None) -> "RewardPrompt":
-        """ "… The image quality is four out of five." with five bins of two points (ADIEE Sec. 3.4)."""
-        return cls("{instruction}. The image quality is {word} out of five.", **({"scale": scale} if scale else {}))
-
-    @classmethod
-    def hive(cls, scale: RewardScale | None = None) -> "RewardPrompt":
-        """ "…, image quality is four out of five" with the same bins (HIVE's inference text)."""
-        return cls("{instruction}, image quality is {word} out of five", **({"scale": scale} if scale else {}))
-
-    @classmethod
-    def learned(cls, scale: RewardScale | None = None) -> "RewardPrompt":
-        """The instruction as it is; the label goes to a `RewardEmbedding` beside the text tokens."""
-        return cls("{instruction}", embedding=True, **({"scale": scale} if scale else {}))
-
-    def label(self, score: float) -> int:
-        """The bin of a score from 0 to 10, counted from 0.
-
-        Raises:
-            ValueError: outside [0, 10], or NaN: an invalid row has no label.
-        """
-        if not 0 <= score <= 10:
-            raise ValueError(f"score: expected a number from 0 to 10; got {score}")
-        return int(np.searchsorted(self.upper, score, side="left"))
-
-    def relabel(self, instruction: str, score: float) -> str:
-        """The instruction with its score (0 to 10) written in."""
-        return self.write(instruction, self.label(score))
-
-    def write(self, instruction: str, label: int) -> str:
-        """The instruction with a label (0 to len(words) − 1) written in."""
-        if self.embedding:
-            return instruction
-        text = instruction.strip()
-        follows = self.template.split("{instruction}", 1)[1][:1]
-        if follows in (".", ","):
-            text = text.rstrip(".")
-        return self.template.format(instruction=text, word=self.words[label])
-
-    def shorten(self, instruction: str, label: int, fits: Callable[[str], bool]) -> str:
-        """The instruction, cut after a word so that it fits with its label written in.
-
-        Raises:
-            ValueError: where the template alone is too long.
-        """
-        if not fits(self.write("", label)):
-            raise ValueError(f"template: too long for the tokenizer without any instruction: {self.template!r}")
-        ends = range(len(instruction) + 1)
-        end = bisect_left(ends, True, key=lambda n: not fits(self.write(instruction[:n], label))) - 1
-        cut = instruction[:end]
-        if instruction[end : end + 1].strip() and " " in cut.strip():
-            cut = cut[: cut.rindex(" ")]
-        return cut.strip()
-
-    def best(self, instruction: str) -> str:
-        """What to ask a reward-conditioned editor for."""
-        return self.relabel(instruction, 10.0)
-
-    def save(self, folder: str | Path) -> None:
-        """Writes `reward_prompt.json` into a pipeline's folder."""
-        (Path(folder) / FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "RewardPrompt | None":
-        """The prompt of a reward-conditioned editor; None where the folder holds none.
-
-        Raises:
-            ValueError: where the file is there and cannot be read.
-        """
-        path = Path(folder) / FILE
-        if not path.is_file():
-            return None
-        try:
-            raw = json.loads(path.read_text())
-            scale = RewardScale(tuple(raw.pop("scale")["knots"]))
-            return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}, scale=scale)
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path}: not a reward prompt ({error!r}); train or relabel again to make one") from error
+    def reward_prompt(self, scale: RewardScale) -> RewardPrompt:
+        """The prompt with its scale."""
+        bins: dict[str, Any] = {k: v for k, v in (("words", self.words), ("upper", self.upper)) if v is not None}
+        if self.template is not None:
+            return RewardPrompt(self.template, scale=scale, **bins)
+        return replace(PRESETS[self.prompt](scale), **bins)
 
 
-def _fields(template: str) -> set[str | None]:
-    """What stands in a template's braces; where they do not close, an unknown."""
-    try:
-        parsed = [
-            (name, spec, conversion) for _, name, spec, conversion in string.Formatter().parse(template) if name is not None
-        ]
-    except ValueError:
-        return {None}
-    return {name if not spec and conversion is None else None for name, spec, conversion in parsed}
+@dataclass
+class Relabelled:
+    """What the rows of a data set were scored and labelled, in order."""
+
+    score: list[float]  # NaN where it is invalid
+    label: list[int | None]  # None where the score is invalid
+    scale: RewardScale
 
 
-PRESETS = {"adiee": RewardPrompt.adiee, "hive": RewardPrompt.hive, "learned": RewardPrompt.learned}
+def relabel(
+    config: Relabel, rows: Rows, data: Data, folder: Path, candidates: Candidates | None = None, share: Share | None = None
+) -> Relabelled:
+    """Scores and labels every row into `folder`; what an earlier run left whole is not done again.
 
+    Rows are scored shard by shard. Their scale needs all scores, and labels need the scale, so that the labelled shards
+    are written when all are there, with `scale.json`.
 
-class RewardEmbedding(nn.Module):
-    """A learned vector for each label, added to every text token: the alternative to words.
-
-    CLIP's text encoder is said to be insensitive to numbers, and its prompt embeddings are what the editor sees of the
-    label. All vectors start at zero, so that an editor is unchanged before training. Row `labels` is the vector of an
-    unlabelled (dropped) prompt.
-    """
-
-    def __init__(self, labels: int, dim: int) -> None:
-        super().__init__()
-        self.vectors = nn.Embedding(labels + 1, dim)
-        nn.init.zeros_(self.vectors.weight)
-
-    def forward(self, tokens: Float[Tensor, "b n d"], label: Tensor) -> Float[Tensor, "b n d"]:
-        return tokens + self.vectors(label)[:, None].to(tokens.dtype)
-
-
-@torch.no_grad()
-def score_rows(batches: Iterable[tuple[list[str], EditBatch]], scorer: Scorer) -> list[dict[str, Any]]:
-    """Scores of rows: for each its id, instruction, score, valid, reason and parts."""
-    rows = []
-    for ids, batch in batches:
-        scores = scorer(batch)
-        parts = {name: values.tolist() for name, values in scores.parts.items()}
-        columns = zip(ids, batch.instruction, scores.score.tolist(), scores.valid.tolist(), scores.reason, strict=True)
-        for i, (row, instruction, score, valid, reason) in enumerate(columns):
-            own = {name: values[i] for name, values in parts.items()}
-            rows.append({"id": row, "instruction": instruction, "score": score, "valid": valid, "reason": reason, "parts": own})
-    return rows
-
-
-def label_rows(rows: list[dict[str, Any]], prompt: RewardPrompt) -> list[dict[str, Any]]:
-    """The rows with `label` (0 to len(words) − 1) and `text`; both None where a row is invalid."""
-    values = prompt.scale(torch.tensor([row["score"] for row in rows], dtype=torch.float64)).tolist()
-    labels = [prompt.label(value) if row["valid"] else None for row, value in zip(rows, values, strict=True)]
-    return [
-        {**row, "label": label, "text": None if label is None else prompt.write(row["instruction"], label)}
-        for row, label in zip(rows, labels, strict=True)
-    ]
-
-
-def write_rows(rows: list[dict[str, Any]], path: Path) -> None:
-    """Scored or labelled rows as a Parquet file: id, instruction, score, valid, reason, parts and, null before they are
-    labelled, label and text."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema(
-        {
-            "id": pa.string(),
-            "instruction": pa.string(),
-            "score": pa.float64(),
-            "valid": pa.bool_(),
-            "reason": pa.string(),
-            "parts": pa.map_(pa.string(), pa.float64()),
-            "label": pa.int32(),
-            "text": pa.string(),
-        }
-    )
-    pq.write_table(pa.Table.from_pylist([{**row, "parts": list(row["parts"].items())} for row in rows], schema), path)
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """What `write_rows` wrote."""
-    import pyarrow.parquet as pq
-
-    return [{**row, "parts": dict(row["parts"])} for row in pq.read_table(path).to_pylist()]
-
-
-def read_shards(folder: Path) -> list[dict[str, Any]]:
-    """All rows of a folder of shards, in order.
+    Args:
+        candidates: that `rows` have beside the data's own edits.
 
     Raises:
-        ValueError: where the folder holds no shards.
+        ValueError: where the folder holds labels by another scorer, of other rows, or in other words; where no scale can be
+            found in the scores.
     """
-    paths = sorted(folder.glob("part-*.parquet"))
-    if not paths:
-        raise ValueError(f"{folder}: holds no part-*.parquet; make them with rewardedit relabel")
-    return [row for path in paths for row in read_rows(path)]
+    made_of = {"relabel": config, "data": data, "candidates": candidates, "rows": len(rows)}
 
+    @cache
+    def load() -> dict[str, Scorer]:
+        return {config.scorer: load_scorer(config.scorer, **config.options).to(devices.default_device())}
 
-def read_columns(paths: Sequence[Path], *names: str) -> list[list[Any]]:
-    """These columns of the rows in several files, each as one list, without the rest of the rows."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    def label(scored: list[Path]) -> None:
+        values = [float("nan") if value is None else value for value in read_columns(scored, "score")[0]]
+        if config.scale == "quantiles":
+            scale = RewardScale.from_quantiles(values)
+        else:
+            scale = RewardScale.from_range(*load()[config.scorer].range)
+        for number, path in enumerate(scored):
+            with replaced(folder / f"part-{number:05d}.parquet") as aside:
+                write_records(label_rows(read_records(path), config.reward_prompt(scale)), aside)
+        write_json(folder / "scale.json", {"knots": list(scale.knots), "scorer": config.scorer})
 
-    table = pa.concat_tables([pq.read_table(path, columns=list(names)) for path in paths])
-    return [table[name].to_pylist() for name in names]
+    scored = score_shards(folder, made_of, rows, data, load, config.batch, label, share)
+    labelled = [folder / f"part-{number:05d}.parquet" for number in range(len(scored))]
+    scale = RewardScale(tuple(json.loads((folder / "scale.json").read_text())["knots"]))
+    score, labels = read_columns(labelled, "score", "label")
+    return Relabelled([float("nan") if value is None else value for value in score], labels, scale)

@@ -1,125 +1,167 @@
-"""What `rewardedit score` does: edits in, a row of scores for each edit and scorer out."""
+"""Scores of rows by scorers: batches in, a record for each row and scorer out, in memory or as Parquet shards.
 
-import dataclasses
+A record has the row's id and instruction, the scorer's name, score, valid, reason and parts, and, null before a row is
+labelled, label and text. A row that cannot be read, or that a scorer cannot score, is kept: its score is None and `reason`
+says why.
+"""
+
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
-from rewardedit.batch import EditBatch, EditSample, collate, split_by_fields
-from rewardedit.images import resize, to_tensor
+from rewardedit import devices
+from rewardedit.batch import EditBatch, Scores
+from rewardedit.data.datasets import Data, Rows, read_batches, row_shards
+from rewardedit.files import replaced
 from rewardedit.scorers import Scorer
+from rewardedit.stages import Share, stage
 
-BATCH = 64
-PICTURES = ("source", "edited", "target", "mask")
-
-
-def score_edits(
-    rows: Any, scorers: dict[str, Scorer], size: int | None = None, policy: str = "crop", device: str = "cpu"
-) -> list[dict[str, Any]]:
-    """Scores of all rows by all scorers: records of id, instruction, scorer, score, valid, reason and parts.
-
-    With `size`, pictures are brought to size × size and scored in batches; without, each at its own size. A row that
-    cannot be read, or that a scorer cannot score, is kept: its score is None and `reason` says why.
-
-    Args:
-        rows: a sequence of `EditSample`.
-    """
-    records: list[dict[str, Any]] = []
-    with tqdm(total=len(rows), desc="scoring", unit="edit", disable=len(rows) == 1) as bar:
-        for ids, batch, failed in _batches(rows, size, policy):
-            records += [_invalid(row, "", name, why) for row, why in failed.items() for name in scorers]
-            if batch is not None:
-                for name, scorer in scorers.items():
-                    records += _score(ids, batch.to(device), name, scorer)
-            bar.update(len(ids) + len(failed))
-    return records
-
-
-def _batches(rows: Any, size: int | None, policy: str) -> Iterator[tuple[list[str], EditBatch | None, dict[str, str]]]:
-    """Ids and batches, and why rows were left out; rows with other optional fields come in batches of their own."""
-    many = BATCH if size is not None else 1
-    for first in range(0, len(rows), many):
-        samples: list[EditSample] = []
-        failed: dict[str, str] = {}
-        for i in range(first, min(first + many, len(rows))):
-            try:
-                samples.append(_readable(rows[i], size, policy))
-            except ValueError as error:
-                failed[str(i)] = str(error)
-        for part in split_by_fields(samples):
-            yield [sample.id for sample in part], collate(part), failed
-            failed = {}
-        if failed:
-            yield [], None, failed
-
-
-def _readable(sample: EditSample, size: int | None, policy: str) -> EditSample:
-    """The row as one of a batch: all its pictures at one size, read and resized here once.
-
-    Raises:
-        ValueError: where it cannot be scored.
-    """
-    one = collate([at_source_size(sample)], size, policy)
-    pictures = {name: None if value is None else value[0] for name in PICTURES for value in [getattr(one, name)]}
-    return dataclasses.replace(sample, **pictures)
-
-
-def at_source_size(sample: EditSample) -> EditSample:
-    """The row with its other pictures brought to the source's size: editors often answer in a size of their own."""
-    pictures = {name: getattr(sample, name) for name in PICTURES}
-    tensors = {k: to_tensor(v, channels=1 if k == "mask" else 3) for k, v in pictures.items() if v is not None}
-    h, w = tensors["source"].shape[-2:]
-    return dataclasses.replace(sample, **{name: resize(tensor[None], (h, w))[0] for name, tensor in tensors.items()})
+Record = dict[str, Any]
 
 
 @torch.no_grad()
-def _score(ids: list[str], batch: EditBatch, name: str, scorer: Scorer) -> list[dict[str, Any]]:
-    try:
-        scores = scorer(batch).cpu()
-    except ValueError as error:  # a field that the scorer needs is missing
-        return [_invalid(row, text, name, str(error)) for row, text in zip(ids, batch.instruction, strict=True)]
+def score_batch(batch: EditBatch, scorers: dict[str, Scorer]) -> dict[str, Scores]:
+    """What each scorer says of a batch, on the device where everything runs; the scores come back to main memory.
+
+    Where a scorer refuses the batch, for want of a field say, all its rows are invalid by it, with that reason.
+    """
+    moved = batch.to(devices.default_device())
+    out = {}
+    for name, scorer in scorers.items():
+        try:
+            out[name] = scorer(moved).cpu()
+        except ValueError as error:
+            out[name] = Scores.make(torch.full((len(batch),), torch.nan), reason=[str(error)] * len(batch))
+    return out
+
+
+def score_rows(
+    rows: Rows, scorers: dict[str, Scorer], size: int | None = None, policy: str = "crop", batch: int = 64, workers: int = 0
+) -> Iterator[list[Record]]:
+    """Records of all rows by all scorers, batch by batch, in the rows' order.
+
+    Args:
+        size: images are brought to size × size and scored in batches; None: each row at its source's own size, by itself.
+        policy: how images are brought to size; see `images.fit`.
+        workers: processes that read rows ahead; 0: this one reads.
+    """
+    for ids, edits, unreadable in read_batches(rows, size, policy, batch, workers=workers):
+        records = [_record(row, None, name, None, reason) for row, reason in unreadable.items() for name in scorers]
+        if edits is not None:
+            for name, scores in score_batch(edits, scorers).items():
+                records += _records(ids, edits.instruction, name, scores)
+        yield records
+
+
+def _records(ids: list[str], instructions: list[str], scorer: str, scores: Scores) -> list[Record]:
+    parts = {name: values.tolist() for name, values in scores.parts.items()}
+    columns = zip(ids, instructions, scores.score.tolist(), scores.reason, strict=True)
     return [
-        {
-            "id": ids[i],
-            "instruction": batch.instruction[i],
-            "scorer": name,
-            "score": float(scores.score[i]) if scores.valid[i] else None,
-            "valid": bool(scores.valid[i]),
-            "reason": scores.reason[i],
-            "parts": {part: float(values[i]) for part, values in scores.parts.items()},
-        }
-        for i in range(len(ids))
+        _record(row, instruction, scorer, value, reason, {name: values[i] for name, values in parts.items()})
+        for i, (row, instruction, value, reason) in enumerate(columns)
     ]
 
 
-def _invalid(row: str, instruction: str, scorer: str, reason: str) -> dict[str, Any]:
-    record = {"id": row, "instruction": instruction, "scorer": scorer, "score": None, "valid": False}
-    return {**record, "reason": reason, "parts": {}}
+def _record(
+    row: str,
+    instruction: str | None,
+    scorer: str,
+    score: float | None,
+    reason: str | None,
+    parts: dict[str, float] | None = None,
+) -> Record:
+    valid = reason is None
+    found = {"id": row, "instruction": instruction, "scorer": scorer, "score": score if valid else None}
+    return {**found, "valid": valid, "reason": reason, "parts": parts or {}}
 
 
-def write_scores(records: list[dict[str, Any]], path: Path) -> None:
-    """Parquet (id, instruction, scorer, score, valid, reason, parts), or the same as JSON; written aside and renamed.
+def score_shards(
+    folder: Path,
+    made_of: Any,
+    rows: Rows,
+    data: Data,
+    load: Callable[[], dict[str, Scorer]],
+    batch: int = 64,
+    finish: Callable[[list[Path]], None] | None = None,
+    share: Share | None = None,
+) -> list[Path]:
+    """Records of all rows as Parquet shards in `folder`; see `stage`, which divides, keeps and refuses them.
+
+    Args:
+        load: gives the scorers, on the processes that have something to score.
+        finish: makes a result of all shards, which are then removed.
+    """
+    parts = row_shards(rows, batch)
+
+    def score(number: int, path: Path) -> None:
+        found = score_rows(parts[number], load(), data.size, data.policy, batch, data.workers(len(parts[number])))
+        write_records([record for records in found for record in records], path)
+
+    return stage(folder, made_of, score, len(parts), "scores-{:05d}.parquet", finish, share)
+
+
+def write_records(records: Sequence[Record], path: Path) -> None:
+    """The records as one Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema(
+        {
+            "id": pa.string(),
+            "instruction": pa.string(),
+            "scorer": pa.string(),
+            "score": pa.float64(),
+            "valid": pa.bool_(),
+            "reason": pa.string(),
+            "parts": pa.map_(pa.string(), pa.float64()),
+            "label": pa.int32(),
+            "text": pa.string(),
+        }
+    )
+    pq.write_table(pa.Table.from_pylist([{**row, "parts": list(row["parts"].items())} for row in records], schema), path)
+
+
+def write_scores(records: Sequence[Record], path: Path) -> None:
+    """The records as Parquet, or the same as JSON; written aside and renamed.
 
     Raises:
         ValueError: on another ending than .parquet or .json.
     """
-    aside = path.with_suffix(path.suffix + ".partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".json":
-        aside.write_text(json.dumps(records, indent=2) + "\n")
-    elif path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        names = {"id": pa.string(), "instruction": pa.string(), "scorer": pa.string(), "score": pa.float64()}
-        names |= {"valid": pa.bool_(), "reason": pa.string(), "parts": pa.map_(pa.string(), pa.float64())}
-        rows = [{**record, "parts": list(record["parts"].items())} for record in records]
-        pq.write_table(pa.Table.from_pylist(rows, pa.schema(names)), aside)
-    else:
+    if path.suffix not in (".parquet", ".json"):
         raise ValueError(f"{path}: scores are written as .parquet or .json")
-    os.replace(aside, path)
+    with replaced(path) as aside:
+        if path.suffix == ".json":
+            aside.write_text(json.dumps(records, indent=2) + "\n")
+        else:
+            write_records(records, aside)
+
+
+def read_records(path: Path) -> list[Record]:
+    """What `write_records` wrote."""
+    import pyarrow.parquet as pq
+
+    return [{**row, "parts": dict(row["parts"])} for row in pq.read_table(path).to_pylist()]
+
+
+def read_shards(folder: Path) -> list[Record]:
+    """All records of a folder of labelled shards, in order.
+
+    Raises:
+        ValueError: where the folder holds no shards.
+    """
+    paths = sorted(folder.glob("part-*.parquet"))
+    if not paths:
+        raise ValueError(f"{folder}: holds no part-*.parquet; make them with rewardedit relabel")
+    return [row for path in paths for row in read_records(path)]
+
+
+def read_columns(paths: Sequence[Path], *names: str) -> list[list[Any]]:
+    """These columns of the records in several files, each as one list, without the rest of the records."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.concat_tables([pq.read_table(path, columns=list(names)) for path in paths])
+    return [table[name].to_pylist() for name in names]

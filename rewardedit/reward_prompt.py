@@ -1,0 +1,227 @@
+"""Reward-conditioned prompts: a scorer's value becomes words that the editor is trained with and later asked for.
+
+ADIEE Sec. 3.4 and HIVE. The words are made by one function, `RewardPrompt.relabel`, in training and at inference, so they
+are the same to the byte; ADIEE's released code differs between the two by a full stop.
+"""
+
+import json
+import string
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+FILE = "reward_prompt.json"
+
+
+@dataclass(frozen=True)
+class RewardScale:
+    """A scorer's value to 0–10: a piecewise-linear, monotone, differentiable mapping through `knots`.
+
+    Values outside the knots are clamped to 0 and 10 (without gradient there), or the outer lines go on.
+    """
+
+    knots: tuple[float, ...]  # increasing scorer values; knot i maps to 10 i / (len − 1)
+
+    def __post_init__(self) -> None:
+        steps = np.diff(self.knots)
+        if len(self.knots) < 2 or not np.isfinite(self.knots).all() or (steps <= 0).any():
+            raise ValueError(f"knots: expected at least two finite, increasing values; got {self.knots}")
+
+    @classmethod
+    def from_quantiles(cls, values: Sequence[float] | np.ndarray, levels: int = 11) -> "RewardScale":
+        """Equal shares of a data set's values between neighbouring knots; NaN (invalid) rows are left out.
+
+        Raises:
+            ValueError: where fewer than two distinct valid values are left.
+        """
+        finite = np.asarray(values, dtype=float)
+        finite = finite[np.isfinite(finite)]
+        distinct = np.unique(finite)
+        if len(distinct) < 2:
+            raise ValueError(f"expected at least two distinct valid scores to scale by; got {len(distinct)}")
+        knots = np.quantile(finite, np.linspace(0, 1, levels))
+        # Where many rows share one value (the scores of untouched pictures, say), quantiles coincide: spread them by a
+        # hair, so that the mapping stays strictly increasing.
+        hair = max(1e-6 * (distinct[-1] - distinct[0]), np.spacing(np.abs(distinct).max()) * 4)
+        for i in range(1, levels):
+            knots[i] = max(knots[i], knots[i - 1] + hair)
+        return cls(tuple(float(k) for k in knots))
+
+    @classmethod
+    def standard(cls, values: Sequence[float] | np.ndarray) -> "RewardScale":
+        """One straight line: 0 at the mean of a data set's values, 1 for each standard deviation above (as ImageReward's).
+
+        It goes on beyond its knots where a value is mapped with `clamp=False`. NaN (invalid) rows are left out.
+
+        Raises:
+            ValueError: where fewer than two distinct valid values are left.
+        """
+        finite = np.asarray(values, dtype=float)
+        finite = finite[np.isfinite(finite)]
+        if len(np.unique(finite)) < 2:
+            raise ValueError(f"expected at least two distinct valid scores to scale by; got {len(np.unique(finite))}")
+        return cls((float(finite.mean()), float(finite.mean() + 10 * finite.std())))
+
+    @classmethod
+    def from_range(cls, low: float, high: float) -> "RewardScale":
+        """One straight line over a scorer's declared range."""
+        return cls((float(low), float(high)))
+
+    def __call__(self, value: Float[Tensor, " b"], clamp: bool = True) -> Float[Tensor, " b"]:
+        """Scorer values to [0, 10], or beyond where `clamp` is False; NaN stays NaN."""
+        knots = torch.tensor(self.knots, device=value.device, dtype=value.dtype)
+        index = torch.bucketize(value.detach().nan_to_num(self.knots[0]), knots[1:-1])
+        low, high = knots[index], knots[index + 1]
+        share = (value - low) / (high - low)
+        return (index + (share.clamp(0, 1) if clamp else share)) * (10 / (len(self.knots) - 1))
+
+
+@dataclass(frozen=True)
+class RewardPrompt:
+    """How a score from 0 to 10 is written into an instruction.
+
+    `template` holds "{instruction}" and "{word}"; `words[i]` is used up to and including `upper[i]`. A template's words
+    follow the instruction without its own full stop, so that no ".." arises.
+    """
+
+    template: str
+    words: tuple[str, ...] = ("one", "two", "three", "four", "five")
+    upper: tuple[float, ...] = (2.0, 4.0, 6.0, 8.0, 10.0)
+    scale: RewardScale = field(default_factory=lambda: RewardScale.from_range(0, 10))
+    embedding: bool = False  # the label is a learned embedding instead of words; see `RewardEmbedding`
+
+    def __post_init__(self) -> None:
+        fields = _fields(self.template)
+        if fields != ({"instruction"} if self.embedding else {"instruction", "word"}):
+            raise ValueError(
+                f"template: expected {{instruction}} and {{word}} in it and no other braces; got {self.template!r}"
+            )
+        if len(self.words) != len(self.upper) or list(self.upper) != sorted(set(self.upper)) or self.upper[-1] < 10:
+            raise ValueError(f"bins: expected one rising upper bound a word, the last 10; got {self.words}, {self.upper}")
+
+    @classmethod
+    def adiee(cls, scale: RewardScale | None = None) -> "RewardPrompt":
+        """ "… The image quality is four out of five." with five bins of two points (ADIEE Sec. 3.4)."""
+        return cls("{instruction}. The image quality is {word} out of five.", **({"scale": scale} if scale else {}))
+
+    @classmethod
+    def hive(cls, scale: RewardScale | None = None) -> "RewardPrompt":
+        """ "…, image quality is four out of five" with the same bins (HIVE's inference text)."""
+        return cls("{instruction}, image quality is {word} out of five", **({"scale": scale} if scale else {}))
+
+    @classmethod
+    def learned(cls, scale: RewardScale | None = None) -> "RewardPrompt":
+        """The instruction as it is; the label goes to a `RewardEmbedding` beside the text tokens."""
+        return cls("{instruction}", embedding=True, **({"scale": scale} if scale else {}))
+
+    def label(self, score: float) -> int:
+        """The bin of a score from 0 to 10, counted from 0.
+
+        Raises:
+            ValueError: outside [0, 10], or NaN: an invalid row has no label.
+        """
+        if not 0 <= score <= 10:
+            raise ValueError(f"score: expected a number from 0 to 10; got {score}")
+        return int(np.searchsorted(self.upper, score, side="left"))
+
+    def relabel(self, instruction: str, score: float) -> str:
+        """The instruction with its score (0 to 10) written in."""
+        return self.write(instruction, self.label(score))
+
+    def write(self, instruction: str, label: int) -> str:
+        """The instruction with a label (0 to len(words) − 1) written in."""
+        if self.embedding:
+            return instruction
+        text = instruction.strip()
+        follows = self.template.split("{instruction}", 1)[1][:1]
+        if follows in (".", ","):
+            text = text.rstrip(".")
+        return self.template.format(instruction=text, word=self.words[label])
+
+    def shorten(self, instruction: str, label: int, fits: Callable[[str], bool]) -> str:
+        """The instruction, cut after a word so that it fits with its label written in.
+
+        Raises:
+            ValueError: where the template alone is too long.
+        """
+        if not fits(self.write("", label)):
+            raise ValueError(f"template: too long for the tokenizer without any instruction: {self.template!r}")
+        ends = range(len(instruction) + 1)
+        end = bisect_left(ends, True, key=lambda n: not fits(self.write(instruction[:n], label))) - 1
+        cut = instruction[:end]
+        if instruction[end : end + 1].strip() and " " in cut.strip():
+            cut = cut[: cut.rindex(" ")]
+        return cut.strip()
+
+    def best(self, instruction: str) -> str:
+        """What to ask a reward-conditioned editor for."""
+        return self.relabel(instruction, 10.0)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes `reward_prompt.json` into a pipeline's folder."""
+        (Path(folder) / FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "RewardPrompt | None":
+        """The prompt of a reward-conditioned editor; None where the folder holds none.
+
+        Raises:
+            ValueError: where the file is there and cannot be read.
+        """
+        path = Path(folder) / FILE
+        if not path.is_file():
+            return None
+        try:
+            raw = json.loads(path.read_text())
+            scale = RewardScale(tuple(raw.pop("scale")["knots"]))
+            return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}, scale=scale)
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path}: not a reward prompt ({error!r}); train or relabel again to make one") from error
+
+
+def _fields(template: str) -> set[str | None]:
+    """What stands in a template's braces; where they do not close, an unknown."""
+    try:
+        parsed = [
+            (name, spec, conversion) for _, name, spec, conversion in string.Formatter().parse(template) if name is not None
+        ]
+    except ValueError:
+        return {None}
+    return {name if not spec and conversion is None else None for name, spec, conversion in parsed}
+
+
+PRESETS = {"adiee": RewardPrompt.adiee, "hive": RewardPrompt.hive, "learned": RewardPrompt.learned}
+
+
+class RewardEmbedding(nn.Module):
+    """A learned vector for each label, added to every text token: the alternative to words.
+
+    CLIP's text encoder is said to be insensitive to numbers, and its prompt embeddings are what the editor sees of the
+    label. All vectors start at zero, so that an editor is unchanged before training. Row `labels` is the vector of an
+    unlabelled (dropped) prompt.
+    """
+
+    def __init__(self, labels: int, dim: int) -> None:
+        super().__init__()
+        self.vectors = nn.Embedding(labels + 1, dim)
+        nn.init.zeros_(self.vectors.weight)
+
+    def forward(self, tokens: Float[Tensor, "b n d"], label: Tensor) -> Float[Tensor, "b n d"]:
+        return tokens + self.vectors(label)[:, None].to(tokens.dtype)
+
+
+def label_rows(rows: list[dict[str, Any]], prompt: RewardPrompt) -> list[dict[str, Any]]:
+    """The rows with `label` (0 to len(words) − 1) and `text`; both None where a row is invalid."""
+    values = prompt.scale(torch.tensor([row["score"] for row in rows], dtype=torch.float64)).tolist()
+    labels = [prompt.label(value) if row["valid"] else None for row, value in zip(rows, values, strict=True)]
+    return [
+        {**row, "label": label, "text": None if label is None else prompt.write(row["instruction"], label)}
+        for row, label in zip(rows, labels, strict=True)
+    ]
