@@ -18,6 +18,7 @@ from rewardedit.data.shapes import KINDS, Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import EditSettings
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.scorers import Scorer
+from rewardedit.scoring import score_batch
 
 SAMPLES, BATCH, RESAMPLES = 700, 140, 1000
 SETTINGS = (EditSettings(1, 1.2, 1.0), EditSettings(2, 1.4, 1.0), EditSettings(3, 2.0, 1.0))
@@ -59,14 +60,14 @@ def edits(editors: list[str], n: int) -> list[tuple[ShapesBatch, torch.Tensor]]:
     return out
 
 
-@torch.no_grad()
 def scores_of(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor, group: str) -> torch.Tensor:
     """Scores of all edits with no more fields than the group may see."""
     captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
     truth = {"target": samples.target, "mask": samples.mask}
     fields = captions if group == "captions" else truth if group.startswith("target") else {}
     batch = EditBatch(samples.source, samples.instruction, edited, **fields)
-    return torch.cat([scorer(batch[i : i + BATCH]).score for i in range(0, len(batch), BATCH)])
+    found = [score_batch(batch[i : i + BATCH], {"": scorer})[""] for i in range(0, len(batch), BATCH)]
+    return torch.cat([scores.score for scores in found])
 
 
 def measure(editors: list[str], n: int) -> dict:

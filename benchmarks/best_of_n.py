@@ -16,6 +16,7 @@ from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.data.shapes.world import join
 from rewardedit.diffusion.editors import Editor, EditSettings
 from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.scoring import score_batch
 
 EDITS, VAL, N = 280, 70, 8
 STEPS = {1: 1.3, 2: 1.4}  # number of steps: text guidance, the base's best on val for each (see shapes-refl.json)
@@ -54,10 +55,9 @@ def choose(editor: Editor, samples: ShapesBatch, n: int, settings: EditSettings)
     return out
 
 
-@torch.no_grad()
 def best(scorer: Any, edits: EditBatch) -> int:
     """Which of the edits the scorer takes; one that cannot be scored is never taken."""
-    return int(scorer(edits).score.nan_to_num(-torch.inf).argmax())
+    return int(score_batch(edits, {"": scorer})[""].score.nan_to_num(-torch.inf).argmax())
 
 
 def compare(edits: int, val_edits: int, n: int, steps: dict[int, float] | None = None) -> dict[str, Any]:

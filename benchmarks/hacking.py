@@ -31,6 +31,7 @@ from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
 from rewardedit.evaluation.hacking import LIMITS, Limit, hacking_flag, hacking_signs, measure_change
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.scoring import score_batch
 from rewardedit.trainers import refl
 from rewardedit.training.latents import cache_sources, make_cache
 from rewardedit.training.reward import Reward, RolloutPrompts
@@ -192,12 +193,9 @@ class Run:
         s = self.samples
         captions = {"source_caption": s.source_caption, "target_caption": s.target_caption}
         batch = EditBatch(s.source, s.instruction, images, target=s.target, mask=s.mask, **captions)
-        with torch.no_grad():
-            return {
-                "reward": load_reward(self.scorer)(batch).score,
-                "held_out": scorer_of(HELD_OUT[self.scorer])(batch).score,
-                **hacking_signs(s.source, images, s.mask),
-            }
+        scorers = {"reward": load_reward(self.scorer), "held_out": scorer_of(HELD_OUT[self.scorer])}
+        scores = {name: found.score for name, found in score_batch(batch, scorers).items()}
+        return {**scores, **hacking_signs(s.source, images, s.mask)}
 
 
 @cache

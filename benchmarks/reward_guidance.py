@@ -11,6 +11,7 @@ from rewardedit import EditBatch, Editor, load_editor, load_scorer, reward_guida
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.scoring import score_batch
 
 EDITS, VAL, BATCH = 560, 140, 140
 SCALES = (0.02, 0.05, 0.1, 0.2)
@@ -26,8 +27,8 @@ def edit(editor: Editor, name: str, scale: float, samples: ShapesBatch) -> tuple
         said = {field: texts[i : i + BATCH] for field, texts in captions.items()}
         with reward_guidance(editor.pipe, scorer, part.source, part.instruction, scale=scale, **said):
             made.append(editor(part.source, part.instruction, range(i, i + len(part))))
-        with torch.no_grad():
-            scores.append(scorer(EditBatch(part.source, part.instruction, made[-1], **said)).score)
+        edits = EditBatch(part.source, part.instruction, made[-1], **said)
+        scores.append(score_batch(edits, {name: scorer})[name].score)
     return torch.cat(made), torch.cat(scores)
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rewardedit.diffusion.reward_guidance import reward_guidance
     from rewardedit.images import Preprocess, load_image
     from rewardedit.regions import change_mask
-    from rewardedit.relabel import RewardPrompt, RewardScale
+    from rewardedit.reward_prompt import RewardPrompt, RewardScale
     from rewardedit.scorers import Scorer, WeightedSum, load_scorer
     from rewardedit.selection import best_of_n
 
@@ -45,7 +45,7 @@ _MODULES = {
     "rewardedit.diffusion.reward_guidance": ("reward_guidance",),
     "rewardedit.images": ("Preprocess", "load_image"),
     "rewardedit.regions": ("change_mask",),
-    "rewardedit.relabel": ("RewardPrompt", "RewardScale"),
+    "rewardedit.reward_prompt": ("RewardPrompt", "RewardScale"),
     "rewardedit.scorers": ("Scorer", "WeightedSum", "load_scorer"),
     "rewardedit.selection": ("best_of_n",),
 }

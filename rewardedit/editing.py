@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
@@ -20,6 +19,7 @@ from rewardedit.files import write_json
 from rewardedit.images import load_image, load_mask, resize, to_pil
 from rewardedit.report import Gallery, Report
 from rewardedit.scorers import Scorer
+from rewardedit.scoring import score_batch
 from rewardedit.selection import best_of_n
 
 TEXTS = ("id", "source", "instruction")  # of a table's row
@@ -190,9 +190,7 @@ def _turn(
         mask = rounds.mask
 
     if scorer is not None:
-        device = next((p.device for p in scorer.parameters()), source.device)
-        with torch.no_grad():
-            scores = scorer(EditBatch(source, [instruction], edited).to(device))
+        scores = score_batch(EditBatch(source, [instruction], edited), {"": scorer})[""]
         turn["score"] = float(scores.score[0]) if scores.valid[0] else None
         turn["reason"] = scores.reason[0]
     return edited, mask, turn

@@ -63,6 +63,7 @@ def to_tensor(picture: Image.Image | Tensor, channels: int) -> Float[Tensor, "c 
         if picture.ndim != 3 or picture.shape[0] != channels:
             raise ValueError(f"expected a tensor ({channels}, h, w); got {tuple(picture.shape)}")
         return picture.float()
+    picture = ImageOps.exif_transpose(picture)
     if channels == 1 and picture.has_transparency_data:
         return 1 - to_tensor(picture.convert("RGBA").getchannel("A"), 1)
     array = np.asarray(picture.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255

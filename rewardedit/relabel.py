@@ -20,14 +20,16 @@ from rewardedit.synthesis.candidates import Candidates
 class Relabel:
     """How rows get their labels."""
 
-    scorer: str = "clip_d"
+    scorer: str = "clip_d"  # whose score becomes the label
     options: dict[str, Any] = field(default_factory=dict)  # for the scorer, e.g. its checkpoint
+    # how the label is written: ADIEE's or HIVE's words, a learned embedding, or a template
     prompt: Literal["adiee", "hive", "learned", "custom"] = "adiee"
     template: str | None = None  # custom prompts only, with {instruction} and {word}
-    words: tuple[str, ...] | None = None
-    upper: tuple[float, ...] | None = None
+    words: tuple[str, ...] | None = None  # of the labels, from worst to best; None: the prompt's own
+    upper: tuple[float, ...] | None = None  # the highest score, of 0 to 10, of each word; None: even bins
+    # scores to 0–10 by their quantiles over the rows, or by the scorer's declared range
     scale: Literal["quantiles", "range"] = "quantiles"
-    batch: int = 64
+    batch: int = 64  # rows that are scored at a time
 
     def __post_init__(self) -> None:
         if (self.prompt == "custom") != (self.template is not None):

@@ -219,7 +219,8 @@ class RewardEmbedding(nn.Module):
 
 def label_rows(rows: list[dict[str, Any]], prompt: RewardPrompt) -> list[dict[str, Any]]:
     """The rows with `label` (0 to len(words) − 1) and `text`; both None where a row is invalid."""
-    values = prompt.scale(torch.tensor([row["score"] for row in rows], dtype=torch.float64)).tolist()
+    scores = [row["score"] if row["valid"] else float("nan") for row in rows]
+    values = prompt.scale(torch.tensor(scores, dtype=torch.float64)).tolist()
     labels = [prompt.label(value) if row["valid"] else None for row, value in zip(rows, values, strict=True)]
     return [
         {**row, "label": label, "text": None if label is None else prompt.write(row["instruction"], label)}

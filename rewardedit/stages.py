@@ -8,20 +8,23 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Subset
 from tqdm import tqdm
 
 from rewardedit.config import to_dict
-from rewardedit.data import Rows
 from rewardedit.files import remove, replaced, write_json
 from rewardedit.processes import processes
 
 MADE_OF, MAKING = "made_of.json", "making.json"
-SHARD_BATCHES = 16
+Share = tuple[int, int]  # (3, 16): the third of 16 parts of the shards
 LONGEST_NAP = 0.5  # seconds between two looks at what other processes have made
+
+
+class StageUnfinished(RuntimeError):
+    """A share of a stage was made; the stage is to be finished by a call without a share."""
 
 
 def stage(
@@ -31,6 +34,7 @@ def stage(
     shards: int = 1,
     name: str = "part-{:05d}",
     finish: Callable[[list[Path]], None] | None = None,
+    share: Share | None = None,
 ) -> list[Path]:
     """Makes in `folder` what is not there yet, and returns the paths of its shards when all of it is.
 
@@ -43,8 +47,10 @@ def stage(
         make: writes a shard, by its number, to a path that it is given: a file or a folder.
         name: of the shards.
         finish: makes the result from all shards, on the main process; the shards are removed afterwards.
+        share: make this part of the shards alone and wait for no other; the parts may run at any time, on any machine.
 
     Raises:
+        StageUnfinished: where only a share was asked for, and the stage was not whole before.
         ValueError: where the folder was made of something else, or holds what no stage has made.
     """
     state = processes()
@@ -63,28 +69,32 @@ def stage(
     if (folder / MADE_OF).is_file():
         return paths
 
-    mine = [i for i in range(state.process_index, shards, state.num_processes) if not paths[i].exists()]
-    for i in tqdm(mine, desc=folder.name, unit="shard", disable=not state.is_main_process, leave=False):
+    part, parts = (1, 1) if share is None else share
+    first = (part - 1) * state.num_processes + state.process_index
+    local = [i for i in range(first, shards, parts * state.num_processes) if not paths[i].exists()]
+    for i in tqdm(local, desc=folder.name, unit="shard", disable=not state.is_main_process, leave=False):
         with replaced(paths[i]) as aside:
             make(i, aside)
+
+    if share is not None:
+        there = sum(path.exists() for path in paths)
+        if there < shards:
+            raise StageUnfinished(f"{folder}: {there} of {shards} shards are there; go on with the other shares")
+        if finish is not None:  # not by several at a time
+            raise StageUnfinished(f"{folder}: all {shards} shards are there; go on once without a share")
 
     if state.is_main_process:
         _wait_for(paths)
         if finish is not None:
             finish(paths)
-        os.replace(folder / MAKING, folder / MADE_OF)
+        with suppress(FileNotFoundError):  # where another share came to the same end first
+            os.replace(folder / MAKING, folder / MADE_OF)
         if finish is not None:
             for path in paths:
                 remove(path)
     else:
         _wait_for([folder / MADE_OF])
     return paths
-
-
-def row_shards(rows: Rows, batch: int) -> list[Rows]:
-    """The rows of each shard, so many that a data set is cut into the same batches as without shards."""
-    size = SHARD_BATCHES * batch
-    return [Subset(rows, range(first, min(first + size, len(rows)))) for first in range(0, len(rows), size)]
 
 
 def plain(made_of: Any) -> Any:

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from rewardedit import EditBatch, RewardPrompt, RewardScale, load_scorer
-from rewardedit.relabel import RewardEmbedding, label_rows, read_columns, read_shards, score_rows, write_rows
+from rewardedit import EditBatch, EditSample, RewardPrompt, RewardScale, load_scorer
+from rewardedit.reward_prompt import RewardEmbedding, label_rows
+from rewardedit.scoring import read_columns, read_shards, score_rows, write_records
 
 
 @pytest.mark.parametrize(
@@ -114,13 +115,14 @@ def test_a_new_reward_embedding_changes_nothing():
 def test_rows_are_scored_labelled_and_kept_in_shards(tmp_path):
     source = torch.rand(4, 3, 8, 8)
     batch = EditBatch(source, list("abcd"), (source + torch.tensor([0, 0.1, 0.2, 0.3])[:, None, None, None]).clamp(0, 1))
-    rows = score_rows([(["r0", "r1", "r2", "r3"], batch)], load_scorer("l1"))
+    samples = [EditSample(f"r{i}", source[i], batch.instruction[i], batch.edited[i]) for i in range(4)]
+    (rows,) = score_rows(samples, {"l1": load_scorer("l1")}, size=8)
     rows[1] |= {"score": math.nan, "valid": False, "reason": "planted"}
     prompt = RewardPrompt.adiee(RewardScale.from_quantiles([row["score"] for row in rows]))
     labelled = label_rows(rows, prompt)
     shards = [tmp_path / f"part-0000{i}.parquet" for i in range(2)]
     for i, path in enumerate(shards):
-        write_rows(labelled[2 * i : 2 * i + 2], path)
+        write_records(labelled[2 * i : 2 * i + 2], path)
     assert read_columns(shards, "label", "id") == [[4, None, *(row["label"] for row in labelled[2:])], ["r0", "r1", "r2", "r3"]]
     back = read_shards(tmp_path)
     assert [row["id"] for row in back] == ["r0", "r1", "r2", "r3"]

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
 
 from rewardedit.data.shapes import Shapes
-from rewardedit.relabel import PRESETS
+from rewardedit.reward_prompt import PRESETS
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrain, count, fit
 

@@ -28,12 +28,11 @@ from rewardedit.diffusion.training import widen_conv_in
 from rewardedit.evaluation.editors import Evaluate, compare, require_arms
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes, say
-from rewardedit.relabel import RewardScale
+from rewardedit.relabel import Relabel, relabel
+from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.base import families, find_scorer, read_spec
 from rewardedit.stages import is_made, mark_made
-from rewardedit.trainers import reward_conditioned
-from rewardedit.trainers.reward_conditioned import Relabel
 from rewardedit.training import memory, run
 from rewardedit.training.estimate import load_blueprint, load_scheduler, memory_line, plan_training
 from rewardedit.training.finetune import Finetuning
@@ -200,8 +199,8 @@ def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None
     if reward.scale == "none" and reward.loss == "linear":
         return None
     scale = "range" if reward.scale == "range" else "quantiles"
-    relabel = Relabel(scorer=reward.scorer, options=reward.options, scale=scale)
-    found = reward_conditioned.relabel(reward_conditioned.Config("refl", data=config.data, relabel=relabel), rows, folder)
+    how = Relabel(scorer=reward.scorer, options=reward.options, scale=scale)
+    found = relabel(how, rows, config.data, folder / "relabelled")
     mapping = found.scale
     if reward.scale == "none":
         mapping = None
@@ -225,8 +224,7 @@ def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> Labels:
         raise ValueError(f"base {config.base!r} has a learned reward embedding; rollouts know prompts of words alone")
     if config.labels is None:
         raise ValueError(f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels.scorer=clip_d")
-    own = reward_conditioned.Config("refl", data=config.data, relabel=config.labels)
-    found = reward_conditioned.relabel(own, rows, folder / "labels")
+    found = relabel(config.labels, rows, config.data, folder / "labels" / "relabelled")
     values = editor.prompt.scale(torch.tensor(found.score, dtype=torch.float64)).tolist()
     known = [None if own is None else editor.prompt.label(v) for v, own in zip(values, found.label, strict=True)]
     return Labels(editor.prompt, known)

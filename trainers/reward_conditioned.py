@@ -11,31 +11,18 @@ label has its share of the rows.
 Command: rewardedit train magicbrush-reward-conditioned
 """
 
-import json
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rewardedit import devices
-from rewardedit.data import Data, Rows, batches, open_rows
-from rewardedit.diffusion.editors import Editor
+from rewardedit.data import Data, open_rows
 from rewardedit.evaluation.editors import Evaluate, compare, require_arms
-from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes, say
-from rewardedit.relabel import (
-    PRESETS,
-    RewardPrompt,
-    RewardScale,
-    label_rows,
-    read_columns,
-    read_rows,
-    score_rows,
-    write_rows,
-)
-from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.stages import is_made, mark_made, row_shards, stage
-from rewardedit.synthesis.candidates import Candidates, WithCandidates, edit_rows, load_candidates_editor
+from rewardedit.relabel import Relabel, Relabelled, relabel
+from rewardedit.scorers import load_scorer
+from rewardedit.stages import is_made, mark_made
+from rewardedit.synthesis.candidates import Candidates, candidate_rows
 from rewardedit.training import run
 from rewardedit.training.estimate import plan
 from rewardedit.training.finetune import Finetuning
@@ -47,34 +34,6 @@ __all__ = ["Config", "Relabel", "main", "plan", "train"]
 SHOWN = {"conditioned": "conditioned_five", "learned_embedding": "learned_embedding_five"}  # what arms are asked for
 HELD_OUT = "l1"  # the family that no arm is trained on when labels come from CLIP
 Arm = Literal["conditioned", "unconditioned", "best_rows_only", "learned_embedding"]
-
-
-@dataclass(frozen=True)
-class Relabel:
-    """How rows get their labels."""
-
-    scorer: str = "clip_d"  # whose score becomes the label
-    options: dict[str, Any] = field(default_factory=dict)  # for the scorer, e.g. its checkpoint
-    # how the label is written: ADIEE's or HIVE's words, a learned embedding, or a template
-    prompt: Literal["adiee", "hive", "learned", "custom"] = "adiee"
-    template: str | None = None  # custom prompts only, with {instruction} and {word}
-    words: tuple[str, ...] | None = None  # of the labels, from worst to best; None: the prompt's own
-    upper: tuple[float, ...] | None = None  # the highest score, of 0 to 10, of each word; None: even bins
-    # scores to 0–10 by their quantiles over the rows, or by the scorer's declared range
-    scale: Literal["quantiles", "range"] = "quantiles"
-    batch: int = 64  # rows that are scored at a time
-
-    def __post_init__(self) -> None:
-        if (self.prompt == "custom") != (self.template is not None):
-            raise ValueError("template: give one with prompt=custom, and with no other prompt")
-        self.reward_prompt(RewardScale.from_range(0, 1))  # refuses a template or bins that do not fit, before rows are scored
-
-    def reward_prompt(self, scale: RewardScale) -> RewardPrompt:
-        """The prompt with its scale."""
-        bins: dict[str, Any] = {k: v for k, v in (("words", self.words), ("upper", self.upper)) if v is not None}
-        if self.template is not None:
-            return RewardPrompt(self.template, scale=scale, **bins)
-        return replace(PRESETS[self.prompt](scale), **bins)
 
 
 @dataclass(frozen=True)
@@ -95,15 +54,6 @@ class Config:
         require_arms(self.arms, self.evaluate, self.data)
 
 
-@dataclass
-class Relabelled:
-    """What the rows of a data set were scored and labelled, in order."""
-
-    score: list[float]  # NaN where it is invalid
-    label: list[int | None]  # None where the score is invalid
-    scale: RewardScale
-
-
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Runs all stages in `folder`; those that a resumed run finds whole are not done again.
 
@@ -112,8 +62,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """
     config.train.micro_batches(processes().num_processes)
     run.start(folder, config, resume)
-    rows = rows_of(config, folder)
-    relabelled = relabel(config, rows, folder)
+    rows = candidate_rows(config.candidates, open_rows(config.data), config.data, folder / "candidates")
+    relabelled = relabel(config.relabel, rows, config.data, folder / "relabelled", config.candidates)
     editor = load_base(config.base, devices.default_device())
     latents = make_cache(rows, config.data, editor, folder / "cache", config.candidates, config.train.encode_batch)
     del editor
@@ -157,69 +107,6 @@ def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folde
             with loop.ema_weights():
                 tuning.save_previews()
     return tuning.save()
-
-
-def rows_of(config: Config, folder: Path) -> Rows:
-    """The rows that are scored: the data set's own, or each with its candidates, which are made here."""
-    rows = open_rows(config.data)
-    if config.candidates is None:
-        return rows
-    edits = folder / "candidates"
-    for k in range(len(config.candidates.editors)):
-        make_candidates(config.candidates, k, rows, config.data, edits / f"editor-{k}")
-    return WithCandidates(rows, config.candidates, edits)
-
-
-def make_candidates(config: Candidates, editor: int, rows: Rows, data: Data, folder: Path) -> None:
-    """What one of the editors makes of all rows."""
-    how = replace(config, editors=(), source=False)  # its edits do not depend on which other candidates there are
-    made_of = {"editor": config.editors[editor], "how": how, "data": data, "rows": len(rows)}
-    parts = row_shards(rows, config.batch)
-
-    @cache
-    def load() -> Editor:
-        return load_candidates_editor(config, editor)
-
-    def make(number: int, path: Path) -> None:
-        edit_rows(load(), config, parts[number], data, number * len(parts[0]), path)
-
-    stage(folder, made_of, make, len(parts))
-
-
-def relabel(config: Config, rows: Rows, folder: Path) -> Relabelled:
-    """Scores and labels every row; what an earlier run left whole is not done again.
-
-    Rows are scored shard by shard. Their scale needs all scores, and labels need the scale, so that the labelled shards
-    are written when all are there, with `scale.json`.
-
-    Raises:
-        ValueError: where the folder holds labels by another scorer, of other rows, or in other words.
-    """
-    shards, kind = folder / "relabelled", config.relabel
-    made_of = {"relabel": kind, "data": config.data, "candidates": config.candidates, "rows": len(rows)}
-    parts = row_shards(rows, kind.batch)
-
-    @cache
-    def scorer() -> Scorer:
-        return load_scorer(kind.scorer, **kind.options).to(devices.default_device())
-
-    def score(number: int, path: Path) -> None:
-        found = ((ids, batch.to(devices.default_device())) for ids, batch in batches(parts[number], config.data, kind.batch))
-        write_rows(score_rows(found, scorer()), path)
-
-    def label(scored: list[Path]) -> None:
-        values = read_columns(scored, "score")[0]
-        by_quantiles = kind.scale == "quantiles"
-        scale = RewardScale.from_quantiles(values) if by_quantiles else RewardScale.from_range(*scorer().range)
-        for number, path in enumerate(scored):
-            with replaced(shards / f"part-{number:05d}.parquet") as aside:
-                write_rows(label_rows(read_rows(path), kind.reward_prompt(scale)), aside)
-        write_json(shards / "scale.json", {"knots": list(scale.knots), "scorer": kind.scorer})
-
-    stage(shards, made_of, score, len(parts), "scores-{:05d}.parquet", label)
-    labelled = [shards / f"part-{number:05d}.parquet" for number in range(len(parts))]
-    scale = RewardScale(tuple(json.loads((shards / "scale.json").read_text())["knots"]))
-    return Relabelled(*read_columns(labelled, "score", "label"), scale)
 
 
 def arm_labels(config: Config, arm: Arm, rows: Relabelled) -> Labels:

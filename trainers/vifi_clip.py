@@ -27,12 +27,12 @@ from transformers import AutoImageProcessor
 
 from rewardedit.assets import resolve
 from rewardedit.batch import EditBatch, collate
-from rewardedit.data import Data, Rows, batches, open_rows
+from rewardedit.data import Data, Rows, batches, open_rows, row_shards
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists, replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
-from rewardedit.stages import row_shards, stage
+from rewardedit.stages import stage
 from rewardedit.training import run
 from rewardedit.training.loop import batch_rows
 from rewardedit.training.meta import FULL, OVERHEAD, measure, parameters, table

@@ -14,11 +14,17 @@ def add_parser(commands: Any) -> None:
     example = "e.g. data.name=table data.path=edits relabel.scorer=clip_d"
     p.add_argument("settings", nargs="*", metavar="key=value", help=example)
     p.add_argument("--out", required=True, help="folder for the shards")
+    share = "make this share of the candidates and scores alone, e.g. 3/16; when all are there, run it once without"
+    p.add_argument("--shard", metavar="K/N", help=share)
     p.set_defaults(run=run, parser=p, words="settings")
 
 
 def run(args: argparse.Namespace) -> None:
+    from rewardedit.data import open_rows
     from rewardedit.processes import say
+    from rewardedit.relabel import relabel as score_and_label
+    from rewardedit.stages import StageUnfinished
+    from rewardedit.synthesis.candidates import candidate_rows
     from rewardedit.trainers import reward_conditioned
 
     values = configs.override({}, args.settings)
@@ -28,9 +34,29 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"relabel does not use the setting {unused[0]}; it uses those of {', '.join(SETTINGS)}")
 
     folder = Path(args.out)
-    found = reward_conditioned.relabel(config, reward_conditioned.rows_of(config, folder), folder)
+    share = read_share(args.shard)
+    try:
+        rows = candidate_rows(config.candidates, open_rows(config.data), config.data, folder / "candidates", share)
+        found = score_and_label(config.relabel, rows, config.data, folder / "relabelled", config.candidates, share)
+    except StageUnfinished as unfinished:
+        say(str(unfinished))
+        return
 
     valid = sum(label is not None for label in found.label)
     words = config.relabel.reward_prompt(found.scale).words
     labels = ", ".join(f"{word} {found.label.count(i)}" for i, word in enumerate(words))
     say(f"{len(found.label)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
+
+
+def read_share(text: str | None) -> tuple[int, int] | None:
+    """ "3/16" as (3, 16).
+
+    Raises:
+        ValueError: on anything else than K/N with K from 1 to N.
+    """
+    if text is None:
+        return None
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise ValueError(f"--shard: expected K/N with K from 1 to N, such as 3/16; got {text!r}")
+    return int(part), int(parts)

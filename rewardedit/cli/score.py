@@ -32,9 +32,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
     from rewardedit import devices
     from rewardedit.scorers import load_scorer
-    from rewardedit.scoring import score_edits, write_scores
+    from rewardedit.scoring import score_rows, write_scores
 
     out = Path(args.out) if args.out else None
     if out is not None and out.suffix not in (".parquet", ".json"):
@@ -49,7 +51,11 @@ def run(args: argparse.Namespace) -> None:
             raise ValueError(f"--heatmap: expected one edit and one scorer; got {len(rows)} and {len(scorers)}")
         write_heatmap(rows[0], next(iter(scorers.values())), Path(args.heatmap), device)
 
-    records = score_edits(rows, scorers, size, policy, device)
+    with tqdm(total=len(rows), desc="scoring", unit="edit", disable=len(rows) == 1) as bar:
+        records = []
+        for found in score_rows(rows, scorers, size, policy):
+            records += found
+            bar.update(len(found) // len(scorers))
     if out is not None:
         write_scores(records, out)
         print(f"{len(records)} scores, {sum(not r['valid'] for r in records)} invalid: {out}", file=sys.stderr)
@@ -124,11 +130,11 @@ def write_heatmap(sample: Any, scorer: Any, path: Path, device: str) -> None:
     import torch
 
     from rewardedit.batch import collate
+    from rewardedit.data.datasets import PreparedRows
     from rewardedit.heatmap import draw_heat, heat_map
     from rewardedit.images import to_pil
-    from rewardedit.scoring import at_source_size
 
-    batch = collate([at_source_size(sample)]).to(device)
+    batch = collate([PreparedRows([sample]).prepare(sample)]).to(device)
     heat = draw_heat(batch.edited, heat_map(scorer, batch))
     to_pil(torch.cat([batch.source[0], batch.edited[0], heat[0]], dim=2)).save(path)
     print(f"heat map: {path} (source, edit, heat; green: this change raised the score, red: it lowered it)", file=sys.stderr)

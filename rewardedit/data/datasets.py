@@ -1,18 +1,20 @@
 """Data sets as sequences of `EditSample`: what a recipe's `data:` names."""
 
 import dataclasses
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
 from rewardedit.data.humanedit import HumanEdit
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.shapes import MIXED, ShapesRows
 from rewardedit.data.table import Table
+from rewardedit.images import fit, resize, to_tensor
 
 
 @runtime_checkable
@@ -24,6 +26,9 @@ class Rows(Protocol):
     def __getitem__(self, index: int, /) -> EditSample: ...
 
 
+SHARD_BATCHES = 16  # batches of a stage that a shard holds
+FEW_ROWS = 256
+MOST_WORKERS = 4
 ON_HUB = {"magicbrush": MagicBrush, "humanedit": HumanEdit}
 
 
@@ -54,6 +59,12 @@ class Data:
             value = getattr(self, name)
             if value is not None and value < bound:
                 raise ValueError(f"{name}: expected at least {bound}; got {value}")
+
+    def workers(self, rows: int) -> int:
+        """How many processes read rows ahead: none for the shapes world, which is not read from files, and for few rows."""
+        if self.name == "shapes" or rows < FEW_ROWS:
+            return 0
+        return min(MOST_WORKERS, (os.cpu_count() or 1) - 1)
 
 
 def open_rows(data: Data) -> Rows:
@@ -135,13 +146,101 @@ def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list
     return [i for i, source in enumerate(sources) if source not in gone], sorted(first[name] for name in gone)
 
 
-def batches(rows: Rows, data: Data, size: int, fields: Collection[str] = OPTIONAL) -> Iterator[tuple[list[str], EditBatch]]:
-    """All rows in order: their ids, and `EditBatch`es of at most `size`, pictures brought to `data.size`.
+def row_shards(rows: Rows, batch: int) -> list[Rows]:
+    """The rows of each shard, so many that a data set is cut into the same batches as without shards."""
+    size = SHARD_BATCHES * batch
+    return [Subset(rows, range(first, min(first + size, len(rows)))) for first in range(0, len(rows), size)]
 
-    A batch ends early where the next row has others of the optional `fields`; with `fields=()` all batches are full and
-    no target or mask is brought to size in vain.
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A row that cannot be read, and why."""
+
+    id: str
+    reason: str
+
+
+class PreparedRows(Dataset):
+    """Rows with the images that are in use read and brought to one size; those that cannot be are `Unreadable`.
+
+    Without a size each row's images are brought to its source's: editors often answer in a size of their own.
     """
-    for first in range(0, len(rows), size):
-        samples = [rows[i] for i in range(first, min(first + size, len(rows)))]
-        for part in split_by_fields(samples, fields):
-            yield [sample.id for sample in part], collate(part, data.size, data.policy, fields)
+
+    def __init__(self, rows: Rows, size: int | None = None, policy: str = "crop", fields: Collection[str] = OPTIONAL) -> None:
+        self.rows = rows
+        self.size = size
+        self.policy = policy
+        self.images = ("source", "edited", *(name for name in ("target", "mask") if name in fields))
+        self.unused = [name for name in OPTIONAL if name not in fields]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> EditSample | Unreadable:
+        try:
+            return self.prepare(self.rows[index])
+        except (ValueError, OSError) as error:  # an OSError comes from a file that is cut off
+            return Unreadable(str(index), str(error))
+
+    def prepare(self, sample: EditSample) -> EditSample:
+        """The row with its images as tensors of one size.
+
+        Raises:
+            ValueError: where it has neither an edited image nor a target.
+        """
+        edited = sample.edited if sample.edited is not None else sample.target
+        if edited is None:
+            raise ValueError(f"row {sample.id}: expected an edited picture or a target; it has neither")
+        sample = dataclasses.replace(sample, edited=edited, **dict.fromkeys(self.unused))
+        found = {name: getattr(sample, name) for name in self.images if getattr(sample, name) is not None}
+        tensors = {name: to_tensor(image, channels=1 if name == "mask" else 3)[None] for name, image in found.items()}
+        h, w = tensors["source"].shape[-2:]
+        for name, image in tensors.items():
+            tensors[name] = resize(image, (h, w)) if self.size is None else fit(image, self.size, self.policy)
+        return dataclasses.replace(sample, **{name: image[0] for name, image in tensors.items()})
+
+
+def read_batches(
+    rows: Rows,
+    size: int | None,
+    policy: str,
+    batch: int,
+    fields: Collection[str] = OPTIONAL,
+    workers: int = 0,
+) -> Iterator[tuple[list[str], EditBatch | None, dict[str, str]]]:
+    """All rows in order: ids, an `EditBatch` of at most `batch` rows, and why rows could not be read, by their number.
+
+    A batch ends early where the next row has others of the optional `fields`; with `fields=()` none does, and no target
+    or mask is read in vain. Where a batch holds none that can be read, it is None.
+
+    Args:
+        size: images are brought to size × size; None: every row comes by itself, at its source's size.
+        workers: processes that read ahead; 0: this one reads.
+    """
+    loader = DataLoader(
+        PreparedRows(rows, size, policy, fields),
+        batch_size=batch if size is not None else 1,
+        num_workers=workers,
+        collate_fn=list,
+    )
+    for found in loader:
+        unreadable = {row.id: row.reason for row in found if isinstance(row, Unreadable)}
+        for part in split_by_fields([row for row in found if isinstance(row, EditSample)], fields):
+            yield [sample.id for sample in part], collate(part, fields=fields), unreadable
+            unreadable = {}
+        if unreadable:
+            yield [], None, unreadable
+
+
+def batches(rows: Rows, data: Data, size: int, fields: Collection[str] = OPTIONAL) -> Iterator[tuple[list[str], EditBatch]]:
+    """All rows in order, as `read_batches`, brought to `data.size`: ids and batches.
+
+    Raises:
+        ValueError: at the first row that cannot be read.
+    """
+    workers = data.workers(len(rows))
+    for ids, batch, unreadable in read_batches(rows, data.size, data.policy, size, fields, workers):
+        for row, reason in unreadable.items():
+            raise ValueError(f"row {row}: {reason}")
+        assert batch is not None
+        yield ids, batch

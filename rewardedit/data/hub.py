@@ -1,9 +1,12 @@
 """Rows of a data set on the hub, in local parquet files, or in an image folder: what MagicBrush and HumanEdit share."""
 
 import hashlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from rewardedit.batch import EditSample
 
@@ -27,14 +30,13 @@ class HubRows(Sequence):
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return self.sample(self.rows[index])
+        row = self.rows[index]
+        return self.sample({**row, **{name: stored_image(row[name]) for name in self.pictures}})
 
     def source_ids(self) -> list[str]:
         """The source image of each row, by the content of its file; pictures are not decoded."""
-        import datasets
-
         column = self.pictures[0]
-        files = self.rows.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+        files = self.rows.select_columns([column])
         contents = (row[column]["bytes"] or Path(row[column]["path"]).read_bytes() for row in files)
         return [hashlib.sha256(content).hexdigest() for content in contents]
 
@@ -43,7 +45,7 @@ class HubRows(Sequence):
 
 
 def load_rows(path: str, split: str, columns: tuple[str, ...], pictures: tuple[str, ...]) -> Any:
-    """The rows as a 🤗 `Dataset` that has at least `columns`; those in `pictures` come as PIL pictures.
+    """The rows as a 🤗 `Dataset` that has at least `columns`; those in `pictures` come as files that are not decoded.
 
     An image folder holds `metadata.jsonl` (or .csv) beside its pictures, with the columns; the picture columns are file
     names, written as `source_img_file_name` and so on, as 🤗 datasets' ImageFolder reads them, or plain.
@@ -70,7 +72,21 @@ def load_rows(path: str, split: str, columns: tuple[str, ...], pictures: tuple[s
     missing = set(columns) - set(rows.column_names)
     if missing:
         raise ValueError(f"{path}: lacks the columns {', '.join(sorted(missing))}; it has {', '.join(rows.column_names)}")
+    for column in pictures:
+        rows = rows.cast_column(column, datasets.Image(decode=False))
     return rows
+
+
+def stored_image(file: dict[str, Any]) -> Image.Image:
+    """An image file of a 🤗 `Dataset`, opened; its pixels are decoded when they are needed.
+
+    Raises:
+        ValueError: where it is no image.
+    """
+    try:
+        return Image.open(io.BytesIO(file["bytes"]) if file["bytes"] is not None else file["path"])
+    except OSError as error:
+        raise ValueError(f"{file['path'] or 'an image'}: not a picture that can be read ({error})") from error
 
 
 def _image_folder(folder: Path, columns: tuple[str, ...], pictures: tuple[str, ...]) -> Any:
@@ -85,7 +101,4 @@ def _image_folder(folder: Path, columns: tuple[str, ...], pictures: tuple[str, .
     missing = set(columns) - set(records[0])
     if missing:
         raise ValueError(f"{found[0]}: lacks {', '.join(sorted(missing))}; it has {', '.join(records[0])}")
-    rows = datasets.Dataset.from_list([{k: str(folder / r[k]) if k in pictures else r[k] for k in columns} for r in records])
-    for column in pictures:
-        rows = rows.cast_column(column, datasets.Image())
-    return rows
+    return datasets.Dataset.from_list([{k: str(folder / r[k]) if k in pictures else r[k] for k in columns} for r in records])

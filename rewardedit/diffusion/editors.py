@@ -16,7 +16,7 @@ from rewardedit.assets import resolve
 from rewardedit.attention import AttentionChoice, Backend, set_attention
 from rewardedit.files import replaced, write_json
 from rewardedit.images import to_pil
-from rewardedit.relabel import RewardEmbedding, RewardPrompt
+from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 
 SETTINGS, EMBEDDING, LORA = "editing.json", "reward_embedding.safetensors", "pytorch_lora_weights.safetensors"
 

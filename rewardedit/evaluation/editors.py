@@ -22,6 +22,7 @@ from rewardedit.files import read_log, remove, write_json
 from rewardedit.processes import on_main_process, processes
 from rewardedit.report import Gallery, Report
 from rewardedit.scorers import Scorer
+from rewardedit.scoring import score_batch
 from rewardedit.stages import stage
 
 WORST, BEST = 0.0, 10.0
@@ -211,12 +212,10 @@ def _trivial(test: ShapesBatch) -> dict[str, float]:
 def _rewards(edited: dict[str, Tensor], test: ShapesBatch, rewards: dict[str, Scorer]) -> dict[str, dict[str, Tensor]]:
     """Each arm's scores by every reward, a row each."""
     out: dict[str, dict[str, Tensor]] = {}
-    device = devices.default_device()
     truth = {"target": test.target, "source_caption": test.source_caption, "target_caption": test.target_caption}
     for name, pictures in edited.items():
-        batch = EditBatch(test.source, test.instruction, pictures, **truth).to(device)
-        with torch.no_grad():
-            out[name] = {key: scorer(batch).score.cpu() for key, scorer in rewards.items()}
+        batch = EditBatch(test.source, test.instruction, pictures, **truth)
+        out[name] = {key: scores.score for key, scores in score_batch(batch, rewards).items()}
     return out
 
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from rewardedit import devices
 from rewardedit.batch import EditSample
-from rewardedit.data import Data, Rows, batches
+from rewardedit.data import Data, Rows, batches, row_shards
 from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
 from rewardedit.images import load_image, to_pil
+from rewardedit.stages import Share, stage
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,22 @@ def edit_rows(editor: Editor, config: Candidates, rows: Rows, data: Data, first:
         first += len(ids)
 
 
+def make_candidates(config: Candidates, editor: int, rows: Rows, data: Data, folder: Path, share: Share | None = None) -> None:
+    """What one of the editors makes of all rows."""
+    how = replace(config, editors=(), source=False)  # its edits do not depend on which other candidates there are
+    made_of = {"editor": config.editors[editor], "how": how, "data": data, "rows": len(rows)}
+    parts = row_shards(rows, config.batch)
+
+    @cache
+    def load() -> Editor:
+        return load_candidates_editor(config, editor)
+
+    def make(number: int, path: Path) -> None:
+        edit_rows(load(), config, parts[number], data, number * len(parts[0]), path)
+
+    stage(folder, made_of, make, len(parts), share=share)
+
+
 class WithCandidates(Sequence):
     """Every row as often as it has candidates: target, source, one for each editor.
 
@@ -70,3 +88,14 @@ class WithCandidates(Sequence):
         if edited is None:
             edited = sample.edited if name == "target" else load_image(self.edits[name][at])
         return replace(sample, id=f"{sample.id}/{name}", edited=edited)
+
+
+def candidate_rows(config: Candidates | None, rows: Rows, data: Data, folder: Path, share: Share | None = None) -> Rows:
+    """The rows that are scored: the data set's own, or each with its candidates, which are made in `folder` where they are
+    not there yet.
+    """
+    if config is None:
+        return rows
+    for k in range(len(config.editors)):
+        make_candidates(config, k, rows, data, folder / f"editor-{k}", share)
+    return WithCandidates(rows, config, folder)

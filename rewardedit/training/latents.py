@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rewardedit.data import Data, Rows, batches
+from rewardedit.data import Data, Rows, batches, row_shards
+from rewardedit.data.datasets import SHARD_BATCHES
 from rewardedit.diffusion.editors import Editor, encode_images, encode_prompts, tokenize, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json
-from rewardedit.stages import SHARD_BATCHES, row_shards, stage
+from rewardedit.stages import stage
 from rewardedit.synthesis.candidates import Candidates
 from rewardedit.training.trainable import Labels
 

@@ -10,7 +10,6 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rewardedit import devices
 from rewardedit.batch import OPTIONAL, EditBatch, collate
 from rewardedit.data import Data, distinct_rows, held_out_rows, open_rows, source_ids
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
@@ -20,6 +19,7 @@ from rewardedit.files import append_json_line, read_log, write_json
 from rewardedit.processes import processes
 from rewardedit.report import Report
 from rewardedit.scorers import Scorer
+from rewardedit.scoring import score_batch
 
 LOG = "watch.jsonl"
 
@@ -172,7 +172,7 @@ class HackingMonitor:
 
     def _values(self, prompts: EditBatch, edited: Tensor, truth: ShapesBatch | None) -> dict[str, Tensor]:
         batch = dataclasses.replace(prompts, edited=edited)
-        values = {name: scorer(batch.to(devices.default_device())).score.float().cpu() for name, scorer in self.scorers.items()}
+        values = {name: scores.score.float() for name, scores in score_batch(batch, self.scorers).items()}
         if truth is not None:
             values["oracle"] = ShapesOracle().rate(truth, edited).score
         return values | hacking_signs(prompts.source, edited, prompts.mask)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.diffusion.rollout import Conditions, Rollout, Scored, decode, rollout
 from rewardedit.diffusion.training import noising
-from rewardedit.relabel import RewardScale
+from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.training.finetune import MicroBatch
 from rewardedit.training.latents import LatentCache, TextCache

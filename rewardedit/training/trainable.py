@@ -11,7 +11,7 @@ from torch import nn
 from rewardedit.attention import Backend
 from rewardedit.diffusion.editors import LORA, Editor, load_editor, locate
 from rewardedit.diffusion.training import widen_conv_in
-from rewardedit.relabel import RewardEmbedding, RewardPrompt
+from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.training.loop import LoopConfig, Precision
 from rewardedit.training.optimizer import Muon, parameter_groups
 

@@ -15,7 +15,7 @@ from rewardedit.data import Data, open_rows
 from rewardedit.diffusion.editors import LORA, load_editor, tokenize, write_prompts
 from rewardedit.files import read_log
 from rewardedit.images import load_image
-from rewardedit.relabel import RewardPrompt
+from rewardedit.reward_prompt import RewardPrompt
 from rewardedit.trainers.reward_conditioned import finetune
 from rewardedit.training.finetune import draw_times
 from rewardedit.training.latents import LatentCache, encode_batch, make_cache

@@ -19,7 +19,7 @@ from rewardedit import RewardPrompt, load_editor
 from rewardedit.cli import main
 from rewardedit.diffusion.editors import LORA
 from rewardedit.images import load_image
-from rewardedit.relabel import read_columns
+from rewardedit.scoring import read_columns
 from rewardedit.training.loop import checkpoints
 
 SIDES = {"source": (500, 1024), "target": (1024, 1024), "mask": (1024, 1024)}  # of a first turn, and of later ones

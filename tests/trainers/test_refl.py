@@ -14,9 +14,10 @@ from rewardedit.config import build
 from rewardedit.data import Data
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditSettings, save_editor
-from rewardedit.relabel import RewardScale, read_shards
+from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import Prepared
+from rewardedit.scoring import read_shards
 from rewardedit.trainers.refl import Config, Train, arm_reward, plan, train
 from rewardedit.trainers.reward_conditioned import Relabel
 from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts

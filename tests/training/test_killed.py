@@ -12,13 +12,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from rewardedit import scoring
 from rewardedit.cli import main
 from rewardedit.config import build, load_yaml
 from rewardedit.data import Data, open_rows
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import read_log
-from rewardedit.relabel import score_rows
-from rewardedit.trainers import reward_conditioned
 from rewardedit.trainers.reward_conditioned import Config, train
 from rewardedit.training import run
 from rewardedit.training.latents import LatentCache
@@ -29,11 +28,11 @@ KILLED = """
 import os, signal, sys
 import torch
 from rewardedit.cli import main
+from rewardedit import scoring
 from rewardedit.synthesis import candidates
-from rewardedit.trainers import reward_conditioned
 
 torch.set_num_threads(1)
-module, name = {"candidates": (candidates, "to_pil"), "scores": (reward_conditioned, "write_rows")}[sys.argv[1]]
+module, name = {"candidates": (candidates, "to_pil"), "scores": (scoring, "write_records")}[sys.argv[1]]
 real, calls = getattr(module, name), 0
 
 def kill(*args):
@@ -80,7 +79,8 @@ def test_a_killed_relabelling_goes_on_from_its_whole_shards(relabelled, tmp_path
     assert [path.suffix for path in kept].count(".png") == 40
     assert sorted(path.name for path in kept if path.suffix == ".parquet") == ["scores-00000.parquet", "scores-00001.parquet"]
     scored = []
-    monkeypatch.setattr(reward_conditioned, "score_rows", lambda *args: scored.append(args) or score_rows(*args))
+    score_rows = scoring.score_rows
+    monkeypatch.setattr(scoring, "score_rows", lambda *args: scored.append(args) or score_rows(*args))
 
     assert main([*words, "--out", str(out)]) == 0
     assert len(scored) == 2  # of four shards
@@ -89,6 +89,19 @@ def test_a_killed_relabelling_goes_on_from_its_whole_shards(relabelled, tmp_path
         assert files(out, pattern) == files(whole, pattern), pattern
     rows = [pq.read_table(path).num_rows for path in sorted((out / "relabelled").glob("part-*.parquet"))]
     assert rows == [32] * 3 + [24]  # 40 rows with 3 candidates each; no shard holds more than 16 batches of 2
+
+
+def test_shares_of_a_relabelling_make_what_one_command_makes(relabelled, tmp_path, capsys):
+    words, whole = relabelled
+    out = ["--out", str(tmp_path / "shares")]
+    for share, told in (("2/2", "1 of 2 shards"), ("1/2", "2 of 4 shards"), ("2/2", "all 4 shards")):
+        assert main([*words, *out, "--shard", share]) == 0
+        assert told in capsys.readouterr().out
+    assert main([*words, *out]) == 0
+    for pattern in ("*.png", "part-*.parquet", "scale.json", "made_of.json"):
+        assert files(tmp_path / "shares", pattern) == files(whole, pattern), pattern
+    assert main([*words, *out, "--shard", "3/2"]) == 2
+    assert "expected K/N with K from 1 to N" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from rewardedit import EditBatch, Scores
 from rewardedit.cli import main
-from rewardedit.relabel import read_shards
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import Prepared
+from rewardedit.scoring import read_shards
 from rewardedit.training.run import read_log
 
 ROOT = Path(__file__).parents[2]
