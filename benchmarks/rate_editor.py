@@ -4,8 +4,8 @@ from record import keep
 
 from rewardedit import load_editor
 from rewardedit.cli import quiet
-from rewardedit.trainers.autoencoder import reconstruction_rating
-from rewardedit.trainers.editor import rating_by_kind
+from rewardedit.trainers.shapes_autoencoder import reconstruction_rating
+from rewardedit.trainers.shapes_editor import rating_by_kind
 
 N = 560  # edits a backdrop
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rewardedit import config as configs
 
-TRAINERS = ("autoencoder", "contrastive", "editor", "refl", "reward_conditioned", "vifi_clip")
+TRAINERS = ("refl", "reward_conditioned", "shapes_autoencoder", "shapes_clip", "shapes_editor", "vifi_clip")
 
 
 def add_parser(commands: Any) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rewardedit.batch import EditBatch
 from rewardedit.diffusion.rollout import decode
+from rewardedit.diffusion.schedulers import pred_x0_coefficients, require_coefficients
 from rewardedit.scorers import Scorer
 
 
@@ -52,7 +53,7 @@ def reward_guidance(
     if not 0 <= start < stop <= 1:
         raise ValueError(f"between: expected two rising shares in [0, 1]; got {between}")
     scheduler = pipe.scheduler
-    require_known(scheduler)
+    require_coefficients(scheduler)
     captions = {"source_caption": source_caption, "target_caption": target_caption}
     texts = {name: None if value is None else list(value) for name, value in captions.items()}
     source = source.to(pipe.device)
@@ -73,7 +74,7 @@ def reward_guidance(
     def guided(model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **options: Any) -> Any:
         index = int((scheduler.timesteps - timestep).abs().argmin())
         if start <= index / len(scheduler.timesteps) < stop:
-            a, b = clean_of(scheduler, timestep, index)
+            a, b = pred_x0_coefficients(scheduler, timestep, index)
             model_output = model_output + uphill(a * sample + b * model_output) / b
         return step(model_output, timestep, sample, *args, **options)
 
@@ -127,23 +128,3 @@ def _unit(gradient: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
     gradient = gradient / gradient.abs().amax((1, 2, 3), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
     size = gradient.square().mean((1, 2, 3), keepdim=True).sqrt()
     return gradient / size.clamp_min(torch.finfo(torch.float32).tiny)
-
-
-def require_known(scheduler: Any) -> None:
-    """Raises ValueError for a scheduler whose predictions `clean_of` cannot read."""
-    kind, name = scheduler.config.get("prediction_type"), type(scheduler).__name__
-    if "Euler" in name and kind == "epsilon" and not scheduler.config.get("use_flow_sigmas"):
-        return
-    if name not in ("DDIMScheduler", "DDPMScheduler") or kind not in ("epsilon", "v_prediction", "sample"):
-        raise ValueError(f"reward guidance: {name} with {kind!r} is not among DDIM, DDPM and Euler (epsilon)")
-
-
-def clean_of(scheduler: Any, timestep: Any, index: int) -> tuple[float, float]:
-    """a and b of the predicted clean latents, a · sample + b · prediction, at a step of the schedule."""
-    if "Euler" in type(scheduler).__name__:
-        return 1.0, -float(scheduler.sigmas[index])
-    alpha = float(scheduler.alphas_cumprod[int(timestep)])
-    kind = scheduler.config.prediction_type
-    if kind == "epsilon":
-        return alpha**-0.5, -(((1 - alpha) / alpha) ** 0.5)
-    return (alpha**0.5, -((1 - alpha) ** 0.5)) if kind == "v_prediction" else (0.0, 1.0)

@@ -4,7 +4,6 @@ ReFL (ImageReward; ADIEE Sec. 3.4) takes one step with gradient, DRaFT-K (Clark 
 steps that carry a gradient the latents are those of the stock InstructPix2Pix pipeline, to the bit.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from rewardedit.diffusion.schedulers import pred_x0, require_differentiable, step_options
 
 Scored = Literal["prev_sample", "pred_x0"]
 
@@ -88,7 +89,7 @@ def rollout(
         raise ValueError(f"{name}: calls the UNet {len(scheduler.timesteps)} times in {how.steps} steps; leave stop out")
     times = scheduler.timesteps[: how.stop]
     first = 0 if how.grad_steps is None else len(times) - how.grad_steps
-    options = _step_options(scheduler, generator)
+    options = step_options(scheduler, generator)
     latents, inputs = noise * scheduler.init_noise_sigma, _inputs(given, how)
     for i, t in enumerate(times):
         if i == first:
@@ -96,7 +97,7 @@ def rollout(
         with torch.set_grad_enabled(torch.is_grad_enabled() and i >= first):
             predicted = _predict(unet, scheduler, latents, t, inputs, how, given.mask)
             if i == len(times) - 1 and how.scored == "pred_x0":
-                return clean_latents(scheduler, predicted, t, latents, options)
+                return pred_x0(scheduler, predicted, t, latents, options)
             latents = scheduler.step(predicted, t, latents, **options, return_dict=False)[0]
     return latents
 
@@ -131,48 +132,6 @@ def _predict(
     if mask is not None:
         text = torch.lerp(image, text, mask)
     return nothing + how.text_guidance * (text - image) + how.image_guidance * (image - nothing)
-
-
-def clean_latents(scheduler: Any, predicted: Tensor, t: Tensor, latents: Tensor, options: dict[str, Any]) -> Tensor:
-    """What a prediction says of the clean latents, by the scheduler's own reckoning (it takes the step).
-
-    Raises:
-        ValueError: for a scheduler that keeps it to itself.
-    """
-    out = scheduler.step(predicted, t, latents, **options)
-    if getattr(out, "pred_original_sample", None) is not None:
-        return out.pred_original_sample
-    if str(scheduler.config.get("algorithm_type")).endswith("dpmsolver++"):
-        return scheduler.model_outputs[-1]
-    raise ValueError(
-        f"{type(scheduler).__name__} does not say what it predicts of the clean latents; score prev_sample instead"
-    )
-
-
-def _step_options(scheduler: Any, generator: Any) -> dict[str, Any]:
-    taken = inspect.signature(scheduler.step).parameters
-    options = {"eta": 0.0, "generator": list(generator) if isinstance(generator, Sequence) else generator}
-    return {name: value for name, value in options.items() if name in taken}
-
-
-def require_differentiable(scheduler: Any) -> None:
-    """Tries a step on a scheduler of the same configuration.
-
-    Raises:
-        ValueError: naming a scheduler whose step passes no gradient on to what the UNet predicted.
-    """
-    name = type(scheduler).__name__
-    probe = type(scheduler).from_config(scheduler.config)
-    probe.set_timesteps(4)
-    predicted = torch.zeros(1, 1, 2, 2, requires_grad=True)
-    options = _step_options(probe, torch.Generator().manual_seed(0))
-    try:
-        with torch.enable_grad():
-            moved = probe.step(predicted, probe.timesteps[0], torch.ones(1, 1, 2, 2), **options, return_dict=False)[0]
-    except Exception as error:
-        raise ValueError(f"{name}: a step outside its pipeline fails ({error}); take DDIM, Euler or DPM-Solver++") from error
-    if not moved.requires_grad:
-        raise ValueError(f"{name}: its step passes no gradient on; take DDIM, Euler or DPM-Solver++")
 
 
 def decode(vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:

@@ -17,7 +17,8 @@ from peft import LoraConfig
 
 from rewardedit import EditBatch, load_scorer, mask_guidance
 from rewardedit.diffusion.editors import encode_images, encode_prompts
-from rewardedit.diffusion.rollout import Conditions, Rollout, clamp_straight_through, decode, require_differentiable, rollout
+from rewardedit.diffusion.rollout import Conditions, Rollout, clamp_straight_through, decode, rollout
+from rewardedit.diffusion.schedulers import require_differentiable
 from tests.conftest import tiny_pipeline
 
 SCHEDULERS = {

@@ -12,7 +12,7 @@ from rewardedit.assets import resolve
 from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.files import read_log
-from rewardedit.trainers.editor import Tails
+from rewardedit.trainers.shapes_editor import Tails
 
 
 def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
