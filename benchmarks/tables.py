@@ -1,4 +1,4 @@
-"""Writes the README's tables from the recorded results: python benchmarks/tables.py"""
+"""Writes the tables of the README and of benchmarks/README.md from the recorded results: python benchmarks/tables.py"""
 
 import json
 import re
@@ -9,6 +9,7 @@ from rewardedit.scorers.base import BUILT_IN, find_scorer
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
 ARMS = {
     "base": "base",
     "unconditioned": "fine-tuned on the same rows and steps without conditioning",
@@ -334,7 +335,7 @@ TABLES = {
 
 
 def fill(text: str) -> str:
-    """The README with every table made anew."""
+    """A page with every table made anew."""
     for name, make in TABLES.items():
         pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
         text = re.sub(pattern, lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", text, flags=re.S)
@@ -342,5 +343,5 @@ def fill(text: str) -> str:
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(fill(readme.read_text()))
+    for page in PAGES:
+        page.write_text(fill(page.read_text()))
