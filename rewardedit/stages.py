@@ -7,7 +7,7 @@ is being made, the settings stand in `making.json`.
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,28 @@ def mark_made(result: Path, made_of: dict[str, Any]) -> None:
     """Says that a result is whole, and what it was made of: the last that is done for it."""
     if processes().is_main_process:
         write_json(result / MADE_OF, plain(made_of))
+
+
+def variants(
+    names: Sequence[str], folder: Path, result: str, made_of: dict[str, Any], make: Callable[[str, Path], Any]
+) -> dict[str, Path]:
+    """The results of several variants of one training, made one after another by all processes together.
+
+    The first runs in `folder`, the others in folder/arms/NAME; each leaves `result` there. Those that are whole and were made
+    of the same settings are not made again.
+
+    Args:
+        make: trains a variant, by its name, in a folder.
+    """
+    results = {}
+    for i, name in enumerate(names):
+        own = folder if i == 0 else folder / "arms" / name
+        results[name] = own / result
+        settings = {"arm": name, **made_of}
+        if not is_made(results[name], settings):
+            make(name, own)
+            mark_made(results[name], settings)
+    return results
 
 
 def _begin(folder: Path, settings: dict[str, Any]) -> None:

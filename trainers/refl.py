@@ -32,7 +32,7 @@ from rewardedit.relabel import Relabel, relabel
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.base import families, find_scorer, read_spec
-from rewardedit.stages import is_made, mark_made
+from rewardedit.stages import variants
 from rewardedit.training import memory, run
 from rewardedit.training.estimate import load_blueprint, load_scheduler, memory_line, plan_training
 from rewardedit.training.finetune import Finetuning
@@ -141,15 +141,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     rollouts = RolloutPrompts(cache, cache.texts(editor, Labels(labels.prompt, best)), *sources)
     del editor
     shared = SharedInputs(scorers, scale, cache, labels, rollouts)
-    results: dict[str, Path] = {}
-    for i, arm in enumerate(config.arms):
-        own = folder if i == 0 else folder / "arms" / arm
-        results[arm] = own / ("lora" if config.train.lora_rank else "pipeline")
-        made_of = {"arm": arm, "base": config.base, "train": config.train}
-        if not (resume and is_made(results[arm], made_of)):
-            say(f"arm {arm}: {config.train.steps} steps")
-            train_arm(config, arm, shared, prompts, own, resume)
-            mark_made(results[arm], made_of)
+
+    def train_one(arm: str, own: Path) -> None:
+        say(f"arm {arm}: {config.train.steps} steps")
+        train_arm(config, arm, shared, prompts, own, resume)
+
+    made_of = {"base": config.base, "train": config.train}
+    results = variants(config.arms, folder, config.train.result, made_of, train_one)
     if config.evaluate is not None:
         metrics = compare(config.evaluate, config.base, results, scorers, folder)
         if metrics is not None:
@@ -164,7 +162,7 @@ def require_rollouts(config: Config) -> None:
         rollout_scheduler(arm_reward(config, arm), scheduler)
 
 
-def arm_reward(config: Config, arm: Arm) -> Reward:
+def arm_reward(config: Config, arm: str) -> Reward:
     """The recipe's reward with what the arm changes of it."""
     return replace(config.reward, **CHANGES.get(arm, {}))
 
@@ -231,7 +229,7 @@ def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> Labels:
 
 
 def train_arm(
-    config: Config, arm: Arm, shared: SharedInputs, prompts: tuple[EditBatch, ShapesBatch | None], folder: Path, resume: bool
+    config: Config, arm: str, shared: SharedInputs, prompts: tuple[EditBatch, ShapesBatch | None], folder: Path, resume: bool
 ) -> None:
     """Trains one arm, the monitor watching, and says in watch.json and watch.html what it saw."""
     lora_of = locate(config.base) if config.train.lora_rank else None

@@ -21,7 +21,7 @@ from rewardedit.evaluation.editors import Evaluate, compare, require_arms
 from rewardedit.processes import processes, say
 from rewardedit.relabel import Relabel, Relabelled, relabel
 from rewardedit.scorers import load_scorer
-from rewardedit.stages import is_made, mark_made
+from rewardedit.stages import variants
 from rewardedit.synthesis.candidates import Candidates, candidate_rows
 from rewardedit.training import run
 from rewardedit.training.estimate import plan
@@ -67,15 +67,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     editor = load_base(config.base, devices.default_device())
     latents = make_cache(rows, config.data, editor, folder / "cache", config.candidates, config.train.encode_batch)
     del editor
-    results: dict[str, Path] = {}
-    for i, arm in enumerate(config.arms):
-        own = folder if i == 0 else folder / "arms" / arm
-        results[arm] = own / ("lora" if config.train.lora_rank else "pipeline")
-        made_of = {"arm": arm, "base": config.base, "train": config.train}
-        if not (resume and is_made(results[arm], made_of)):
-            say(f"arm {arm}: {config.train.steps} steps")
-            finetune(config.train, config.base, latents, arm_labels(config, arm, relabelled), own, resume)
-            mark_made(results[arm], made_of)
+
+    def train_one(arm: str, own: Path) -> None:
+        say(f"arm {arm}: {config.train.steps} steps")
+        finetune(config.train, config.base, latents, arm_labels(config, arm, relabelled), own, resume)
+
+    made_of = {"base": config.base, "train": config.train}
+    results = variants(config.arms, folder, config.train.result, made_of, train_one)
     if config.evaluate is not None:
         rewards = {config.relabel.scorer: config.relabel.options, HELD_OUT: {}}
         scorers = {name: load_scorer(name, **options).to(devices.default_device()) for name, options in rewards.items()}
@@ -109,7 +107,7 @@ def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folde
     return tuning.save()
 
 
-def arm_labels(config: Config, arm: Arm, rows: Relabelled) -> Labels:
+def arm_labels(config: Config, arm: str, rows: Relabelled) -> Labels:
     """What each arm is trained on: the same rows, and its own way (or none) of saying their scores."""
     if arm == "unconditioned":
         return Labels(None, rows.label)

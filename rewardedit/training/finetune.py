@@ -148,7 +148,7 @@ class Finetuning:
     def save(self) -> Path:
         """The folder of the result: `pipeline/`, which stock diffusers loads, or `lora/`; with the averaged weights."""
         self.loop.finish()
-        out = self.folder / ("lora" if self.config.lora_rank else "pipeline")
+        out = self.folder / self.config.result
         if self.accelerator.is_main_process:
             save_editor(self.current_editor(), out, base=locate(self.base) if self.config.lora_rank else None)
         return out

@@ -57,6 +57,11 @@ class Train(LoopConfig):
         if not 0 <= self.dropout <= 1 / 3:
             raise ValueError(f"dropout: expected a share from 0 to 1/3; got {self.dropout}")
 
+    @property
+    def result(self) -> str:
+        """The name of the folder of what comes of it."""
+        return "lora" if self.lora_rank else "pipeline"
+
     def micro_batches(self, processes: int) -> tuple[int, int]:
         """Images of one forward pass, and how many passes a process makes for an update.
 
