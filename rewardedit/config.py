@@ -12,6 +12,11 @@ import yaml
 
 T = TypeVar("T")
 
+# Settings of earlier versions, by their dotted names, and what took their place.
+RENAMED = {
+    "train.accumulate": "train.micro_batch; train.batch is the whole update's",
+}
+
 
 class _Loader(yaml.SafeLoader):
     """YAML where `1e-4` is a number, as everyone who writes a learning rate means it, and `no` a word, as in YAML 1.2."""
@@ -84,7 +89,8 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     """A dataclass from nested dictionaries; missing keys keep their defaults.
 
     Raises:
-        ValueError: on an unknown key (naming the nearest), a value of the wrong type, or a missing required key.
+        ValueError: on a key that was renamed (saying what to use), another unknown key (naming the nearest), a value of the
+            wrong type, or a missing required key.
     """
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -92,9 +98,8 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     out = {}
     for key, value in values.items():
         if key not in fields:
-            replaced = getattr(kind, "replaced", {})
-            if key in replaced:
-                raise ValueError(f"setting {where}{key} is gone: {replaced[key]}")
+            if f"{where}{key}" in RENAMED:
+                raise ValueError(f"{where}{key}: renamed; use {RENAMED[f'{where}{key}']}")
             near = difflib.get_close_matches(str(key), known, 1)
             hint = f"did you mean {where}{near[0]}?" if near else f"known: {', '.join(known)}"
             raise ValueError(f"unknown setting {where}{key}; {hint}")

@@ -1,5 +1,6 @@
 import importlib
 import json
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from rewardedit import RewardPrompt
 from rewardedit.cli import load_recipe, main, parse, recipes
 from rewardedit.cli.recipes import TRAINERS
 from rewardedit.cli.settings import settings_of
-from rewardedit.config import dump, parse_value
+from rewardedit.config import RENAMED, dump, parse_value
 
 
 @pytest.fixture
@@ -27,6 +28,7 @@ def photo(tmp_path) -> str:
         (["train", "quickstar"], "no recipe 'quickstar'; did you mean quickstart?"),
         (["train", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["train", "quickstart", "train.stesp=3"], "unknown setting train.stesp; did you mean train.steps?"),
+        (["train", "quickstart", "train.accumulate=2"], "train.accumulate: renamed; use train.micro_batch"),
         (["train", "quickstart", "train.lr=fast"], "train.lr: expected float; got 'fast'"),
         (["train", "quickstart", "base=/nowhere", "--dry-run"], "editor '/nowhere' is not there"),
         (["train", "quickstart", "relabel.scorer=clip_x", "--dry-run"], "no scorer named 'clip_x'"),
@@ -184,6 +186,14 @@ def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeyp
     assert lines["train.lora_rank"].endswith("(int or null)")
     assert lines["data.size"].split(maxsplit=1)[1] == "pixels a side (int)"
     assert "null: as lora_rank" in lines["train.lora_alpha"]
+
+
+def test_renamed_settings_are_gone_and_their_new_names_are_there():
+    configs = [importlib.import_module(f"rewardedit.trainers.{trainer}").Config for trainer in TRAINERS]
+    names = {setting.name for config in configs for setting in settings_of(config)}
+    assert not names & set(RENAMED)
+    new_names = {re.split(r"[,; ]", text)[0] for text in RENAMED.values()}
+    assert new_names <= names
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

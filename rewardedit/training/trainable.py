@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from diffusers.training_utils import cast_training_params
@@ -19,8 +19,6 @@ from rewardedit.training.optimizer import Muon, parameter_groups
 @dataclass(frozen=True)
 class Train(LoopConfig):
     """How to fine-tune; the defaults are those of ADIEE's reward-conditioned MagicBrush."""
-
-    replaced: ClassVar[dict[str, str]] = {"accumulate": "batch is the whole update's; give micro_batch, and it follows"}
 
     ema: float | None = 0.9999
     micro_batch: int | None = None  # images a process and forward pass; None: all that fall to a process

@@ -241,7 +241,7 @@ def test_accumulation_follows_from_batch_micro_batch_and_processes(micro_batch, 
 
 
 def test_the_old_way_to_accumulate_names_the_new_one():
-    with pytest.raises(ValueError, match=r"train\.accumulate is gone: .*give micro_batch"):
+    with pytest.raises(ValueError, match=r"train\.accumulate: renamed; use train\.micro_batch"):
         build(Train, {"batch": 64, "accumulate": 6}, "train.")
 
 
