@@ -27,7 +27,7 @@ from rewardedit import devices
 from rewardedit.attention import HeadsLastProcessor, attention_shapes, load_xformers, sdpa, set_attention, time_attention
 from rewardedit.cli import load_recipe, quiet
 from rewardedit.cli import main as command_line
-from rewardedit.training import run
+from rewardedit.training.loop import TrainLoop
 
 STEPS = 3  # of a trainer: one to warm up and two that are measured
 
@@ -95,19 +95,19 @@ def quickstart(figures: Figures, tiny: bool) -> None:
 
 @contextmanager
 def stamped() -> Iterator[list[float]]:
-    """The times at which a trainer logs: after every step, with log_every=1."""
+    """The times at which a trainer's updates end."""
     times: list[float] = []
-    log = run.log
+    update = TrainLoop.update
 
-    def stamp(*args: Any) -> None:
+    def stamp(loop: TrainLoop) -> None:
+        update(loop)
         times.append(now())
-        log(*args)
 
-    run.log = stamp
+    TrainLoop.update = stamp
     try:
         yield times
     finally:
-        run.log = log
+        TrainLoop.update = update
 
 
 def train(recipe: str, words: list[str], folder: Path) -> dict[str, float]:
