@@ -316,6 +316,7 @@ def where(result: dict[str, Any]) -> str:
 
 TABLES = {
     "quickstart": lambda: comparison("quickstart"),
+    "quickstart-without-captions": lambda: comparison("quickstart-without-captions"),
     "shapes-reward-conditioned": lambda: comparison("shapes-reward-conditioned"),
     "shapes-editor": lambda: kinds("shapes-editor"),
     "guidance": guidance,

@@ -19,7 +19,7 @@ from rewardedit.data import Data, open_rows
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import read_log
 from rewardedit.trainers.reward_conditioned import Config, train
-from rewardedit.training import run
+from rewardedit.training import latents, run
 from rewardedit.training.latents import LatentCache
 from rewardedit.training.trainable import Labels
 
@@ -170,8 +170,8 @@ def test_a_run_goes_on_to_more_steps_and_makes_anew_what_is_not_whole(tiny_edito
 def test_prompts_are_encoded_once_and_one_long_text_costs_only_itself(tiny_editor, tmp_path, monkeypatch):
     data = Data(rows=4000, size=32)
     instructions = [f"make {i % 50} red" for i in range(3999)] + ["x" * 20_000]
-    latents = np.zeros((4000, 4, 1, 1), np.float16)
-    cache = LatentCache(open_rows(data), data, instructions, instructions, tmp_path, 1.0, latents, latents)
+    zeros = np.zeros((4000, 4, 1, 1), np.float16)
+    cache = LatentCache(open_rows(data), data, instructions, instructions, tmp_path, 1.0, zeros, zeros)
     editor, labels = load_editor(tiny_editor), Labels(None, [0] * 4000)
     tracemalloc.start()
     texts = cache.texts(editor, labels)
