@@ -191,7 +191,8 @@ def hacking() -> str:
         lines.append(f"| {words} | {result['runs'][kind]} | {100 * share:.0f} % | {fall} | {said} |")
     lines.append(f"| honest | {result['runs']['honest']} | {100 * result['false_alarms']:.1f} % | | |")
     gain, seeds = result["oracle_of_honest_runs"]["mean_gain"], len(result["seeds"]["calibration"])
-    setting = f"{result['n']} fixed prompts and {result['checks']} checks a run; limits from {seeds} honest runs of other seeds"
+    setting = f"{result['n']} fixed prompts and {result['checks']} checks a run"
+    setting += f"; limits from those of {seeds} runs of other seeds that stayed honest"
     return "\n".join([*lines, "", f"{setting}. Honest runs gain {gain:+.2f} by the oracle on average. {where(result)}"])
 
 

@@ -10,6 +10,7 @@ import torch
 from rewardedit.assets import resolve
 from rewardedit.data import Data
 from rewardedit.data.shapes import Shapes
+from rewardedit.evaluation.hacking import LIMITS, Limit
 from rewardedit.scorers.base import BUILT_IN
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -120,6 +121,8 @@ def recorded(name: str) -> dict:
 
 def test_what_was_measured_holds_what_is_promised():
     quickstart, guidance = recorded("quickstart")["oracle"], recorded("guidance")
+    without_captions = recorded("quickstart-without-captions")["oracle"]
+    assert min(without_captions["ci95"][0], without_captions["ci95_vs_one"][0]) > 0
     assert min(quickstart["ci95"][0], quickstart["ci95_vs_one"][0]) > 0
     assert quickstart["n"] >= 128
     assert recorded("shapes-editor")["oracle"]["plain"]["all"] >= 3.0
@@ -162,6 +165,22 @@ def test_what_was_measured_of_refl_holds_what_is_promised():
     assert "refl" in conditioned["oracle"]
     small = recorded("refl-step")["steps"]["small editor, CPU, batch 16, 10 steps"]
     assert small["ours"]["samples_per_second"] > small["papers"]["samples_per_second"]
+
+
+def test_what_was_measured_of_hacking_holds_what_is_promised():
+    found = recorded("hacking")
+    assert set(found["detected"]) == {"noise", "flooding", "copying", "reward_only"}
+    assert min(found["detected"].values()) >= 0.8
+    assert found["false_alarms"] <= 0.05
+    assert found["runs"].pop("honest") >= 60
+    assert min(found["runs"].values()) >= 20
+    assert not set(found["seeds"]["calibration"]) & set(found["seeds"]["honest"])
+    assert found["limits"] == {hacking_name(limit): limit.most for limit in LIMITS}
+
+
+def hacking_name(limit: Limit) -> str:
+    """As `benchmarks/hacking.py` writes it."""
+    return f"{limit.name} {'+' if limit.direction > 0 else '-'}"
 
 
 def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
