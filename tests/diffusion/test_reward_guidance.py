@@ -12,8 +12,9 @@ from diffusers import (
 
 from rewardedit import EditBatch, load_editor, load_scorer, reward_guidance
 from rewardedit.data.shapes import Shapes
-from rewardedit.diffusion.reward_guidance import ascent_direction, clean_of
+from rewardedit.diffusion.reward_guidance import ascent_direction
 from rewardedit.diffusion.rollout import decode
+from rewardedit.diffusion.schedulers import pred_x0_coefficients
 from tests.conftest import tiny_pipeline
 
 SCHEDULERS = {
@@ -62,7 +63,7 @@ def test_the_clean_latents_are_the_schedulers_own(name):
     scheduler.set_timesteps(5)
     sample, predicted = torch.randn(1, 4, 8, 8), torch.randn(1, 4, 8, 8)
     timestep = scheduler.timesteps[0]
-    a, b = clean_of(scheduler, timestep, 0)
+    a, b = pred_x0_coefficients(scheduler, timestep, 0)
     scheduler.scale_model_input(sample, timestep)
     wanted = scheduler.step(predicted, timestep, sample).pred_original_sample
     torch.testing.assert_close(a * sample + b * predicted, wanted, rtol=1e-4, atol=1e-3)

@@ -14,6 +14,7 @@ from rewardedit.config import build
 from rewardedit.data import Data
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditSettings, save_editor
+from rewardedit.files import read_log
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import Prepared
@@ -22,7 +23,6 @@ from rewardedit.trainers.refl import Config, Train, arm_reward, plan, train
 from rewardedit.trainers.reward_conditioned import Relabel
 from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts
 from rewardedit.training.reward import Reward, require_effect, reward_loss, rollout_scheduler
-from rewardedit.training.run import read_log
 from tests.conftest import launch, run_here
 
 DATA = Data(rows=16, size=32)

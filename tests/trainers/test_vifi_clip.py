@@ -9,10 +9,10 @@ from rewardedit import EditBatch, load_scorer
 from rewardedit.cli import main as command
 from rewardedit.data import Data, open_rows
 from rewardedit.data.shapes import Shapes
+from rewardedit.files import read_log
 from rewardedit.images import to_pil
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers.vifi_clip import Config, Train, contrast, info_nce, make_trainable, read_pairs, train
-from rewardedit.training.run import read_log
 from tests.conftest import launch, run_here
 
 DATA = Data(rows=24, draws=2, shares={"right": 1.0})

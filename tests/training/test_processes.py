@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 from rewardedit import EditBatch, Scores
 from rewardedit.cli import main
+from rewardedit.files import read_log
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import Prepared
 from rewardedit.scoring import read_shards
-from rewardedit.training.run import read_log
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 6  # seconds of the process group, as its 10 minutes are beside a stage of hours

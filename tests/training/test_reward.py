@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from rewardedit.data import Data
+from rewardedit.files import read_log
 from rewardedit.trainers.refl import Config, train
 from rewardedit.training.monitor import MonitorConfig
 from rewardedit.training.reward import Reward, reward_loss
-from rewardedit.training.run import read_log
 from rewardedit.training.trainable import Train
 
 
