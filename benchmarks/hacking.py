@@ -222,7 +222,7 @@ def kept(path: Path, make: Callable[[], list[dict[str, Tensor]]]) -> list[dict[s
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(make(), path)
-    return torch.load(path)
+    return torch.load(path, weights_only=True)
 
 
 def measured(folder: Path, pool: str, kind: str, run: Run) -> list[dict[str, Tensor]]:

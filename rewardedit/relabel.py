@@ -65,8 +65,8 @@ def relabel(
         candidates: that `rows` have beside the data's own edits.
 
     Raises:
-        ValueError: where the folder holds labels by another scorer, of other rows, or in other words; where no scale can be
-            found in the scores.
+        ValueError: where the folder holds labels by another scorer, of other rows, or in other words; where no row can be
+            scored, or the scores give no scale.
     """
     made_of = {"relabel": config, "data": data, "candidates": candidates, "rows": len(rows)}
 
@@ -75,7 +75,10 @@ def relabel(
         return {config.scorer: load_scorer(config.scorer, **config.options).to(devices.default_device())}
 
     def label(scored: list[Path]) -> None:
-        values = [float("nan") if value is None else value for value in read_columns(scored, "score")[0]]
+        found, reasons = read_columns(scored, "score", "reason")
+        if all(value is None for value in found):
+            raise ValueError(f"no row can be scored by {config.scorer}; the first: {reasons[0]}")
+        values = [float("nan") if value is None else value for value in found]
         if config.scale == "quantiles":
             scale = RewardScale.from_quantiles(values)
         else:

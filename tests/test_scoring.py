@@ -123,6 +123,14 @@ def test_a_row_s_score_does_not_depend_on_its_neighbours(some_have_captions):
     assert scores("relabel", rows) == pytest.approx(alone, abs=1e-5)
 
 
+def test_a_relabelling_that_can_score_no_row_says_why(some_have_captions, capsys):
+    rows, folder = some_have_captions
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (rows[0], rows[1])))
+    data = ["data.name=table", f"data.path={folder}", f"relabel.scorer={__name__}:MaskArea", "relabel.scale=range"]
+    assert main(["relabel", *data, "--out", str(folder / "out")]) == 2
+    assert "no row can be scored" in capsys.readouterr().err
+
+
 def test_a_brushed_mask_is_where_it_is_transparent(pair, tmp_path, capsys):
     mask = Image.new("RGBA", (64, 64), (230, 230, 230, 255))
     mask.paste((0, 0, 0, 0), (0, 0, 16, 16))

@@ -146,7 +146,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         say(f"arm {arm}: {config.train.steps} steps")
         train_arm(config, arm, shared, prompts, own, resume)
 
-    made_of = {"base": config.base, "train": config.train}
+    made_of = {name: getattr(config, name) for name in ("base", "data", "reward", "train", "watch", "labels")}
     results = variants(config.arms, folder, config.train.result, made_of, train_one)
     if config.evaluate is not None:
         metrics = compare(config.evaluate, config.base, results, scorers, folder)

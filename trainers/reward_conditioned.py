@@ -72,7 +72,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         say(f"arm {arm}: {config.train.steps} steps")
         finetune(config.train, config.base, latents, arm_labels(config, arm, relabelled), own, resume)
 
-    made_of = {"base": config.base, "train": config.train}
+    made_of = {name: getattr(config, name) for name in ("base", "data", "candidates", "relabel", "train")}
     results = variants(config.arms, folder, config.train.result, made_of, train_one)
     if config.evaluate is not None:
         rewards = {config.relabel.scorer: config.relabel.options, HELD_OUT: {}}

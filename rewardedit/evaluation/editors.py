@@ -159,7 +159,8 @@ def compare(
         "aspects": {name: _aspects(rating) for name, rating in ratings.items()},
         "trivial": _trivial(test),
         "rewards": {name: _means(values) for name, values in scores.items()},
-        "flags": {name: flag(name) for name in edited},
+        # An editor that is asked for the worst is no sign of hacking.
+        "flags": {name: None if name == "conditioned_one" else flag(name) for name in edited},
         "health": {name: _means(values) for name, values in health.items()},
         "change_outside": _change_outside(health, test),
         "settings": chosen,
