@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rewardedit.files import join_arrays, replaced
-from rewardedit.stages import stage
+from rewardedit.stages import stage, variants
 
 
 @dataclass(frozen=True)
@@ -122,3 +122,16 @@ def test_what_is_replaced_is_whole_or_as_it_was(tmp_path):
     write("b")  # over what was left half-made
     assert [path.name for path in folder.iterdir()] == ["b"]
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
+
+
+def test_a_variant_is_made_again_where_it_was_made_of_other_settings(tmp_path):
+    made = []
+
+    def make(name: str, folder: Path) -> None:
+        made.append(name)
+        (folder / "pipeline").mkdir(parents=True, exist_ok=True)
+
+    for weight in (1.0, 1.0, 2.0):
+        found = variants(("first", "second"), tmp_path, "pipeline", {"reward": {"weight": weight}}, make)
+    assert made == ["first", "second"] * 2
+    assert found == {"first": tmp_path / "pipeline", "second": tmp_path / "arms" / "second" / "pipeline"}
