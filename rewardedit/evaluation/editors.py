@@ -255,7 +255,7 @@ def _report(
         cells += [(p[i], f"{ratings[name].score[i]:.1f}") for name, p in edited.items()]
         gallery.row(test.instruction[i], [*cells, (test.target[i], "")])
     report.gallery("Held-out edits, with oracle ratings", gallery)
-    report.histogram("Oracle ratings", {name: rating.score.tolist() for name, rating in ratings.items()}, 0, 10)
+    report.histogram("Oracle ratings", {name: rating.score.tolist() for name, rating in ratings.items()}, 0, 10, x="rating")
     logs = {name: read_log(path) for name, path in {main: folder, **{p.name: p for p in sorted(folder.glob("arms/*"))}}.items()}
     report.lines("Training loss", {name: [(line["step"], line["loss"]) for line in log] for name, log in logs.items() if log})
     return report.save(folder / "report.html")
