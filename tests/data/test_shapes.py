@@ -3,9 +3,10 @@ import pytest
 import torch
 
 from rewardedit.data.shapes import BACKDROPS, KINDS, QUALITIES, Shapes, ShapesRows, candidates
-from rewardedit.data.shapes.render import render
+from rewardedit.data.shapes.render import PHOTOGRAPHS_FOLDER, photographs, render
 from rewardedit.data.shapes.scenes import sample_edits, sample_scenes
 from rewardedit.data.shapes.sheet import draw_sheet
+from tests.data import make_photographs as make
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +149,15 @@ def test_every_block_and_every_draw_has_qualities_of_its_own():
         assert 100 < series.count("right") < 180
     assert len({tuple(series) for series in drawn}) == 3
     assert drawn[0] == [two.quality(2 * i) for i in range(280)]
+
+
+def test_the_photographs_are_scikit_image_s():
+    """Where nothing is drawn over them the 256 levels of a file are the same; no value is off by more than 0.005 of a level."""
+    for mine, (name, original) in zip(photographs(), make.originals().items(), strict=True):
+        backdrop = make.faded(original).transpose(2, 0, 1)
+        assert np.array_equal(make.levels(mine.numpy()), make.levels(backdrop)), name
+        assert abs(mine.numpy() - backdrop).max() * 255 < 0.005, name
+    files = list(PHOTOGRAPHS_FOLDER.iterdir())
+    assert sum(file.stat().st_size for file in files) < 2**20
+    told = (PHOTOGRAPHS_FOLDER / "LICENSES.txt").read_text()
+    assert all(file.name in told for file in files if file.suffix == ".png")

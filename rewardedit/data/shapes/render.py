@@ -1,15 +1,21 @@
 """Scenes to pixels: anti-aliased shapes over plain, textured or photographic backgrounds, a whole batch at a time."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor
 
 from rewardedit.data.shapes.scenes import CELLS, CENTRES, Scenes
 from rewardedit.data.shapes.vocabulary import BACKDROPS, BACKGROUNDS, COLOURS, RADII, SHAPES, SIZE
 
+PHOTOGRAPHS = ("astronaut", "coffee", "chelsea", "rocket", "immunohistochemistry", "motorcycle")
+PHOTOGRAPHS_FOLDER = Path(__file__).parents[2] / "assets" / "photographs"
+FADED = (0.28, 0.5)  # lowest value of a photograph's backdrop, and the span above it
+LEVELS = 2**15 - 1  # of a value in the photographs' files
 PATCH = 24  # pixels: holds the largest object wherever it lies in its cell
 ORIGINS = [tuple(int(min(max(round(v) - PATCH // 2, 0), SIZE - PATCH)) for v in centre) for centre in CENTRES]
 OBJECT_RGB = torch.tensor(list(COLOURS.values())) / 255
@@ -64,26 +70,16 @@ def coverage(shape: Tensor, x: Tensor, y: Tensor, radius: Tensor) -> Tensor:
 
 @functools.cache
 def photographs() -> tuple[Tensor, ...]:
-    """scikit-image's bundled colour photographs, (3, h, w), shorter side 160 pixels.
+    """Colour photographs, (3, h, w), shorter side 160 pixels; LICENSES.txt beside their files says where they are from.
 
     Their contrast is lowered to [0.28, 0.78], so that every colour of an object stands out against them.
     """
-    from skimage import data
-    from skimage.transform import resize
-
-    pictures = [
-        data.astronaut(),
-        data.coffee(),
-        data.chelsea(),
-        data.rocket(),
-        data.immunohistochemistry(),
-        data.stereo_motorcycle()[0],
-    ]
+    low, span = FADED
     out = []
-    for picture in pictures:
-        scale = 160 / min(picture.shape[:2])
-        small = resize(picture, (round(picture.shape[0] * scale), round(picture.shape[1] * scale)), anti_aliasing=True)
-        out.append(torch.from_numpy(0.28 + 0.5 * small.astype(np.float32)).permute(2, 0, 1))
+    for name in PHOTOGRAPHS:
+        with Image.open(PHOTOGRAPHS_FOLDER / f"{name}.png") as file:
+            levels = np.asarray(file, dtype=np.float32) / LEVELS  # red, green and blue, one below the other
+        out.append(torch.from_numpy(low + span * levels.reshape(3, -1, levels.shape[1])))
     return tuple(out)
 
 
