@@ -5,7 +5,9 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -38,13 +40,14 @@ def draw(curves: list[Curve], x: str, y: str) -> Markup:
 
 def draw_with_matplotlib(curves: list[Curve], x: str, y: str) -> bytes:
     """An SVG file."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
+    # Not by import statements: pyright would spend ten minutes on matplotlib's types.
+    rc_context: Any = import_module("matplotlib").rc_context
+    figure_type: Any = import_module("matplotlib.figure").Figure
 
     file = io.BytesIO()
     # Names are shown as they are, also with a $ in them; the same curves give the same file.
     with rc_context({"text.parse_math": False, "svg.hashsalt": "rewardedit", "font.size": 9}):
-        figure = Figure(figsize=((WIDTH + LEGEND) / 100, HEIGHT / 100), layout="constrained")
+        figure = figure_type(figsize=((WIDTH + LEGEND) / 100, HEIGHT / 100), layout="constrained")
         axes = figure.add_subplot(xlabel=x, ylabel=y)
         axes.grid(color=GRID)
         axes.spines[["top", "right"]].set_visible(False)
