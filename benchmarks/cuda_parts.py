@@ -144,9 +144,9 @@ def trainer_runs(base: Path, clip: str, scorer: Path, tiny: bool) -> dict[str, t
             "train.validate_every=0",
             *on_cpu,
         ]
-        labels = ["candidates=null", "relabel.scorer=clip_d", "relabel.options={}"]
-        reward = [f"reward.options={{checkpoint: {scorer}}}", "reward.steps=[10]", "watch.n=2", "watch.steps=2"]
-        reward += ["watch.held_out=ssim", "watch.held_out_options={against: target}"]
+        labels = ["candidates=null", "relabel.scorer=clip_d"]
+        reward = [f"reward.scorer.vifi_clip.checkpoint={scorer}", "reward.steps=[10]", "watch.n=2", "watch.steps=2"]
+        reward += ["watch.held_out={ssim: {against: target}}"]
         for kind, recipe in (
             ("reward_conditioned, LoRA", "magicbrush-reward-conditioned-lora-24gb"),
             ("reward_conditioned", "magicbrush-reward-conditioned"),

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, CLIPConfig, CLIPModel, Dinov2Config, Din
 from rewardedit.assets import resolve
 from rewardedit.cli import load_recipe, recipe_folder
 from rewardedit.images import Preprocess
+from rewardedit.scorer_spec import spec_name
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.clip import ClipD
 from rewardedit.scorers.preservation import DinoI
@@ -63,9 +64,9 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
         assert isinstance(own, ViFiClip)
         return vifi_clip.memory(config, own)
     if "refl" in recipe:
-        scorers = {name: scorer(name) for name in (config.reward.scorer, config.watch.held_out)}
+        scorers = {name: scorer(name) for name in map(spec_name, (config.reward.scorer, config.watch.held_out))}
         return memory.refl(config, editor, scorers, processes)
-    return memory.reward_conditioned(config, editor, scorer(config.relabel.scorer), processes)
+    return memory.reward_conditioned(config, editor, scorer(spec_name(config.relabel.scorer)), processes)
 
 
 def make_editor() -> memory.Blueprint:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rewardedit.scorers.base import BUILT_IN, find_scorer
+from rewardedit.scorers.load import BUILT_IN, find_scorer
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

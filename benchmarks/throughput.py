@@ -19,7 +19,7 @@ from rewardedit import EditBatch, devices, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes
 from rewardedit.scorers import Scorer
-from rewardedit.scorers.base import BUILT_IN
+from rewardedit.scorers.load import BUILT_IN
 
 BATCH, CANDIDATES, ROUNDS = 64, 8, 5
 HEAVY = {"batch": 16, "rounds": 1}  # for the large models

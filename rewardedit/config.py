@@ -5,16 +5,23 @@ import difflib
 import re
 import types
 import typing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+
+from rewardedit.scorer_spec import as_mapping
 
 T = TypeVar("T")
 
 # Settings of earlier versions, by their dotted names, and what took their place.
 RENAMED = {
     "train.accumulate": "train.micro_batch; train.batch is the whole update's",
+    "relabel.options": "relabel.scorer, e.g. relabel.scorer.clip_d.checkpoint=…",
+    "labels.options": "labels.scorer, e.g. labels.scorer.clip_d.checkpoint=…",
+    "reward.options": "reward.scorer, e.g. reward.scorer.vifi_clip.checkpoint=…",
+    "watch.held_out_options": "watch.held_out, e.g. watch.held_out.ssim.against=target",
 }
 
 
@@ -63,6 +70,8 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
 def override(values: dict[str, Any], words: list[str]) -> dict[str, Any]:
     """A copy of `values` with `a.b=value` words laid over it.
 
+    `scorer.clip_d.checkpoint=…` reaches into the short string "clip_d" (or a sum with it) as into a mapping.
+
     Raises:
         ValueError: on a word without "=", or a dotted path through a value that is no mapping.
     """
@@ -73,12 +82,24 @@ def override(values: dict[str, Any], words: list[str]) -> dict[str, Any]:
             raise ValueError(f"{word!r}: expected key=value, e.g. train.lr=1e-4")
         *path, last = key.split(".")
         at = values
-        for name in path:
-            at = at.setdefault(name, {})
+        for name, inner in pairwise([*path, last]):
+            at[name] = _opened(at.get(name, {}), inner)
+            at = at[name]
             if not isinstance(at, dict):
                 raise ValueError(f"{key}: {name} is a value, not a group of settings")
         at[last] = parse_value(text)
     return values
+
+
+def _opened(value: Any, inner: str) -> Any:
+    """The short string of scorers as the mapping that it stands for, where `inner` is one of them; else the value itself."""
+    if not isinstance(value, str):
+        return value
+    try:
+        mapping = as_mapping(value)
+    except ValueError:
+        return value
+    return mapping if inner in mapping else value
 
 
 def _copy(values: Any) -> Any:

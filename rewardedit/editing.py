@@ -18,6 +18,7 @@ from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
 from rewardedit.files import write_json
 from rewardedit.images import load_image, load_mask, resize, to_pil
 from rewardedit.report import Gallery, Report
+from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
 from rewardedit.selection import best_of_n
@@ -56,7 +57,7 @@ class JobConfig:
     score: float = 10.0  # that a reward-conditioned editor's prompt asks for, 0 to 10
     size: int | None = None  # pixels of the shorter side; None: the image's own
     best_of: int = 1
-    scorer: str | None = None
+    scorer: ScorerSpec | None = None
     mask: str | None = None  # "auto": a second round where the first changed the image; or a mask file
     dtype: str = "float32"  # of the editor's weights
 
@@ -209,7 +210,7 @@ def _gallery(done: list[dict[str, Any]], config: JobConfig, folder: Path) -> Non
     for record in done:
         for turn in record["turns"]:
             score = turn.get("score")
-            caption = "" if config.scorer is None else turn.get("reason") or f"{config.scorer} {score:.3f}"
+            caption = "" if config.scorer is None else turn.get("reason") or f"{spec_name(config.scorer)} {score:.3f}"
             cells = [(turn["source"], ""), (turn["picture"], caption)]
             if config.mask:
                 cells.append((turn["mask"], ""))

@@ -1,7 +1,7 @@
 """Relabelling a data set: every row is scored, scores get a scale, and the scale gives labels and texts (ADIEE Sec. 3.4)."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from rewardedit import devices
 from rewardedit.data import Data, Rows
 from rewardedit.files import replaced, write_json
 from rewardedit.reward_prompt import PRESETS, RewardPrompt, RewardScale, label_rows
+from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import read_columns, read_records, score_shards, write_records
 from rewardedit.stages import Share
@@ -20,8 +21,8 @@ from rewardedit.synthesis.candidates import Candidates
 class Relabel:
     """How rows get their labels."""
 
-    scorer: str = "clip_d"  # whose score becomes the label
-    options: dict[str, Any] = field(default_factory=dict)  # for the scorer, e.g. its checkpoint
+    # whose score becomes the label: a name, a sum such as clip_d:0.7,l1:0.3, or a mapping with weights and options
+    scorer: ScorerSpec = "clip_d"
     # how the label is written: ADIEE's or HIVE's words, a learned embedding, or a template
     prompt: Literal["adiee", "hive", "learned", "custom"] = "adiee"
     template: str | None = None  # custom prompts only, with {instruction} and {word}
@@ -32,6 +33,7 @@ class Relabel:
     batch: int = 64  # rows that are scored at a time
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "scorer", resolve_spec(self.scorer))
         if (self.prompt == "custom") != (self.template is not None):
             raise ValueError("template: give one with prompt=custom, and with no other prompt")
         self.reward_prompt(RewardScale.from_range(0, 1))  # refuses a template or bins that do not fit, before rows are scored
@@ -69,10 +71,11 @@ def relabel(
             scored, or the scores give no scale.
     """
     made_of = {"relabel": config, "data": data, "candidates": candidates, "rows": len(rows)}
+    name = spec_name(config.scorer)
 
     @cache
     def load() -> dict[str, Scorer]:
-        return {config.scorer: load_scorer(config.scorer, **config.options).to(devices.default_device())}
+        return {name: load_scorer(config.scorer).to(devices.default_device())}
 
     def label(scored: list[Path]) -> None:
         found, reasons = read_columns(scored, "score", "reason")
@@ -82,11 +85,11 @@ def relabel(
         if config.scale == "quantiles":
             scale = RewardScale.from_quantiles(values)
         else:
-            scale = RewardScale.from_range(*load()[config.scorer].range)
+            scale = RewardScale.from_range(*load()[name].range)
         for number, path in enumerate(scored):
             with replaced(folder / f"part-{number:05d}.parquet") as aside:
                 write_records(label_rows(read_records(path), config.reward_prompt(scale)), aside)
-        write_json(folder / "scale.json", {"knots": list(scale.knots), "scorer": config.scorer})
+        write_json(folder / "scale.json", {"knots": list(scale.knots), "scorer": name})
 
     scored = score_shards(folder, made_of, rows, data, load, config.batch, label, share)
     labelled = [folder / f"part-{number:05d}.parquet" for number in range(len(scored))]

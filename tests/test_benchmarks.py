@@ -11,7 +11,7 @@ from rewardedit.assets import resolve
 from rewardedit.data import Data
 from rewardedit.data.shapes import Shapes
 from rewardedit.evaluation.hacking import LIMITS, Limit
-from rewardedit.scorers.base import BUILT_IN
+from rewardedit.scorers.load import BUILT_IN
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

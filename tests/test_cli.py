@@ -29,6 +29,8 @@ def photo(tmp_path) -> str:
         (["train", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
         (["train", "quickstart", "train.stesp=3"], "unknown setting train.stesp; did you mean train.steps?"),
         (["train", "quickstart", "train.accumulate=2"], "train.accumulate: renamed; use train.micro_batch"),
+        (["relabel", "relabel.options.checkpoint=x", "--out", "out"], "relabel.options: renamed; use relabel.scorer, e.g."),
+        (["relabel", "relabel.scorer={l1: 3}", "--out", "out"], "relabel.scorer l1: expected its weight and options"),
         (["train", "quickstart", "train.lr=fast"], "train.lr: expected float; got 'fast'"),
         (["train", "quickstart", "base=/nowhere", "--dry-run"], "editor '/nowhere' is not there"),
         (["train", "quickstart", "relabel.scorer=clip_x", "--dry-run"], "no scorer named 'clip_x'"),
@@ -261,6 +263,11 @@ def test_relabel_writes_shards_for_your_own_rows(photo, tmp_path, capsys):
     assert main(words) == 0
     assert "3 rows, 3 valid" in capsys.readouterr().out
     assert list((tmp_path / "out" / "relabelled").glob("*.parquet"))
+    again = [word.replace("scorer=l1", "scorer={l1: {}}") for word in words]
+    assert main(again) == 0
+    other = [word.replace("scorer=l1", "scorer.l1.against=target") for word in words]
+    assert main(other) == 2
+    assert 'relabel.scorer: "l1" there, {"l1": {"against": "target"}} here' in capsys.readouterr().err
 
 
 def test_the_sheet_command(tmp_path):

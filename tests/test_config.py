@@ -41,6 +41,18 @@ def test_dotted_words_lie_over_a_recipe():
     assert values == {"name": "a", "inner": {"lr": 0.1}}
 
 
+def test_dotted_words_reach_into_the_short_string_of_a_scorer():
+    values = {"relabel": {"scorer": "clip_d:0.7,l1:0.3"}, "reward": {"scorer": "vifi_clip"}}
+    words = ["relabel.scorer.l1.region=outside", "reward.scorer.vifi_clip.checkpoint=a/b", "watch.held_out.ssim.against=target"]
+    assert override(values, words) == {
+        "relabel": {"scorer": {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3, "region": "outside"}}},
+        "reward": {"scorer": {"vifi_clip": {"checkpoint": "a/b"}}},
+        "watch": {"held_out": {"ssim": {"against": "target"}}},
+    }
+    with pytest.raises(ValueError, match=r"relabel\.scorer\.ssim\.against: scorer is a value"):
+        override(values, ["relabel.scorer.ssim.against=target"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -50,7 +62,7 @@ def test_dotted_words_lie_over_a_recipe():
         (["inner.steps=true"], "inner.steps: expected int; got True"),
         (["inner.careful=yes"], "inner.careful: expected true or false; got 'yes'"),
         (["inner=3"], "inner: expected a group of settings; got 3"),
-        (["name.a=3"], "name.a: name is a value, not a group of settings"),
+        (["name.b=3"], "name.b: name is a value, not a group of settings"),
         (["name={a} b"], "'{a} b': not a value that YAML can read; a text with braces"),
         (["oops"], "'oops': expected key=value"),
     ],

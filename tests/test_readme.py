@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rewardedit.cli import recipe_names
-from rewardedit.scorers.base import BUILT_IN, find_scorer
+from rewardedit.scorers.load import BUILT_IN, find_scorer
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -30,8 +30,9 @@ from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes, say
 from rewardedit.relabel import Relabel, relabel
 from rewardedit.reward_prompt import RewardScale
+from rewardedit.scorer_spec import ScorerSpec, read_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.scorers.base import families, find_scorer, read_spec
+from rewardedit.scorers.load import families, find_scorer
 from rewardedit.stages import variants
 from rewardedit.training import memory, run
 from rewardedit.training.estimate import load_blueprint, load_scheduler, memory_line, plan_training
@@ -78,9 +79,10 @@ class Config:
         for name in read_spec(self.reward.scorer):
             if not find_scorer(name).differentiable:
                 raise ValueError(f"reward.scorer: {name} has no gradient with respect to the edited picture; take clip_d or l1")
+        held_out = spec_name(self.watch.held_out)
         for shared in families(self.reward.scorer) & families(self.watch.held_out):
             raise ValueError(
-                f"watch.held_out: {self.watch.held_out} is of the family {shared}, as is what trains; take one of another, "
+                f"watch.held_out: {held_out} is of the family {shared}, as is what trains; take one of another, "
                 "such as ssim (pixel), clip_i (clip) or dino_i (dino); your own scorer names its family as a class attribute"
             )
         if self.watch.stop and not self.train.validate_every:
@@ -106,7 +108,7 @@ def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
     require_rollouts(config)
     rows = open_rows(training_data(config.data, config.watch))
-    scorers = {name: load_scorer(name, **options) for name, options in _rewards(config).items()}
+    scorers = {name: load_scorer(spec) for name, spec in _rewards(config).items()}
     editor, steps = load_blueprint(config.base, config.data.size), config.reward.mean_steps
     grad = steps if config.reward.grad_steps is None else config.reward.grad_steps
     calls = 1 + grad + (steps - grad) / 3  # forward alone is a third of a step
@@ -127,7 +129,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     config.train.micro_batches(processes().num_processes)
     require_rollouts(config)
     run.start(folder, config, resume)
-    scorers = {name: load_scorer(name, **options).to(devices.default_device()) for name, options in _rewards(config).items()}
+    scorers = {name: load_scorer(spec).to(devices.default_device()) for name, spec in _rewards(config).items()}
     config = replace(config, data=training_data(config.data, config.watch))  # what is watched is not trained on
     prompts = fixed_prompts(config.data, config.watch)
     require_fields(prompts[0], scorers)
@@ -176,9 +178,9 @@ def watched(results: dict[str, Path]) -> dict[str, dict[str, Any]]:
     return out
 
 
-def _rewards(config: Config) -> dict[str, dict[str, Any]]:
-    """The training reward and the held-out one, with their options."""
-    return {config.reward.scorer: config.reward.options, config.watch.held_out: config.watch.held_out_options}
+def _rewards(config: Config) -> dict[str, ScorerSpec]:
+    """The training reward and the held-out one, by their names."""
+    return {spec_name(spec): spec for spec in (config.reward.scorer, config.watch.held_out)}
 
 
 def require_fields(prompts: EditBatch, scorers: dict[str, Scorer]) -> None:
@@ -197,7 +199,7 @@ def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None
     if reward.scale == "none" and reward.loss == "linear":
         return None
     scale = "range" if reward.scale == "range" else "quantiles"
-    how = Relabel(scorer=reward.scorer, options=reward.options, scale=scale)
+    how = Relabel(scorer=reward.scorer, scale=scale)
     found = relabel(how, rows, config.data, folder / "relabelled")
     mapping = found.scale
     if reward.scale == "none":
@@ -255,7 +257,9 @@ def finetune(
         TrainingStopped: where the loss is not a number.
     """
     tuning = Finetuning(config, base, shared.cache, shared.labels, folder, resume)
-    rollouts = RewardRollouts(reward, shared.scorers[reward.scorer], shared.rollouts, config.seed, tuning.editor.pipe)
+    rollouts = RewardRollouts(
+        reward, shared.scorers[spec_name(reward.scorer)], shared.rollouts, config.seed, tuning.editor.pipe
+    )
     monitor.check(tuning.current_editor(), 0)  # the base, which later checks are compared with
     loop = tuning.loop
     for step in loop.steps():

@@ -20,6 +20,7 @@ from rewardedit.data import Data, open_rows
 from rewardedit.evaluation.editors import Evaluate, compare, require_arms
 from rewardedit.processes import processes, say
 from rewardedit.relabel import Relabel, Relabelled, relabel
+from rewardedit.scorer_spec import spec_name
 from rewardedit.scorers import load_scorer
 from rewardedit.stages import variants
 from rewardedit.synthesis.candidates import Candidates, candidate_rows
@@ -75,8 +76,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     made_of = {name: getattr(config, name) for name in ("base", "data", "candidates", "relabel", "train")}
     results = variants(config.arms, folder, config.train.result, made_of, train_one)
     if config.evaluate is not None:
-        rewards = {config.relabel.scorer: config.relabel.options, HELD_OUT: {}}
-        scorers = {name: load_scorer(name, **options).to(devices.default_device()) for name, options in rewards.items()}
+        rewards = {spec_name(config.relabel.scorer): config.relabel.scorer, HELD_OUT: HELD_OUT}
+        scorers = {name: load_scorer(spec).to(devices.default_device()) for name, spec in rewards.items()}
         named = {SHOWN.get(arm, arm): path for arm, path in results.items()}
         compare(config.evaluate, config.base, named, scorers, folder)
     return results[config.arms[0]]

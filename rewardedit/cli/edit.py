@@ -5,6 +5,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from rewardedit.cli.score import read_scorer
+
 JUDGE = "vifi_clip"  # of --best-of: the best without captions, which nobody gives here; see benchmarks/best_of_n.py
 
 
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     # What is wrong with the input is told before a model is loaded.
     jobs = read_jobs(args.input, args.instruction)
     device = devices.default_device()
-    judge = args.scorer or (JUDGE if args.best_of > 1 else None)
+    judge = read_scorer(args.scorer) if args.scorer else JUDGE if args.best_of > 1 else None
     scorer = load_scorer(judge).to(device) if judge else None
     dtype = devices.inference_dtype(args.dtype)
     editor = load_editor(args.model, attention=args.attention, device=device, dtype=dtype)

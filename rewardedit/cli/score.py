@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
+from rewardedit.scorer_spec import ScorerSpec, spec_name
+
+EXAMPLES = "e.g. clip_d l1 clip_d:0.7,l1:0.3 '{l1: {region: outside}}'"
 
 
 def add_parser(commands: Any) -> None:
@@ -18,7 +21,7 @@ def add_parser(commands: Any) -> None:
         metavar="INPUT",
         help='SOURCE EDITED "INSTRUCTION"; or a table with these columns; or a data set, e.g. name=magicbrush path=FOLDER',
     )
-    p.add_argument("--scorer", nargs="+", default=["clip_d"], metavar="NAME", help="e.g. clip_d l1 clip_d:0.7,l1:0.3")
+    p.add_argument("--scorer", nargs="+", default=["clip_d"], metavar="NAME", help=EXAMPLES)
     p.add_argument("--checkpoint", help="for the scorers that read one: a hub name or a folder")
     p.add_argument("--source-caption", help="of a pair")
     p.add_argument("--target-caption", help="of a pair")
@@ -45,7 +48,10 @@ def run(args: argparse.Namespace) -> None:
 
     device = devices.default_device()
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
-    scorers = {name: load_scorer(name, **options).to(device) for name in args.scorer}
+    specs = [read_scorer(text) for text in args.scorer]
+    scorers = {spec_name(spec): load_scorer(spec, **options).to(device) for spec in specs}
+    if len(scorers) < len(specs):
+        raise ValueError(f"--scorer: expected each once; got {' '.join(args.scorer)}")
     if args.heatmap:
         if len(rows) != 1 or len(scorers) != 1:
             raise ValueError(f"--heatmap: expected one edit and one scorer; got {len(rows)} and {len(scorers)}")
@@ -114,6 +120,11 @@ def read_pair(args: argparse.Namespace) -> Any:
         target=load_image(args.target) if args.target else None,
         mask=load_mask(args.mask) if args.mask else None,
     )
+
+
+def read_scorer(text: str) -> ScorerSpec:
+    """A scorer as the command line gives it: a name, a sum, or a mapping in braces, as YAML."""
+    return configs.parse_value(text) if text.startswith("{") else text
 
 
 def line_of(record: dict[str, Any]) -> str:

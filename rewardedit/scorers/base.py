@@ -1,11 +1,9 @@
-"""The contract of every scorer, the weighted sum, and `load_scorer`."""
+"""The contract of every scorer, and the weighted sum."""
 
 import dataclasses
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -126,107 +124,3 @@ class WeightedSum(Scorer):
 
     def _named(self) -> list[tuple[str, Scorer]]:
         return [(name, scorer) for name, scorer in self.scorers.items() if isinstance(scorer, Scorer)]
-
-
-BUILT_IN = {
-    "clip_d": "rewardedit.scorers.clip:ClipD",
-    "clip_t": "rewardedit.scorers.clip:ClipT",
-    "clip_i": "rewardedit.scorers.clip:ClipI",
-    "l1": "rewardedit.scorers.preservation:L1",
-    "l2": "rewardedit.scorers.preservation:L2",
-    "psnr": "rewardedit.scorers.preservation:Psnr",
-    "ssim": "rewardedit.scorers.preservation:Ssim",
-    "lpips": "rewardedit.scorers.preservation:Lpips",
-    "dino_i": "rewardedit.scorers.preservation:DinoI",
-    "vifi_clip": "rewardedit.scorers.vifi_clip:ViFiClip",
-}
-
-
-def load_scorer(spec: str | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:
-    """A scorer by name ("clip_d"), as a weighted sum ("clip_d:0.7,l1:0.3"), from a class ("package.module:Class"), or
-    around a plain function `(EditBatch) -> (b,)`.
-
-    Options go to the scorer's `from_pretrained` (or its constructor, where it has none); for a sum, to those of its
-    scorers that take them.
-
-    Raises:
-        ValueError: on an unknown name, a malformed sum, a class that is not a `Scorer`, or an option that none takes.
-    """
-    if not isinstance(spec, str):
-        return FunctionScorer(spec, **options)
-    weights = read_spec(spec)
-    names = list(weights)
-    if weights[names[0]] is None:
-        return _load_one(names[0], options)
-    taken = {name: {k: v for k, v in options.items() if k in _accepts(find_scorer(name))} for name in names}
-    unknown = set(options) - {key for own in taken.values() for key in own}
-    if unknown:
-        raise ValueError(f"scorer {spec!r}: none of its scorers takes {', '.join(sorted(unknown))}")
-    scorers = {name: _load_one(name, taken[name]) for name in names}
-    return WeightedSum(scorers, {name: weight for name, weight in weights.items() if weight is not None})
-
-
-def read_spec(spec: str) -> dict[str, float | None]:
-    """The scorers of a spec with their weights; the weight of one that stands alone is None. Nothing is loaded.
-
-    Raises:
-        ValueError: on a malformed sum.
-    """
-    terms = [term.strip() for term in spec.split(",")]
-    if len(terms) == 1 and _weight(terms[0]) is None:
-        return {terms[0]: None}
-    weights = {term.rsplit(":", 1)[0]: _weight(term) for term in terms}
-    if None in weights.values() or len(weights) < len(terms):
-        raise ValueError(f"scorer {spec!r}: expected a sum such as clip_d:0.7,l1:0.3, each scorer once with its weight")
-    return weights
-
-
-def _weight(term: str) -> float | None:
-    try:
-        return float(term.rsplit(":", 1)[1])
-    except (IndexError, ValueError):
-        return None
-
-
-def families(spec: str) -> set[str]:
-    """The families of a spec's scorers, as their classes declare them; nothing is loaded."""
-    return {find_scorer(name).family for name in read_spec(spec)}
-
-
-def find_scorer(name: str) -> type[Scorer]:
-    """The class of a scorer, by name or "package.module:Class"; nothing is loaded.
-
-    Raises:
-        ValueError: on an unknown name, or a class that is not a `Scorer`.
-    """
-    path = BUILT_IN.get(name, name)
-    if "oracle" in path.lower():
-        raise ValueError(f"{name}: the oracle knows the truth; it evaluates and is not a scorer")
-    if ":" not in path:
-        raise ValueError(f"no scorer named {name!r}; expected one of {', '.join(BUILT_IN)}, or package.module:Class")
-    module, _, attribute = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"scorer {name!r} cannot be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Scorer)):
-        raise ValueError(f"{path}: expected a subclass of rewardedit.Scorer; got {found!r}")
-    return found
-
-
-def _builder(scorer: type[Scorer]) -> Callable[..., Scorer]:
-    return getattr(scorer, "from_pretrained", scorer)
-
-
-def _accepts(scorer: type[Scorer]) -> set[str]:
-    import inspect
-
-    return set(inspect.signature(_builder(scorer)).parameters)
-
-
-def _load_one(name: str, options: dict[str, Any]) -> Scorer:
-    scorer = find_scorer(name)
-    unknown = set(options) - _accepts(scorer)
-    if unknown:
-        raise ValueError(f"scorer {name!r} does not take {', '.join(sorted(unknown))}; it takes {sorted(_accepts(scorer))}")
-    return _builder(scorer)(**options).eval().requires_grad_(False)

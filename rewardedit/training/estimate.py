@@ -35,7 +35,7 @@ def plan(config: Any) -> list[str]:
     for name in editors:
         _pipeline_config(name)
     editor = load_blueprint(config.base, config.data.size)
-    scorer = load_scorer(config.relabel.scorer, **config.relabel.options)
+    scorer = load_scorer(config.relabel.scorer)
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
     return [
         f"rows: {rows} × {per_row} candidates = {rows * per_row}; arms: {', '.join(config.arms)}",

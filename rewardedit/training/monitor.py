@@ -18,6 +18,7 @@ from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.files import append_json_line, read_log, write_json
 from rewardedit.processes import processes
 from rewardedit.report import Report
+from rewardedit.scorer_spec import ScorerSpec, resolve_spec
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
 
@@ -32,12 +33,12 @@ class MonitorConfig:
     data: Data | None = None  # whose; None: the val split of the shapes world, or source images held out from the training data
     steps: int | None = None  # denoising steps; None: the editor's own
     batch: int = 64  # images that are denoised, decoded and scored at a time
-    held_out: str = "ssim"  # a reward of another family than the one that trains
-    # for the held-out scorer
-    held_out_options: dict[str, Any] = field(default_factory=lambda: {"against": "target"})
+    # a reward of another family than the one that trains
+    held_out: ScorerSpec = field(default_factory=lambda: {"ssim": {"against": "target"}})
     stop: bool = False  # at a flag; the result is then the editor that the held-out reward liked best
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "held_out", resolve_spec(self.held_out))
         for name, least in (("n", 2), ("batch", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"watch.{name}: expected at least {least}; got {getattr(self, name)}")

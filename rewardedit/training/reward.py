@@ -1,7 +1,7 @@
 """The reward's part of a training step: a rollout that carries a gradient, its score, and the loss of that."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from rewardedit.batch import EditBatch, Scores
 from rewardedit.diffusion.rollout import Conditions, Rollout, Scored, decode, rollout
 from rewardedit.diffusion.training import noising
 from rewardedit.reward_prompt import RewardScale
+from rewardedit.scorer_spec import ScorerSpec, resolve_spec
 from rewardedit.scorers import Scorer
 from rewardedit.training.finetune import MicroBatch
 from rewardedit.training.latents import LatentCache, TextCache
@@ -37,8 +38,7 @@ ANCHOR_SEED = 1_000_003  # the anchor's noise is other than the rollouts'
 class Reward:
     """Which score trains the editor, and how. What is None is the preset's, which fills it in."""
 
-    scorer: str = "vifi_clip"  # differentiable; its score is the reward
-    options: dict[str, Any] = field(default_factory=dict)  # for the scorer, e.g. its checkpoint
+    scorer: ScorerSpec = "vifi_clip"  # differentiable; its score is the reward
     # the paper whose values fill in what is null here
     preset: Literal["adiee", "imagereward", "draft"] = "adiee"
     weight: float | None = None  # λ
@@ -59,6 +59,7 @@ class Reward:
     checkpointing: tuple[Literal["vae", "scorer"], ...] = ()  # whose activations are computed again; UNet: train.checkpointing
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "scorer", resolve_spec(self.scorer))
         for name, value in PRESETS[self.preset].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)

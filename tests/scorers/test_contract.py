@@ -8,7 +8,7 @@ import torch
 from rewardedit import EditBatch, WeightedSum, load_scorer
 from rewardedit.data.shapes import Shapes, ShapesBatch, candidates
 from rewardedit.scorers import Scorer
-from rewardedit.scorers.base import BUILT_IN
+from rewardedit.scorers.load import BUILT_IN
 
 SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3"]
 PRESERVATION = {"l1", "l2", "psnr", "ssim", "lpips", "dino_i"}  # a better edit need not keep more
@@ -236,10 +236,23 @@ def test_bad_names_are_refused(spec, message):
         load_scorer(spec)
 
 
+def test_each_scorer_of_a_sum_has_options_of_its_own():
+    samples = Shapes("val").batch(0, 3)
+    batch = EditBatch(samples.source, samples.instruction, samples.target, target=samples.source)
+    loaded = load_scorer({"l1": {"weight": 0.25, "against": "target"}, "ssim": {"weight": 2}})
+    parts = {"l1": load_scorer("l1", against="target")(batch).score, "ssim": load_scorer("ssim")(batch).score}
+    torch.testing.assert_close(loaded(batch).parts, parts)
+    torch.testing.assert_close(loaded(batch).score, 0.25 * parts["l1"] + 2 * parts["ssim"])
+
+
 def test_options_go_where_they_are_taken():
     with pytest.raises(ValueError, match="scorer 'l1' does not take checkpoint"):
         load_scorer("l1", checkpoint="x")
+    with pytest.raises(ValueError, match="checkpoint: say which of its scorers takes it"):
+        load_scorer("clip_d:0.7,l1:0.3", checkpoint="shapes-clip")
     with pytest.raises(ValueError, match="no CLIP model can be loaded"):
-        load_scorer("clip_d:0.7,l1:0.3", checkpoint="/nowhere")
-    assert isinstance(load_scorer("clip_d:0.7,l1:0.3", checkpoint="shapes-clip"), WeightedSum)
+        load_scorer({"clip_d": {"weight": 0.7, "checkpoint": "/nowhere"}, "l1": {"weight": 0.3}})
+    with pytest.raises(ValueError, match="scorer 'l1' does not take checkpoint"):
+        load_scorer({"l1": {"checkpoint": "x"}})
+    assert not isinstance(load_scorer({"l1": {}}), WeightedSum)
     assert math.isinf(load_scorer(lambda batch: batch.edited.mean((1, 2, 3))).range[0])

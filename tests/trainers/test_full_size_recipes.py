@@ -103,7 +103,7 @@ def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, xf
         f"data.path={magicbrush}",
         f"candidates.editors=[{narrow_sd15}, {narrow_sd15}]",
         "candidates.steps=1",
-        "relabel.options.checkpoint=shapes-clip",
+        "relabel.scorer.clip_d.checkpoint=shapes-clip",
     ]
     result = run_and_resume(recipe, settings, tmp_path / "run")
     assert xformers, "another attention ran"
@@ -128,9 +128,9 @@ def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, xforme
         *COMMON,
         f"base={narrow_sd15}",
         f"data.path={magicbrush}",
-        "reward.options.checkpoint=shapes-vifi-clip",
+        "reward.scorer.vifi_clip.checkpoint=shapes-vifi-clip",
         "reward.steps=[3]",
-        f"watch.held_out_options.checkpoint={tiny_dino}",
+        f"watch.held_out.dino_i.checkpoint={tiny_dino}",
         "watch.n=2",
         "watch.steps=1",
     ]

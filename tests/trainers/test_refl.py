@@ -27,7 +27,7 @@ from tests.conftest import launch, run_here
 
 DATA = Data(rows=16, size=32)
 FAST = {"steps": 2, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None, "validate_every": 1}
-LOOK = MonitorConfig(n=4, steps=1, held_out="clip_d", held_out_options={})
+LOOK = MonitorConfig(n=4, steps=1, held_out="clip_d")
 REWARD = Reward("l1", steps=(3, 4), weight=0.1)
 SCALE = RewardScale((0.0, 0.5, 0.8, 1.0))
 
@@ -197,7 +197,7 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "settings = dict(steps=20, checkpointing=True, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None)\n"
         "reward = Reward('l1', steps=(2, 3), weight=0.1, checkpointing=('vae',))\n"
         "settings = Train(batch=4, **settings)\n"
-        "look = MonitorConfig(n=5, batch=2, steps=1, held_out='clip_d', held_out_options={})\n"
+        "look = MonitorConfig(n=5, batch=2, steps=1, held_out='clip_d')\n"
         "config = Config('x', sys.argv[1], Data(rows=16, size=32), reward, settings, look, arms=('refl', 'pairs_only'))\n"
         "train(config, Path(sys.argv[2]))\n"
     )
@@ -254,7 +254,7 @@ class Dark(Scorer):
 def test_a_run_that_goes_for_the_reward_alone_is_stopped_and_taken_back(lora_rank, tiny_editor, tmp_path):
     here = "tests.trainers.test_refl"
     reward = Reward(f"{here}:Bright", steps=(2,), skip=(0, 0), loss="linear", weight=10.0, pairs=0.0, scale="none")
-    look = MonitorConfig(n=8, steps=2, held_out=f"{here}:Dark", held_out_options={}, stop=True)
+    look = MonitorConfig(n=8, steps=2, held_out=f"{here}:Dark", stop=True)
     settings = Train(**{**FAST, "steps": 30, "lr": 1e-2, "validate_every": 5, "lora_rank": lora_rank})
     out = train(Config("x", tiny_editor, DATA, reward, settings, look), tmp_path / "run")
     looks = json.loads((tmp_path / "run" / "watch.json").read_text())["looks"]
@@ -305,7 +305,7 @@ def test_ddpm_takes_the_editors_noise_schedule_and_clips_no_latents(tiny_editor)
 
 
 def test_what_a_scorer_cannot_be_given_is_said_before_anything_is_scored(tiny_editor, tmp_path):
-    inside = replace(REWARD, options={"region": "inside"})
+    inside = replace(REWARD, scorer={"l1": {"region": "inside"}})
     with pytest.raises(ValueError, match=r"reward\.scorer: needs mask"):
         train(Config("x", tiny_editor, DATA, inside, Train(**FAST), LOOK), tmp_path)
 
@@ -337,8 +337,8 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(words, message):
 
 
 def test_scorers_of_other_families_are_accepted():
-    watch = {"held_out": "dino_i", "held_out_options": {"against": "target"}}
-    assert build(Config, {"name": "x", "reward": {"scorer": "l1"}, "watch": watch}).watch.held_out == "dino_i"
+    watch = {"held_out": {"dino_i": {"against": "target"}}}
+    assert build(Config, {"name": "x", "reward": {"scorer": "l1"}, "watch": watch}).watch.held_out == watch["held_out"]
 
 
 @pytest.mark.parametrize("recipe", ["shapes-refl", "magicbrush-refl", "magicbrush-refl-24gb"])

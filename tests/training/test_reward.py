@@ -18,7 +18,7 @@ def test_the_loss_is_the_mean_of_the_rows_that_could_be_scored():
 
 
 def test_a_row_has_the_same_noise_in_any_batch_also_where_steps_add_noise(tiny_editor, tmp_path):
-    look = MonitorConfig(n=2, steps=1, held_out="clip_d", held_out_options={})
+    look = MonitorConfig(n=2, steps=1, held_out="clip_d")
     reward = Reward("l1", steps=(3,), weight=1.0, pairs=0.0, scale="none", loss="linear", scheduler="ddpm")
     for name, micro_batch in (("whole", 2), ("parts", 1)):
         settings = Train(steps=1, batch=2, micro_batch=micro_batch, warmup=0, log_every=1, tracker="none", ema=None)

@@ -1,0 +1,98 @@
+"""How scorers are named: "clip_d", "clip_d:0.7,l1:0.3", or a mapping with each scorer's weight and options.
+
+Nothing is imported or loaded here, so that a command line can be read without torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ScorerSpec = str | dict[str, Any]  # as it stands in recipes
+
+
+@dataclass(frozen=True)
+class Term:
+    """One scorer of a spec."""
+
+    weight: float | None  # None: it stands alone, and its score is not weighted
+    options: dict[str, Any]  # for its `from_pretrained` or constructor
+
+
+def read_spec(spec: str | Mapping[str, Any]) -> dict[str, Term]:
+    """The scorers of a spec by name, e.g. of "clip_d:0.7,l1:0.3" or {"vifi_clip": {"checkpoint": "runs/x/scorer"}}.
+
+    Raises:
+        ValueError: on a malformed sum.
+    """
+    terms = _read_text(spec) if isinstance(spec, str) else _read_mapping(spec)
+    alone = len(terms) == 1 and next(iter(terms.values())).weight is None
+    if not alone and (not terms or any(term.weight is None for term in terms.values())):
+        raise ValueError(f"scorer {spec!r}: {_EXPECTED}")
+    return terms
+
+
+_EXPECTED = (
+    "expected a sum such as clip_d:0.7,l1:0.3, each scorer once with its weight, "
+    "or {clip_d: {weight: 0.7}, l1: {weight: 0.3, region: outside}}"
+)
+
+
+def _read_text(spec: str) -> dict[str, Term]:
+    words = [word.strip() for word in spec.split(",")]
+    if len(words) == 1 and _weight(words[0]) is None:
+        return {words[0]: Term(None, {})}
+    terms = {word.rsplit(":", 1)[0]: Term(_weight(word), {}) for word in words}
+    if len(terms) < len(words):
+        raise ValueError(f"scorer {spec!r}: {_EXPECTED}")
+    return terms
+
+
+def _weight(word: str) -> float | None:
+    try:
+        return float(word.rsplit(":", 1)[1])
+    except (IndexError, ValueError):
+        return None
+
+
+def _read_mapping(spec: Mapping[str, Any]) -> dict[str, Term]:
+    terms = {}
+    for name, values in spec.items():
+        if not isinstance(values, Mapping):
+            raise ValueError(f"scorer {name}: expected its weight and options, such as {{weight: 0.7}}; got {values!r}")
+        weight = values.get("weight")
+        if weight is not None and (isinstance(weight, bool) or not isinstance(weight, int | float)):
+            raise ValueError(f"scorer {name}: weight: expected a number; got {weight!r}")
+        options = {key: value for key, value in values.items() if key != "weight"}
+        terms[name] = Term(None if weight is None else float(weight), options)
+    return terms
+
+
+def resolve_spec(spec: str | Mapping[str, Any]) -> ScorerSpec:
+    """The one way in which a spec is kept: its short string, or a mapping where a scorer has options.
+
+    Two ways of writing one scorer are equal when they are resolved.
+
+    Raises:
+        ValueError: on a malformed sum.
+    """
+    terms = read_spec(spec)
+    if not any(term.options for term in terms.values()):
+        return spec_name(spec)
+    return as_mapping(spec)
+
+
+def as_mapping(spec: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A spec as {name: {weight: …, option: …}}; the weight of a scorer that stands alone is left out."""
+    return {
+        name: ({} if term.weight is None else {"weight": term.weight}) | term.options for name, term in read_spec(spec).items()
+    }
+
+
+def spec_name(spec: str | Mapping[str, Any]) -> str:
+    """What a spec is called in results: its short string, without options."""
+    terms = read_spec(spec)
+    return ",".join(name if term.weight is None else f"{name}:{_number(term.weight)}" for name, term in terms.items())
+
+
+def _number(weight: float) -> str:
+    return repr(weight).removesuffix(".0")

@@ -1,0 +1,82 @@
+"""Scorers by name, and `load_scorer`."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from rewardedit.batch import EditBatch
+from rewardedit.scorer_spec import read_spec
+from rewardedit.scorers.base import FunctionScorer, Scorer, WeightedSum
+
+BUILT_IN = {
+    "clip_d": "rewardedit.scorers.clip:ClipD",
+    "clip_t": "rewardedit.scorers.clip:ClipT",
+    "clip_i": "rewardedit.scorers.clip:ClipI",
+    "l1": "rewardedit.scorers.preservation:L1",
+    "l2": "rewardedit.scorers.preservation:L2",
+    "psnr": "rewardedit.scorers.preservation:Psnr",
+    "ssim": "rewardedit.scorers.preservation:Ssim",
+    "lpips": "rewardedit.scorers.preservation:Lpips",
+    "dino_i": "rewardedit.scorers.preservation:DinoI",
+    "vifi_clip": "rewardedit.scorers.vifi_clip:ViFiClip",
+}
+
+
+def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:
+    """A scorer by name ("clip_d"), as a weighted sum ("clip_d:0.7,l1:0.3"), from a class ("package.module:Class"), or
+    around a plain function `(EditBatch) -> (b,)`.
+
+    Options go to the scorer's `from_pretrained` (or its constructor, where it has none). Those of a sum's scorers stand
+    in a mapping: {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3, "region": "outside"}}.
+
+    Raises:
+        ValueError: on an unknown name, a malformed sum, a class that is not a `Scorer`, or an option that it does not take.
+    """
+    if not isinstance(spec, str | Mapping):
+        return FunctionScorer(spec, **options)
+    terms = read_spec(spec)
+    if options and not (isinstance(spec, str) and len(terms) == 1):
+        key = next(iter(options))
+        raise ValueError(f"scorer {spec!r}: {key}: say which of its scorers takes it: {{NAME: {{weight: …, {key}: …}}, …}}")
+    scorers = {name: _load_one(name, {**term.options, **options}) for name, term in terms.items()}
+    weights = {name: term.weight for name, term in terms.items() if term.weight is not None}
+    return WeightedSum(scorers, weights) if weights else next(iter(scorers.values()))
+
+
+def families(spec: str | Mapping[str, Any]) -> set[str]:
+    """The families of a spec's scorers, as their classes declare them; nothing is loaded."""
+    return {find_scorer(name).family for name in read_spec(spec)}
+
+
+def find_scorer(name: str) -> type[Scorer]:
+    """The class of a scorer, by name or "package.module:Class"; nothing is loaded.
+
+    Raises:
+        ValueError: on an unknown name, or a class that is not a `Scorer`.
+    """
+    path = BUILT_IN.get(name, name)
+    if "oracle" in path.lower():
+        raise ValueError(f"{name}: the oracle knows the truth; it evaluates and is not a scorer")
+    if ":" not in path:
+        raise ValueError(f"no scorer named {name!r}; expected one of {', '.join(BUILT_IN)}, or package.module:Class")
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"scorer {name!r} cannot be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Scorer)):
+        raise ValueError(f"{path}: expected a subclass of rewardedit.Scorer; got {found!r}")
+    return found
+
+
+def _load_one(name: str, options: dict[str, Any]) -> Scorer:
+    scorer = find_scorer(name)
+    build = getattr(scorer, "from_pretrained", scorer)
+    known = set(inspect.signature(build).parameters)
+    unknown = set(options) - known
+    if unknown:
+        raise ValueError(f"scorer {name!r} does not take {', '.join(sorted(unknown))}; it takes {sorted(known)}")
+    return build(**options).eval().requires_grad_(False)
