@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ from tqdm import tqdm
 
 from rewardedit import devices
 from rewardedit.files import append_json_line, remove
-from rewardedit.processes import processes, sum_of_processes
+from rewardedit.processes import processes, say, sum_of_processes
 
 KEPT_CHECKPOINTS = 2
 Precision = Literal["no", "bf16", "fp16"]
@@ -221,6 +222,9 @@ def make_accelerator(folder: Path, precision: Precision, accumulation_steps: int
             import wandb  # noqa: F401  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise ValueError("tracker: wandb is not installed; pip install wandb, or take tensorboard") from None
+    if tracker == "tensorboard" and find_spec("tensorboard") is None:
+        say("no tracker: tensorboard is not installed (pip install 'rewardedit[tensorboard]'); metrics are in metrics.jsonl")
+        tracker = "none"
     # Several trainings may follow one another in a process, each with its own precision and accumulation.
     processes()
     AcceleratorState._reset_state()
