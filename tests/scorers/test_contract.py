@@ -238,7 +238,7 @@ def test_bad_names_are_refused(spec, message):
 
 def test_each_scorer_of_a_sum_has_options_of_its_own():
     samples = Shapes("val").batch(0, 3)
-    batch = EditBatch(samples.source, samples.instruction, samples.target, target=samples.source)
+    batch = EditBatch(samples.source, samples.instruction, samples.target, target=samples.target.flip(0))
     loaded = load_scorer({"l1": {"weight": 0.25, "against": "target"}, "ssim": {"weight": 2}})
     parts = {"l1": load_scorer("l1", against="target")(batch).score, "ssim": load_scorer("ssim")(batch).score}
     torch.testing.assert_close(loaded(batch).parts, parts)
