@@ -95,7 +95,7 @@ class Prompts:
         made = []
         for i in range(0, len(rows), 32):
             part = rows[i : i + 32]
-            images = editor.run(self.encoded.rows(part), [self.first + row for row in part], settings=SETTINGS)
+            images = editor.run(self.encoded.take(part), [self.first + row for row in part], settings=SETTINGS)
             made.append((images * 255).round().byte())
         return torch.cat(made)
 

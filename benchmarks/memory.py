@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, CLIPConfig, CLIPModel, Dinov2Config, Din
 
 from rewardedit.assets import resolve
 from rewardedit.cli import load_recipe, recipe_folder
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.images import Preprocess
 from rewardedit.scorer_spec import spec_name
 from rewardedit.scorers import Scorer
@@ -71,7 +72,7 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
 
 def make_editor() -> memory.Blueprint:
     """Stable Diffusion 1.5's editor for images of 256 pixels a side, the size of all recipes."""
-    return memory.Blueprint.make(UNET, VAE, {"vocab_size": 49408, **WIDE}, 256)
+    return memory.Blueprint.make(InstructPix2Pix(), UNET, VAE, {"vocab_size": 49408, **WIDE}, 256)
 
 
 def line(found: dict[str, int]) -> str:

@@ -23,9 +23,8 @@ from rewardedit import EditBatch, devices, load_editor, load_scorer
 from rewardedit.attention import set_attention
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes
-from rewardedit.diffusion.editors import encode_images, encode_prompts
-from rewardedit.diffusion.rollout import Conditions, Rollout, decode, rollout
-from rewardedit.diffusion.training import diffusion_loss
+from rewardedit.diffusion.families import Conditioning, family_of
+from rewardedit.diffusion.rollout import Rollout, rollout
 from rewardedit.images import Preprocess
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
@@ -76,8 +75,8 @@ class Work:
     def encode(self) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings of the prompts, latents of sources and of targets: all unscaled modes."""
         pipe = self.pipe
-        source, target = (encode_images(pipe, x) for x in (self.source, self.target))
-        return encode_prompts(pipe, self.instruction), source, target
+        source, target = (family_of(pipe).encode_images(pipe, x) for x in (self.source, self.target))
+        return family_of(pipe).encode_prompts(pipe, self.instruction), source, target
 
     def finish(self, clock: Clock, edited: Tensor, embeds: Tensor, source: Tensor, target: Tensor) -> None:
         """Score, loss of the pairs, backward pass and optimizer: alike in both."""
@@ -88,7 +87,8 @@ class Work:
         with clock.part("pairs"):
             times = torch.randint(pipe.scheduler.config.num_train_timesteps, (b,), device=source.device)
             latents, noise = target * pipe.vae.config.scaling_factor, torch.randn_like(target)
-            loss = loss + diffusion_loss(pipe.unet, pipe.scheduler, latents, source, embeds, noise, times).mean()
+            cond = Conditioning(embeds, source)
+            loss = loss + family_of(pipe).loss(pipe.unet, pipe.scheduler, latents, noise, times, cond).mean()
         with clock.part("backward"):
             loss.backward()
         with clock.part("optimizer"):
@@ -119,16 +119,16 @@ def papers_step(work: Work, clock: Clock) -> None:
 
 
 def our_step(work: Work, clock: Clock) -> None:
-    """The same from what was encoded once, with `rollout` and `decode`."""
+    """The same from what was encoded once, with `rollout` and the family's `decode`."""
     pipe, (embeds, source, target) = work.pipe, work.cached
     with torch.autocast(pipe.device.type, torch.bfloat16):
         with clock.part("encode"):
-            given = Conditions(embeds, source)
+            cond = Conditioning(embeds, source)
         with clock.part("rollout"):
-            how = Rollout(work.steps, checkpointing=work.checkpointing)
-            latents = rollout(pipe.unet, pipe.scheduler, torch.randn_like(source), given, how)
+            config = Rollout(work.steps, checkpointing=work.checkpointing)
+            latents = rollout(family_of(pipe), pipe.unet, pipe.scheduler, torch.randn_like(source), cond, config)
         with clock.part("decode and score"):
-            edited = decode(pipe.vae, latents)
+            edited = family_of(pipe).decode(pipe.vae, latents)
         work.finish(clock, edited, embeds, source, target)
 
 

@@ -64,7 +64,7 @@ def measure(scorer: Scorer, size: int, batch: int = BATCH, rounds: int = ROUNDS,
     )
 
     def prepared() -> None:
-        scorer(many, scorer.prepare(whole.source[:sources], whole.instruction[:sources]).repeat(CANDIDATES))
+        scorer(many, scorer.prepare(whole.source[:sources], whole.instruction[:sources]).take(index))
 
     return {
         "one by one": milliseconds(lambda: [scorer(edit) for edit in alone], len(alone), rounds),

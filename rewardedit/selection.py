@@ -86,10 +86,10 @@ def best_of_n(
             for start in range(0, n, size):
                 part = seeds[start : start + size]
                 k = len(part)
-                images.append(editor.run(encoded.rows([0] * k), part, settings=settings, **options))
+                images.append(editor.run(encoded.take([0] * k), part, settings=settings, **options))
                 given = {name: v.expand(k, *v.shape[1:]) if isinstance(v, Tensor) else v * k for name, v in fields.items()}
                 edits = EditBatch(source.expand(k, -1, -1, -1), [instruction] * k, images[-1], **given)
-                scores.append(scorer(edits.to(device), prepared.repeat(k)).cpu())
+                scores.append(scorer(edits.to(device), prepared.take([0] * k)).cpu())
             return torch.cat(images), scores
 
         images, scores = find_executable_batch_size(candidates, starting_batch_size=min(batch or n, n))()

@@ -11,8 +11,8 @@ from rewardedit import EditBatch, load_editor, load_scorer, mask_guidance, rewar
 from rewardedit.attention import set_attention
 from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.reward_guidance import ascent_direction
-from rewardedit.diffusion.rollout import decode
 from tests.conftest import tiny_unet
 
 pytestmark = pytest.mark.gpu
@@ -111,8 +111,8 @@ def test_reward_guidance_in_fp16_has_the_gradient_of_fp32(name):
         return scorer(EditBatch(wide, samples.instruction, edited)).mean() * len(edited)
 
     latents = clean.clone().requires_grad_(True)
-    (wanted,) = torch.autograd.grad(score(decode(editor.pipe.vae, latents)), latents)
-    found = ascent_direction(editor.pipe.vae.half(), score, clean.half())
+    (wanted,) = torch.autograd.grad(score(InstructPix2Pix().decode(editor.pipe.vae, latents)), latents)
+    found = ascent_direction(InstructPix2Pix(), editor.pipe.vae.half(), score, clean.half())
     assert (torch.cosine_similarity(found.flatten(1), wanted.flatten(1)) > 0.95).all()
 
 

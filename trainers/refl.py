@@ -24,7 +24,6 @@ from rewardedit.batch import EditBatch
 from rewardedit.data import Data, Rows, open_rows
 from rewardedit.data.shapes import ShapesBatch
 from rewardedit.diffusion.editors import LORA, Editor, load_editor, locate
-from rewardedit.diffusion.training import widen_conv_in
 from rewardedit.evaluation.editors import Evaluate, compare, require_arms
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes, say
@@ -35,7 +34,7 @@ from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.load import families, find_scorer
 from rewardedit.stages import variants
 from rewardedit.training import memory, run
-from rewardedit.training.estimate import load_blueprint, load_scheduler, memory_line, plan_training
+from rewardedit.training.estimate import load_blueprint, load_family, load_scheduler, memory_line, plan_training
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, cache_sources, make_cache
 from rewardedit.training.monitor import HackingMonitor, Monitor, MonitorConfig, fixed_prompts, training_data
@@ -159,9 +158,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def require_rollouts(config: Config) -> None:
     """Raises ValueError where an arm's rollouts cannot pass the reward's gradient on."""
-    scheduler = load_scheduler(config.base)
+    family, scheduler = load_family(config.base), load_scheduler(config.base)
     for arm in config.arms:
-        rollout_scheduler(arm_reward(config, arm), scheduler)
+        rollout_scheduler(arm_reward(config, arm), family, scheduler)
 
 
 def arm_reward(config: Config, arm: str) -> Reward:
@@ -307,13 +306,14 @@ def _scale_of_lora(editor: Editor) -> Callable[[float], None]:
 
 def _scale_of_weights(editor: Editor, base: str, result: Path) -> Callable[[float], None]:
     """Sets the UNet to a share of the way from base to result; both wait in main memory, in fp32."""
-    first, tuned = (load_editor(name).pipe.unet for name in (base, str(result)))
-    widen_conv_in(first)
+    family = editor.family
+    first, tuned, own = (family.denoiser(pipe) for pipe in (load_editor(base).pipe, load_editor(str(result)).pipe, editor.pipe))
+    family.add_source_channels(first)
 
     @torch.no_grad()
     def set_scale(scale: float) -> None:
-        for own, start, end in zip(editor.pipe.unet.parameters(), first.parameters(), tuned.parameters(), strict=True):
-            own.copy_(torch.lerp(start, end, scale))
+        for weight, start, end in zip(own.parameters(), first.parameters(), tuned.parameters(), strict=True):
+            weight.copy_(torch.lerp(start, end, scale))
 
     return set_scale
 

@@ -38,8 +38,9 @@ from rewardedit.assets import resolve
 from rewardedit.data.shapes import MIXED, Shapes, ShapesOracle, candidates
 from rewardedit.data.shapes.language import ParsedEdit
 from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, KINDS, PLACES, SHAPES, SIZES
-from rewardedit.diffusion.editors import Editor, EditSettings, encode_images, save_editor
-from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss
+from rewardedit.diffusion.editors import Editor, EditSettings, save_editor
+from rewardedit.diffusion.families import Conditioning, family_of
+from rewardedit.diffusion.training import conditioning_dropout
 from rewardedit.files import write_json
 from rewardedit.training import run
 from rewardedit.training.small import LossOf, SmallTrain, count, fit
@@ -150,6 +151,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     pipe.vae.register_to_config(scaling_factor=scale)
     pipe.vae.requires_grad_(False)
     tokens = pipe.tokenizer([*instructions, ""], padding="max_length", truncation=True, return_tensors="pt").input_ids
+    family = family_of(pipe)
     unet, text_encoder, scheduler = pipe.unet.to(memory_format=torch.channels_last), pipe.text_encoder, pipe.scheduler
     tails = Tails(pipe.tokenizer, config.tail)
     learn_to_read(config.read, text_encoder, tokens[: config.right], parsed, tails, folder / "read", resume)
@@ -177,7 +179,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             inputs = (tensor.to(unet.device) for tensor in (latents, picture, noise, times, weight, words))
             latents, picture, noise, times, weight, words = inputs
             embeds = text_encoder(words).last_hidden_state
-            return diffusion_loss(predict, scheduler, latents, picture, embeds, noise, times, weight=weight).mean()
+            cond = Conditioning(embeds, picture)
+            return family.loss(predict, scheduler, latents, noise, times, cond, weight=weight).mean()
 
         return loss
 
@@ -267,7 +270,7 @@ def _latents(config: Config, pipe: Any) -> tuple[Tensor, Tensor, Tensor, list[st
         _, made = candidates(batch, config.shares, seed=first)
         wanted = batch.target[: max(0, config.right - first)]
         for out, pictures in ((source, batch.source), (edited, made), (right, wanted)):
-            out += [encode_images(pipe, part).cpu() for part in pictures.split(256) if len(part)]
+            out += [family_of(pipe).encode_images(pipe, part).cpu() for part in pictures.split(256) if len(part)]
         instructions += batch.instruction
         parsed += batch.parsed
     return torch.cat(source), torch.cat(edited), torch.cat(right), instructions, parsed[: config.right]

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from rewardedit.assets import resolve
 from rewardedit.attention import AttentionChoice, Backend, set_attention
+from rewardedit.diffusion.families import EditFamily, family_of, family_that_loads
+from rewardedit.encoded import Encoded
 from rewardedit.files import replaced, write_json
-from rewardedit.images import to_pil
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 
 SETTINGS, EMBEDDING, LORA = "editing.json", "reward_embedding.safetensors", "pytorch_lora_weights.safetensors"
@@ -28,24 +29,6 @@ class EditSettings:
     steps: int = 100  # denoising steps
     text_guidance: float = 7.5  # s_T
     image_guidance: float = 1.5  # s_I
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """What a pipeline is called with for b edits: encoded once, used for any number of noises, masks and settings."""
-
-    inputs: dict[str, Any]  # tensors (b, …) or lists of b
-
-    def __len__(self) -> int:
-        return len(next(iter(self.inputs.values())))
-
-    def rows(self, index: Sequence[int]) -> "Encoded":
-        """These rows, in this order; a row may come more than once."""
-
-        def take(value: Any) -> Any:
-            return value[list(index)] if isinstance(value, Tensor) else [value[i] for i in index]
-
-        return Encoded({name: take(value) for name, value in self.inputs.items()})
 
 
 @dataclass
@@ -90,13 +73,10 @@ class Editor:
         if source.shape[-1] % factor or source.shape[-2] % factor:
             raise ValueError(f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}")
         label = self.prompt.label(score) if self.prompt else None
-        texts = write_prompts(self.pipe, list(instruction), [label] * b, self.prompt)
-        if not self.fused:
-            return Encoded({"prompt": texts, "image": [to_pil(picture) for picture in source]})
-        embeds = self._embeds(texts, score)
-        image = self.pipe.image_processor.preprocess(source.to(self.pipe.device))
-        device, dtype = self.pipe.device, embeds["prompt_embeds"].dtype
-        return Encoded({**embeds, "image": self.pipe.prepare_image_latents(image, b, 1, dtype, device, False)})
+        prompts = write_prompts(self.pipe, list(instruction), [label] * b, self.prompt)
+        if self.embedding is not None:
+            return self.family.encode(self.pipe, source, prompts, self.embedding, label)
+        return self.family.encode(self.pipe, source, prompts)
 
     @torch.no_grad()
     def run(
@@ -110,28 +90,16 @@ class Editor:
         if len(encoded) != len(seeds):
             raise ValueError(f"expected one seed a picture; got {len(encoded)} pictures and {len(seeds)} seeds")
         settings = settings or self.settings
-        asked: dict[str, Any] = {"num_inference_steps": settings.steps}
-        if self.fused:
-            asked |= {"guidance_scale": settings.text_guidance, "image_guidance_scale": settings.image_guidance}
+        guidance = self.family.guidance_options(settings.text_guidance, settings.image_guidance)
         generator = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
-        out = self.pipe(**encoded.inputs, generator=generator, output_type="pt", **{**asked, **options})
+        options = {"num_inference_steps": settings.steps, **guidance, **options}
+        out = self.pipe(**encoded.inputs, generator=generator, output_type="pt", **options)
         return out.images.float().cpu().clamp(0, 1)
 
     @property
-    def fused(self) -> bool:
-        """An InstructPix2Pix pipeline, with text and image guidance from one call of its UNet."""
-        return "InstructPix2Pix" in type(self.pipe).__name__
-
-    def _embeds(self, texts: list[str], score: float) -> dict[str, Tensor]:
-        if getattr(self.pipe, "text_encoder_2", None) is not None:
-            names = ("prompt_embeds", "negative_prompt_embeds", "pooled_prompt_embeds", "negative_pooled_prompt_embeds")
-            return dict(zip(names, self.pipe.encode_prompt(texts, device=self.pipe.device), strict=True))
-        embeds, nothing = encode_prompts(self.pipe, texts), encode_prompts(self.pipe, [""]).expand(len(texts), -1, -1)
-        if self.prompt is not None and self.embedding is not None:
-            label = torch.full((len(texts),), self.prompt.label(score), device=self.pipe.device)
-            null = torch.full_like(label, self.embedding.vectors.num_embeddings - 1)
-            embeds, nothing = self.embedding(embeds, label), self.embedding(nothing, null)
-        return {"prompt_embeds": embeds, "negative_prompt_embeds": nothing}
+    def family(self) -> EditFamily:
+        """What is particular to its pipeline."""
+        return family_of(self.pipe)
 
 
 def write_prompts(pipe: Any, instructions: list[str], labels: Sequence[int | None], prompt: RewardPrompt | None) -> list[str]:
@@ -160,34 +128,6 @@ def write_prompts(pipe: Any, instructions: list[str], labels: Sequence[int | Non
             stacklevel=2,
         )
     return [text if label is None else written[text, label] for text, label in zip(instructions, labels, strict=True)]
-
-
-def tokenize(pipe: Any, texts: list[str]) -> Any:
-    """Tokens and attention mask of texts, padded and cut to the tokenizer's length as the stock pipeline does."""
-    return pipe.tokenizer(
-        texts, padding="max_length", max_length=pipe.tokenizer.model_max_length, truncation=True, return_tensors="pt"
-    )
-
-
-@torch.no_grad()
-def encode_prompts(pipe: Any, texts: list[str]) -> Float[Tensor, "b n d"]:
-    """The text encoder's last hidden states, as the stock pipeline feeds them to the UNet.
-
-    Raises:
-        ValueError: for a pipeline with two text encoders (SDXL), which this does not cover.
-    """
-    if getattr(pipe, "text_encoder_2", None) is not None:
-        raise ValueError("expected an editor with one text encoder; SDXL editors cannot be fine-tuned here")
-    tokens = tokenize(pipe, texts)
-    mask = tokens.attention_mask if getattr(pipe.text_encoder.config, "use_attention_mask", False) else None
-    return pipe.text_encoder(tokens.input_ids.to(pipe.device), attention_mask=mask)[0]
-
-
-@torch.no_grad()
-def encode_images(pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
-    """Latent modes, unscaled: what InstructPix2Pix conditions on. Times `vae.config.scaling_factor` they are the target's."""
-    image = (image * 2 - 1).to(pipe.device, pipe.vae.dtype)
-    return pipe.vae.encode(image).latent_dist.mode()
 
 
 def as_editor(pipe: Any) -> Editor:
@@ -222,7 +162,7 @@ def load_editor(
         labels, dim = weights["vectors.weight"].shape
         embedding = RewardEmbedding(labels - 1, dim).to(device, dtype)
         embedding.load_state_dict(weights)
-    choice = set_attention(pipe.unet, attention)
+    choice = set_attention(family_of(pipe).denoiser(pipe), attention)
     return Editor(pipe, EditSettings(**settings), prompt, embedding, choice)
 
 
@@ -233,21 +173,14 @@ def locate(name: str) -> str:
 
 
 def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
-    from diffusers import (
-        DiffusionPipeline,
-        StableDiffusionInstructPix2PixPipeline,
-        StableDiffusionXLInstructPix2PixPipeline,
-    )
+    from diffusers import DiffusionPipeline
 
-    no_checker = {"safety_checker": None, "requires_safety_checker": False}
     try:
-        config = DiffusionPipeline.load_config(resolve(name))
-        kind = str(config.get("_class_name"))
-        if kind == "StableDiffusionXLInstructPix2PixPipeline":
-            return StableDiffusionXLInstructPix2PixPipeline.from_pretrained(resolve(name), dtype=dtype)
-        if kind not in ("StableDiffusionInstructPix2PixPipeline", "StableDiffusionPipeline"):
-            raise ValueError(f"editor {name!r} is a {kind}; expected an InstructPix2Pix pipeline")
-        return StableDiffusionInstructPix2PixPipeline.from_pretrained(resolve(name), dtype=dtype, **no_checker)
+        class_name = str(DiffusionPipeline.load_config(resolve(name)).get("_class_name"))
+        family = family_that_loads(class_name)
+        if family is None:
+            raise ValueError(f"editor {name!r} is a {class_name}; expected an InstructPix2Pix pipeline")
+        return family.load(resolve(name), class_name, dtype)
     except OSError as error:
         raise ValueError(
             f"editor {name!r}: no diffusers pipeline can be loaded from there ({str(error).splitlines()[0]})"
@@ -277,12 +210,7 @@ def _write_editor(editor: Editor, folder: Path, base: str | None) -> None:
     if base is None:
         editor.pipe.save_pretrained(folder)
     else:
-        from diffusers import StableDiffusionInstructPix2PixPipeline
-        from diffusers.utils import convert_state_dict_to_diffusers
-        from peft import get_peft_model_state_dict
-
-        layers = convert_state_dict_to_diffusers(get_peft_model_state_dict(editor.pipe.unet))
-        StableDiffusionInstructPix2PixPipeline.save_lora_weights(folder, unet_lora_layers=layers)
+        editor.family.save_lora(editor.family.denoiser(editor.pipe), folder)
     if editor.prompt is not None:
         editor.prompt.save(folder)
     if editor.embedding is not None:

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.diffusion.editors import EditSettings, as_editor
+from rewardedit.diffusion.families import family_of
 from rewardedit.images import gaussian_blur, resize
 from rewardedit.regions import change_mask, dilated
 
-INSTRUCT_PIX2PIX = ("StableDiffusionInstructPix2PixPipeline", "StableDiffusionXLInstructPix2PixPipeline")
-TRUE_CFG = ("FluxKontextPipeline", "QwenImageEditPipeline", "QwenImageEditPlusPipeline")
 MaskOf = Callable[[Tensor, Tensor], Tensor]  # of sources and edited pictures (b, 3, h, w)
 
 
@@ -59,17 +57,12 @@ def mask_guidance(
         ValueError: for another pipeline, a mask outside [0, 1] or of another shape or batch than the sources; within the
             block, for a call without classifier-free guidance (there is no text term to restrict).
     """
-    kind = next((c.__name__ for c in type(pipe).__mro__ if c.__name__ in (*INSTRUCT_PIX2PIX, *TRUE_CFG)), None)
-    if kind is None:
-        known = ", ".join((*INSTRUCT_PIX2PIX, *TRUE_CFG))
-        raise ValueError(f"mask guidance: {type(pipe).__name__} is not one of {known}")
     start, stop = between
     if not 0 <= start < stop <= 1:
         raise ValueError(f"between: expected two rising shares in [0, 1]; got {between}")
-    mask = soften(mask, dilate, feather)
-    hook = _Fused(pipe, mask, between) if kind in INSTRUCT_PIX2PIX else _Branches(pipe, mask, between)
-    model = pipe.unet if kind in INSTRUCT_PIX2PIX else pipe.transformer
-    handle = model.register_forward_hook(torch.compiler.disable(hook), with_kwargs=True)
+    family = family_of(pipe)
+    hook = family.mask_hook(pipe, soften(mask, dilate, feather), between)
+    handle = family.denoiser(pipe).register_forward_hook(torch.compiler.disable(hook), with_kwargs=True)
     try:
         yield
     finally:
@@ -91,106 +84,6 @@ def soften(mask: Float[Tensor, "b 1 h w"], dilate: int, feather: float) -> Float
         raise ValueError(f"expected dilate and feather of at least 0; got {dilate} and {feather}")
     mask = dilated(mask, dilate)
     return gaussian_blur(mask, feather).clamp(0, 1) if feather else mask
-
-
-class _Masked:
-    """What both kinds of hook share: the mask at the latents' size, and whether a step is one of those meant."""
-
-    def __init__(self, pipe: Any, mask: Tensor, between: tuple[float, float]) -> None:
-        self.pipe, self.mask, self.between = pipe, mask, between
-        self.fitted: Tensor | None = None
-
-    def holds_for(self, timestep: Tensor | float) -> bool:
-        if self.between == (0.0, 1.0):
-            return True
-        times = self.pipe.scheduler.timesteps
-        index = int((times - torch.as_tensor(timestep).flatten()[0].to(times)).abs().argmin())
-        return self.between[0] <= index / len(times) < self.between[1]
-
-    def rows(self, n: int) -> Tensor:
-        if n % len(self.mask):
-            raise ValueError(f"mask: {len(self.mask)} rows do not fit {n} sources; expected one for each, or one for all")
-        return self.mask.repeat(n // len(self.mask), 1, 1, 1)
-
-    def close(self) -> None:
-        """Called when the block ends without an error."""
-
-
-class _Fused(_Masked):
-    """InstructPix2Pix: one call with rows [text, image, unconditional]; the text rows become lerp(image, text, M)."""
-
-    def __call__(self, unet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        sample, timestep = (args[i] if len(args) > i else kwargs[name] for i, name in enumerate(("sample", "timestep")))
-        predicted = output[0]
-        n, (h, w) = len(predicted) // 3, predicted.shape[-2:]
-        if self.fitted is None or self.fitted.shape != (n, 1, h, w):
-            self.fitted = self._fit(sample, n, h, w).to(predicted)
-        if not self.holds_for(timestep):
-            return None
-        text, image, nothing = predicted.chunk(3)
-        guided = torch.cat([torch.lerp(image, text, self.fitted), image, nothing])
-        return (guided, *output[1:]) if isinstance(output, tuple) else type(output)(sample=guided)
-
-    def _fit(self, sample: Tensor, n: int, h: int, w: int) -> Tensor:
-        unconditional = sample[2 * n :, sample.shape[1] // 2 :]
-        if len(sample) % 3 or bool(unconditional.any()):  # its source latents are zeros
-            raise ValueError(
-                "mask guidance needs classifier-free guidance: call the pipeline with guidance_scale above 1 and "
-                "image_guidance_scale of at least 1"
-            )
-        height, width = self.mask.shape[-2:]
-        if abs(height * w - width * h) > max(height, width):
-            raise ValueError(f"mask: {height}×{width} is of another shape than the latents, {h}×{w}")
-        return F.interpolate(self.rows(n), (h, w), mode="area")
-
-
-class _Branches(_Masked):
-    """FLUX-Kontext and Qwen-Image-Edit: the positive call comes first, its output is changed when the negative arrives."""
-
-    def __init__(self, pipe: Any, mask: Tensor, between: tuple[float, float]) -> None:
-        super().__init__(pipe, mask, between)
-        self.waiting: tuple[Tensor, Tensor] | None = None
-        self.times: Tensor | None = None
-
-    def __call__(self, transformer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        predicted, timestep = output[0], kwargs["timestep"]
-        if self.pipe.scheduler.timesteps is not self.times:
-            # A pipeline makes its time steps anew in every call: what an earlier one, perhaps a failed one, left is void.
-            self.times = self.pipe.scheduler.timesteps
-            self.waiting = None
-            self.fitted = None
-        if self.waiting is None:
-            self.waiting = (timestep, predicted)
-            return
-        (asked, positive), self.waiting = self.waiting, None
-        if not torch.equal(asked, timestep):
-            self._no_negative()
-        if self.fitted is None:
-            self.fitted = self._fit(len(predicted), kwargs, predicted.shape[-1]).to(predicted)
-        if self.holds_for(timestep * 1000):
-            n = self.fitted.shape[1]
-            positive[:, :n].copy_(torch.lerp(predicted[:, :n], positive[:, :n], self.fitted))
-
-    def _fit(self, n: int, kwargs: dict[str, Any], channels: int) -> Tensor:
-        """The mask packed as the latents are: tokens of 2×2 places, channels (c, 2, 2)."""
-        if "img_shapes" in kwargs:
-            h, w = kwargs["img_shapes"][0][0][1:]
-        else:
-            ids = kwargs["img_ids"]
-            h, w = (int(side) + 1 for side in ids[ids[:, 0] == 0][:, 1:].max(0).values)
-        mask = F.interpolate(self.rows(n), (2 * h, 2 * w), mode="area")
-        packed = mask.view(n, h, 2, w, 2).permute(0, 1, 3, 2, 4).reshape(n, h * w, 4)
-        return packed.repeat(1, 1, channels // 4)
-
-    def _no_negative(self) -> None:
-        raise ValueError(
-            "mask guidance needs true classifier-free guidance: call the pipeline with true_cfg_scale above 1 and a "
-            'negative_prompt (" " will do); without them there is one prediction a step and no text term to restrict'
-        )
-
-    def close(self) -> None:
-        if self.waiting is not None:
-            self._no_negative()
 
 
 def two_round_edit(
@@ -224,10 +117,7 @@ def two_round_edit(
     """
     editor = as_editor(pipe)
     seeds = range(seed, seed + len(image))
-    if "FluxKontextPipeline" in (kind.__name__ for kind in type(editor.pipe).__mro__):
-        # Its pictures are square where nothing is said; what is said is scaled to its area. Others keep the source's shape.
-        height, width = (image if first is None else first).shape[-2:]
-        options = {"height": height, "width": width, **options}
+    options = editor.family.size_options(*(image if first is None else first).shape[-2:]) | options
     encoded = editor.encode(image, instruction, score=score)
     dilate = 0
     if not isinstance(mask, Tensor):

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.batch import EditBatch
-from rewardedit.diffusion.rollout import decode
+from rewardedit.diffusion.families import EditFamily, family_of
 from rewardedit.diffusion.schedulers import pred_x0_coefficients, require_coefficients
 from rewardedit.scorers import Scorer
 
@@ -52,7 +52,7 @@ def reward_guidance(
     start, stop = between
     if not 0 <= start < stop <= 1:
         raise ValueError(f"between: expected two rising shares in [0, 1]; got {between}")
-    scheduler = pipe.scheduler
+    family, scheduler = family_of(pipe), pipe.scheduler
     require_coefficients(scheduler)
     captions = {"source_caption": source_caption, "target_caption": target_caption}
     texts = {name: None if value is None else list(value) for name, value in captions.items()}
@@ -68,7 +68,7 @@ def reward_guidance(
         def score(edited: Tensor) -> Tensor:
             return scorer(EditBatch(source, list(instruction), edited, **texts), prepared).mean() * len(source)
 
-        return (scale * ascent_direction(pipe.vae, score, clean)).to(clean.dtype)
+        return (scale * ascent_direction(family, pipe.vae, score, clean)).to(clean.dtype)
 
     @functools.wraps(step)
     def guided(model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **options: Any) -> Any:
@@ -91,7 +91,9 @@ def reward_guidance(
             scheduler.step = around
 
 
-def ascent_direction(vae: Any, score: Callable[[Tensor], Tensor], clean: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+def ascent_direction(
+    family: EditFamily, vae: Any, score: Callable[[Tensor], Tensor], clean: Float[Tensor, "b c h w"]
+) -> Float[Tensor, "b c h w"]:
     """The direction in which a score of the decoded latents rises, float32, each row of root mean square 1 (or 0).
 
     A score's gradient with respect to one pixel shrinks with the number of pixels, below what float16 can hold: 5e-6 for
@@ -101,20 +103,20 @@ def ascent_direction(vae: Any, score: Callable[[Tensor], Tensor], clean: Float[T
     Args:
         score: of pictures (b, 3, h, w), a scalar: the sum over the rows.
     """
-    direction = _ascent_direction(vae, score, clean)
+    direction = _ascent_direction(family, vae, score, clean)
     if vae.dtype == torch.float16 and not direction.isfinite().all():
         vae.to(torch.float32)
         try:
-            direction = _ascent_direction(vae, score, clean)
+            direction = _ascent_direction(family, vae, score, clean)
         finally:
             vae.to(torch.float16)
     return direction
 
 
 @torch.enable_grad()
-def _ascent_direction(vae: Any, score: Callable[[Tensor], Tensor], clean: Tensor) -> Tensor:
+def _ascent_direction(family: EditFamily, vae: Any, score: Callable[[Tensor], Tensor], clean: Tensor) -> Tensor:
     latents = clean.detach().requires_grad_(True)
-    edited = decode(vae, latents.to(vae.dtype))
+    edited = family.decode(vae, latents.to(vae.dtype))
     picture = edited.detach().requires_grad_(True)
     (at_picture,) = torch.autograd.grad(score(picture), picture)
     (at_latents,) = torch.autograd.grad(edited, latents, _unit(at_picture))

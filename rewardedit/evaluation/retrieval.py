@@ -72,7 +72,7 @@ def retrieve(scorer: ViFiClip, chunks: Iterable[EditBatch]) -> Retrieval:
     texts: list[str] = []
     for batch in chunks:
         prepared = scorer.prepare(batch.source, batch.instruction)
-        source, edited = prepared.values, scorer.frame(batch.edited)
+        source, edited = prepared.inputs, scorer.frame(batch.edited)
         videos.append(scorer.video(source, edited))
         swapped.append(scorer.video(edited, source))
         identity.append(scorer.video(source, source))

@@ -1,28 +1,14 @@
 """The contract of every scorer, and the weighted sum."""
 
-import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from rewardedit.batch import EditBatch, Scores
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What a scorer computed from source and instruction alone; rows follow the sources."""
-
-    values: dict[str, Tensor]  # each (b, …)
-    parts: dict[str, "Prepared"] = dataclasses.field(default_factory=dict)  # of a `WeightedSum`'s scorers
-
-    def repeat(self, n: int) -> "Prepared":
-        """For n candidates of each source, in the order s0 s0 … s1 s1 …"""
-        values = {name: value.repeat_interleave(n, dim=0) for name, value in self.values.items()}
-        return Prepared(values, {name: part.repeat(n) for name, part in self.parts.items()})
+from rewardedit.encoded import Encoded
 
 
 class Scorer(nn.Module):
@@ -34,14 +20,14 @@ class Scorer(nn.Module):
     paper: str = ""  # where the score is defined
     family: str = "custom"  # scorers that share weights or a kind of measurement; of a sum its members', joined by +
 
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
-        """Everything that depends on the source side alone, computed once for any number of candidates."""
-        return Prepared({})
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
+        """Everything that depends on the source side alone, computed once for any number of candidates (`Encoded.take`)."""
+        return Encoded({})
 
-    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         raise NotImplementedError
 
-    def forward(self, batch: EditBatch, prepared: Prepared | None = None) -> Scores:
+    def forward(self, batch: EditBatch, prepared: Encoded | None = None) -> Scores:
         """Scores of b edits; `prepared` is made here where it is not given.
 
         Raises:
@@ -82,7 +68,7 @@ class FunctionScorer(Scorer):
         self.function, self.range, self.differentiable, self.needs = function, range, differentiable, frozenset(needs)
         self.family = family
 
-    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         score = self.function(batch)
         if score.shape != (len(batch),):
             raise ValueError(f"{self.function!r}: expected one score a row, ({len(batch)},); got {tuple(score.shape)}")
@@ -110,11 +96,11 @@ class WeightedSum(Scorer):
         self.needs = frozenset().union(*(scorer.needs for scorer in scorers.values()))
         self.family = "+".join(sorted({name for scorer in scorers.values() for name in scorer.family.split("+")}))
 
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
-        return Prepared({}, {name: scorer.prepare(source, instruction) for name, scorer in self._named()})
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
+        return Encoded({name: scorer.prepare(source, instruction) for name, scorer in self._named()})
 
-    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
-        scores = {name: scorer(batch, prepared.parts[name]) for name, scorer in self._named()}
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        scores = {name: scorer(batch, prepared.inputs[name]) for name, scorer in self._named()}
         total = sum(weight * scores[name].score for name, weight in self.weights.items())
         reasons = [
             "; ".join(f"{name}: {s.reason[i]}" for name, s in scores.items() if s.reason[i]) or None for i in range(len(batch))

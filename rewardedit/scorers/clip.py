@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from rewardedit.assets import resolve
 from rewardedit.batch import EditBatch, Scores
+from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
-from rewardedit.scorers.base import Prepared, Scorer
+from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.preservation import FeatureSimilarity
 
 COINCIDE = 1e-5  # share of a feature's length below which two pictures, or two texts, have no direction between them
@@ -95,11 +96,11 @@ class ClipD(ClipScorer):
         return cls(*load_clip(checkpoint, dtype), normalise=normalise)
 
     @torch.no_grad()
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
-        return Prepared({"source": self._scaled(self.image_features(source))})
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
+        return Encoded({"source": self._scaled(self.image_features(source))})
 
-    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
-        b, seen = len(batch), prepared.values["source"]
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        b, seen = len(batch), prepared.inputs["source"]
         texts = self._scaled(self.text_features(target_texts(batch) + (batch.source_caption or [""] * b)))
         words = texts[:b] - texts[b:]
         least = COINCIDE * texts[:b].norm(dim=1)
@@ -126,7 +127,7 @@ class ClipT(ClipScorer):
 
     paper = "MagicBrush's CLIP-T"
 
-    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         texts = self.text_features(target_texts(batch))
         return Scores.make(F.cosine_similarity(self.image_features(batch.edited), texts).clamp(-1, 1))
 

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rewardedit.batch import EditBatch, Scores
+from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess, gaussian_blur
-from rewardedit.scorers.base import Prepared, Scorer
+from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.lpips import LpipsNetwork, load_lpips
 
 REGIONS = ("all", "inside", "outside")
@@ -43,7 +44,7 @@ class Preservation(Scorer):
         needed = {"mask": region != "all", "target": against == "target"}
         self.needs = frozenset(field for field, is_needed in needed.items() if is_needed)
 
-    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         reference = batch.source if self.against == "source" else batch.target
         assert reference is not None
         dtype = torch.promote_types(torch.promote_types(batch.edited.dtype, reference.dtype), torch.float32)
@@ -68,7 +69,7 @@ class Preservation(Scorer):
         edited: Float[Tensor, "b 3 h w"],
         reference: Float[Tensor, "b 3 h w"],
         weight: Float[Tensor, "b 1 h w"],
-        prepared: Prepared,
+        prepared: Encoded,
     ) -> Float[Tensor, " b"]:
         """One finite score a row, also where the region is empty."""
         raise NotImplementedError
@@ -93,7 +94,7 @@ class L1(Preservation):
     range = (0.0, 1.0)
     paper = "MagicBrush's L1"
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
         return 1 - region_mean((edited - reference).abs(), weight)
 
 
@@ -103,7 +104,7 @@ class L2(Preservation):
     range = (0.0, 1.0)
     paper = "MagicBrush's L2"
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
         return 1 - region_mean((edited - reference).square(), weight)
 
 
@@ -113,7 +114,7 @@ class Psnr(Preservation):
     range = (0.0, MOST_DB)
     paper = "peak signal-to-noise ratio, in decibels"
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
         return -10 * region_mean((edited - reference).square(), weight).clamp_min(10 ** (-MOST_DB / 10)).log10()
 
 
@@ -130,7 +131,7 @@ class Ssim(Preservation):
     def counted(self, weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 1 h w"]:
         return F.pad(weight[..., RIM:-RIM, RIM:-RIM], (RIM,) * 4)
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
         if min(edited.shape[-2:]) <= 2 * RIM:
             raise ValueError(f"ssim: expected pictures of at least {2 * RIM + 1} pixels a side; got {tuple(edited.shape[-2:])}")
         similarity = ssim_map(only(edited, reference, weight), reference)
@@ -167,13 +168,13 @@ class Lpips(Preservation):
         return cls(load_lpips(net, weights), region, against)
 
     @torch.no_grad()
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
         if self.against != "source":
-            return Prepared({})
-        return Prepared({f"layer {i}": layer for i, layer in enumerate(self.network(source))})
+            return Encoded({})
+        return Encoded({f"layer {i}": layer for i, layer in enumerate(self.network(source))})
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
-        wanted = list(prepared.values.values()) or self.network(reference)
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
+        wanted = list(prepared.inputs.values()) or self.network(reference)
         maps = self.network.distances(self.network(only(edited, reference, weight)), wanted)
         return -torch.stack([region_mean(distance, weight) for distance in maps]).sum(0)
 
@@ -195,11 +196,11 @@ class FeatureSimilarity(Preservation):
         raise NotImplementedError
 
     @torch.no_grad()
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
-        return Prepared({"source": self.features(source)} if self.against == "source" else {})
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
+        return Encoded({"source": self.features(source)} if self.against == "source" else {})
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared) -> Float[Tensor, " b"]:
-        wanted = prepared.values["source"] if self.against == "source" else self.features(reference)
+    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
+        wanted = prepared.inputs["source"] if self.against == "source" else self.features(reference)
         return F.cosine_similarity(self.features(only(edited, reference, weight)), wanted).clamp(-1, 1)
 
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from rewardedit.assets import resolve
 from rewardedit.batch import EditBatch, Scores
+from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
-from rewardedit.scorers.base import Prepared
 from rewardedit.scorers.clip import ClipScorer, load_clip
 
 POOLINGS = ("mean", "temporal")
@@ -131,13 +131,13 @@ class ViFiClip(ClipScorer):
         return F.normalize(mean, dim=-1)
 
     @torch.no_grad()
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
         words = F.normalize(self.text_features(instruction), dim=-1)
-        return Prepared({**self.frame(source), "words": words})
+        return Encoded({**self.frame(source), "words": words})
 
-    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
-        video = self.video(prepared.values, self.frame(batch.edited))
-        return Scores.make(100 * (video * prepared.values["words"]).sum(1).clamp(-1, 1))
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        video = self.video(prepared.inputs, self.frame(batch.edited))
+        return Scores.make(100 * (video * prepared.inputs["words"]).sum(1).clamp(-1, 1))
 
 
 def make_temporal(model: Any) -> TemporalPooling:

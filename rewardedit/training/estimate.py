@@ -14,6 +14,7 @@ from rewardedit import devices
 from rewardedit.assets import resolve
 from rewardedit.data import open_rows
 from rewardedit.diffusion.editors import locate
+from rewardedit.diffusion.families import EditFamily, family_that_loads
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
 from rewardedit.training import memory
@@ -78,7 +79,7 @@ def load_blueprint(name: str, size: int) -> Blueprint:
     _pipeline_config(name)
     unet, vae = _sub_config(UNet2DConditionModel, name, "unet"), _sub_config(AutoencoderKL, name, "vae")
     text_encoder = CLIPTextConfig.from_pretrained(resolve(locate(name)), subfolder="text_encoder").to_dict()
-    return Blueprint.make(unet, vae, text_encoder, size)
+    return Blueprint.make(load_family(name), unet, vae, text_encoder, size)
 
 
 def _pipeline_config(name: str) -> dict[str, Any]:
@@ -88,6 +89,19 @@ def _pipeline_config(name: str) -> dict[str, Any]:
         raise ValueError(
             f"editor {name!r} is not there ({str(error).splitlines()[0]}); give a folder, or a hub name online"
         ) from error
+
+
+def load_family(name: str) -> EditFamily:
+    """The family of a base, without its weights.
+
+    Raises:
+        ValueError: where there is no such pipeline, or none that could be an editor.
+    """
+    class_name = str(_pipeline_config(name)["_class_name"])
+    family = family_that_loads(class_name)
+    if family is None:
+        raise ValueError(f"editor {name!r} is a {class_name}; expected an InstructPix2Pix pipeline")
+    return family
 
 
 def load_scheduler(name: str) -> Any:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from rewardedit.attention import set_attention
 from rewardedit.diffusion.editors import Editor, locate, save_editor
-from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss, noising
+from rewardedit.diffusion.families import Conditioning
+from rewardedit.diffusion.training import conditioning_dropout, noising
 from rewardedit.processes import processes, say
 from rewardedit.training.latents import LatentCache, TextCache
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
@@ -111,14 +112,21 @@ class Finetuning:
     def diffusion_loss(self, micro: MicroBatch) -> Float[Tensor, ""]:
         """InstructPix2Pix's objective on the data's own pairs, mean over the rows."""
         device = self.accelerator.device
-        edited, source, prompts, tokens, label = self._inputs(micro)
-        edited, source, cond = edited.to(device), source.to(device), prompts.to(device)
+        edited, source, embeds, tokens, label = self._inputs(micro)
+        embeds = embeds.to(device)
         if self.text_encoder is not None:
-            cond = self.text_encoder(tokens.to(device))[0]
+            embeds = self.text_encoder(tokens.to(device))[0]
         if self.embedding is not None:
-            cond = self.embedding(cond, label.to(device))
-        noise, times = micro.noise.to(device), micro.times.to(device)
-        losses = diffusion_loss(self.unet, self.scheduler, edited, source, cond, noise, times, min_snr=self.config.min_snr)
+            embeds = self.embedding(embeds, label.to(device))
+        losses = self.editor.family.loss(
+            self.unet,
+            self.scheduler,
+            edited.to(device),
+            micro.noise.to(device),
+            micro.times.to(device),
+            Conditioning(embeds, source.to(device)),
+            min_snr=self.config.min_snr,
+        )
         return losses.mean()
 
     def _inputs(self, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rewardedit.data import Data, Rows, batches, row_shards
 from rewardedit.data.datasets import SHARD_BATCHES
-from rewardedit.diffusion.editors import Editor, encode_images, encode_prompts, tokenize, write_prompts
+from rewardedit.diffusion.editors import Editor, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json
 from rewardedit.stages import stage
 from rewardedit.synthesis.candidates import Candidates
@@ -88,10 +88,11 @@ def _encode(editor: Editor, texts: list[str], folder: Path, made_of: dict[str, s
 
     def encode(number: int, path: Path) -> None:
         path.mkdir()
-        mine = texts[number * size : (number + 1) * size]
-        embeds = [encode_prompts(editor.pipe, mine[at : at + ENCODE_BATCH]) for at in range(0, len(mine), ENCODE_BATCH)]
+        local = texts[number * size : (number + 1) * size]
+        parts = [local[at : at + ENCODE_BATCH] for at in range(0, len(local), ENCODE_BATCH)]
+        embeds = [editor.family.encode_prompts(editor.pipe, part) for part in parts]
         np.save(path / "embeds.npy", torch.cat([part.half().cpu() for part in embeds]).numpy())
-        np.save(path / "tokens.npy", tokenize(editor.pipe, mine).input_ids.int().numpy())
+        np.save(path / "tokens.npy", editor.family.tokenize(editor.pipe, local).input_ids.int().numpy())
 
     stage(folder, made_of, encode, -(-len(texts) // size), finish=partial(_join, folder, ("embeds", "tokens")))
 
@@ -127,7 +128,7 @@ def make_cache(
         ids, instructions, latents = [], [], {"edited": [], "source": []}
         for names, batch in batches(parts[number], data, size, fields=()):
             for name, pictures in latents.items():
-                pictures.append(encode_images(editor.pipe, getattr(batch, name)).half().cpu().numpy())
+                pictures.append(editor.family.encode_images(editor.pipe, getattr(batch, name)).half().cpu().numpy())
             ids, instructions = ids + names, instructions + batch.instruction
         for name, pictures in latents.items():
             np.save(path / f"{name}.npy", np.concatenate(pictures))

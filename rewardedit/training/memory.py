@@ -11,8 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from rewardedit.batch import EditBatch
-from rewardedit.diffusion.rollout import decode
-from rewardedit.diffusion.training import diffusion_loss
+from rewardedit.diffusion.families import Conditioning, EditFamily
 from rewardedit.scorers import Scorer
 from rewardedit.training.latents import encode_batch
 from rewardedit.training.meta import FULL, HALF, OVERHEAD, Bytes, measure, parameters
@@ -28,18 +27,23 @@ MOMENTS = {"adamw": 8, "adamw8bit": 2, "muon": 8}  # bytes of optimizer state fo
 class Blueprint:
     """An editor without weights, on `meta`, and the side of the images that it is to edit."""
 
+    family: EditFamily
     unet: Any
     vae: Any
     text_encoder: nn.Module
     size: int
 
     @classmethod
-    def make(cls, unet: dict[str, Any], vae: dict[str, Any], text_encoder: dict[str, Any], size: int) -> "Blueprint":
+    def make(
+        cls, family: EditFamily, unet: dict[str, Any], vae: dict[str, Any], text_encoder: dict[str, Any], size: int
+    ) -> "Blueprint":
         """From the configurations of its parts."""
-        channels = 2 * unet.get("out_channels", 4)  # those of the source image are added where there are none
         with torch.device("meta"):
+            denoiser: Any = UNet2DConditionModel.from_config(unet)
+            family.add_source_channels(denoiser)
             return cls(
-                UNet2DConditionModel.from_config({**unet, "in_channels": channels}).requires_grad_(False),
+                family,
+                denoiser.requires_grad_(False),
                 AutoencoderKL.from_config(vae).requires_grad_(False),
                 CLIPTextModel(CLIPTextConfig(**text_encoder)).requires_grad_(False),
                 size,
@@ -57,14 +61,16 @@ class Blueprint:
         return torch.empty(batch, 3, self.size, self.size, device="meta")
 
     def prompts(self, batch: int) -> Tensor:
-        return torch.empty(batch, 77, self.unet.config.cross_attention_dim, device="meta")
+        return torch.empty(batch, 77, self.family.prompt_dim(self.unet), device="meta")
+
+    def conditioning(self, batch: int) -> Conditioning:
+        return Conditioning(self.prompts(batch), self.latents(batch))
 
     def times(self, batch: int) -> Tensor:
         return torch.zeros(batch, dtype=torch.long, device="meta")
 
     def predict(self, unet: Any, batch: int = 1) -> Tensor:
-        sample = torch.cat([self.latents(batch), self.latents(batch)], dim=1)
-        return unet(sample, self.times(batch), self.prompts(batch), return_dict=False)[0]
+        return self.family.predict(unet, self.latents(batch), self.times(batch), self.conditioning(batch))
 
     @cached_property
     def encoded(self) -> int:
@@ -77,7 +83,7 @@ class Blueprint:
         """Bytes that sampling an edit needs, in fp32: the UNet's calls or decoding, whichever is more."""
         with torch.no_grad():
             called = measure(lambda: self.predict(self.unet)).peak
-            decoded = measure(lambda: decode(self.vae, self.latents(1))).peak
+            decoded = measure(lambda: self.family.decode(self.vae, self.latents(1))).peak
         return max(GUIDED * called, decoded)
 
 
@@ -128,20 +134,20 @@ def trained_unet(editor: Blueprint, train: Train) -> Any:
         unet: Any = UNet2DConditionModel.from_config(editor.unet.config)
         if train.lora_rank:
             unet.requires_grad_(False).to(autocast_type(train.precision) or torch.float32)
-            add_lora(unet, train)
+            add_lora(editor.family, unet, train)
     if train.checkpointing:
         unet.enable_gradient_checkpointing()
     return unet.train()
 
 
 def _pairs(editor: Blueprint, unet: Any, batch: int) -> Tensor:
-    edited, source, noise = (editor.latents(batch) for _ in range(3))
-    return diffusion_loss(unet, DDPMScheduler(), edited, source, editor.prompts(batch), noise, editor.times(batch))
+    edited, noise = editor.latents(batch), editor.latents(batch)
+    return editor.family.loss(unet, DDPMScheduler(), edited, noise, editor.times(batch), editor.conditioning(batch))
 
 
 def _decoding(editor: Blueprint, reward: Reward, batch: int, half: torch.dtype | None) -> Bytes:
     (editor.vae.enable_gradient_checkpointing if "vae" in reward.checkpointing else editor.vae.disable_gradient_checkpointing)()
-    return measure(lambda: decode(editor.vae, editor.latents(batch).requires_grad_()), half)
+    return measure(lambda: editor.family.decode(editor.vae, editor.latents(batch).requires_grad_()), half)
 
 
 def _scoring(editor: Blueprint, scorer: Scorer, reward: Reward, batch: int, half: torch.dtype | None) -> Bytes:

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.diffusion.rollout import Conditions, Rollout, Scored, decode, rollout
+from rewardedit.diffusion.families import Conditioning, EditFamily, family_of
+from rewardedit.diffusion.rollout import Rollout, Scored, rollout
 from rewardedit.diffusion.training import noising
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec
@@ -120,7 +121,7 @@ def require_effect(config: Reward, scale: RewardScale | None, scores: Sequence[f
         )
 
 
-def rollout_scheduler(config: Reward, scheduler: Any) -> Any:
+def rollout_scheduler(config: Reward, family: EditFamily, scheduler: Any) -> Any:
     """The scheduler that rollouts take, tried on a rollout of two pixels.
 
     Raises:
@@ -133,14 +134,14 @@ def rollout_scheduler(config: Reward, scheduler: Any) -> Any:
         return scheduler
     weight = torch.ones((), requires_grad=True)
 
-    def unet(sample: Tensor, *_: Any, return_dict: bool) -> tuple[Tensor]:
+    def denoiser(sample: Tensor, *_: Any, return_dict: bool) -> tuple[Tensor]:
         return (sample[:, :1] * weight,)
 
     assert config.steps is not None
     generator = torch.Generator().manual_seed(0)
-    given = Conditions(torch.zeros(1, 1, 1), torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 1))
+    cond = Conditioning(torch.zeros(1, 1, 1), torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 1))
     try:
-        rollout(unet, scheduler, torch.ones(1, 1, 2, 2), given, config.rollout(generator), [generator])
+        rollout(family, denoiser, scheduler, torch.ones(1, 1, 2, 2), cond, config.rollout(generator), [generator])
     except ValueError as error:
         raise ValueError(f"reward.scheduler: {error}; or take reward.scheduler=ddpm") from error
     return scheduler
@@ -162,12 +163,12 @@ class RolloutPrompts:
         captions = {name: [texts[i] for i in index] for name, texts in self.captions.items()}
         return EditBatch(source, [self.cache.instructions[i] for i in index], edited, **captions)
 
-    def conditions(self, rows: Int[Tensor, " b"], device: torch.device) -> Conditions:
+    def conditioning(self, rows: Int[Tensor, " b"], device: torch.device) -> Conditioning:
         """Embeddings of the prompts and of the empty text, and latents of the sources."""
         embeds, _, _ = self.texts.take(rows, torch.zeros(len(rows), dtype=torch.bool))
         source = self.cache.latents(rows)[1]
         null = torch.from_numpy(self.texts.embeds[[self.texts.empty]]).float()
-        return Conditions(embeds.to(device), source.to(device), null.to(device))
+        return Conditioning(embeds.to(device), source.to(device), null.to(device))
 
 
 def slot_noise(
@@ -195,18 +196,19 @@ class RewardRollouts:
         self.prompts = prompts
         self.seed = seed
         self.pipe = pipe
-        self.scheduler = rollout_scheduler(config, pipe.scheduler)
+        self.family = family_of(pipe)
+        self.scheduler = rollout_scheduler(config, self.family, pipe.scheduler)
         if "vae" in config.checkpointing:
             pipe.vae.enable_gradient_checkpointing()
 
     def edit(self, unet: Any, micro: MicroBatch, step: int) -> Float[Tensor, "b 3 h w"]:
         """Edits of these rows: all steps without gradient but the last ones; decoded."""
         device = self.pipe.device
-        how = self.config.rollout(step_generator(self.seed + 1, step))
+        config = self.config.rollout(step_generator(self.seed + 1, step))
         noise, generators = slot_noise(self.prompts.cache.shape, micro.slots, step, self.seed + 2)
-        given = self.prompts.conditions(micro.rows, device)
-        latents = rollout(unet, self.scheduler, noise.to(device), given, how, generators)
-        return decode(self.pipe.vae, latents)
+        cond = self.prompts.conditioning(micro.rows, device)
+        latents = rollout(self.family, unet, self.scheduler, noise.to(device), cond, config, generators)
+        return self.family.decode(self.pipe.vae, latents)
 
     def score(self, micro: MicroBatch, edited: Float[Tensor, "b 3 h w"]) -> Scores:
         """The scores of these rows' edits, with gradient."""
@@ -219,16 +221,16 @@ class RewardRollouts:
     def reference_distance(self, unet: Any, micro: MicroBatch, step: int) -> Float[Tensor, ""]:
         """Mean squared distance between what the editor and the starting model, its adapter off, predict of noisy rows."""
         device, scheduler = self.pipe.device, noising(self.pipe.scheduler)
-        edited, source = (tensor.to(device) for tensor in self.prompts.cache.latents(micro.rows))
-        embeds = self.prompts.conditions(micro.rows, device).embeds
+        edited = self.prompts.cache.latents(micro.rows)[0].to(device)
+        cond = self.prompts.conditioning(micro.rows, device)
         noise, generators = slot_noise(self.prompts.cache.shape, micro.slots, step, self.seed + ANCHOR_SEED)
         most = scheduler.config.num_train_timesteps
         times = torch.stack([torch.randint(most, (), generator=g) for g in generators]).to(device)
-        sample = torch.cat([scheduler.add_noise(edited, noise.to(device), times), source], dim=1)
+        x_t = scheduler.add_noise(edited, noise.to(device), times)
 
-        bare = self.pipe.unet
+        bare = self.family.denoiser(self.pipe)
         with torch.no_grad():
             bare.disable_adapters()
-            target = bare(sample, times, embeds, return_dict=False)[0]
+            target = self.family.predict(bare, x_t, times, cond)
             bare.enable_adapters()
-        return F.mse_loss(unet(sample, times, embeds, return_dict=False)[0].float(), target.float())
+        return F.mse_loss(self.family.predict(unet, x_t, times, cond).float(), target.float())

@@ -10,7 +10,7 @@ from torch import nn
 
 from rewardedit.attention import Backend
 from rewardedit.diffusion.editors import LORA, Editor, load_editor, locate
-from rewardedit.diffusion.training import widen_conv_in
+from rewardedit.diffusion.families import EditFamily
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.training.loop import LoopConfig, Precision
 from rewardedit.training.optimizer import Muon, parameter_groups
@@ -112,29 +112,31 @@ def require_pipeline(name: str) -> None:
 
 def make_trainable(editor: Editor, config: Train, labels: Labels) -> Models:
     """Freezes all but the UNet (or its LoRA), the reward embedding and, where asked for, the text encoder."""
-    pipe = editor.pipe
-    widen_conv_in(pipe.unet)
-    for module in (pipe.vae, pipe.text_encoder, pipe.unet):
+    family, pipe = editor.family, editor.pipe
+    denoiser: Any = family.denoiser(pipe)
+    family.add_source_channels(denoiser)
+    for module in (pipe.vae, pipe.text_encoder, denoiser):
         module.requires_grad_(False)
     if config.lora_rank:
         # Autocast keeps casts of trained weights alone: frozen ones it would cast anew at every call.
-        pipe.unet.to(autocast_type(config.precision) or torch.float32)
-        add_lora(pipe.unet, config)
+        denoiser.to(autocast_type(config.precision) or torch.float32)
+        add_lora(family, denoiser, config)
     else:
-        pipe.unet.requires_grad_(True)
-    pipe.unet.train()
+        denoiser.requires_grad_(True)
+    denoiser.train()
     if config.checkpointing:
-        pipe.unet.enable_gradient_checkpointing()
+        denoiser.enable_gradient_checkpointing()
+
     embedding = None
     if labels.prompt is not None and labels.prompt.embedding:
-        embedding = RewardEmbedding(len(labels.prompt.words), pipe.unet.config.cross_attention_dim).to(pipe.device)
+        embedding = RewardEmbedding(len(labels.prompt.words), family.prompt_dim(denoiser)).to(pipe.device)
     text_encoder = pipe.text_encoder.requires_grad_(True).train() if config.text_encoder_lr else None
     words = None
     if text_encoder is not None and labels.prompt is not None and not labels.prompt.embedding:
         words = _word_embeddings(pipe, labels.prompt)
-    modules = [m for m in (pipe.unet, embedding, text_encoder) if m is not None]
+    modules = [m for m in (denoiser, embedding, text_encoder) if m is not None]
     trained = [p for m in modules for p in m.parameters() if p.requires_grad]
-    return Models(pipe.unet, embedding, text_encoder, words, trained)
+    return Models(denoiser, embedding, text_encoder, words, trained)
 
 
 def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
@@ -156,19 +158,19 @@ def autocast_type(precision: Precision) -> torch.dtype | None:
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
 
-def add_lora(unet: Any, config: Train) -> None:
+def add_lora(family: EditFamily, denoiser: Any, config: Train) -> None:
     """A LoRA adapter on the attention layers, in fp32; at the start it changes nothing."""
     from peft import LoraConfig
 
-    unet.add_adapter(
+    denoiser.add_adapter(
         LoraConfig(
             r=config.lora_rank or 0,
             lora_alpha=config.lora_alpha or config.lora_rank or 0,
             init_lora_weights="gaussian",
-            target_modules=["to_k", "to_q", "to_v", "to_out.0"],
+            target_modules=list(family.lora_targets),
         )
     )
-    cast_training_params(unet, torch.float32)
+    cast_training_params(denoiser, torch.float32)
 
 
 def make_optimizer(config: Train, models: Models) -> torch.optim.Optimizer:

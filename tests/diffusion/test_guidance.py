@@ -22,7 +22,7 @@ from PIL import Image
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from rewardedit import Editor, EditSettings, change_mask, mask_guidance, two_round_edit
-from rewardedit.diffusion.editors import Encoded
+from rewardedit.encoded import Encoded
 from rewardedit.images import resize
 from tests.conftest import text_config, tiny_pipeline
 

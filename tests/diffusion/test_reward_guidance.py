@@ -12,8 +12,8 @@ from diffusers import (
 
 from rewardedit import EditBatch, load_editor, load_scorer, reward_guidance
 from rewardedit.data.shapes import Shapes
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.reward_guidance import ascent_direction
-from rewardedit.diffusion.rollout import decode
 from rewardedit.diffusion.schedulers import pred_x0_coefficients
 from tests.conftest import tiny_pipeline
 
@@ -144,11 +144,13 @@ def test_a_gradient_too_small_for_fp16_keeps_its_direction(name):
     vae, clean = decoder_and_latents()
     score = score_of(name)
     latents = clean.clone().requires_grad_(True)
-    (wanted,) = torch.autograd.grad(score(decode(vae, latents)), latents)
-    found = ascent_direction(vae.half(), score, clean)
+    (wanted,) = torch.autograd.grad(score(InstructPix2Pix().decode(vae, latents)), latents)
+    found = ascent_direction(InstructPix2Pix(), vae.half(), score, clean)
     assert torch.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.99
     assert found.square().mean().sqrt() == pytest.approx(1, abs=1e-4)
-    assert torch.equal(ascent_direction(vae.half(), lambda edited: 0 * edited.sum(), clean), torch.zeros_like(clean))
+    assert torch.equal(
+        ascent_direction(InstructPix2Pix(), vae.half(), lambda edited: 0 * edited.sum(), clean), torch.zeros_like(clean)
+    )
 
 
 def test_a_decoder_that_overflows_in_fp16_runs_in_fp32_and_stays_fp16():
@@ -156,10 +158,10 @@ def test_a_decoder_that_overflows_in_fp16_runs_in_fp32_and_stays_fp16():
     score = score_of("l1")
     with torch.no_grad():
         vae.decoder.conv_in.weight.mul_(5e4 / vae.decoder.conv_in.weight.abs().max())
-    wanted = ascent_direction(vae, score, clean)
+    wanted = ascent_direction(InstructPix2Pix(), vae, score, clean)
     with torch.no_grad():
-        assert not decode(vae.half(), clean.half()).isfinite().all()
-    found = ascent_direction(vae, score, clean)
+        assert not InstructPix2Pix().decode(vae.half(), clean.half()).isfinite().all()
+    found = ascent_direction(InstructPix2Pix(), vae, score, clean)
     assert torch.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.99
     assert vae.dtype == torch.float16
 

@@ -16,8 +16,10 @@ from diffusers import (
 from peft import LoraConfig
 
 from rewardedit import EditBatch, load_scorer, mask_guidance
-from rewardedit.diffusion.editors import encode_images, encode_prompts
-from rewardedit.diffusion.rollout import Conditions, Rollout, clamp_straight_through, decode, rollout
+from rewardedit.diffusion.families import Conditioning
+from rewardedit.diffusion.families.base import clamp_straight_through
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
+from rewardedit.diffusion.rollout import Rollout, rollout
 from rewardedit.diffusion.schedulers import require_differentiable
 from tests.conftest import tiny_pipeline
 
@@ -30,6 +32,7 @@ SCHEDULERS = {
     "heun": HeunDiscreteScheduler(),
     "unipc": UniPCMultistepScheduler(),
 }
+FAMILY = InstructPix2Pix()
 TEXTS = ["make it red", "remove the circle"]
 
 
@@ -48,8 +51,8 @@ def pipe():
 @pytest.fixture(scope="module")
 def given(pipe):
     picture = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    embeds, nothing = encode_prompts(pipe, TEXTS), encode_prompts(pipe, [""])
-    return picture, Conditions(embeds, encode_images(pipe, picture), nothing)
+    embeds, nothing = FAMILY.encode_prompts(pipe, TEXTS), FAMILY.encode_prompts(pipe, [""])
+    return picture, Conditioning(embeds, FAMILY.encode_images(pipe, picture), nothing)
 
 
 def noise(seed: int = 0) -> torch.Tensor:
@@ -78,7 +81,7 @@ def test_without_gradient_the_latents_are_the_stock_pipelines(pipe, given, sched
     picture, conditions = given
     pipe.scheduler = type(scheduler).from_config(scheduler.config)
     how = Rollout(steps=4, grad_steps=0, text_guidance=guidance, image_guidance=1.5)
-    ours = rollout(pipe.unet, scheduler, noise(), conditions, how, generators())
+    ours = rollout(FAMILY, pipe.unet, scheduler, noise(), conditions, how, generators())
     options = {"guidance_scale": guidance or 1.0, "image_guidance_scale": 1.5, "output_type": "latent"}
     options |= {"num_inference_steps": 4, "latents": noise(), "generator": generators()}
     with torch.no_grad():
@@ -92,8 +95,9 @@ def test_mask_guidance_is_the_hooks(pipe, given):
     pipe.scheduler = DDIMScheduler(clip_sample=False)
     mask = torch.zeros(2, 1, 16, 16)
     mask[..., 4:9, 5:] = 1
-    masked = Conditions(conditions.embeds, conditions.source, conditions.nothing, mask)
-    ours = rollout(pipe.unet, pipe.scheduler, noise(), masked, Rollout(3, grad_steps=0, text_guidance=3.0, image_guidance=1.5))
+    masked = Conditioning(conditions.embeds, conditions.source, conditions.null_embeds, mask)
+    config = Rollout(3, grad_steps=0, text_guidance=3.0, image_guidance=1.5)
+    ours = rollout(FAMILY, pipe.unet, pipe.scheduler, noise(), masked, config)
     options = {"guidance_scale": 3.0, "image_guidance_scale": 1.5, "num_inference_steps": 3, "output_type": "latent"}
     with mask_guidance(pipe, mask):
         assert torch.equal(ours, pipe(TEXTS, image=picture, latents=noise(), **options).images)
@@ -106,12 +110,12 @@ def test_exactly_k_calls_carry_a_gradient_which_reaches_the_unet_alone(pipe, giv
     pipe.vae.requires_grad_(False)
     watch = Watch(unet)
     how = Rollout(5, stop, grad_steps, checkpointing=checkpointing)
-    latents = rollout(watch, DDIMScheduler(clip_sample=False), noise(), given[1], how)
+    latents = rollout(FAMILY, watch, DDIMScheduler(clip_sample=False), noise(), given[1], how)
     assert watch.calls == (stop or 5)
     assert watch.with_gradient == expected
     assert latents.requires_grad == (expected > 0)
     if expected:
-        decode(pipe.vae, latents).mean().backward()
+        FAMILY.decode(pipe.vae, latents).mean().backward()
         assert all(p.grad is not None for p in unet.parameters())
         assert all(p.grad is None for p in pipe.vae.parameters())
         unet.zero_grad(set_to_none=True)
@@ -119,7 +123,7 @@ def test_exactly_k_calls_carry_a_gradient_which_reaches_the_unet_alone(pipe, giv
 
 def test_every_scheduler_that_is_named_passes_a_gradient_on(pipe, given, scheduler):
     pipe.unet.requires_grad_(True)
-    latents = rollout(pipe.unet, scheduler, noise(), given[1], Rollout(4, grad_steps=1), generators())
+    latents = rollout(FAMILY, pipe.unet, scheduler, noise(), given[1], Rollout(4, grad_steps=1), generators())
     gradient = torch.autograd.grad(latents.square().mean(), pipe.unet.conv_out.weight)[0]
     assert gradient.isfinite().all()
     assert gradient.abs().sum() > 0
@@ -129,7 +133,7 @@ def test_every_scheduler_that_is_named_passes_a_gradient_on(pipe, given, schedul
 def test_gradients_are_those_of_finite_differences(given, grad_steps, steps):
     pipe = tiny_pipeline().to(dtype=torch.float64)
     scheduler, conditions = DDIMScheduler(clip_sample=False), given[1]
-    exact = Conditions(conditions.embeds.double(), conditions.source.double())
+    exact = Conditioning(conditions.embeds.double(), conditions.source.double())
     how, start = Rollout(steps, grad_steps=grad_steps), noise().double()
     if grad_steps is not None:  # the steps before do not depend on the weights: they end at a fixed latent
 
@@ -145,7 +149,7 @@ def test_gradients_are_those_of_finite_differences(given, grad_steps, steps):
 
     def value() -> torch.Tensor:
         unet = pipe.unet if grad_steps is None else Prefix(pipe.unet, frozen)
-        pictures = pipe.vae.decode(rollout(unet, scheduler, start, exact, how), return_dict=False)[0]
+        pictures = pipe.vae.decode(rollout(FAMILY, unet, scheduler, start, exact, how), return_dict=False)[0]
         return pictures.square().mean()
 
     weight = pipe.unet.mid_block.resnets[0].conv1.weight
@@ -173,9 +177,9 @@ def test_saturated_pixels_keep_the_unclamped_gradient():
 def test_the_predicted_clean_latents_are_scored_at_a_late_step(pipe, given, name):
     scheduler = SCHEDULERS[name]
     how = Rollout(10, stop=8, grad_steps=1, scored="pred_x0")
-    latents = rollout(pipe.unet.requires_grad_(True), scheduler, noise(), given[1], how, generators())
+    latents = rollout(FAMILY, pipe.unet.requires_grad_(True), scheduler, noise(), given[1], how, generators())
     assert latents.requires_grad
-    noisy = rollout(pipe.unet, scheduler, noise(), given[1], Rollout(10, stop=7, grad_steps=0), generators())
+    noisy = rollout(FAMILY, pipe.unet, scheduler, noise(), given[1], Rollout(10, stop=7, grad_steps=0), generators())
     if name == "ddim":  # x0 = (x_t − √(1 − ᾱ) ε) / √ᾱ
         own = DDIMScheduler.from_config(scheduler.config)
         own.set_timesteps(10)
@@ -194,8 +198,8 @@ def test_with_an_adapter_the_gradient_reaches_it_alone_and_no_scorer(pipe, given
     pipe.vae.requires_grad_(False)
     scorer = load_scorer("vifi_clip")
     with torch.autocast("cpu", torch.bfloat16):  # steps without gradient come first, and their casts of weights are kept
-        latents = rollout(unet, DDIMScheduler(clip_sample=False), noise(), given[1], Rollout(3))
-        scorer(EditBatch(given[0], TEXTS, decode(pipe.vae, latents))).mean().backward()
+        latents = rollout(FAMILY, unet, DDIMScheduler(clip_sample=False), noise(), given[1], Rollout(3))
+        scorer(EditBatch(given[0], TEXTS, FAMILY.decode(pipe.vae, latents))).mean().backward()
     assert all((p.grad is not None) == ("lora" in name) for name, p in unet.named_parameters())
     assert all(p.grad is None for module in (pipe.vae, scorer) for p in module.parameters())
 
@@ -207,16 +211,23 @@ class Detached(DDIMScheduler):
 
 def test_what_cannot_be_rolled_out_is_refused_by_name(pipe, given):
     with pytest.raises(ValueError, match="Detached: its step passes no gradient on"):
-        rollout(pipe.unet, Detached(), noise(), given[1], Rollout(4))
+        rollout(FAMILY, pipe.unet, Detached(), noise(), given[1], Rollout(4))
     with pytest.raises(ValueError, match="UniPCMultistepScheduler does not say what it predicts"):
-        rollout(pipe.unet, UniPCMultistepScheduler(), noise(), given[1], Rollout(4, scored="pred_x0"))
+        rollout(FAMILY, pipe.unet, UniPCMultistepScheduler(), noise(), given[1], Rollout(4, scored="pred_x0"))
     with pytest.raises(ValueError, match="guidance needs the empty prompt"):
-        rollout(pipe.unet, pipe.scheduler, noise(), Conditions(given[1].embeds, given[1].source), Rollout(4, text_guidance=2.0))
+        rollout(
+            FAMILY,
+            pipe.unet,
+            pipe.scheduler,
+            noise(),
+            Conditioning(given[1].embeds, given[1].source),
+            Rollout(4, text_guidance=2.0),
+        )
     with pytest.raises(ValueError, match="HeunDiscreteScheduler: calls the UNet 7 times in 4 steps"):
-        rollout(pipe.unet, HeunDiscreteScheduler(), noise(), given[1], Rollout(4, stop=3))
-    masked = Conditions(given[1].embeds, given[1].source, mask=torch.ones(2, 1, 16, 16))
+        rollout(FAMILY, pipe.unet, HeunDiscreteScheduler(), noise(), given[1], Rollout(4, stop=3))
+    masked = Conditioning(given[1].embeds, given[1].source, mask=torch.ones(2, 1, 16, 16))
     with pytest.raises(ValueError, match="leave the mask out"):
-        rollout(pipe.unet, pipe.scheduler, noise(), masked, Rollout(4))
+        rollout(FAMILY, pipe.unet, pipe.scheduler, noise(), masked, Rollout(4))
     require_differentiable(DDIMScheduler())
 
 

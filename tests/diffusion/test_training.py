@@ -2,8 +2,12 @@ import pytest
 import torch
 from diffusers import DDIMScheduler, DDPMScheduler, EulerAncestralDiscreteScheduler
 
-from rewardedit.diffusion.training import conditioning_dropout, diffusion_loss, noising, widen_conv_in
+from rewardedit.diffusion.families import Conditioning
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
+from rewardedit.diffusion.training import conditioning_dropout, noising
 from tests.conftest import tiny_unet
+
+FAMILY = InstructPix2Pix()
 
 
 def test_dropout_shares_are_instructpix2pix_s():
@@ -40,9 +44,9 @@ def test_the_loss_is_zero_for_the_right_prediction_and_one_beside_it(kind):
     scheduler = DDIMScheduler(prediction_type=kind, clip_sample=False)
     latents, noise, times = torch.randn(3, 4, 8, 8), torch.randn(3, 4, 8, 8), torch.tensor([5, 500, 990])
     right = {"epsilon": noise, "sample": latents, "v_prediction": scheduler.get_velocity(latents, noise, times)}[kind]
-    inputs = (latents, torch.zeros_like(latents), torch.zeros(3, 2, 4), noise, times)
-    assert diffusion_loss(Constant(right), scheduler, *inputs).tolist() == [0, 0, 0]
-    torch.testing.assert_close(diffusion_loss(Constant(right + 1), scheduler, *inputs), torch.ones(3))
+    inputs = (latents, noise, times, Conditioning(torch.zeros(3, 2, 4), torch.zeros_like(latents)))
+    assert FAMILY.loss(Constant(right), scheduler, *inputs).tolist() == [0, 0, 0]
+    torch.testing.assert_close(FAMILY.loss(Constant(right + 1), scheduler, *inputs), torch.ones(3))
 
 
 @pytest.mark.parametrize("kind", ["epsilon", "v_prediction", "sample"])
@@ -52,10 +56,10 @@ def test_min_snr_weights_by_hand(kind):
     times = torch.tensor([1, 800])
     latents, noise = torch.randn(2, 4, 8, 8), torch.randn(2, 4, 8, 8)
     right = {"epsilon": noise, "sample": latents, "v_prediction": scheduler.get_velocity(latents, noise, times)}[kind]
-    inputs = (latents, torch.zeros_like(latents), torch.zeros(2, 2, 4), noise, times)
+    inputs = (latents, noise, times, Conditioning(torch.zeros(2, 2, 4), torch.zeros_like(latents)))
     snr = scheduler.alphas_cumprod[times] / (1 - scheduler.alphas_cumprod[times])
     assert snr[0] > 5 > 1 > snr[1]
-    made = diffusion_loss(Constant(right + 1), scheduler, *inputs, min_snr=5.0)
+    made = FAMILY.loss(Constant(right + 1), scheduler, *inputs, min_snr=5.0)
     least = torch.stack([torch.tensor(5.0), snr[1]])
     torch.testing.assert_close(made, {"epsilon": least / snr, "sample": least, "v_prediction": least / (snr + 1)}[kind])
 
@@ -63,7 +67,7 @@ def test_min_snr_weights_by_hand(kind):
 def test_eight_channels_are_kept_as_they_are():
     unet = tiny_unet(8)
     before = unet.conv_in
-    widen_conv_in(unet)
+    FAMILY.add_source_channels(unet)
     assert unet.conv_in is before
 
 
@@ -72,10 +76,10 @@ def test_four_channels_are_widened_without_a_change_to_what_it_says():
     noise, words = torch.randn(1, 4, 8, 8), torch.randn(1, 3, 16)
     with torch.no_grad():
         wanted = unet(noise, 7, words).sample
-        widen_conv_in(unet)
+        FAMILY.add_source_channels(unet)
         made = unet(torch.cat([noise, torch.randn_like(noise)], dim=1), 7, words).sample
     torch.testing.assert_close(made, wanted)
     assert unet.config.in_channels == 8
     unet.register_to_config(in_channels=5)
     with pytest.raises(ValueError, match="expected 4 or 8 input channels; got 5"):
-        widen_conv_in(unet)
+        FAMILY.add_source_channels(unet)

@@ -75,7 +75,7 @@ def test_prepare_gives_the_same_and_is_repeated_for_candidates(scorer, samples):
         source_caption=[samples.source_caption[i] for i in twice],
         target_caption=[samples.target_caption[i] for i in twice],
     )
-    once = scorer.prepare(batch.source[:2], batch.instruction[:2]).repeat(2)
+    once = scorer.prepare(batch.source[:2], batch.instruction[:2]).take([0, 0, 1, 1])
     torch.testing.assert_close(scorer(pair, once).score, scorer(pair).score, rtol=1e-4, atol=1e-5)
 
 

@@ -14,10 +14,11 @@ from rewardedit.config import build
 from rewardedit.data import Data
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditSettings, save_editor
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
+from rewardedit.encoded import Encoded
 from rewardedit.files import read_log
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
-from rewardedit.scorers.base import Prepared
 from rewardedit.scoring import read_shards
 from rewardedit.trainers.refl import Config, Train, arm_reward, plan, train
 from rewardedit.trainers.reward_conditioned import Relabel
@@ -235,7 +236,7 @@ class Bright(Scorer):
     differentiable = True
     family = "bright"
 
-    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         return Scores.make(batch.edited.mean((1, 2, 3)))
 
 
@@ -246,7 +247,7 @@ class Dark(Scorer):
     differentiable = True
     family = "dark"
 
-    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         return Scores.make(-batch.edited.mean((1, 2, 3)))
 
 
@@ -298,7 +299,9 @@ def test_a_scheduler_without_gradient_is_refused_before_anything_runs(tiny_edito
 
 
 def test_ddpm_takes_the_editors_noise_schedule_and_clips_no_latents(tiny_editor):
-    scheduler = rollout_scheduler(replace(REWARD, scheduler="ddpm"), EulerDiscreteScheduler(beta_end=0.013, beta_start=1e-3))
+    scheduler = rollout_scheduler(
+        replace(REWARD, scheduler="ddpm"), InstructPix2Pix(), EulerDiscreteScheduler(beta_end=0.013, beta_start=1e-3)
+    )
     assert isinstance(scheduler, DDPMScheduler)
     assert scheduler.config.beta_end == 0.013
     assert not scheduler.config.clip_sample

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from rewardedit.config import build
 from rewardedit.data import Data, open_rows
 from rewardedit.diffusion.editors import LORA, load_editor, tokenize, write_prompts
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.files import read_log
 from rewardedit.images import load_image
 from rewardedit.reward_prompt import RewardPrompt
@@ -61,19 +62,19 @@ def test_the_result_is_a_stock_pipeline_with_its_reward_prompt(tiny_editor, cach
 
 
 def test_text_is_the_same_to_the_byte_in_training_and_inference(tiny_editor, cache, monkeypatch):
-    from rewardedit.diffusion import editors
-    from rewardedit.training import latents
-
-    prompt, seen, asked = RewardPrompt.adiee(), [], []
-    real = latents.encode_prompts
-    monkeypatch.setattr(latents, "encode_prompts", lambda pipe, texts: seen.extend(texts) or real(pipe, texts))
+    encoded: list[str] = []
+    real = InstructPix2Pix.encode_prompts
+    monkeypatch.setattr(
+        InstructPix2Pix, "encode_prompts", lambda own, pipe, prompts: encoded.extend(prompts) or real(own, pipe, prompts)
+    )
     editor = load_editor(tiny_editor)
-    cache.texts(editor, Labels(prompt, [4] * 32))
-    editor.prompt = prompt
-    monkeypatch.setattr(editors, "encode_prompts", lambda pipe, texts: asked.extend(texts) or real(pipe, texts))
+    cache.texts(editor, Labels(RewardPrompt.adiee(), [4] * 32))
+    in_training = set(encoded)
+    encoded.clear()
+    editor.prompt = RewardPrompt.adiee()
     editor.encode(torch.rand(32, 3, 32, 32), cache.instructions, score=10.0)
-    assert set(asked) == set(seen)
-    assert len(set(asked)) > 1
+    assert set(encoded) == in_training
+    assert len(in_training) > 1
 
 
 def test_eight_steps_of_one_equal_one_of_eight(tiny_editor, cache, tmp_path):

@@ -17,9 +17,10 @@ from rewardedit.cli import main
 from rewardedit.config import build, load_yaml
 from rewardedit.data import Data, open_rows
 from rewardedit.diffusion.editors import load_editor
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.files import read_log
 from rewardedit.trainers.reward_conditioned import Config, train
-from rewardedit.training import latents, run
+from rewardedit.training import run
 from rewardedit.training.latents import LatentCache
 from rewardedit.training.trainable import Labels
 
@@ -180,7 +181,7 @@ def test_prompts_are_encoded_once_and_one_long_text_costs_only_itself(tiny_edito
     assert peak < 50 * 2**20  # a fixed width for all texts would be 4000 × 20,000 × 4 bytes
     assert texts.embeds.shape[:1] == texts.tokens.shape[:1] == (52,)
     for name in ("tokenize", "encode_prompts"):
-        monkeypatch.setattr(latents, name, None)
+        monkeypatch.setattr(InstructPix2Pix, name, None)
     again = cache.texts(editor, labels)
     assert np.array_equal(again.tokens, texts.tokens)
     assert (again.index == texts.index).all()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rewardedit.cli import recipe_folder
-from rewardedit.diffusion.rollout import decode
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.training.memory import Blueprint
 from rewardedit.training.meta import GIB, measure
 
@@ -83,7 +83,7 @@ def test_the_vaes_own_checkpointing_saves_memory(narrow_sd15):
 
     def peak() -> int:
         latents = torch.empty(2, 4, 32, 32, device="meta", requires_grad=True)
-        return measure(lambda: decode(vae, latents)).peak
+        return measure(lambda: InstructPix2Pix().decode(vae, latents)).peak
 
     plain = peak()
     vae.enable_gradient_checkpointing()

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 
 from rewardedit import EditBatch, Scores
 from rewardedit.cli import main
+from rewardedit.encoded import Encoded
 from rewardedit.files import read_log
 from rewardedit.scorers import Scorer
-from rewardedit.scorers.base import Prepared
 from rewardedit.scoring import read_shards
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ class Slow(Scorer):
 
     range = (-1.0, 0.0)
 
-    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         rank, log = int(os.environ.get("RANK", 0)), Path(os.environ["SCORED"])
         if len(batch) == 2:  # a relabelling's batch, and no evaluation's
             with log.open("a") as file:

@@ -1,0 +1,59 @@
+"""`Encoded`: what was computed once of b sources and instructions, for any number of edits of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A value that all rows have in common, such as a language model's prefix: `Encoded.take` passes it on uncopied."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What a pipeline is called with, or what a scorer prepared, for b rows.
+
+    `inputs` holds, by name: tensors (b, …), lists of b entries, values that are `Shared`, or another `Encoded` of the rows.
+    """
+
+    inputs: dict[str, Any]
+
+    def __len__(self) -> int:
+        """The number of rows.
+
+        Raises:
+            ValueError: where no input belongs to rows.
+        """
+        rows = _row_count(self)
+        if rows is None:
+            raise ValueError("no input belongs to rows, so that their number is not known")
+        return rows
+
+    def take(self, index: Sequence[int]) -> "Encoded":
+        """These rows, in this order; a row may come more than once: `take([0] * n)` is for n edits of the first."""
+        return Encoded({name: _take(value, list(index)) for name, value in self.inputs.items()})
+
+
+def _take(value: Any, index: list[int]) -> Any:
+    if isinstance(value, Shared):
+        return value
+    if isinstance(value, Encoded):
+        return value.take(index)
+    if isinstance(value, Tensor):
+        return value[index]
+    return [value[i] for i in index]
+
+
+def _row_count(value: Any) -> int | None:
+    """How many rows a value has; None where it belongs to none of them."""
+    if isinstance(value, Shared):
+        return None
+    if isinstance(value, Encoded):
+        counts = [_row_count(inner) for inner in value.inputs.values()]
+        return next((count for count in counts if count is not None), None)
+    return len(value)
