@@ -22,6 +22,7 @@ from rewardedit.processes import processes, say
 from rewardedit.training.latents import LatentCache, TextCache
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
 from rewardedit.training.previews import save_previews
+from rewardedit.training.trackers import log_images, without_images
 from rewardedit.training.trainable import Labels, Train, autocast_type, load_base, make_optimizer, make_trainable
 
 
@@ -61,6 +62,8 @@ class Finetuning:
         folder.mkdir(parents=True, exist_ok=True)
         self.micro_batch, passes = config.micro_batches(processes().num_processes)
         self.accelerator = make_accelerator(folder, config.precision, passes, config.tracker)
+        if config.validate_every and (names := without_images(self.accelerator)):
+            say(f"tracker: {', '.join(names)} takes no images from accelerate; previews are in {folder / 'validation'}")
         self.editor = load_base(base, self.accelerator.device)
         self.modules = make_trainable(self.editor, config, labels)
         say(str(set_attention(self.modules.unet, config.attention, autocast_type(config.precision), cache.shape[-1])))
@@ -150,8 +153,13 @@ class Finetuning:
 
     def save_previews(self) -> None:
         """Edits of a few rows, to look at; with the averaged weights where it is called inside `loop.ema_weights()`."""
-        folder = self.folder / "validation" / f"step-{self.loop.step + 1:06d}"
+        step = self.loop.step + 1
+        folder = self.folder / "validation" / f"step-{step:06d}"
         save_previews(self.current_editor(), self.cache.rows, self.cache.data, self.config.validation_rows, folder)
+        if self.accelerator.log_with:
+            processes().wait_for_everyone()  # each process has written its share
+            if processes().is_main_process:
+                log_images(self.accelerator, sorted(folder.glob("*.png")), step)
 
     def save(self) -> Path:
         """The folder of the result: `pipeline/`, which stock diffusers loads, or `lora/`; with the averaged weights."""

@@ -17,25 +17,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import LoggerType
+from accelerate.utils import ProjectConfiguration
 from diffusers.training_utils import EMAModel
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from rewardedit import devices
 from rewardedit.files import append_json_line, remove
-from rewardedit.processes import processes, say, sum_of_processes
+from rewardedit.processes import processes, sum_of_processes
+from rewardedit.training.trackers import Tracker, installed_trackers, start_trackers
 
 KEPT_CHECKPOINTS = 2
 Precision = Literal["no", "bf16", "fp16"]
-Tracker = Literal["tensorboard", "wandb", "none"]
 
 
 class TrainingStopped(RuntimeError):
@@ -55,7 +54,7 @@ class LoopConfig:
     ema: float | None = None  # decay of the moving average of the weights; None: no average
     precision: Precision = "no"  # of the computation; the weights that are trained stay in float32
     seed: int = 0  # of the order of the rows, noise, time steps and dropout
-    tracker: Tracker = "tensorboard"  # where metrics are logged beside metrics.jsonl
+    tracker: Tracker = "tensorboard"  # where metrics, settings and previews are logged beside the run's folder
     log_every: int = 50  # updates between two lines of metrics
     checkpoint_every: int = 1000  # updates between two checkpoints
 
@@ -213,32 +212,24 @@ def make_accelerator(folder: Path, precision: Precision, accumulation_steps: int
     """An accelerate handle that logs where it was asked to.
 
     Raises:
-        ValueError: if W&B is asked for and not installed, or fp16 without a GPU.
+        ValueError: if fp16 is asked for without a GPU.
     """
     if precision == "fp16" and devices.default_device() == "cpu":
         raise ValueError("precision: fp16 needs a GPU; take bf16 or no on a CPU")
-    if tracker == "wandb":
-        try:
-            import wandb  # noqa: F401  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise ValueError("tracker: wandb is not installed; pip install wandb, or take tensorboard") from None
-    if tracker == "tensorboard" and find_spec("tensorboard") is None:
-        say("no tracker: tensorboard is not installed (pip install 'rewardedit[tensorboard]'); metrics are in metrics.jsonl")
-        tracker = "none"
     # Several trainings may follow one another in a process, each with its own precision and accumulation.
     processes()
     AcceleratorState._reset_state()
     GradientState._reset_state()
-    log_with: list[str | LoggerType] | None = None if tracker == "none" else [tracker]
+    log_with: list[Any] = [*installed_trackers(tracker)]
     accelerator = Accelerator(
         cpu=devices.default_device() == "cpu",
         mixed_precision=precision,
         gradient_accumulation_steps=accumulation_steps,
-        log_with=log_with,
-        project_dir=str(folder),
+        log_with=log_with or None,
+        project_config=ProjectConfiguration(str(folder), str(folder / "logs")),
     )
     if log_with:
-        accelerator.init_trackers("logs")
+        start_trackers(accelerator, folder)
     return accelerator
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rewardedit.training.loop import LoopConfig, Precision, Tracker, TrainLoop, make_accelerator, step_generator
+from rewardedit.training.loop import LoopConfig, Precision, TrainLoop, make_accelerator, step_generator
 from rewardedit.training.optimizer import Muon, parameter_groups
+from rewardedit.training.trackers import Tracker
 
 LossOf = Callable[[int, torch.Generator], Tensor]
 

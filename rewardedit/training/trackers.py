@@ -1,0 +1,105 @@
+"""Where a training is logged beside metrics.jsonl: every experiment tracker that accelerate knows."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+from PIL import Image
+
+from rewardedit.config import load_yaml
+from rewardedit.processes import say
+
+# accelerate's names; "all" takes every one that is installed.
+Tracker = Literal[
+    "tensorboard", "wandb", "comet_ml", "aim", "mlflow", "clearml", "dvclive", "swanlab", "trackio", "all", "none"
+]
+PROJECT = "rewardedit"
+EXTRAS = ("tensorboard", "wandb")  # of this package; the others are installed by their own names
+# What `log_images` of each of accelerate's trackers takes for one image; the trackers that are not here have none.
+AS_BATCH, AS_LIST, AS_IMAGE = "batch", "list", "image"
+TAKES_IMAGES = {
+    "tensorboard": AS_BATCH,
+    "wandb": AS_LIST,
+    "swanlab": AS_LIST,
+    "aim": AS_IMAGE,
+    "clearml": AS_IMAGE,
+}
+
+
+def installed_trackers(tracker: Tracker) -> list[str]:
+    """The trackers that a setting stands for; those whose package is missing are left out, which is said in one line."""
+    available = [str(name) for name in get_available_trackers()]
+    if tracker == "none":
+        return []
+    if tracker == "all":
+        if not available:
+            say("no tracker: none that accelerate knows is installed; metrics are in metrics.jsonl")
+        return available
+    if tracker in available:
+        return [tracker]
+    package = f"'rewardedit[{tracker}]'" if tracker in EXTRAS else tracker
+    say(f"no tracker: {tracker} is not installed (pip install {package}); metrics are in metrics.jsonl")
+    return []
+
+
+def start_trackers(accelerator: Accelerator, folder: Path) -> None:
+    """Starts the accelerator's trackers with the settings of the run in `folder`."""
+    settings = run_settings(folder)
+    name = run_name(folder, settings)
+    options = {
+        "wandb": {"name": name},
+        "trackio": {"name": name},
+        "swanlab": {"experiment_name": name},
+        "mlflow": {"run_name": name},
+        "clearml": {"task_name": name},
+        "dvclive": {"dir": str(folder / "logs" / "dvclive")},  # its own default is the working directory
+    }
+    accelerator.init_trackers(PROJECT, flatten(settings), options)
+
+
+def run_settings(folder: Path) -> dict[str, Any]:
+    """The resolved recipe of the run in `folder`, or of the comparison that it is part of, and `folder` itself."""
+    config = (folder.parent.parent if folder.parent.name == "arms" else folder) / "config.yaml"
+    recipe = load_yaml(config) if config.is_file() else {}  # trained from Python there is none
+    return {**recipe, "folder": str(folder)}
+
+
+def run_name(folder: Path, settings: Mapping[str, Any]) -> str:
+    """The recipe's name; of a part of a comparison, e.g. "shapes-refl-pairs_only"."""
+    recipe = settings.get("name", folder.name)
+    return f"{recipe}-{folder.name}" if folder.parent.name == "arms" else recipe
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str | int | float | bool]:
+    """Settings by their dotted names, e.g. `train.lr`; lists and None, which not every tracker takes, become text."""
+    flat: dict[str, str | int | float | bool] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value if isinstance(value, str | int | float) else str(value)
+    return flat
+
+
+def without_images(accelerator: Accelerator) -> list[str]:
+    """The accelerator's trackers that take no images."""
+    return [tracker.name for tracker in accelerator.trackers if tracker.name not in TAKES_IMAGES]
+
+
+def log_images(accelerator: Accelerator, files: list[Path], step: int) -> None:
+    """Logs image files as `validation/NAME`, on the main process, to the trackers that take images."""
+    for path in files:
+        name = f"validation/{path.stem}"
+        with Image.open(path) as image:
+            image.load()
+        for tracker in accelerator.trackers:
+            takes = TAKES_IMAGES.get(tracker.name)
+            if takes == AS_BATCH:
+                tracker.log_images({name: np.asarray(image)[None]}, step, dataformats="NHWC")
+            elif takes == AS_LIST:
+                tracker.log_images({name: [image]}, step)
+            elif takes == AS_IMAGE:
+                tracker.log_images({name: image}, step)
