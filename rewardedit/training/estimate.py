@@ -95,8 +95,9 @@ def load_family(name: str) -> EditFamily:
     """The family of a base, without its weights.
 
     Raises:
-        ValueError: where there is no such pipeline, or none that could be an editor.
+        ValueError: where there is no such pipeline, it is a LoRA, or it is none that could be an editor.
     """
+    require_pipeline(name)
     class_name = str(_pipeline_config(name)["_class_name"])
     family = family_that_loads(class_name)
     if family is None:

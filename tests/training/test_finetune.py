@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from rewardedit.config import build
 from rewardedit.data import Data, open_rows
-from rewardedit.diffusion.editors import LORA, load_editor, tokenize, write_prompts
+from rewardedit.diffusion.editors import LORA, load_editor, write_prompts
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.files import read_log
 from rewardedit.images import load_image
@@ -162,7 +162,7 @@ def test_a_long_instruction_is_cut_and_never_its_label(prompt, tiny_editor, cach
     read = editor.pipe.tokenizer.batch_decode(trained, skip_special_tokens=True)[0]
     assert "five" in read
     asked = write_prompts(editor.pipe, [instruction], [4], prompt)
-    assert torch.equal(tokenize(editor.pipe, asked).input_ids, trained)
+    assert torch.equal(InstructPix2Pix().tokenize(editor.pipe, asked).input_ids, trained)
     assert 30 <= len(editor.pipe.tokenizer(asked[0]).input_ids) <= 32, "as much of the instruction as there is room for"
 
 
