@@ -1,117 +1,45 @@
-"""Tiny real models, made from configs: nothing is mocked and nothing is downloaded."""
+"""Fixtures. What takes seconds to import is imported where tests run: with pytest -n, one more process only hands them out."""
 
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import runpy
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from accelerate.state import AcceleratorState, GradientState
-from diffusers import (
-    AutoencoderKL,
-    DDIMScheduler,
-    EulerAncestralDiscreteScheduler,
-    StableDiffusionInstructPix2PixPipeline,
-    UNet2DConditionModel,
-)
-from transformers import BitImageProcessorPil, CLIPTextConfig, CLIPTextModel, CLIPTokenizer, Dinov2Config, Dinov2Model
-
-from rewardedit.assets import resolve
-from rewardedit.attention import AttentionChoice, HeadsLastProcessor, sdpa
-from rewardedit.cli import quiet
-from rewardedit.diffusion import editors
-from rewardedit.training import finetune, previews
-from tests import standin
-
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
-quiet()
-standin.register()
 
 
-def text_config(tokenizer: CLIPTokenizer, width: int, layers: int, heads: int, **more: int) -> CLIPTextConfig:
-    return CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=1,
-        **more,
-    )
+def pytest_configure(config: pytest.Config) -> None:
+    """Imports everything in a process that runs tests, and starts the server of its forks before any of them has run."""
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return
+    import torch
 
+    from rewardedit.cli import quiet
+    from tests import forks, standin
 
-def tiny_unet(in_channels: int = 8) -> UNet2DConditionModel:
-    return UNet2DConditionModel(
-        sample_size=8,
-        in_channels=in_channels,
-        out_channels=4,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-        block_out_channels=(8, 16),
-        layers_per_block=1,
-        cross_attention_dim=16,
-        attention_head_dim=2,
-        norm_num_groups=4,
-    )
-
-
-def tiny_pipeline(in_channels: int = 8) -> StableDiffusionInstructPix2PixPipeline:
-    """A random pipeline with every real part; pictures are encoded to an eighth... of 32 pixels: 16 × 16 latents."""
-    torch.manual_seed(0)
-    tokenizer = CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=32)
-    text = text_config(tokenizer, width=16, layers=1, heads=2)
-    vae = AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        block_out_channels=(8, 8),
-        latent_channels=4,
-        norm_num_groups=4,
-        sample_size=32,
-    )
-    return StableDiffusionInstructPix2PixPipeline(
-        vae=vae,
-        text_encoder=CLIPTextModel(text),
-        tokenizer=tokenizer,
-        unet=tiny_unet(in_channels),
-        scheduler=DDIMScheduler(clip_sample=False),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
-
-
-def run_here(script: Path, *words: str) -> None:
-    """Runs a script on one process: this one, which has imported all already."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [str(script), *words])
-        runpy.run_path(str(script), run_name="__main__")
-
-
-def launch(script: Path, processes: int, *words: str) -> None:
-    """Runs a script on so many CPU processes, as torchrun does."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone", str(script)]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
-    assert done.returncode == 0, done.stderr[-3000:]
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
+    quiet()
+    standin.register()
+    forks.start()
 
 
 @pytest.fixture(autouse=True)
 def short_previews(monkeypatch: pytest.MonkeyPatch) -> None:
     """Previews are there to be looked at: in tests one step will do."""
+    from rewardedit.training import previews
+
     monkeypatch.setattr(previews, "STEPS", 1)
 
 
 @pytest.fixture
 def standin_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The stand-in is the device that everything runs on."""
+    from accelerate.state import AcceleratorState, GradientState
+
+    from tests import standin
 
     def forget() -> None:
         AcceleratorState._reset_state(reset_partial_state=True)
@@ -128,6 +56,8 @@ def standin_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def tiny_editor(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a saved tiny pipeline."""
+    from tests.models import tiny_pipeline
+
     folder: Path = tmp_path_factory.mktemp("editor")
     tiny_pipeline().save_pretrained(folder)
     return str(folder)
@@ -136,6 +66,10 @@ def tiny_editor(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def xformers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Gives UNets the processor that xformers runs in, with PyTorch's kernel in it; collects those that it was given."""
+    from rewardedit.attention import AttentionChoice, HeadsLastProcessor, sdpa
+    from rewardedit.diffusion import editors
+    from rewardedit.training import finetune
+
     given = []
 
     def set_attention(unet: Any, *_: Any) -> AttentionChoice:
@@ -150,48 +84,19 @@ def xformers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture(scope="session")
 def narrow_sd15(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Stable Diffusion 1.5's architecture with narrower layers: four levels, eight-fold VAE, 8 input channels."""
-    torch.manual_seed(0)
+    """The folder of an editor with Stable Diffusion 1.5's architecture and narrower layers."""
+    from tests.models import narrow_pipeline
+
     folder = tmp_path_factory.mktemp("sd15")
-    tokenizer = CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=77)
-    text = text_config(tokenizer, width=32, layers=2, heads=4)
-    widths = (32, 32, 64, 64)
-    StableDiffusionInstructPix2PixPipeline(
-        vae=AutoencoderKL(
-            down_block_types=("DownEncoderBlock2D",) * 4,
-            up_block_types=("UpDecoderBlock2D",) * 4,
-            block_out_channels=(8, 8, 16, 16),
-            layers_per_block=2,
-            latent_channels=4,
-            norm_num_groups=8,
-            sample_size=512,
-        ),
-        text_encoder=CLIPTextModel(text),
-        tokenizer=tokenizer,
-        unet=UNet2DConditionModel(
-            sample_size=64,
-            in_channels=8,
-            block_out_channels=widths,
-            cross_attention_dim=32,
-            attention_head_dim=8,
-            norm_num_groups=16,
-        ),
-        scheduler=EulerAncestralDiscreteScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    ).save_pretrained(folder)
+    narrow_pipeline().save_pretrained(folder)
     return str(folder)
 
 
 @pytest.fixture(scope="session")
 def tiny_dino(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a random DINOv2 that, like the published ones, cuts the middle out of a larger picture."""
-    torch.manual_seed(0)
+    """The folder of a random DINOv2."""
+    from tests.models import save_dino
+
     folder = str(tmp_path_factory.mktemp("dino"))
-    config = Dinov2Config(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=64, patch_size=8, initializer_range=0.3
-    )
-    Dinov2Model(config).save_pretrained(folder)
-    BitImageProcessorPil(size={"shortest_edge": 72}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)
+    save_dino(folder)
     return folder

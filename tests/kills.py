@@ -126,7 +126,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10, help="for each stage")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     asked = parser.parse_args()
-    from tests.conftest import tiny_pipeline
+    from tests.models import tiny_pipeline
 
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         tiny_pipeline().save_pretrained(Path(folder) / "base")

@@ -13,7 +13,7 @@ from rewardedit.attention import (
     sdpa,
     set_attention,
 )
-from tests.conftest import tiny_unet
+from tests.models import tiny_unet
 
 
 def run(unet, seed=0):

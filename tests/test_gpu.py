@@ -13,7 +13,7 @@ from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.reward_guidance import ascent_direction
-from tests.conftest import tiny_unet
+from tests.models import tiny_unet
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"

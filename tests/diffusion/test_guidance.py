@@ -24,7 +24,7 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection
 from rewardedit import Editor, EditSettings, change_mask, mask_guidance, two_round_edit
 from rewardedit.encoded import Encoded
 from rewardedit.images import resize
-from tests.conftest import text_config, tiny_pipeline
+from tests.models import text_config, tiny_pipeline
 
 SCHEDULERS = (DDIMScheduler, EulerAncestralDiscreteScheduler, DPMSolverMultistepScheduler, HeunDiscreteScheduler)
 PROMPTS, NEGATIVE = ["make the circle red", "remove the star"], "blue square"

@@ -15,7 +15,7 @@ from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.reward_guidance import ascent_direction
 from rewardedit.diffusion.schedulers import pred_x0_coefficients
-from tests.conftest import tiny_pipeline
+from tests.models import tiny_pipeline
 
 SCHEDULERS = {
     "ddim": DDIMScheduler(clip_sample=False),

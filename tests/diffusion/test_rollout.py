@@ -21,7 +21,7 @@ from rewardedit.diffusion.families.base import clamp_straight_through
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.rollout import Rollout, rollout
 from rewardedit.diffusion.schedulers import require_differentiable
-from tests.conftest import tiny_pipeline
+from tests.models import tiny_pipeline
 
 SCHEDULERS = {
     "ddim": DDIMScheduler(clip_sample=False),

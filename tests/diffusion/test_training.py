@@ -5,7 +5,7 @@ from diffusers import DDIMScheduler, DDPMScheduler, EulerAncestralDiscreteSchedu
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.training import conditioning_dropout, noising
-from tests.conftest import tiny_unet
+from tests.models import tiny_unet
 
 FAMILY = InstructPix2Pix()
 

@@ -24,7 +24,7 @@ from rewardedit.trainers.refl import Config, Train, arm_reward, plan, train
 from rewardedit.trainers.reward_conditioned import Relabel
 from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts
 from rewardedit.training.reward import Reward, require_effect, reward_loss, rollout_scheduler
-from tests.conftest import launch, run_here
+from tests.forks import launch, run_here
 
 DATA = Data(rows=16, size=32)
 FAST = {"steps": 2, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None, "validate_every": 1}

@@ -13,7 +13,7 @@ from rewardedit.files import read_log
 from rewardedit.images import to_pil
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers.vifi_clip import Config, Train, contrast, info_nce, make_trainable, read_pairs, train
-from tests.conftest import launch, run_here
+from tests.forks import launch, run_here
 
 DATA = Data(rows=24, draws=2, shares={"right": 1.0})
 FAST = {"steps": 4, "batch": 8, "warmup": 1, "lr": 1e-3, "precision": "no", "log_every": 1, "checkpoint_every": 2}

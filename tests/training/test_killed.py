@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -23,16 +21,15 @@ from rewardedit.trainers.reward_conditioned import Config, train
 from rewardedit.training import run
 from rewardedit.training.latents import LatentCache
 from rewardedit.training.trainable import Labels
+from tests import forks
 
 DATA = ["data.rows=40", "data.size=32", "relabel.scorer=l1", "relabel.batch=2"]
 KILLED = """
 import os, signal, sys
-import torch
 from rewardedit.cli import main
 from rewardedit import scoring
 from rewardedit.synthesis import candidates
 
-torch.set_num_threads(1)
 module, name = {"candidates": (candidates, "to_pil"), "scores": (scoring, "write_records")}[sys.argv[1]]
 real, calls = getattr(module, name), 0
 
@@ -73,8 +70,8 @@ def test_a_killed_relabelling_goes_on_from_its_whole_shards(relabelled, tmp_path
     script.write_text(KILLED)
     kept: dict[Path, int] = {}
     for where, calls in (("candidates", 36), ("scores", 3)):
-        done = subprocess.run([sys.executable, str(script), where, str(calls), *words, "--out", str(out)], capture_output=True)
-        assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
+        ended = forks.run(script, where, str(calls), *words, "--out", str(out))
+        assert ended.statuses == [-signal.SIGKILL], ended.output[-2000:]
         assert kept.items() <= stamps(out).items()
         kept = stamps(out)
     assert [path.suffix for path in kept].count(".png") == 40

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.conftest import launch
+from tests.forks import launch
 
 TIMEOUT, SHARD = 5, 4  # seconds of the process group, and of each shard of the first process
 
