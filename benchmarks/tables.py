@@ -41,6 +41,7 @@ ASPECTS = {
     "quality": "quality (oracle, 0–10)",
     "score": "oracle score (0–10)",
 }
+WITHOUT_CAPTIONS = "source, edited, instruction"  # the group of scorers in `agreement` that see nothing else
 ASPECTS_OF_RATING = {"overall": "score", "alignment": "alignment", "consistency": "consistency", "quality": "quality"}
 KINDS = ("add", "remove", "replace", "recolour", "resize", "move", "background")
 
@@ -51,22 +52,46 @@ def read(name: str) -> dict[str, Any] | None:
 
 
 def comparison(name: str) -> str:
-    """Oracle means of a comparison, and each arm's distance from five with its interval."""
+    """Oracle means of a comparison, and each variant's distance from five with its interval."""
     result = read(name)
     if result is None:
         return "Not recorded yet."
     oracle = result["oracle"]
-    keys = {"base": "ci95", "conditioned_one": "ci95_vs_one"}
-    lines = ["| arm | oracle mean (0–10) | five − arm, 95 % interval |", "|---|---|---|"]
-    for arm, words in ARMS.items():
-        if arm in oracle:
-            interval = oracle.get(keys.get(arm, f"ci95_vs_{arm}"))
-            versus = (
-                f"{oracle['conditioned_five'] - oracle[arm]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval else ""
-            )
-            lines.append(f"| {words} | {oracle[arm]:.2f} | {versus} |")
+    lines = ["| variant | oracle mean (0–10) | five − variant, 95 % interval |", "|---|---|---|"]
+    lines += [f"| {' | '.join(cells)} |" for cells in _compared(oracle)]
     gain = f"Five over the base: {100 * oracle['relative_gain']:+.1f} %, n = {oracle['n']} held-out edits"
     return "\n".join([*lines, "", f"{gain}. {where(result)}"])
+
+
+def _compared(oracle: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Of each variant its description, the oracle's mean, and how far five is above it."""
+    keys = {"base": "ci95", "conditioned_one": "ci95_vs_one"}
+    rows = []
+    for variant, words in ARMS.items():
+        if variant in oracle:
+            mean, interval = oracle[variant], oracle.get(keys.get(variant, f"ci95_vs_{variant}"))
+            difference = f"{oracle['conditioned_five'] - mean:+.2f}"
+            versus = f"{difference} [{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval else ""
+            rows.append((words, f"{mean:.2f}", versus))
+    return rows
+
+
+def reward_conditioning() -> str:
+    """The quickstart with labels from instructions alone, and beside it from exact captions, the best case."""
+    columns = {
+        "quickstart-without-captions": "labels from instructions alone, by `vifi_clip`",
+        "quickstart": "labels from exact captions, by `clip_d` (best case)",
+    }
+    results = {words: result for name, words in columns.items() if (result := read(name)) is not None}
+    if len(results) < len(columns):
+        return "Not recorded yet."
+    compared = [_compared(result["oracle"]) for result in results.values()]
+    lines = [f"| oracle mean (0–10) | {' | '.join(results)} |", "|---" * (len(results) + 1) + "|"]
+    lines += [f"| {cells[0][0]} | {' | '.join(mean for _, mean, _ in cells)} |" for cells in zip(*compared, strict=True)]
+    lines.append(f"| five − base, 95 % interval | {' | '.join(rows[0][2] for rows in compared)} |")
+    n = " and ".join(sorted({str(result["oracle"]["n"]) for result in results.values()}))
+    sources = " ".join(where(result) for result in results.values())
+    return "\n".join([*lines, "", f"n = {n} held-out edits. {sources}"])
 
 
 def kinds(name: str) -> str:
@@ -100,19 +125,26 @@ def guidance() -> str:
 
 
 def best_of_n() -> str:
-    """Oracle means of what each scorer chooses, without captions first."""
+    """Oracle means of what each scorer chooses: without captions, and with the world's exact ones, the best case."""
     result = read("best-of-n")
     if result is None:
         return "Not recorded yet."
-    head = f"chosen from {result['candidates']} by", "steps", "oracle mean (0–10)", "− one sample, 95 % interval"
+    head = [f"chosen from {result['candidates']} by", "oracle mean (0–10)", "− one sample, 95 % interval"]
+    head += ["with exact captions (best case)", "− one sample, 95 % interval"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for found, captions in ((result, ""), (result["with_captions"], ", with the world's exact captions")):
-        for name, mean in found["oracle"].items():
-            other = found["against_one_sample"].get(name)
-            versus = f"{other['difference']:+.2f} [{other['ci95'][0]:+.2f}, {other['ci95'][1]:+.2f}]" if other else ""
-            scorer = f"`{name}`" if " " not in name else name
-            lines.append(f"| {scorer}{captions} | {found['steps'][name]} | {mean:.2f} | {versus} |")
+    for name in result["oracle"]:
+        scorer = f"`{name}`" if " " not in name else name
+        lines.append(f"| {' | '.join([scorer, *_chosen(result, name), *_chosen(result['with_captions'], name)])} |")
     return "\n".join([*lines, "", f"n = {result['n']} held-out edits. {where(result)}"])
+
+
+def _chosen(found: dict[str, Any], name: str) -> tuple[str, str]:
+    """The oracle's mean of what a scorer chooses, with the number of steps, and how far it is above one sample."""
+    if name not in found["oracle"]:
+        return "", ""
+    steps, other = found["steps"][name], found["against_one_sample"].get(name)
+    versus = f"{other['difference']:+.2f} [{other['ci95'][0]:+.2f}, {other['ci95'][1]:+.2f}]" if other else ""
+    return f"{found['oracle'][name]:.2f} ({steps} step{'s' * (steps > 1)})", versus
 
 
 def reward_guidance() -> str:
@@ -136,7 +168,13 @@ def refl() -> str:
     if result is None:
         return "Not recorded yet."
     rewards = list(result["rewards"]["base"])
-    head = ["arm", "steps, text guidance", "oracle (0–10)", "ReFL − arm, 95 % interval", *(f"`{name}`" for name in rewards)]
+    head = [
+        "variant",
+        "steps, guidance scale",
+        "oracle (0–10)",
+        "ReFL − variant, 95 % interval",
+        *(f"`{name}`" for name in rewards),
+    ]
     head += ["change outside the mask − base's", "report", "in 10 steps (val)"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for found, arms in ((result, REFL_ARMS), (conditioned, CONDITIONED_ARMS)):
@@ -213,16 +251,20 @@ def refl_step() -> str:
 
 
 def scorers() -> str:
-    """Every built-in scorer: what its class says of itself, and what it costs."""
+    """Every built-in scorer: what its class says of itself, what it costs, and how well it agrees with the oracle."""
     costs = (read("throughput") or {"milliseconds_per_edit": {}})["milliseconds_per_edit"]
-    lines = ["| name | range | needs | differentiable | paper | ms an edit |", "|---|---|---|---|---|---|"]
+    agreements = (read("agreement") or {"rho": {WITHOUT_CAPTIONS: {}}})["rho"][WITHOUT_CAPTIONS]
+    head = ["name", "range", "needs", "differentiable", "paper", "ms an edit", "ρ without captions"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name in BUILT_IN:
         scorer = find_scorer(name)
         low, high = (f"{end:g}".replace("-", "−").replace("inf", "∞") for end in scorer.range)
         cost = costs.get(name)
         spent = f"{cost['batched']:.2f}" if cost else ""
         needs, gradient = ", ".join(sorted(scorer.needs)) or "–", "yes" if scorer.differentiable else "no"
-        lines.append(f"| `{name}` | {low} to {high} | {needs} | {gradient} | {scorer.paper} | {spent} |")
+        rho = f"{agreements[name]['all']['score']['rho']:.2f}" if name in agreements else ""
+        cells = [f"`{name}`", f"{low} to {high}", needs, gradient, scorer.paper, spent, rho]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -316,6 +358,7 @@ def where(result: dict[str, Any]) -> str:
 
 
 TABLES = {
+    "reward-conditioning": reward_conditioning,
     "quickstart": lambda: comparison("quickstart"),
     "quickstart-without-captions": lambda: comparison("quickstart-without-captions"),
     "shapes-reward-conditioned": lambda: comparison("shapes-reward-conditioned"),

@@ -1,22 +1,21 @@
 import json
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from rewardedit.cli import recipe_names
 from rewardedit.scorers.load import BUILT_IN, find_scorer
+from tests.readme import BENCHMARKS, README, ROOT, blocks, write_images
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-BENCHMARKS = (ROOT / "benchmarks" / "README.md").read_text()
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README + BENCHMARKS, re.S))
-def test_every_python_block_runs(block, capsys):
+@pytest.mark.parametrize("block", blocks(README + BENCHMARKS, "python"))
+def test_every_python_block_runs(block, tmp_path, monkeypatch, capsys):
+    write_images(tmp_path)
+    monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(compile(block, "README.md", "exec"), names)
     if "RewardPrompt" in block:
