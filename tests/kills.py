@@ -1,14 +1,16 @@
 """Kills a run at random moments of each of its stages, goes on with --resume, and compares with a run that nobody killed.
 
-Command: python tests/kills.py [--kills 10] [--seed 0] [STAGE …]
+Command: python tests/kills.py [--moments 10] [--seed 0] [--keep] [STAGE …]
 
 The run is `rewardedit train quickstart` with candidates and a tiny editor: candidates, scores and labels (`relabelled`),
-latents (`cache`) and training (`pipeline`). Each kill is a SIGKILL, to a fresh run, at a moment drawn uniformly from the time
-that the stage took in the unbroken run. The exit status is 1 where a resumed run made anything else.
+latents (`cache`) and training (`pipeline`). Each kill is a SIGKILL, to a fresh run, at a moment that is drawn uniformly from
+the time that the stage took in the unbroken run and counted from when the stage begins. The exit status is 1 where a resumed
+run made anything else; --keep writes benchmarks/results/kills.json.
 """
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,12 +18,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+ROOT = Path(__file__).parents[1]
 STAGES = ("candidates", "relabelled", "cache", "pipeline")
 MADE = ("*.safetensors", "*.parquet", "*.npy", "*.png", "scale.json", "made_of.json")  # of a run, equal to the byte
+TRIES = 10  # of a kill that is to fall into its stage
 
 
 @dataclass(frozen=True)
@@ -29,8 +34,8 @@ class Outcome:
     """What became of one kill."""
 
     stage: str
-    second: float  # after the start
-    was_killed: bool  # the run may have ended before
+    second: float  # after the stage's beginning
+    killed_in: str | None  # the stage that was not whole when the run was killed; None: the run had ended before
     differs: list[str]  # files that a resumed run has otherwise, or not at all
 
 
@@ -73,15 +78,17 @@ def run(words: Sequence[str]) -> None:
         raise RuntimeError(f"rewardedit {' '.join(words)}: status {os.waitstatus_to_exitcode(status)}")
 
 
-def kill(words: Sequence[str], second: float) -> bool:
-    """Runs the command and kills it after so many seconds; False where it had ended before."""
-    process, began = start(words), time.monotonic()
-    while time.monotonic() - began < second:
+def kill(words: Sequence[str], out: Path, after: Sequence[Path], second: float) -> None:
+    """Runs the command and kills it so many seconds after the folder `out` has the files `after`, if it still runs."""
+    process, began = start([*words, "--out", str(out)]), None
+    while began is None or time.monotonic() - began < second:
         if os.waitpid(process, os.WNOHANG)[0]:
-            return False
-        time.sleep(0.005)
+            return
+        if began is None and all((out / path).exists() for path in after):
+            began = time.monotonic()
+        time.sleep(0.002)
     os.killpg(process, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+    os.waitpid(process, 0)
 
 
 def made(folder: Path) -> dict[str, bytes]:
@@ -90,55 +97,85 @@ def made(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(paths)}
 
 
-def windows(folder: Path, began: float) -> dict[str, tuple[float, float]]:
-    """When each stage of a run began and ended, in seconds after the run's start."""
-    ends = {name: max(path.stat().st_mtime for path in (folder / name).rglob("made_of.json")) - began for name in STAGES}
-    starts = dict(zip(STAGES, [0.0, *list(ends.values())[:-1]], strict=True))
-    return {name: (starts[name], ends[name]) for name in STAGES}
+def marks(folder: Path) -> dict[str, list[Path]]:
+    """What says that a stage of a run is whole, relative to the run's folder."""
+    return {name: [path.relative_to(folder) for path in (folder / name).rglob("made_of.json")] for name in STAGES}
 
 
-def outcomes(base: Path, folder: Path, stages: Sequence[str] = STAGES, kills: int = 10, seed: int = 0) -> list[Outcome]:
-    """Kills `kills` runs in each stage and resumes them.
+def outcomes(base: Path, folder: Path, stages: Sequence[str] = STAGES, moments: int = 10, seed: int = 0) -> list[Outcome]:
+    """Kills as many runs in each stage as there are moments, and resumes them.
 
     Args:
         base: of a tiny editor.
         folder: for the runs.
     """
-    words, began = words_of(base), time.time()
-    run([*words, "--out", str(folder / "whole")])
-    whole, times = made(folder / "whole"), windows(folder / "whole", began)
+    words, began, unbroken = words_of(base), time.time(), folder / "whole"
+    run([*words, "--out", str(unbroken)])
+    whole, ends_with = made(unbroken), marks(unbroken)
+    ends = [max((unbroken / path).stat().st_mtime for path in ends_with[name]) for name in STAGES]
+    lengths = dict(zip(STAGES, np.diff([began, *ends]), strict=True))
     rng = np.random.default_rng(seed)
     found = []
     for stage in stages:
-        for k in range(kills):
-            out, second = folder / f"{stage}-{k}", float(rng.uniform(*times[stage]))
-            was_killed = kill([*words, "--out", str(out)], second)
+        before = [path for name in STAGES[: STAGES.index(stage)] for path in ends_with[name]]
+        for k in range(moments):
+            out, killed_in = folder / f"{stage}-{k}", None
+            for _ in range(TRIES):  # a stage may be over sooner than in the unbroken run
+                shutil.rmtree(out, ignore_errors=True)
+                second = float(rng.uniform(0, lengths[stage]))
+                kill(words, out, before, second)
+                is_whole = {name: all((out / path).exists() for path in ends_with[name]) for name in STAGES}
+                killed_in = next((name for name in STAGES if not is_whole[name]), None)
+                if killed_in == stage:
+                    break
             run([*words, "--out", str(out), "--resume"])
             resumed = made(out)
             differs = [name for name in {**whole, **resumed} if whole.get(name) != resumed.get(name)]
-            found.append(Outcome(stage, second, was_killed, differs))
+            found.append(Outcome(stage, second, killed_in, differs))
+            shutil.rmtree(out)
     return found
+
+
+def figures(found: Sequence[Outcome]) -> dict[str, Any]:
+    """What is kept: by stage the moments in seconds, how many kills fell into the stage, and how many runs are equal."""
+    stages = {}
+    for stage in dict.fromkeys(outcome.stage for outcome in found):
+        own = [outcome for outcome in found if outcome.stage == stage]
+        stages[stage] = {
+            "moments": [round(outcome.second, 3) for outcome in own],
+            "killed_in_it": sum(outcome.killed_in == stage for outcome in own),
+            "equal": sum(not outcome.differs for outcome in own),
+        }
+    return {"n": len(found), "stages": stages}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kills runs at random moments, resumes them and compares.")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"some of {', '.join(STAGES)}; all without one")
-    parser.add_argument("--kills", type=int, default=10, help="for each stage")
+    parser.add_argument("--moments", type=int, default=10, help="for each stage")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    asked = parser.parse_args()
+    parser.add_argument("--keep", action="store_true", help="write benchmarks/results/kills.json")
+    args = parser.parse_args()
+    import rewardedit.trainers.reward_conditioned  # noqa: F401  here, and not anew in each of the runs
     from tests.models import tiny_pipeline
 
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         tiny_pipeline().save_pretrained(Path(folder) / "base")
-        found = outcomes(Path(folder) / "base", Path(folder), asked.stages or STAGES, asked.kills, asked.seed)
+        found = outcomes(Path(folder) / "base", Path(folder), args.stages or STAGES, args.moments, args.seed)
     for outcome in found:
         what = f"differs: {', '.join(outcome.differs[:3])}" if outcome.differs else "equal"
-        print(f"{outcome.stage:<12}{outcome.second:6.2f} s  {'killed' if outcome.was_killed else 'had ended'}  {what}")
+        where = f"killed in {outcome.killed_in}" if outcome.killed_in else "had ended"
+        print(f"{outcome.stage:<12}{outcome.second:6.2f} s  {where:<21} {what}")
     broken = sum(bool(outcome.differs) for outcome in found)
     print(f"{len(found) - broken} of {len(found)} resumed runs made what an unbroken one makes")
+    if args.keep:
+        sys.path.insert(0, str(ROOT / "benchmarks"))
+        from record import keep
+
+        keep("kills", " ".join(["python tests/kills.py", *sys.argv[1:]]), figures(found))
     return int(bool(broken))
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(ROOT))
     sys.exit(main())
