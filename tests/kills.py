@@ -52,10 +52,11 @@ def start(words: Sequence[str]) -> int:
     sys.stdout.flush()
     process = os.fork()
     if process:
+        os.setpgid(process, process)  # a group of its own, in both, as either may come first
         return process
     status = 1
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(nowhere, stream)

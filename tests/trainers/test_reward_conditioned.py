@@ -40,9 +40,10 @@ def test_the_quickstart_in_short(tiny_editor, tmp_path, capsys):
     assert str(out / "report.html") in printed
 
 
-def test_the_comparison_in_short(tmp_path):
+def test_the_comparison_in_short(tiny_editor, tmp_path):
     settings = [
-        "data.rows=70",
+        f"base={tiny_editor}",
+        "data.rows=35",
         "train.steps=2",
         "train.batch=4",
         "train.warmup=1",
