@@ -113,7 +113,8 @@ def outcomes(base: Path, folder: Path, stages: Sequence[str] = STAGES, moments: 
     words, began, unbroken = words_of(base), time.time(), folder / "whole"
     run([*words, "--out", str(unbroken)])
     whole, ends_with = made(unbroken), marks(unbroken)
-    ends = [max((unbroken / path).stat().st_mtime for path in ends_with[name]) for name in STAGES]
+    # A folder's time is when a file in it was last renamed: the mark itself keeps the time at which it was written.
+    ends = [max((unbroken / path).parent.stat().st_mtime for path in ends_with[name]) for name in STAGES]
     lengths = dict(zip(STAGES, np.diff([began, *ends]), strict=True))
     rng = np.random.default_rng(seed)
     found = []

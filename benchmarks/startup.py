@@ -1,0 +1,92 @@
+"""CPU seconds of commands that do little, beside another checkout's: python benchmarks/startup.py [--before FOLDER]
+
+FOLDER is a checkout of an earlier commit, with a virtual environment in its .venv. Seconds are those of the process and its
+children, user and system, the median of three runs after one that fills Python's and the disk's caches.
+"""
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from record import keep
+
+from rewardedit.data.shapes import Shapes
+from rewardedit.images import to_pil
+from rewardedit.training.environment import commit
+
+ROOT = Path(__file__).parents[1]
+RUNS = 3
+COMMAND = "import sys; from rewardedit.cli import main; sys.exit(main())"  # as the installed `rewardedit` does
+
+
+def cpu_seconds(command: list[str], folder: Path) -> float:
+    """What one run of a command takes of the CPU.
+
+    Raises:
+        RuntimeError: where the command fails.
+    """
+    # Bytecode is kept, as it is where the package is installed.
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
+    environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+def commands(pair: Path) -> dict[str, list[str]]:
+    """What is measured: the words after `python`, by what the table calls them."""
+    words = ["-c", COMMAND]
+    score = [*words, "score", str(pair / "source.png"), str(pair / "edited.png"), (pair / "instruction.txt").read_text()]
+    return {
+        "import rewardedit": ["-c", "import rewardedit"],
+        "rewardedit --help": [*words, "--help"],
+        "rewardedit recipes": [*words, "recipes"],
+        "rewardedit score, one pair, l1": [*score, "--scorer", "l1"],
+        "rewardedit score, one pair, clip_d": [*score, "--scorer", "clip_d"],
+    }
+
+
+def write_pair(folder: Path) -> None:
+    """Two pictures and an instruction of the shapes world."""
+    sample = Shapes("val").batch(0, 1)
+    to_pil(sample.source[0]).save(folder / "source.png")
+    to_pil(sample.target[0]).save(folder / "edited.png")
+    (folder / "instruction.txt").write_text(sample.instruction[0])
+
+
+def measure(python: Path, folder: Path, runs: int = RUNS) -> dict[str, float]:
+    """The median CPU seconds of each command, of the checkout in `folder` by its Python."""
+    found = {}
+    with tempfile.TemporaryDirectory() as pair:
+        write_pair(Path(pair))
+        for name, words in commands(Path(pair)).items():
+            seconds = [cpu_seconds([str(python), *words], folder) for _ in range(runs + 1)]
+            found[name] = round(statistics.median(seconds[1:]), 3)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measures the CPU seconds of commands that do little.")
+    parser.add_argument("--before", type=Path, help="another checkout, with its .venv, to measure too")
+    args = parser.parse_args()
+    figures: dict[str, Any] = {"n": RUNS, "cpu_seconds": {"after": measure(Path(sys.executable), ROOT)}}
+    if args.before is not None:
+        python = args.before.resolve() / ".venv" / "bin" / "python"
+        figures["cpu_seconds"]["before"] = measure(python, args.before)
+        figures["before"] = commit(args.before)
+    torch.set_num_threads(1)
+    keep("startup", "python benchmarks/startup.py" + (" --before FOLDER" if args.before else ""), figures)
+
+
+if __name__ == "__main__":
+    main()
