@@ -43,6 +43,12 @@ ASPECTS = {
 }
 WITHOUT_CAPTIONS = "source, edited, instruction"  # the group of scorers in `agreement` that see nothing else
 ASPECTS_OF_RATING = {"overall": "score", "alignment": "alignment", "consistency": "consistency", "quality": "quality"}
+KILLED = {
+    "candidates": "candidates",
+    "relabelled": "scores and labels (relabel)",
+    "cache": "latents (cache)",
+    "pipeline": "training",
+}
 KINDS = ("add", "remove", "replace", "recolour", "resize", "move", "background")
 
 
@@ -353,6 +359,33 @@ def heat() -> str:
     return "\n".join([*lines, "", f"n = {result['n']} held-out edits. {where(result)}"])
 
 
+def startup() -> str:
+    """CPU seconds of commands that do little, before and after."""
+    result = read("startup")
+    if result is None:
+        return "Not recorded yet."
+    seconds = result["cpu_seconds"]
+    columns = {name: words for name, words in (("before", "before"), ("after", "now")) if name in seconds}
+    lines = [f"| command | {', CPU s | '.join(columns.values())}, CPU s |", "|---" * (len(columns) + 1) + "|"]
+    for command in seconds["after"]:
+        lines.append(f"| `{command}` | {' | '.join(f'{seconds[name][command]:.2f}' for name in columns)} |")
+    earlier = f"Before is commit {result['before'][:7]}. " if "before" in seconds else ""
+    return "\n".join([*lines, "", f"Medians of {result['n']} runs. {earlier}{where(result)}"])
+
+
+def kills() -> str:
+    """Of runs that were killed and resumed, how many made what an unbroken run makes."""
+    result = read("kills")
+    if result is None:
+        return "Not recorded yet."
+    lines = ["| stage | kills | between | equal to the unbroken run |", "|---|---|---|---|"]
+    for stage, found in result["stages"].items():
+        moments = found["moments"]
+        between = f"{min(moments):.2f} and {max(moments):.2f} s after its start"
+        lines.append(f"| {KILLED[stage]} | {found['killed_in_it']} | {between} | {found['equal']} of {len(moments)} |")
+    return "\n".join([*lines, "", where(result)])
+
+
 def where(result: dict[str, Any]) -> str:
     return f"`{result['command']}`, {result['device']}, {result['date']}."
 
@@ -376,6 +409,8 @@ TABLES = {
     "agreement": agreement,
     "agreement-by-kind": agreement_by_kind,
     "heat": heat,
+    "startup": startup,
+    "kills": kills,
 }
 
 

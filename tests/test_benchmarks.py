@@ -5,8 +5,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 
+from rewardedit import cli
 from rewardedit.assets import resolve
 from rewardedit.data import Data
 from rewardedit.data.shapes import Shapes
@@ -210,3 +212,22 @@ def test_hacks_are_planted_and_found():
         assert hacking.first_flag(planted, base, hacking.CHECKS) is not None, kind
         assert torch.equal(hacking.plant(kind, 0.0, edits[0], run, 0), edits[0]), kind
     assert hacking.first_flag([run.values(edit) for edit in edits[1:]], base, hacking.CHECKS) is None
+
+
+def test_commands_that_do_little_take_little():
+    found = recorded("startup")["cpu_seconds"]
+    assert max(found["after"]["import rewardedit"], found["after"]["rewardedit --help"]) < 0.3
+    assert found["after"].keys() == found["before"].keys()
+
+
+def test_a_command_s_cpu_seconds_are_those_of_its_process_and_their_failure_is_told(tmp_path):
+    import startup
+
+    busy = "import time; began = time.process_time()\nwhile time.process_time() - began < 0.5: pass"
+    assert startup.cpu_seconds([sys.executable, "-c", busy], tmp_path) > 0.4
+    assert startup.cpu_seconds([sys.executable, "-c", "import time; time.sleep(1)"], tmp_path) < 0.9
+    with pytest.raises(RuntimeError, match="no such thing"):
+        startup.cpu_seconds([sys.executable, "-c", "raise SystemExit('no such thing')"], tmp_path)
+    startup.write_pair(tmp_path)
+    words = startup.commands(tmp_path)
+    assert cli.main(words["rewardedit score, one pair, l1"][2:]) == 0

@@ -1,5 +1,6 @@
 """A kill in each stage of a run; `python tests/kills.py` makes ten."""
 
+import json
 from pathlib import Path
 
 from tests import forks, kills
@@ -12,3 +13,11 @@ def test_a_run_that_is_killed_and_resumed_makes_what_an_unbroken_one_makes():
     assert f"{n} of {n} resumed runs made what an unbroken one makes" in ended.output
     for stage in kills.STAGES:
         assert f"killed in {stage}" in ended.output
+
+
+def test_ten_kills_of_each_stage_are_recorded_and_all_runs_are_equal():
+    stages = json.loads((kills.ROOT / "benchmarks" / "results" / "kills.json").read_text())["stages"]
+    assert set(stages) == set(kills.STAGES)
+    for stage, found in stages.items():
+        assert len(set(found["moments"])) >= 10, stage
+        assert found["killed_in_it"] == found["equal"] == len(found["moments"]), stage
