@@ -114,7 +114,7 @@ def test_options_that_are_not_there_are_refused(words, capsys):
     )
 
 
-def test_help_and_import_wait_for_no_library():
+def test_help_import_and_a_score_wait_for_no_library_that_they_do_not_need(photo):
     """torch, diffusers and transformers take seconds to import."""
     script = """
 import sys
@@ -129,8 +129,11 @@ except SystemExit:
 assert main(["recipes"]) == 0
 heavy = {"torch", "diffusers", "transformers", "numpy", "PIL"} & set(sys.modules)
 assert not heavy, heavy
+assert main(["score", sys.argv[1], sys.argv[1], "make it red", "--scorer", "l1"]) == 0
+heavy = {"diffusers", "transformers", "torch._dynamo"} & set(sys.modules)
+assert not heavy, heavy
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script, photo], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

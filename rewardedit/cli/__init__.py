@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = parse(words)
         if args.run is not recipes.run:  # which needs none of the libraries
-            quiet()
+            quiet(imported=args.run is score.run)  # l1 needs neither transformers nor diffusers
         args.run(args)
     except KeyboardInterrupt:
         print("interrupted; go on with --resume", file=sys.stderr)

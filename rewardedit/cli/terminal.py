@@ -1,17 +1,26 @@
 """What reaches the terminal besides a command's own output."""
 
+import importlib
+import os
+import sys
 import warnings
 
 
-def quiet() -> None:
-    """Keeps the libraries' chatter off the terminal: a missing torchvision is expected, weights load without a bar."""
-    import transformers
-    from diffusers.utils import logging as diffusers_logging
+def quiet(imported: bool = False) -> None:
+    """Keeps the libraries' chatter off the terminal: a missing torchvision is expected, weights load without a bar.
 
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    diffusers_logging.set_verbosity_error()
-    diffusers_logging.disable_progress_bar()
+    Args:
+        imported: import no library for it, which takes seconds; for commands that may need none and load no pipeline.
+    """
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()  # transformers takes this over when it is imported
+    for library in ("transformers", "diffusers"):
+        os.environ.setdefault(f"{library.upper()}_VERBOSITY", "error")  # read when it is imported
+        if library in sys.modules or not imported:
+            logging = importlib.import_module(f"{library}.utils.logging")
+            logging.set_verbosity_error()
+            logging.disable_progress_bar()
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 
