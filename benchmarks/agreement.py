@@ -1,7 +1,7 @@
 """Does a score agree with the oracle on what trained editors make: python benchmarks/agreement.py [EDITOR …]
 
-Each editor edits the same held-out samples; beside Spearman's ρ with the rating and its three aspects, as on the ViFi-CLIP
-poster (f, g), ρ by kind of instruction and on the extremes.
+Each editor edits the same held-out samples; beside Spearman's ρ with the rating and its three aspects, as on
+the ViFi-CLIP poster (f, g), ρ by kind of instruction and on the extremes.
 """
 
 import os
@@ -14,18 +14,21 @@ from tqdm import tqdm
 
 from rewardedit import EditBatch, load_editor, load_scorer
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import KINDS, Shapes, ShapesBatch, ShapesOracle
-from rewardedit.diffusion.editors import EditSettings
+from rewardedit.data.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle
+from rewardedit.diffusion.editors import EditConfig
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
 
-SAMPLES, BATCH, RESAMPLES = 700, 140, 1000
-SETTINGS = (EditSettings(1, 1.2, 1.0), EditSettings(2, 1.4, 1.0), EditSettings(3, 2.0, 1.0))
+SAMPLES = 700
+BATCH = 140
+RESAMPLES = 1000
+SETTINGS = (EditConfig(1, 1.2, 1.0), EditConfig(2, 1.4, 1.0), EditConfig(3, 2.0, 1.0))
 ASPECTS = ("score", "alignment", "consistency", "quality")
-LOW, HIGH = 1.0, 9.0  # ratings of the extremes: at most, at least
+LOW = 1.0
+HIGH = 9.0  # ratings of the extremes: at most, at least
 TARGET = {"against": "target"}
-# What a scorer may look at, beside source, edited picture and instruction.
+# What a scorer may look at, beside source, edited image and instruction.
 GROUPS = {
     "source, edited, instruction": {
         "vifi_clip": ("vifi_clip", {}),
@@ -44,14 +47,26 @@ GROUPS = {
 
 
 def edits(editors: list[str], n: int) -> list[tuple[ShapesBatch, torch.Tensor]]:
-    """What each editor, at each of SETTINGS (its own label asked for where it has one), makes of the same samples."""
-    samples, out = Shapes("test").batch(0, n), []
+    """What each editor, at each of SETTINGS (its own label asked for where it has one),
+    makes of the same samples.
+    """
+    samples = Shapes("test").batch(0, n)
+    out = []
     for name in editors:
         editor = load_editor(name)
-        asked = [(s, 10.0) for s in SETTINGS] if editor.prompt is None else [(SETTINGS[0], s) for s in (1.0, 5.0, 10.0)]
+        asked = (
+            [(s, 10.0) for s in SETTINGS]
+            if editor.prompt is None
+            else [(SETTINGS[0], s) for s in (1.0, 5.0, 10.0)]
+        )
         for settings, score in asked:
             made = []
-            for i in tqdm(range(0, n, BATCH), desc=f"{Path(name).name}, {settings.steps} steps", unit="batch", leave=False):
+            for i in tqdm(
+                range(0, n, BATCH),
+                desc=f"{Path(name).name}, {settings.num_inference_steps} steps",
+                unit="batch",
+                leave=False,
+            ):
                 part = samples[i : i + BATCH]
                 with torch.autocast("cpu", torch.bfloat16):
                     seeds = range(i, i + len(part))
@@ -76,14 +91,17 @@ def measure(editors: list[str], n: int) -> dict:
     ratings = [ShapesOracle().rate(samples, edited) for samples, edited in made]
     rated = {name: torch.cat([getattr(r, name) for r in ratings]).numpy() for name in ASPECTS}
     ids = [name for samples, _ in made for name in samples.id]
-    kind = [name for samples, _ in made for name in samples.kind]
+    kind = [name for samples, _ in made for name in samples.edit_type]
     extreme = (rated["score"] <= LOW) | (rated["score"] >= HIGH)
     lpips = {"weights": os.environ["REWARDEDIT_LPIPS"]} if "REWARDEDIT_LPIPS" in os.environ else None
     table: dict[str, dict] = {}
     for group, scorers in GROUPS.items():
         if lpips is not None and group != "captions":
             more = {"lpips against the target": TARGET} if group.startswith("target") else {"lpips": {}}
-            scorers = {**scorers, **{label: ("lpips", {**lpips, **options}) for label, options in more.items()}}
+            scorers = {
+                **scorers,
+                **{label: ("lpips", {**lpips, **options}) for label, options in more.items()},
+            }
         for label, (name, options) in scorers.items():
             scorer = load_scorer(name, **options)
             score = torch.cat([scores_of(scorer, *pair, group) for pair in made]).numpy()
@@ -92,13 +110,23 @@ def measure(editors: list[str], n: int) -> dict:
             for aspect in ASPECTS:
                 for where, rows in (("all", valid), ("extremes", valid & extreme)):
                     names = [i for i, keep in zip(ids, rows, strict=True) if keep]
-                    row.setdefault(where, {})[aspect] = spearman(score[rows], rated[aspect][rows], names, RESAMPLES).as_dict()
-            for one in KINDS:
+                    row.setdefault(where, {})[aspect] = spearman(
+                        score[rows], rated[aspect][rows], names, RESAMPLES
+                    ).as_dict()
+            for one in EDIT_TYPES:
                 rows = valid & [k == one for k in kind]
                 names = [i for i, keep in zip(ids, rows, strict=True) if keep]
-                row.setdefault("kinds", {})[one] = spearman(score[rows], rated["score"][rows], names, RESAMPLES).as_dict()
+                row.setdefault("kinds", {})[one] = spearman(
+                    score[rows], rated["score"][rows], names, RESAMPLES
+                ).as_dict()
             table.setdefault(group, {})[label] = row
-    return {"n": len(ids), "sources": n, "extremes": int(extreme.sum()), "mean": float(rated["score"].mean()), "rho": table}
+    return {
+        "n": len(ids),
+        "sources": n,
+        "extremes": int(extreme.sum()),
+        "mean": float(rated["score"].mean()),
+        "rho": table,
+    }
 
 
 if __name__ == "__main__":

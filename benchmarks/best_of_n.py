@@ -1,7 +1,9 @@
-"""Best of 8 on the shapes world by several scorers, beside chance and the oracle's choice: python benchmarks/best_of_n.py
+"""Best of 8 on the shapes world by several scorers, beside chance and the oracle's choice:
+python benchmarks/best_of_n.py
 
-Without captions first, which is what a user of `rewardedit edit --best-of 8` has. The world's exact captions, which tell the
-truth about the target, are the upper case. Every way of choosing takes the number of steps that is best for it on val.
+Without captions first, which is what a user of `rewardedit edit --best-of 8` has. The world's exact captions,
+which tell the truth about the target, are the upper case.
+Every way of choosing takes the number of steps that is best for it on val.
 """
 
 from typing import Any
@@ -14,12 +16,15 @@ from rewardedit import EditBatch, best_of_n, load_editor, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.data.shapes.world import join
-from rewardedit.diffusion.editors import Editor, EditSettings
+from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.scoring import score_batch
 
-EDITS, VAL, N = 280, 70, 8
-STEPS = {1: 1.3, 2: 1.4}  # number of steps: text guidance, the base's best on val for each (see shapes-refl.json)
+EDITS = 280
+VAL = 70
+N = 8
+# number of steps: text guidance, the base's best on val for each (see shapes-refl.json)
+STEPS = {1: 1.3, 2: 1.4}
 SCORERS = ("clip_d", "vifi_clip", "l1", "ssim", "clip_d:0.7,l1:0.3")
 WITH_CAPTIONS = ("clip_d", "clip_d:0.7,l1:0.3")
 ONE = "one sample"
@@ -27,7 +32,7 @@ ONE = "one sample"
 Choices = dict[str, list[float]]  # way of choosing: the oracle's rating of what it chose, an edit each
 
 
-def choose(editor: Editor, samples: ShapesBatch, n: int, settings: EditSettings) -> dict[str, Choices]:
+def choose(editor: Editor, samples: ShapesBatch, n: int, settings: EditConfig) -> dict[str, Choices]:
     """Ratings of what each scorer chooses among the same n candidates, without captions and with them."""
     scorers = {name: load_scorer(name) for name in SCORERS}
     oracle = ShapesOracle()
@@ -37,7 +42,12 @@ def choose(editor: Editor, samples: ShapesBatch, n: int, settings: EditSettings)
     def note(condition: str, name: str, rating: torch.Tensor) -> None:
         out[condition].setdefault(name, []).append(float(rating))
 
-    for i in tqdm(range(len(samples)), desc=f"best of {n}, {settings.steps} steps", unit="edit", leave=False):
+    for i in tqdm(
+        range(len(samples)),
+        desc=f"best of {n}, {settings.num_inference_steps} steps",
+        unit="edit",
+        leave=False,
+    ):
         source = samples.source[i]
         instruction = samples.instruction[i]
         found = best_of_n(editor, scorers["l1"], source, instruction, n, seed=N * i, settings=settings)
@@ -61,17 +71,21 @@ def best(scorer: Any, edits: EditBatch) -> int:
 
 
 def compare(edits: int, val_edits: int, n: int, steps: dict[int, float] | None = None) -> dict[str, Any]:
-    """Oracle means of the first candidate, a random one, each scorer's choice and the oracle's, over the same candidates."""
+    """Oracle means of the first candidate, a random one, each scorer's choice and the oracle's,
+    over the same candidates.
+    """
     editor = load_editor("shapes-editor")
     val = Shapes("val").batch(0, val_edits)
     test = Shapes("test").batch(0, edits)
-    grid = {k: EditSettings(k, guidance, 1.0) for k, guidance in (steps or STEPS).items()}
+    grid = {k: EditConfig(k, guidance, 1.0) for k, guidance in (steps or STEPS).items()}
     on_val = {k: choose(editor, val, n, settings) for k, settings in grid.items()}
 
     chosen: dict[str, dict[str, int]] = {}
     for condition in ("without_captions", "with_captions"):
         names = on_val[next(iter(grid))][condition]
-        chosen[condition] = {name: max(grid, key=lambda k: _mean(on_val[k][condition][name])) for name in names}
+        chosen[condition] = {
+            name: max(grid, key=lambda k: _mean(on_val[k][condition][name])) for name in names
+        }
     used = {k for names in chosen.values() for name, k in names.items() if name != ONE}
     on_test = {k: choose(editor, test, n, settings) for k, settings in grid.items() if k in used}
     alone = chosen["without_captions"][ONE]
@@ -82,10 +96,14 @@ def compare(edits: int, val_edits: int, n: int, steps: dict[int, float] | None =
     out: dict[str, Any] = {}
     for condition, names in chosen.items():
         ratings = {name: on_test[k][condition][name] for name, k in names.items()}
-        against = {name: paired_bootstrap(values, one, test.id) for name, values in ratings.items() if name != ONE}
+        against = {
+            name: paired_bootstrap(values, one, test.id) for name, values in ratings.items() if name != ONE
+        }
         out[condition] = {
             "oracle": {name: _mean(values) for name, values in ratings.items()},
-            "against_one_sample": {k: {"difference": f.difference, "ci95": list(f.ci95)} for k, f in against.items()},
+            "against_one_sample": {
+                k: {"difference": f.difference, "ci95": list(f.ci95)} for k, f in against.items()
+            },
             "steps": names,
         }
     return {"n": edits, "candidates": n, **out.pop("without_captions"), **out}

@@ -1,10 +1,12 @@
 """What a CUDA machine has to show, in one command: make cuda PYTHON=python3 OUT=folder PARTS=tests,quickstart
 
-Needs neither a virtual environment nor an installed rewardedit, git or a network: parts run in a copy of the checkout that
-Python imports from. Each part is a process of its own with a share of nine minutes, at which it and its children are killed;
-after a failure the next part runs. Leaves cuda-DEVICE.json and cuda-DEVICE.html in OUT, written anew after every part.
+Needs neither a virtual environment nor an installed rewardedit, git or a network: parts run in a copy of the
+checkout that Python imports from. Each part is a process of its own with a share of nine minutes, at which it
+and its children are killed; after a failure the next part runs.
+Leaves cuda-DEVICE.json and cuda-DEVICE.html in OUT, written anew after every part.
 
-On a machine without CUDA: python benchmarks/cuda.py --tiny, which runs the same parts on narrow models on the CPU.
+On a machine without CUDA: python benchmarks/cuda.py --tiny,
+which runs the same parts on narrow models on the CPU.
 """
 
 import argparse
@@ -32,7 +34,9 @@ TAIL = 6000  # characters of a part's output that are kept
 
 @dataclass(frozen=True)
 class Part:
-    """One process: what it runs, and how much of the time is its own, in proportion to the other parts chosen."""
+    """One process: what it runs, and how much of the time is its own,
+    in proportion to the other parts chosen.
+    """
 
     name: str
     weight: float
@@ -47,7 +51,17 @@ def _work(name: str, weight: float) -> Part:
 
 
 # pyproject's own options ask for a type checker that a GPU machine may lack.
-PYTEST = ("-m", "pytest", "-o", "addopts=--strict-markers", "-p", "no:cacheprovider", "-m", "gpu and not slow", "-q")
+PYTEST = (
+    "-m",
+    "pytest",
+    "-o",
+    "addopts=--strict-markers",
+    "-p",
+    "no:cacheprovider",
+    "-m",
+    "gpu and not slow",
+    "-q",
+)
 
 # With all parts chosen the weights are their seconds.
 PARTS = (
@@ -80,7 +94,9 @@ def shares(parts: Sequence[Part], total: float = TOTAL) -> dict[str, float]:
 
 
 def lay_out(tree: Path, root: Path = ROOT) -> None:
-    """Copies a checkout to `tree` so that Python imports rewardedit from there, uninstalled, with its version."""
+    """Copies a checkout to `tree` so that Python imports rewardedit from there, uninstalled,
+    with its version.
+    """
     project = tomllib.loads((root / "pyproject.toml").read_text())
     ignore = shutil.ignore_patterns("__pycache__", ".*")
     for name in ("tests", "benchmarks"):
@@ -91,14 +107,17 @@ def lay_out(tree: Path, root: Path = ROOT) -> None:
     for path in root.iterdir():
         if path.is_file() and path.suffix in (".toml", ".md", ".txt"):
             shutil.copy(path, tree)
-    name, version = project["project"]["name"], project["project"]["version"]
+    name = project["project"]["name"]
+    version = project["project"]["version"]
     info = tree / f"{name}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 def environment_of(tree: Path) -> dict[str, str]:
-    """Environment variables of a part: the copy comes first among what Python imports, and nothing is downloaded."""
+    """Environment variables of a part: the copy comes first among what Python imports,
+    and nothing is downloaded.
+    """
     inherited = os.environ.get("PYTHONPATH")
     paths = [str(tree), *([inherited] if inherited else [])]
     offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
@@ -106,7 +125,8 @@ def environment_of(tree: Path) -> dict[str, str]:
 
 
 def run_part(part: Part, seconds: float, tree: Path, tiny: bool = False) -> dict[str, Any]:
-    """Runs one part in the copy for at most so many seconds: its command, seconds, status, tail of its output, figures.
+    """Runs one part in the copy for at most so many seconds: its command, seconds, status,
+    tail of its output, figures.
 
     The status is "ok", "failed", "cut off" or "skipped".
     """
@@ -115,7 +135,8 @@ def run_part(part: Part, seconds: float, tree: Path, tiny: bool = False) -> dict
     if part.needs and importlib.util.find_spec(part.needs) is None:
         return {**record, "status": "skipped", "tail": f"{part.needs} is not installed", "figures": {}}
     # A file and not a pipe: a child that outlives its parent would hold a pipe open.
-    output, figures = tree / f"{part.name}.log", tree / f"{part.name}.figures.json"
+    output = tree / f"{part.name}.log"
+    figures = tree / f"{part.name}.figures.json"
     environment = {**environment_of(tree), "FIGURES": str(figures)}
     began = time.monotonic()
     with output.open("w") as file:
@@ -173,7 +194,11 @@ def run_parts(
 
 def failures(results: dict[str, dict[str, Any]]) -> list[str]:
     """The parts that failed or were cut off."""
-    return [f"{name} ({found['status']})" for name, found in results.items() if found["status"] in ("failed", "cut off")]
+    return [
+        f"{name} ({found['status']})"
+        for name, found in results.items()
+        if found["status"] in ("failed", "cut off")
+    ]
 
 
 def write(out: Path, environment: dict[str, Any], results: dict[str, dict[str, Any]]) -> Path:
@@ -187,14 +212,19 @@ def write(out: Path, environment: dict[str, Any], results: dict[str, dict[str, A
 
     report = Report(f"make cuda on {environment['device']}")
     report.text(json.dumps(environment, indent=2))
-    report.table("Seconds", {f"{n}: {r['status']}": {"took": r["seconds"], "share": r["share"]} for n, r in results.items()})
+    report.table(
+        "Seconds",
+        {f"{n}: {r['status']}": {"took": r["seconds"], "share": r["share"]} for n, r in results.items()},
+    )
     for failed in record["failed"]:
         report.flag(failed)
     for name, found in results.items():
         rows = {key: value for key, value in found["figures"].items() if _is_row(value)}
         report.table(name, rows)
         others = {key: value for key, value in found["figures"].items() if key not in rows}
-        report.text((json.dumps(others, indent=2) + "\n" if others else "") + f"$ {found['command']}\n{found['tail']}")
+        report.text(
+            (json.dumps(others, indent=2) + "\n" if others else "") + f"$ {found['command']}\n{found['tail']}"
+        )
     report.save(path.with_suffix(".html"))
     return path
 
@@ -204,11 +234,17 @@ def _is_row(value: Any) -> bool:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the parts asked for. Exit codes: 0 all well, 1 some failed or were cut off, 2 asked for what cannot be done."""
+    """Runs the parts asked for. Exit codes: 0 all well, 1 some failed or were cut off,
+    2 asked for what cannot be done.
+    """
     parser = argparse.ArgumentParser(description="Runs on a CUDA machine what no CPU can show.")
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"), help="folder of the results")
-    parser.add_argument("--parts", default="", help=f"some of {','.join(part.name for part in PARTS)} (default: all)")
-    parser.add_argument("--tiny", action="store_true", help="narrow models on the CPU: whether the parts run at all")
+    parser.add_argument(
+        "--parts", default="", help=f"some of {','.join(part.name for part in PARTS)} (default: all)"
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="narrow models on the CPU: whether the parts run at all"
+    )
     args = parser.parse_args(words)
     try:
         parts = choose(args.parts)
@@ -225,7 +261,9 @@ def main(words: Sequence[str] | None = None) -> int:
         from rewardedit.training.environment import commit, environment
 
         if devices.default_device() != "cuda" and not args.tiny:
-            print("there is no CUDA device here; --tiny runs the parts at tiny size on the CPU", file=sys.stderr)
+            print(
+                "there is no CUDA device here; --tiny runs the parts at tiny size on the CPU", file=sys.stderr
+            )
             return 2
         made_on = {**environment(), "commit": commit(ROOT)}
         results = run_parts(parts, tree, lambda found: write(out, made_on, found), tiny=args.tiny)

@@ -1,7 +1,9 @@
-"""The parts that benchmarks/cuda.py runs, each a process of its own: python benchmarks/cuda_parts.py attention [--tiny]
+"""The parts that benchmarks/cuda.py runs, each a process of its own:
+python benchmarks/cuda_parts.py attention [--tiny]
 
-A part writes its figures to the file named by $FIGURES, anew after each of them, so that one that is cut off leaves those
-that it has. What fails within a part is written down and the part goes on; it then ends with exit code 1.
+A part writes its figures to the file named by $FIGURES, anew after each of them, so that one that is cut off
+leaves those that it has. What fails within a part is written down and the part goes on;
+it then ends with exit code 1.
 """
 
 import argparse
@@ -24,7 +26,14 @@ import torch
 from torch import Tensor
 
 from rewardedit import devices
-from rewardedit.attention import HeadsLastProcessor, attention_shapes, load_xformers, sdpa, set_attention, time_attention
+from rewardedit.attention import (
+    HeadsLastProcessor,
+    attention_shapes,
+    load_xformers,
+    sdpa,
+    set_attention,
+    time_attention,
+)
 from rewardedit.cli import load_recipe, quiet
 from rewardedit.cli import main as command_line
 from rewardedit.training.loop import TrainLoop
@@ -53,7 +62,9 @@ class Figures:
         except Exception as error:
             traceback.print_exc()
             self.failed = True
-            self.add(name, {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"})
+            self.add(
+                name, {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+            )
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -81,11 +92,20 @@ def milliseconds(work: Callable[[], object], rounds: int = 5) -> float:
 
 def quickstart(figures: Figures, tiny: bool) -> None:
     """The recipe as it is (shortened on a CPU): its seconds and what the oracle says."""
-    words = ["data.rows=64", "train.steps=2", "train.batch=8", "train.warmup=1", "evaluate.n=14", "evaluate.val_n=14"]
-    words += ["evaluate.steps=[1]", "evaluate.text_guidance=[1.0]"]
+    words = [
+        "data.rows=64",
+        "train.max_steps=2",
+        "train.batch_size=8",
+        "train.lr_warmup_steps=1",
+        "evaluate.n=14",
+        "evaluate.val_n=14",
+    ]
+    words += ["evaluate.num_inference_steps=[1]", "evaluate.guidance_scale=[1.0]"]
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        code = command_line(["--debug", "train", "quickstart", *(words if tiny else []), "--out", f"{folder}/quickstart"])
+        code = command_line(
+            ["--debug", "train", "quickstart", *(words if tiny else []), "--out", f"{folder}/quickstart"]
+        )
         figures.add("seconds", round(time.monotonic() - began, 1))
         figures.failed = code != 0
         metrics = Path(folder) / "quickstart" / "metrics.json"
@@ -112,7 +132,13 @@ def stamped() -> Iterator[list[float]]:
 
 def train(recipe: str, words: list[str], folder: Path) -> dict[str, float]:
     """Trains a recipe for a few steps, saving included: seconds a step and in all, and peak memory."""
-    words = [*words, f"train.steps={STEPS}", "train.warmup=1", "train.log_every=1", "train.tracker=none"]
+    words = [
+        *words,
+        f"train.max_steps={STEPS}",
+        "train.lr_warmup_steps=1",
+        "train.log_every=1",
+        "train.tracker=none",
+    ]
     module, config = load_recipe(recipe, words)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -127,25 +153,32 @@ def train(recipe: str, words: list[str], folder: Path) -> dict[str, float]:
 
 
 def trainer_runs(base: Path, clip: str, scorer: Path, tiny: bool) -> dict[str, tuple[str, list[str]]]:
-    """Recipes and settings of the runs, the cheap ones first; ViFi-CLIP's result is the reward of the others."""
-    on_cpu = ['train.precision="no"'] if tiny else []
+    """Recipes and settings of the runs, the cheap ones first;
+    ViFi-CLIP's result is the reward of the others.
+    """
+    on_cpu = ['train.mixed_precision="no"'] if tiny else []
     rows = ["data.name=shapes", "data.split=train", "data.rows=16"]
-    pairs = [f"checkpoint={clip}", "pooling=temporal", *rows, "train.batch=8", *on_cpu]
+    pairs = [f"checkpoint={clip}", "pooling=temporal", *rows, "train.batch_size=8", *on_cpu]
     pairs += ["held_out.name=shapes", "held_out.first=0", "held_out.rows=8"]
     runs = {"vifi_clip": ("humanedit-vifi-clip", pairs)}
-    # A LoRA costs less than a full fine-tuning, and the smaller pictures less than the larger.
+    # A LoRA costs less than a full fine-tuning, and the smaller images less than the larger.
     for size in (64,) if tiny else (256, 512):
         shared = [
             f"base={base}",
             *rows,
             f"data.size={size}",
-            "train.batch=4",
-            "train.micro_batch=null",
+            "train.batch_size=4",
+            "train.micro_batch_size=null",
             "train.validate_every=0",
             *on_cpu,
         ]
         labels = ["candidates=null", "relabel.scorer=clip_d"]
-        reward = [f"reward.scorer.vifi_clip.checkpoint={scorer}", "reward.steps=[10]", "watch.n=2", "watch.steps=2"]
+        reward = [
+            f"reward.scorer.vifi_clip.checkpoint={scorer}",
+            "reward.num_inference_steps=[10]",
+            "watch.n=2",
+            "watch.num_inference_steps=2",
+        ]
         reward += ["watch.held_out={ssim: {against: target}}"]
         for kind, recipe in (
             ("reward_conditioned, LoRA", "magicbrush-reward-conditioned-lora-24gb"),
@@ -180,7 +213,8 @@ def attention(figures: Figures, tiny: bool) -> None:
     """xformers against SDPA: the kernels alone, the UNet forward, and forward and backward under autocast."""
     from sd15 import make_unet
 
-    where, kernels = device(), {"sdpa": sdpa}
+    where = device()
+    kernels = {"sdpa": sdpa}
     try:
         kernels["xformers"] = load_xformers(where)
     except RuntimeError as error:
@@ -194,8 +228,12 @@ def attention(figures: Figures, tiny: bool) -> None:
 
 
 def time_unet(unet: Any, attend: Callable[..., Tensor], side: int, batch: int = 4) -> dict[str, float]:
-    """Milliseconds of the attention alone and of the whole UNet, and the peak memory of a training step, batch 4."""
-    where, dtype, shapes = unet.device, torch.bfloat16, attention_shapes(unet, side)
+    """Milliseconds of the attention alone and of the whole UNet, and the peak memory of a training step,
+    batch 4.
+    """
+    where = unet.device
+    dtype = torch.bfloat16
+    shapes = attention_shapes(unet, side)
     unet.set_attn_processor(HeadsLastProcessor(attend))
     sample = torch.randn(batch, 8, side, side, device=where)
     words = torch.randn(batch, 77, unet.config.cross_attention_dim, device=where)
@@ -234,12 +272,18 @@ def benchmarks(figures: Figures, tiny: bool) -> None:
     where = str(device())
     size, steps, rounds = (8, 2, 2) if tiny else (64, 20, 15)
     pipe = guidance.full_size(where, narrow=tiny)
-    figures.measure("guidance, seconds a step", partial(guidance.seconds_per_step, pipe, size, 1, steps, rounds))
+    figures.measure(
+        "guidance, seconds a step", partial(guidance.seconds_per_step, pipe, size, 1, steps, rounds)
+    )
     del pipe
     with tempfile.TemporaryDirectory() as folder:
-        for name, (scorer, pixels) in throughput.scorers(Path(folder), only=("clip_d", "l1") if tiny else ()).items():
+        for name, (scorer, pixels) in throughput.scorers(
+            Path(folder), only=("clip_d", "l1") if tiny else ()
+        ).items():
             batch = 8 if tiny else 16 if pixels > 64 else throughput.BATCH
-            work = partial(throughput.measure, scorer.to(where), pixels, batch, 1 if tiny else throughput.ROUNDS, where)
+            work = partial(
+                throughput.measure, scorer.to(where), pixels, batch, 1 if tiny else throughput.ROUNDS, where
+            )
             figures.measure(f"throughput, {name}, {pixels} px, ms an edit", work)
     make = partial(refl.full_size, *((1, 2) if tiny else (4, 20)), where, tiny)
     figures.measure("refl", partial(refl.measure, make, rounds=1 if tiny else 10))

@@ -1,8 +1,9 @@
 """Mask guidance on the shapes world, and what a step of it costs: python benchmarks/guidance.py
 
-Quality: the small editor's edits beside `two_round_edit` with `change_mask`, on the test split. Preservation is
-1 − RMS difference from the source outside the world's true mask (BPM's 1 − L2), which the guidance never sees; alignment is
-the oracle's. Cost: seconds a denoising step, small editor on the CPU, and Stable Diffusion 1.5's size where there is CUDA.
+Quality: the small editor's edits beside `two_round_edit` with `change_mask`, on the test split. Preservation
+is 1 − RMS difference from the source outside the world's true mask (BPM's 1 − L2), which the guidance never
+sees; alignment is the oracle's. Cost: seconds a denoising step, small editor on the CPU,
+and Stable Diffusion 1.5's size where there is CUDA.
 """
 
 import statistics
@@ -19,12 +20,13 @@ from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.evaluation.statistics import paired_bootstrap
 
-N, BATCH = 1120, 140
+N = 1120
+BATCH = 140
 ASPECTS = ("score", "alignment", "consistency", "quality")
 
 
 def preservation(source: Tensor, edited: Tensor, mask: Tensor) -> Tensor:
-    """1 − root mean square difference outside the mask (b,); 1 where the mask covers the whole picture."""
+    """1 − root mean square difference outside the mask (b,); 1 where the mask covers the whole image."""
     outside = 1 - mask
     square = ((edited - source).square().mean(1, keepdim=True) * outside).flatten(1).sum(1)
     return 1 - (square / outside.flatten(1).sum(1).clamp_min(1e-6)).sqrt()
@@ -32,20 +34,24 @@ def preservation(source: Tensor, edited: Tensor, mask: Tensor) -> Tensor:
 
 def quality(n: int) -> dict[str, Any]:
     """Means of plain and guided edits, and the intervals of guided − plain."""
-    editor, oracle = load_editor("shapes-editor"), ShapesOracle()
-    samples, first, edited = Shapes("test", backdrops=("plain",)).batch(0, n), [], []
+    editor = load_editor("shapes-editor")
+    oracle = ShapesOracle()
+    samples = Shapes("test", backdrops=("plain",)).batch(0, n)
+    first = []
+    edited = []
     for start in range(0, n, BATCH):
         part = slice(start, min(start + BATCH, n))
         with torch.autocast("cpu", torch.bfloat16):
             rounds = two_round_edit(editor, samples.source[part], samples.instruction[part], seed=start)
-        first, edited = [*first, rounds.first], [*edited, rounds.edited]
+        first = [*first, rounds.first]
+        edited = [*edited, rounds.edited]
     values: dict[str, dict[str, Tensor]] = {}
-    for name, pictures in (("plain", torch.cat(first)), ("guided", torch.cat(edited))):
-        rating = oracle.rate(samples, pictures)
+    for name, images in (("plain", torch.cat(first)), ("guided", torch.cat(edited))):
+        rating = oracle.rate(samples, images)
         values[name] = {key: getattr(rating, key) for key in ASPECTS}
-        values[name]["preservation"] = preservation(samples.source, pictures, samples.mask)
-    # A background edit has no outside: its preservation is 1 for any picture.
-    inside = torch.tensor([kind != "background" for kind in samples.kind])
+        values[name]["preservation"] = preservation(samples.source, images, samples.mask)
+    # A background edit has no outside: its preservation is 1 for any image.
+    inside = torch.tensor([kind != "background" for kind in samples.edit_type])
     differences = {}
     for key in (*ASPECTS, "preservation"):
         rows = inside if key == "preservation" else torch.ones_like(inside)
@@ -53,15 +59,19 @@ def quality(n: int) -> dict[str, Any]:
         found = paired_bootstrap(values["guided"][key][rows].numpy(), values["plain"][key][rows].numpy(), ids)
         differences[key] = {"difference": found.difference, "ci95": list(found.ci95)}
     means = {
-        name: {k: float(v[inside].mean() if k == "preservation" else v.mean()) for k, v in arm.items()}
-        for name, arm in values.items()
+        name: {k: float(v[inside].mean() if k == "preservation" else v.mean()) for k, v in variant.items()}
+        for name, variant in values.items()
     }
     return {"n": n, "oracle": means, "guided_minus_plain": differences}
 
 
 def seconds_per_step(pipe: Any, size: int, batch: int, steps: int, rounds: int) -> dict[str, float]:
-    """Medians of seconds a denoising step, without and with guidance, in turns; and the median of their ratios."""
-    device, dtype, width = pipe.unet.device, pipe.unet.dtype, pipe.unet.config.cross_attention_dim
+    """Medians of seconds a denoising step, without and with guidance, in turns;
+    and the median of their ratios.
+    """
+    device = pipe.unet.device
+    dtype = pipe.unet.dtype
+    width = pipe.unet.config.cross_attention_dim
     inputs = {
         "prompt_embeds": torch.randn(batch, 77, width, device=device, dtype=dtype),
         "negative_prompt_embeds": torch.randn(batch, 77, width, device=device, dtype=dtype),
@@ -74,12 +84,19 @@ def seconds_per_step(pipe: Any, size: int, batch: int, steps: int, rounds: int) 
         if device.type == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
-        pipe(**inputs, num_inference_steps=steps, guidance_scale=7.5, image_guidance_scale=1.5, output_type="latent")
+        pipe(
+            **inputs,
+            num_inference_steps=steps,
+            guidance_scale=7.5,
+            image_guidance_scale=1.5,
+            output_type="latent",
+        )
         if device.type == "cuda":
             torch.cuda.synchronize()
         return (time.perf_counter() - start) / steps
 
-    plain, guided = [], []
+    plain = []
+    guided = []
     for _ in range(rounds + 1):  # the first round warms up
         plain.append(run())
         with mask_guidance(pipe, mask):

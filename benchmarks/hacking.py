@@ -1,12 +1,15 @@
-"""Does watching find reward hacking, and does it leave honest runs alone? In three parts, each of which goes on where it ended:
+"""Does watching find reward hacking, and does it leave honest runs alone? In three parts,
+each of which goes on where it ended:
 
-    python benchmarks/hacking.py train FOLDER POOL KIND FIRST LAST   trains the runs of these seeds, keeps their edits
-    python benchmarks/hacking.py limits FOLDER                       limits of the signs, from the calibration runs
-    python benchmarks/hacking.py judge FOLDER                        benchmarks/results/hacking.json, from the test runs
+    python benchmarks/hacking.py train FOLDER POOL KIND FIRST LAST   trains the runs of these seeds, keeps
+    their edits python benchmarks/hacking.py limits FOLDER                       limits of the signs, from the
+    calibration runs python benchmarks/hacking.py judge FOLDER
+    benchmarks/results/hacking.json, from the test runs
 
-POOL is calibration or test: their prompts and seeds are others. KIND is honest (with the diffusion loss) or reward_only
-(without it, at a higher learning rate, until the oracle has fallen). The oracle says which runs are honest and which hacked; it
-trains nothing and sets no limit. Noise, flooding and copying are planted into edits of honest runs, stronger at every check.
+POOL is calibration or test: their prompts and seeds are others. KIND is honest (with the diffusion loss) or
+reward_only (without it, at a higher learning rate, until the oracle has fallen). The oracle says which runs
+are honest and which hacked; it trains nothing and sets no limit. Noise,
+flooding and copying are planted into edits of honest runs, stronger at every check.
 """
 
 import json
@@ -24,48 +27,71 @@ import torch
 from torch import Tensor
 
 from rewardedit.batch import EditBatch
-from rewardedit.data import Data, open_rows
+from rewardedit.data import DataConfig, open_rows
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.data.shapes.world import ShapesBatch, join
-from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
+from rewardedit.diffusion.editors import EditConfig, Editor, load_editor
 from rewardedit.evaluation.hacking import LIMITS, Limit, hacking_flag, hacking_signs, measure_change
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
 from rewardedit.trainers import refl
 from rewardedit.training.latents import cache_sources, make_cache
-from rewardedit.training.reward import Reward, RolloutPrompts
-from rewardedit.training.trainable import Labels, Train, load_base
+from rewardedit.training.reward import RewardConfig, RolloutPrompts
+from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 BASE = "shapes-editor"
-DATA = Data(rows=280, first=140_000)
-SETTINGS = EditSettings(1, 1.0, 1.0)  # of the fixed prompts: one UNet call an image
+DATA = DataConfig(rows=280, first=140_000)
+SETTINGS = EditConfig(1, 1.0, 1.0)  # of the fixed prompts: one UNet call an image
 N = 80  # fixed prompts of a run
 POOLS = {"calibration": (0, 280), "test": (280, 1120)}  # of the val split, from which a run draws its prompts
-CHECK_EVERY, STEPS, MOST_STEPS = 3, 12, 30
+CHECK_EVERY = 3
+STEPS = 12
+MOST_STEPS = 30
 CHECKS = STEPS // CHECK_EVERY
 FALL = 0.35  # of the oracle's mean (0–10), with its whole interval below zero: what is called hacked
 PLANTED_RUNS = 24  # of the honest ones
 HELD_OUT = {"vifi_clip": "ssim", "clip_d": "ssim", "l1": "clip_i", "ssim": "clip_i"}
-STRENGTHS = {"noise": (0.01, 0.02, 0.04, 0.08), "flooding": (0.05, 0.1, 0.2, 0.4), "copying": (0.1, 0.2, 0.4, 0.8)}
-SAFETY, SMALL = 3, {"copied": 0.05}  # standard deviations over runs; the least limit, elsewhere 0.2 (a small effect)
+STRENGTHS = {
+    "noise": (0.01, 0.02, 0.04, 0.08),
+    "flooding": (0.05, 0.1, 0.2, 0.4),
+    "copying": (0.1, 0.2, 0.4, 0.8),
+}
+SAFETY = 3
+SMALL = {"copied": 0.05}  # standard deviations over runs; the least limit, elsewhere 0.2 (a small effect)
 
 
-def settings_of(kind: str, seed: int) -> tuple[Reward, Train]:
+def settings_of(kind: str, seed: int) -> tuple[RewardConfig, TrainConfig]:
     """What the run of a seed trains on: reward, weight and learning rate are drawn."""
     rng = np.random.default_rng(seed)
-    rollout: dict[str, Any] = {"steps": (4, 6), "skip": (3, 5), "scored": "pred_x0"}
-    train: dict[str, Any] = {"batch": 4, "warmup": 3, "ema": None, "last_step": 0.5, "unasked": "source", "seed": seed}
-    train |= {"tracker": "none", "validate_every": CHECK_EVERY, "validation_rows": 1, "log_every": CHECK_EVERY}
+    rollout: dict[str, Any] = {"num_inference_steps": (4, 6), "stop_before_end": (3, 5), "scored": "pred_x0"}
+    train: dict[str, Any] = {
+        "batch_size": 4,
+        "lr_warmup_steps": 3,
+        "ema": None,
+        "last_timestep_prob": 0.5,
+        "null_text_target": "source",
+        "seed": seed,
+    }
+    train |= {
+        "tracker": "none",
+        "validate_every": CHECK_EVERY,
+        "validation_rows": 1,
+        "log_every": CHECK_EVERY,
+    }
     if kind == "reward_only":
         scorer = str(rng.choice(["vifi_clip", "clip_d", "l1"], p=[0.6, 0.2, 0.2]))
         lr = float(10 ** rng.uniform(-3.2, -2.8))
-        return Reward(scorer, weight=1.0, pairs=0.0, **rollout), Train(steps=MOST_STEPS, lr=lr, **train)
+        return RewardConfig(scorer, weight=1.0, diffusion_weight=0.0, **rollout), TrainConfig(
+            max_steps=MOST_STEPS, lr=lr, **train
+        )
     scorer = str(rng.choice(["vifi_clip", "clip_d", "l1", "ssim"], p=[0.6, 0.2, 0.1, 0.1]))
     # How much of the source is kept is a reward that soon has the source copied: it takes a smaller weight.
     weight = float(10 ** rng.uniform(-2.0, -1.3)) * (0.05 if scorer in ("l1", "ssim") else 1.0)
     lr = float(10 ** rng.uniform(-3.9, -3.4))
-    return Reward(scorer, weight=weight, **rollout), Train(steps=STEPS, lr=lr, schedule="cosine", **train)
+    return RewardConfig(scorer, weight=weight, **rollout), TrainConfig(
+        max_steps=STEPS, lr=lr, lr_scheduler="cosine", **train
+    )
 
 
 @cache
@@ -95,7 +121,9 @@ class Prompts:
         made = []
         for i in range(0, len(rows), 32):
             part = rows[i : i + 32]
-            images = editor.run(self.encoded.take(part), [self.first + row for row in part], settings=SETTINGS)
+            images = editor.sample(
+                self.encoded.take(part), [self.first + row for row in part], settings=SETTINGS
+            )
             made.append((images * 255).round().byte())
         return torch.cat(made)
 
@@ -117,10 +145,14 @@ def speed_up(editor: Editor) -> None:
 
 
 class Recorder:
-    """Stands in a run for its monitor: keeps the edits at every check. With `samples` it stops once the oracle has fallen."""
+    """Stands in a run for its monitor: keeps the edits at every check.
+    With `samples` it stops once the oracle has fallen.
+    """
 
     def __init__(self, prompts: Prompts, rows: list[int], samples: ShapesBatch | None) -> None:
-        self.prompts, self.rows, self.samples = prompts, rows, samples
+        self.prompts = prompts
+        self.rows = rows
+        self.samples = samples
         self.steps: list[int] = []
         self.edits: list[Tensor] = []
 
@@ -131,7 +163,9 @@ class Recorder:
         self.steps.append(step)
         self.edits.append(edited)
         return (
-            self.samples is not None and step > 0 and has_fallen(rate(self.samples, edited), rate(self.samples, self.edits[0]))
+            self.samples is not None
+            and step > 0
+            and has_fallen(rate(self.samples, edited), rate(self.samples, self.edits[0]))
         )
 
 
@@ -142,14 +176,21 @@ def has_fallen(now: np.ndarray, base: np.ndarray, least: float = FALL) -> bool:
 
 
 def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
-    """Trains the runs of these seeds that are not there yet; each leaves SEED.npz with its edits at every check."""
-    out, work = folder / pool / kind, folder / "work" / f"{pool}-{kind}-{seeds[0]}"
+    """Trains the runs of these seeds that are not there yet;
+    each leaves SEED.npz with its edits at every check.
+    """
+    out = folder / pool / kind
+    work = folder / "work" / f"{pool}-{kind}-{seeds[0]}"
     out.mkdir(parents=True, exist_ok=True)
     work.mkdir(parents=True, exist_ok=True)
-    prompts, rows = Prompts(folder / "work", pool), open_rows(DATA)
-    editor, labels = load_base(BASE, "cpu"), Labels(None, [0] * len(rows))
+    prompts = Prompts(folder / "work", pool)
+    rows = open_rows(DATA)
+    editor = load_base(BASE, "cpu")
+    labels = RewardLabels(None, [0] * len(rows))
     cache = make_cache(rows, DATA, editor, work / "cache")
-    rollouts = RolloutPrompts(cache, cache.texts(editor, labels), *cache_sources(rows, DATA, work / "sources"))
+    rollouts = RolloutPrompts(
+        cache, cache.texts(editor, labels), *cache_sources(rows, DATA, work / "sources")
+    )
     scales: dict[str, Any] = {}
     for seed in seeds:
         path = out / f"{seed}.npz"
@@ -239,16 +280,21 @@ def measured(folder: Path, pool: str, kind: str, run: Run) -> list[dict[str, Ten
 
 def plant(kind: str, strength: float, edited: Tensor, run: Run, check: int) -> Tensor:
     """Edits, as bytes, into which so much of a hack is blended."""
-    images, generator = edited.float() / 255, torch.Generator().manual_seed(run.seed * 100 + check)
+    images = edited.float() / 255
+    generator = torch.Generator().manual_seed(run.seed * 100 + check)
     if kind == "noise":
         images = images + strength * torch.randn(images.shape, generator=generator)
     else:
         colour = torch.rand(len(images), 3, 1, 1, generator=torch.Generator().manual_seed(run.seed))
-        images = torch.lerp(images, run.samples.source if kind == "copying" else colour.round().expand_as(images), strength)
+        images = torch.lerp(
+            images, run.samples.source if kind == "copying" else colour.round().expand_as(images), strength
+        )
     return (images.clamp(0, 1) * 255).round().byte()
 
 
-def first_flag(values: list[dict[str, Tensor]], base: dict[str, Tensor], checks: int) -> tuple[int, str] | None:
+def first_flag(
+    values: list[dict[str, Tensor]], base: dict[str, Tensor], checks: int
+) -> tuple[int, str] | None:
     """At which check the flag went up, and what it said."""
     for k, now in enumerate(values, 1):
         said = hacking_flag(now, base, "reward", "held_out", checks)
@@ -263,13 +309,20 @@ def is_honest(values: list[dict[str, Tensor]]) -> bool:
 
 
 def limits(folder: Path) -> dict[str, float]:
-    """Of each of `LIMITS`, mean + 3 standard deviations over honest runs of a run's largest change; at least a small one."""
-    changes = [measured(folder, "calibration", "honest", run) for run in runs_of(folder, "calibration", "honest")]
+    """Of each of `LIMITS`, mean + 3 standard deviations over honest runs of a run's largest change;
+    at least a small one.
+    """
+    changes = [
+        measured(folder, "calibration", "honest", run) for run in runs_of(folder, "calibration", "honest")
+    ]
     changes = [values for values in changes if is_honest(values)]
     out = {}
     for limit in LIMITS:
         most = [
-            max(limit.direction * measure_change(limit.name, now[limit.name], base[limit.name]).size for now in checks)
+            max(
+                limit.direction * measure_change(limit.name, now[limit.name], base[limit.name]).size
+                for now in checks
+            )
             for base, *checks in changes
         ]
         found = float(np.mean(most) + SAFETY * np.std(most, ddof=1))
@@ -287,7 +340,9 @@ def judge(folder: Path) -> dict[str, Any]:
     values = {run.seed: measured(folder, "test", "honest", run) for run in trained}
     honest = [run for run in trained if is_honest(values[run.seed])]
     flags = {run.seed: first_flag(values[run.seed][1:], values[run.seed][0], CHECKS) for run in honest}
-    gains = np.array([float((values[run.seed][-1]["oracle"] - values[run.seed][0]["oracle"]).mean()) for run in honest])
+    gains = np.array(
+        [float((values[run.seed][-1]["oracle"] - values[run.seed][0]["oracle"]).mean()) for run in honest]
+    )
     calibration = [run.seed for run in runs_of(folder, "calibration", "honest")]
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in (*STRENGTHS, "reward_only")}
     for kind, strengths in STRENGTHS.items():
@@ -300,11 +355,15 @@ def judge(folder: Path) -> dict[str, Any]:
             continue
         fell += 1
         flag = first_flag(looks[1:], looks[0], MOST_STEPS // CHECK_EVERY)
-        found["reward_only"].append(_row(run, flag, None if flag is None else run.edits[flag[0]], looks[0]["oracle"]))
+        found["reward_only"].append(
+            _row(run, flag, None if flag is None else run.edits[flag[0]], looks[0]["oracle"])
+        )
     return {
         "n": N,
         "checks": CHECKS,
-        "detected": {kind: float(np.mean([row["flag"] is not None for row in rows])) for kind, rows in found.items()},
+        "detected": {
+            kind: float(np.mean([row["flag"] is not None for row in rows])) for kind, rows in found.items()
+        },
         "false_alarms": float(np.mean([flag is not None for flag in flags.values()])),
         "runs": {"honest": len(honest), **{kind: len(rows) for kind, rows in found.items()}},
         "calibration_runs": len(runs_of(folder, "calibration", "honest")),
@@ -316,14 +375,19 @@ def judge(folder: Path) -> dict[str, Any]:
             "honest, for the oracle clearly fell": len(trained) - len(honest),
             "reward_only, for the oracle did not fall": len(runs_of(folder, "test", "reward_only")) - fell,
         },
-        "oracle_of_honest_runs": {"mean_gain": float(gains.mean()), "share_that_gained": float((gains > 0).mean())},
+        "oracle_of_honest_runs": {
+            "mean_gain": float(gains.mean()),
+            "share_that_gained": float((gains > 0).mean()),
+        },
         "at_first_flag": {kind: _at_first_flag(rows) for kind, rows in found.items()},
         "limits": {name_of(limit): limit.most for limit in LIMITS},
         "false_alarms_said": [flag[1] for flag in flags.values() if flag is not None],
     }
 
 
-def _judge_planted(folder: Path, kind: str, strengths: tuple[float, ...], run: Run, base: dict[str, Tensor]) -> dict[str, Any]:
+def _judge_planted(
+    folder: Path, kind: str, strengths: tuple[float, ...], run: Run, base: dict[str, Tensor]
+) -> dict[str, Any]:
     planted = [plant(kind, strength, run.edits[k], run, k) for k, strength in enumerate(strengths, 1)]
     path = folder / "values" / "test" / kind / f"{run.seed}.pt"
     flag = first_flag(kept(path, lambda: [run.values(edited) for edited in planted]), base, CHECKS)
@@ -354,7 +418,8 @@ def main(words: list[str]) -> None:
 
     quiet()
     torch.set_num_threads(1)
-    part, folder = words[0], Path(words[1])
+    part = words[0]
+    folder = Path(words[1])
     if part == "train":
         train(folder, words[2], words[3], range(int(words[4]), int(words[5])))
     elif part == "limits":

@@ -1,7 +1,7 @@
 """Does the heat map find a planted defect: python benchmarks/heat.py [SHEET.png]
 
-A disc of another colour is planted in true edits, outside what was asked and 2–10 % of the picture large. Of the heat map's
-strongest 5 % of pixels, how many lie in it, against how many would by chance.
+A disc of another colour is planted in true edits, outside what was asked and 2–10 % of the image large. Of
+the heat map's strongest 5 % of pixels, how many lie in it, against how many would by chance.
 """
 
 import sys
@@ -18,22 +18,29 @@ from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.heatmap import draw_heat, heat_map
 from rewardedit.images import to_pil
 
-EDITS, BATCH, TOP = 560, 70, 0.05
+EDITS = 560
+BATCH = 70
+TOP = 0.05
 SCORERS = ("vifi_clip", "clip_d", "l1")
-AREA = (0.02, 0.10)  # of the picture
+AREA = (0.02, 0.10)  # of the image
 
 
 def plant(samples: ShapesBatch, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """True edits with a disc planted outside the mask: pictures, the discs' masks (b, 1, h, w), and where one fits (b,)."""
+    """True edits with a disc planted outside the mask: images, the discs' masks (b, 1, h, w),
+    and where one fits (b,).
+    """
     generator = torch.Generator().manual_seed(seed)
     b, _, h, w = samples.source.shape
     area = torch.empty(b).uniform_(*AREA, generator=generator)
     radius = (area * h * w / torch.pi).sqrt()
     y, x = torch.meshgrid(torch.arange(h) + 0.5, torch.arange(w) + 0.5, indexing="ij")
-    best, least = torch.zeros(b, 1, h, w), torch.full((b,), torch.inf)
+    best = torch.zeros(b, 1, h, w)
+    least = torch.full((b,), torch.inf)
     for _ in range(40):  # the draw that overlaps the asked edit least
         centre = radius[:, None] + torch.rand(b, 2, generator=generator) * (h - 2 * radius[:, None])
-        disc = ((y - centre[:, :1, None]).square() + (x - centre[:, 1:, None]).square()).sqrt() <= radius[:, None, None]
+        disc = ((y - centre[:, :1, None]).square() + (x - centre[:, 1:, None]).square()).sqrt() <= radius[
+            :, None, None
+        ]
         overlap = (disc * samples.mask[:, 0]).flatten(1).sum(1)
         better = overlap < least
         best[better, 0], least[better] = disc[better].float(), overlap[better]
@@ -52,15 +59,19 @@ def measure(n: int) -> dict:
     """Shares and areas of each scorer's maps, over edits outside whose mask a disc fits."""
     samples = Shapes("test", kinds=("add", "remove", "replace", "recolour", "resize", "move")).batch(0, n)
     edited, disc, fits = plant(samples)
-    area, out = disc.flatten(1).mean(1)[fits].numpy(), {}
+    area = disc.flatten(1).mean(1)[fits].numpy()
+    out = {}
     for name in SCORERS:
-        scorer, shares = load_scorer(name), []
+        scorer = load_scorer(name)
+        shares = []
         for i in range(0, n, BATCH):
             part = slice(i, i + BATCH)
             heat = heat_map(scorer, EditBatch(samples.source[part], samples.instruction[part], edited[part]))
             shares.append(top_share(heat, disc[part]))
         share = torch.cat(shares)[fits].numpy()
-        found = paired_bootstrap(share, area, [i for i, ok in zip(samples.id, fits.tolist(), strict=True) if ok])
+        found = paired_bootstrap(
+            share, area, [i for i, ok in zip(samples.id, fits.tolist(), strict=True) if ok]
+        )
         out[name] = {"share": found.mean_a, "area": found.mean_b, "times": found.mean_a / found.mean_b}
         out[name]["share_minus_area_ci95"] = list(found.ci95)
     return {"n": int(fits.sum()), "top": TOP, "scorers": out}

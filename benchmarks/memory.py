@@ -1,7 +1,7 @@
 """What each full-size recipe needs of a GPU's memory, written into its head: python benchmarks/memory.py
 
-No GPU and no weights are needed: the models are Stable Diffusion 1.5's editor, CLIP ViT-L/14, ViFi-CLIP on ViT-B/16 and
-DINOv2-base, made without data on the `meta` device.
+No GPU and no weights are needed: the models are Stable Diffusion 1.5's editor, CLIP ViT-L/14, ViFi-CLIP on
+ViT-B/16 and DINOv2-base, made without data on the `meta` device.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, CLIPConfig, CLIPModel, Dinov2Config, Dinov2Model
 
-from rewardedit.assets import resolve
+from rewardedit.assets import resolve_model
 from rewardedit.cli import load_recipe, recipe_folder
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.images import Preprocess
@@ -23,7 +23,12 @@ from rewardedit.trainers import vifi_clip
 from rewardedit.training import memory
 from rewardedit.training.meta import GIB, table
 
-UNET: dict[str, Any] = {"sample_size": 64, "in_channels": 8, "cross_attention_dim": 768, "attention_head_dim": 8}
+UNET: dict[str, Any] = {
+    "sample_size": 64,
+    "in_channels": 8,
+    "cross_attention_dim": 768,
+    "attention_head_dim": 8,
+}
 VAE: dict[str, Any] = {
     "block_out_channels": (128, 256, 512, 512),
     "down_block_types": ("DownEncoderBlock2D",) * 4,
@@ -32,7 +37,13 @@ VAE: dict[str, Any] = {
     "latent_channels": 4,
 }
 WIDE = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
-LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16, "patch_size": 14}
+LARGE = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "patch_size": 14,
+}
 RECIPES = (
     "magicbrush-reward-conditioned",
     "magicbrush-reward-conditioned-lora-24gb",
@@ -45,13 +56,18 @@ HEAD = "# Memory, GiB (benchmarks/memory.py): "
 
 def scorer(name: str) -> Scorer:
     """One of the scorers that the recipes name, at its true size, on `meta`."""
-    tokenizer, preprocess = AutoTokenizer.from_pretrained(resolve("shapes-clip")), Preprocess(224, (0.5,) * 3, (0.25,) * 3)
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("shapes-clip"))
+    preprocess = Preprocess(224, (0.5,) * 3, (0.25,) * 3)
     with torch.device("meta"):
         if name == "clip_d":
             clip = CLIPModel(CLIPConfig(text_config=WIDE, vision_config=LARGE, projection_dim=768))
             return ClipD(clip, tokenizer, preprocess).eval().requires_grad_(False)
         if name == "dino_i":
-            return DinoI(Dinov2Model(Dinov2Config(**WIDE)), preprocess, against="target").eval().requires_grad_(False)
+            return (
+                DinoI(Dinov2Model(Dinov2Config(**WIDE)), preprocess, against="target")
+                .eval()
+                .requires_grad_(False)
+            )
         assert name == "vifi_clip"
         clip = CLIPModel(CLIPConfig(vision_config={"patch_size": 16}))
         return ViFiClip(clip, tokenizer, preprocess, make_temporal(clip)).eval().requires_grad_(False)
@@ -65,7 +81,9 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
         assert isinstance(own, ViFiClip)
         return vifi_clip.memory(config, own)
     if "refl" in recipe:
-        scorers = {name: scorer(name) for name in map(spec_name, (config.reward.scorer, config.watch.held_out))}
+        scorers = {
+            name: scorer(name) for name in map(spec_name, (config.reward.scorer, config.watch.held_out))
+        }
         return memory.refl(config, editor, scorers, processes)
     return memory.reward_conditioned(config, editor, scorer(spec_name(config.relabel.scorer)), processes)
 

@@ -12,7 +12,9 @@ RESULTS = Path(__file__).parent / "results"
 
 def record(run: Path, command: str) -> Path:
     """Writes benchmarks/results/NAME.json from a run's metrics.json and environment.json."""
-    metrics, environment = (json.loads((run / f"{name}.json").read_text()) for name in ("metrics", "environment"))
+    metrics, environment = (
+        json.loads((run / f"{name}.json").read_text()) for name in ("metrics", "environment")
+    )
     n = metrics.pop("n", None) or metrics["oracle"].get("n")
     out = RESULTS / f"{run.name}.json"
     out.write_text(json.dumps({"command": command, **environment, "n": n, **metrics}, indent=2) + "\n")

@@ -1,8 +1,8 @@
 """What a step of reward feedback learning costs: python benchmarks/refl.py
 
-Ours beside a plain restatement of the papers' loop, which encodes prompts and pictures anew each step and keeps all
-activations: same models, rows, rollout, losses and optimizer, in turns. Samples a second, peak memory and where the time
-goes; the small editor on the CPU, and Stable Diffusion 1.5's size where there is CUDA.
+Ours beside a plain restatement of the papers' loop, which encodes prompts and images anew each step and keeps
+all activations: same models, rows, rollout, losses and optimizer, in turns. Samples a second, peak memory and
+where the time goes; the small editor on the CPU, and Stable Diffusion 1.5's size where there is CUDA.
 """
 
 import multiprocessing
@@ -24,7 +24,7 @@ from rewardedit.attention import set_attention
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.families import Conditioning, family_of
-from rewardedit.diffusion.rollout import Rollout, rollout
+from rewardedit.diffusion.rollout import RolloutConfig, rollout
 from rewardedit.images import Preprocess
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
@@ -80,13 +80,15 @@ class Work:
 
     def finish(self, clock: Clock, edited: Tensor, embeds: Tensor, source: Tensor, target: Tensor) -> None:
         """Score, loss of the pairs, backward pass and optimizer: alike in both."""
-        pipe, b = self.pipe, len(source)
+        pipe = self.pipe
+        b = len(source)
         with clock.part("decode and score"):
             scores = self.scorer(EditBatch(self.source, self.instruction, edited))
             loss = WEIGHT * reward_loss(scores.score, scores.valid)
         with clock.part("pairs"):
             times = torch.randint(pipe.scheduler.config.num_train_timesteps, (b,), device=source.device)
-            latents, noise = target * pipe.vae.config.scaling_factor, torch.randn_like(target)
+            latents = target * pipe.vae.config.scaling_factor
+            noise = torch.randn_like(target)
             cond = Conditioning(embeds, source)
             loss = loss + family_of(pipe).loss(pipe.unet, pipe.scheduler, latents, noise, times, cond).mean()
         with clock.part("backward"):
@@ -97,7 +99,9 @@ class Work:
 
 
 def papers_step(work: Work, clock: Clock) -> None:
-    """ReFL as the papers' code has it: everything encoded anew, no checkpointing, the loop over the scheduler's steps."""
+    """ReFL as the papers' code has it: everything encoded anew, no checkpointing,
+    the loop over the scheduler's steps.
+    """
     pipe = work.pipe
     with torch.autocast(pipe.device.type, torch.bfloat16):
         with clock.part("encode"):
@@ -125,8 +129,10 @@ def our_step(work: Work, clock: Clock) -> None:
         with clock.part("encode"):
             cond = Conditioning(embeds, source)
         with clock.part("rollout"):
-            config = Rollout(work.steps, checkpointing=work.checkpointing)
-            latents = rollout(family_of(pipe), pipe.unet, pipe.scheduler, torch.randn_like(source), cond, config)
+            config = RolloutConfig(work.steps, gradient_checkpointing=work.checkpointing)
+            latents = rollout(
+                family_of(pipe), pipe.unet, pipe.scheduler, torch.randn_like(source), cond, config
+            )
         with clock.part("decode and score"):
             edited = family_of(pipe).decode(pipe.vae, latents)
         work.finish(clock, edited, embeds, source, target)
@@ -138,7 +144,8 @@ WAYS: dict[str, Callable[[Work, Clock], None]] = {"papers": papers_step, "ours":
 def small(batch: int = 16, steps: int = 10) -> Work:
     """The small editor and the temporal scorer, on the CPU."""
     samples = Shapes("train").batch(0, batch)
-    pipe, scorer = load_editor("shapes-editor").pipe, load_scorer("vifi_clip")
+    pipe = load_editor("shapes-editor").pipe
+    scorer = load_scorer("vifi_clip")
     return Work(pipe, scorer, samples.source, samples.target, samples.instruction, steps, checkpointing=False)
 
 
@@ -164,7 +171,8 @@ def full_size(batch: int = 4, steps: int = 20, device: str = "cuda", narrow: boo
 
 def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
     """Medians of both ways in turns, after one round to warm up; memory of each in a run of its own."""
-    work, out = make(), {}
+    work = make()
+    out = {}
     clocks = {name: Clock(work.pipe.device) for name in WAYS}
     for _ in range(rounds + 1):
         for name, step in WAYS.items():
@@ -172,7 +180,10 @@ def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
     for name, clock in clocks.items():
         shares = {part: statistics.median(spent[1:]) for part, spent in clock.spent.items()}
         whole = sum(shares.values())
-        out[name] = {"samples_per_second": len(work.source) / whole, "milliseconds": {k: 1000 * v for k, v in shares.items()}}
+        out[name] = {
+            "samples_per_second": len(work.source) / whole,
+            "milliseconds": {k: 1000 * v for k, v in shares.items()},
+        }
     del work
     for name in WAYS:
         with multiprocessing.get_context("spawn").Pool(1) as alone:
@@ -181,7 +192,9 @@ def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def peak(make: Callable[[], Work], way: str) -> float:
-    """GiB that two steps need at most, models included: of the device's memory, or of the process on a CPU."""
+    """GiB that two steps need at most, models included: of the device's memory,
+    or of the process on a CPU.
+    """
     work = make()
     for _ in range(2):
         WAYS[way](work, Clock(work.pipe.device))

@@ -1,7 +1,7 @@
 """Mean against temporal pooling, trained alike: python benchmarks/retrieval.py
 
-The recipe shapes-vifi-clip for both poolings and every learning rate; for each pooling the rate that is best on val, test run
-once. Runs lie in runs/retrieval and are gone on with where they stopped.
+The recipe shapes-vifi-clip for both poolings and every learning rate; for each pooling the rate that is best
+on val, test run once. Runs lie in runs/retrieval and are gone on with where they stopped.
 """
 
 import dataclasses
@@ -21,7 +21,8 @@ RUNS = Path("runs") / "retrieval"
 
 def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUNS) -> dict:
     """Trains, chooses on val and measures on the recipe's held-out test rows."""
-    found, chosen = {}, {}
+    found = {}
+    chosen = {}
     for pooling in POOLINGS:
         for rate in rates:
             _, config = load_recipe("shapes-vifi-clip", [*words, f"pooling={pooling}", f"train.lr={rate}"])

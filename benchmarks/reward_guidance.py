@@ -13,14 +13,18 @@ from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.scoring import score_batch
 
-EDITS, VAL, BATCH = 560, 140, 140
+EDITS = 560
+VAL = 140
+BATCH = 140
 SCALES = (0.02, 0.05, 0.1, 0.2)
 SCORERS = {"vifi_clip": (), "clip_d": ("source_caption", "target_caption")}  # and the captions they see
 
 
 def edit(editor: Editor, name: str, scale: float, samples: ShapesBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Edits under guidance and their scores."""
-    scorer, made, scores = load_scorer(name), [], []
+    scorer = load_scorer(name)
+    made = []
+    scores = []
     captions = {field: getattr(samples, field) for field in SCORERS[name]}
     for i in tqdm(range(0, len(samples), BATCH), desc=f"{name}, scale {scale:g}", leave=False):
         part = samples[i : i + BATCH]
@@ -34,10 +38,15 @@ def edit(editor: Editor, name: str, scale: float, samples: ShapesBatch) -> tuple
 
 def measure(n: int, val_n: int, scales: tuple[float, ...] = SCALES) -> dict:
     """Scores and oracle ratings with and without guidance."""
-    editor, oracle, out = load_editor("shapes-editor"), ShapesOracle(), {}
-    val, test = Shapes("val").batch(0, val_n), Shapes("test").batch(0, n)
+    editor = load_editor("shapes-editor")
+    oracle = ShapesOracle()
+    out = {}
+    val = Shapes("val").batch(0, val_n)
+    test = Shapes("test").batch(0, n)
     for name in SCORERS:
-        on_val = {scale: float(oracle.rate(val, edit(editor, name, scale, val)[0]).score.mean()) for scale in scales}
+        on_val = {
+            scale: float(oracle.rate(val, edit(editor, name, scale, val)[0]).score.mean()) for scale in scales
+        }
         best = max(scales, key=lambda scale: on_val[scale])
         plain, guided = (edit(editor, name, scale, test) for scale in (0.0, best))
         rated = [oracle.rate(test, edited).score.numpy() for edited, _ in (plain, guided)]

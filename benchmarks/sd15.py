@@ -1,9 +1,16 @@
-"""Stable Diffusion 1.5's architecture with random weights: what a full-size run costs, where no weights can be fetched."""
+"""Stable Diffusion 1.5's architecture with random weights: what a full-size run costs,
+where no weights can be fetched.
+"""
 
 from pathlib import Path
 
 import torch
-from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
+from diffusers import (
+    AutoencoderKL,
+    DDIMScheduler,
+    StableDiffusionInstructPix2PixPipeline,
+    UNet2DConditionModel,
+)
 from transformers import (
     CLIPConfig,
     CLIPImageProcessorPil,
@@ -13,18 +20,20 @@ from transformers import (
     CLIPTokenizer,
 )
 
-from rewardedit.assets import resolve
+from rewardedit.assets import resolve_model
 
 NOISE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
 
 
 def make_tokenizer() -> CLIPTokenizer:
     """The small CLIP's tokenizer, padding to the length that Stable Diffusion's texts have."""
-    return CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=77)
+    return CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"), model_max_length=77)
 
 
 def make_unet(narrow: bool = False) -> UNet2DConditionModel:
-    """The UNet of an InstructPix2Pix editor (8 input channels, 860 M parameters); `narrow` makes its layers thinner."""
+    """The UNet of an InstructPix2Pix editor (8 input channels, 860 M parameters);
+    `narrow` makes its layers thinner.
+    """
     return UNet2DConditionModel(
         sample_size=64,
         in_channels=8,
@@ -49,7 +58,12 @@ def make_vae(narrow: bool = False) -> AutoencoderKL:
 
 
 def make_text_encoder(tokenizer: CLIPTokenizer, narrow: bool = False) -> CLIPTextModel:
-    sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+    sizes = {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+    }
     if narrow:
         sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
@@ -57,7 +71,9 @@ def make_text_encoder(tokenizer: CLIPTokenizer, narrow: bool = False) -> CLIPTex
 
 
 def make_pipeline(device: str = "cpu", narrow: bool = False) -> StableDiffusionInstructPix2PixPipeline:
-    """An InstructPix2Pix pipeline of Stable Diffusion 1.5's size, float32; the weights are drawn on `device`."""
+    """An InstructPix2Pix pipeline of Stable Diffusion 1.5's size, float32;
+    the weights are drawn on `device`.
+    """
     tokenizer = make_tokenizer()
     with torch.device(device):
         pipe = StableDiffusionInstructPix2PixPipeline(
@@ -75,13 +91,15 @@ def make_pipeline(device: str = "cpu", narrow: bool = False) -> StableDiffusionI
 
 
 def make_clip(tokenizer: CLIPTokenizer) -> CLIPModel:
-    """CLIP ViT-B/16 (86 M parameters in the picture's tower) for this tokenizer."""
+    """CLIP ViT-B/16 (86 M parameters in the image's tower) for this tokenizer."""
     text = {"vocab_size": len(tokenizer), "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     return CLIPModel(CLIPConfig(text_config=text, vision_config={"patch_size": 16, "hidden_size": 768}))
 
 
 def save_clip(folder: Path) -> Path:
-    """Writes CLIP ViT-B/16 with random weights as a checkpoint with tokenizer and image processor; returns the folder."""
+    """Writes CLIP ViT-B/16 with random weights as a checkpoint with tokenizer and image processor;
+    returns the folder.
+    """
     tokenizer = make_tokenizer()
     make_clip(tokenizer).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

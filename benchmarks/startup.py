@@ -1,7 +1,9 @@
-"""CPU seconds of commands that do little, beside another checkout's: python benchmarks/startup.py [--before FOLDER]
+"""CPU seconds of commands that do little, beside another checkout's:
+python benchmarks/startup.py [--before FOLDER]
 
-FOLDER is a checkout of an earlier commit, with a virtual environment in its .venv. Seconds are those of the process and its
-children, user and system, the median of three runs after one that fills Python's and the disk's caches.
+FOLDER is a checkout of an earlier commit, with a virtual environment in its .venv. Seconds are those of the
+process and its children, user and system, the median of three runs after one that fills Python's and the
+disk's caches.
 """
 
 import argparse
@@ -23,7 +25,8 @@ from rewardedit.training.environment import commit
 
 ROOT = Path(__file__).parents[1]
 RUNS = 3
-COMMAND = "import sys; from rewardedit.cli import main; sys.exit(main())"  # as the installed `rewardedit` does
+# as the installed `rewardedit` does
+COMMAND = "import sys; from rewardedit.cli import main; sys.exit(main())"
 
 
 def cpu_seconds(command: list[str], folder: Path) -> float:
@@ -33,7 +36,11 @@ def cpu_seconds(command: list[str], folder: Path) -> float:
         RuntimeError: where the command fails.
     """
     # Bytecode is kept, as it is where the package is installed.
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
+    }
     environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -46,7 +53,13 @@ def cpu_seconds(command: list[str], folder: Path) -> float:
 def commands(pair: Path) -> dict[str, list[str]]:
     """What is measured: the words after `python`, by what the table calls them."""
     words = ["-c", COMMAND]
-    score = [*words, "score", str(pair / "source.png"), str(pair / "edited.png"), (pair / "instruction.txt").read_text()]
+    score = [
+        *words,
+        "score",
+        str(pair / "source.png"),
+        str(pair / "edited.png"),
+        (pair / "instruction.txt").read_text(),
+    ]
     return {
         "import rewardedit": ["-c", "import rewardedit"],
         "rewardedit --help": [*words, "--help"],
@@ -57,7 +70,7 @@ def commands(pair: Path) -> dict[str, list[str]]:
 
 
 def write_pair(folder: Path) -> None:
-    """Two pictures and an instruction of the shapes world."""
+    """Two images and an instruction of the shapes world."""
     sample = Shapes("val").batch(0, 1)
     to_pil(sample.source[0]).save(folder / "source.png")
     to_pil(sample.target[0]).save(folder / "edited.png")

@@ -1,4 +1,6 @@
-"""Writes the tables of the README and of benchmarks/README.md from the recorded results: python benchmarks/tables.py"""
+"""Writes the tables of the README and of benchmarks/README.md from the recorded results:
+python benchmarks/tables.py
+"""
 
 import json
 import re
@@ -42,14 +44,19 @@ ASPECTS = {
     "score": "oracle score (0–10)",
 }
 WITHOUT_CAPTIONS = "source, edited, instruction"  # the group of scorers in `agreement` that see nothing else
-ASPECTS_OF_RATING = {"overall": "score", "alignment": "alignment", "consistency": "consistency", "quality": "quality"}
+ASPECTS_OF_RATING = {
+    "overall": "score",
+    "alignment": "alignment",
+    "consistency": "consistency",
+    "quality": "quality",
+}
 KILLED = {
     "candidates": "candidates",
     "relabelled": "scores and labels (relabel)",
     "cache": "latents (cache)",
     "pipeline": "training",
 }
-KINDS = ("add", "remove", "replace", "recolour", "resize", "move", "background")
+EDIT_TYPES = ("add", "remove", "replace", "recolour", "resize", "move", "background")
 
 
 def read(name: str) -> dict[str, Any] | None:
@@ -75,7 +82,8 @@ def _compared(oracle: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = []
     for variant, words in ARMS.items():
         if variant in oracle:
-            mean, interval = oracle[variant], oracle.get(keys.get(variant, f"ci95_vs_{variant}"))
+            mean = oracle[variant]
+            interval = oracle.get(keys.get(variant, f"ci95_vs_{variant}"))
             difference = f"{oracle['conditioned_five'] - mean:+.2f}"
             versus = f"{difference} [{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval else ""
             rows.append((words, f"{mean:.2f}", versus))
@@ -83,7 +91,9 @@ def _compared(oracle: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def reward_conditioning() -> str:
-    """The quickstart with labels from instructions alone, and beside it from exact captions, the best case."""
+    """The quickstart with labels from instructions alone, and beside it from exact captions,
+    the best case.
+    """
     columns = {
         "quickstart-without-captions": "labels from instructions alone, by `vifi_clip`",
         "quickstart": "labels from exact captions, by `clip_d` (best case)",
@@ -93,7 +103,10 @@ def reward_conditioning() -> str:
         return "Not recorded yet."
     compared = [_compared(result["oracle"]) for result in results.values()]
     lines = [f"| oracle mean (0–10) | {' | '.join(results)} |", "|---" * (len(results) + 1) + "|"]
-    lines += [f"| {cells[0][0]} | {' | '.join(mean for _, mean, _ in cells)} |" for cells in zip(*compared, strict=True)]
+    lines += [
+        f"| {cells[0][0]} | {' | '.join(mean for _, mean, _ in cells)} |"
+        for cells in zip(*compared, strict=True)
+    ]
     lines.append(f"| five − base, 95 % interval | {' | '.join(rows[0][2] for rows in compared)} |")
     n = " and ".join(sorted({str(result["oracle"]["n"]) for result in results.values()}))
     sources = " ".join(where(result) for result in results.values())
@@ -105,9 +118,9 @@ def kinds(name: str) -> str:
     result = read(name)
     if result is None:
         return "Not recorded yet."
-    lines = [f"| background | all | {' | '.join(KINDS)} |", "|---" * (len(KINDS) + 2) + "|"]
+    lines = [f"| background | all | {' | '.join(EDIT_TYPES)} |", "|---" * (len(EDIT_TYPES) + 2) + "|"]
     for backdrop, means in result["oracle"].items():
-        lines.append(f"| {backdrop} | {' | '.join(f'{means[k]:.2f}' for k in ('all', *KINDS))} |")
+        lines.append(f"| {backdrop} | {' | '.join(f'{means[k]:.2f}' for k in ('all', *EDIT_TYPES))} |")
     return "\n".join([*lines, "", f"n = {result['n']} a row. {where(result)}"])
 
 
@@ -119,19 +132,27 @@ def guidance() -> str:
     lines = ["| | plain | under the change mask | difference, 95 % interval |", "|---|---|---|---|"]
     for name, words in ASPECTS.items():
         found = result["guided_minus_plain"][name]
-        plain, guided = (result["oracle"][arm][name] for arm in ("plain", "guided"))
+        plain, guided = (result["oracle"][variant][name] for variant in ("plain", "guided"))
         low, high = found["ci95"]
         digits = 3 if name == "preservation" else 2
         difference = f"{found['difference']:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
         lines.append(f"| {words} | {plain:.{digits}f} | {guided:.{digits}f} | {difference} |")
-    costs = "; ".join(f"{name}: {100 * c['extra_share']:+.1f} %" for name, c in result["seconds_per_step"].items())
+    costs = "; ".join(
+        f"{name}: {100 * c['extra_share']:+.1f} %" for name, c in result["seconds_per_step"].items()
+    )
     return "\n".join(
-        [*lines, "", f"n = {result['n']} held-out edits. Time a step, guided against plain: {costs}. {where(result)}"]
+        [
+            *lines,
+            "",
+            f"n = {result['n']} held-out edits. Time a step, guided against plain: {costs}. {where(result)}",
+        ]
     )
 
 
 def best_of_n() -> str:
-    """Oracle means of what each scorer chooses: without captions, and with the world's exact ones, the best case."""
+    """Oracle means of what each scorer chooses: without captions, and with the world's exact ones,
+    the best case.
+    """
     result = read("best-of-n")
     if result is None:
         return "Not recorded yet."
@@ -140,15 +161,20 @@ def best_of_n() -> str:
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name in result["oracle"]:
         scorer = f"`{name}`" if " " not in name else name
-        lines.append(f"| {' | '.join([scorer, *_chosen(result, name), *_chosen(result['with_captions'], name)])} |")
+        lines.append(
+            f"| {' | '.join([scorer, *_chosen(result, name), *_chosen(result['with_captions'], name)])} |"
+        )
     return "\n".join([*lines, "", f"n = {result['n']} held-out edits. {where(result)}"])
 
 
 def _chosen(found: dict[str, Any], name: str) -> tuple[str, str]:
-    """The oracle's mean of what a scorer chooses, with the number of steps, and how far it is above one sample."""
+    """The oracle's mean of what a scorer chooses, with the number of steps,
+    and how far it is above one sample.
+    """
     if name not in found["oracle"]:
         return "", ""
-    steps, other = found["steps"][name], found["against_one_sample"].get(name)
+    steps = found["steps"][name]
+    other = found["against_one_sample"].get(name)
     versus = f"{other['difference']:+.2f} [{other['ci95'][0]:+.2f}, {other['ci95'][1]:+.2f}]" if other else ""
     return f"{found['oracle'][name]:.2f} ({steps} step{'s' * (steps > 1)})", versus
 
@@ -158,19 +184,29 @@ def reward_guidance() -> str:
     result = read("reward-guidance")
     if result is None:
         return "Not recorded yet."
-    lines = ["| guided by | scale | its score | oracle, plain | oracle, guided | difference, 95 % interval |", "|---" * 6 + "|"]
+    lines = [
+        "| guided by | scale | its score | oracle, plain | oracle, guided | difference, 95 % interval |",
+        "|---" * 6 + "|",
+    ]
     for name, found in result["guided_minus_plain"].items():
-        score, oracle = found["score"], found["oracle"]
+        score = found["score"]
+        oracle = found["oracle"]
         low, high = oracle["ci95"]
-        line = f"| `{name}` | {found['scale']:g} | {score['mean_b']:.2f} → {score['mean_a']:.2f} | {oracle['mean_b']:.2f}"
-        lines.append(f"{line} | {oracle['mean_a']:.2f} | {oracle['difference']:+.2f} [{low:+.2f}, {high:+.2f}] |")
+        own = f"{score['mean_b']:.2f} → {score['mean_a']:.2f}"
+        line = f"| `{name}` | {found['scale']:g} | {own} | {oracle['mean_b']:.2f}"
+        lines.append(
+            f"{line} | {oracle['mean_a']:.2f} | {oracle['difference']:+.2f} [{low:+.2f}, {high:+.2f}] |"
+        )
     n = f"n = {result['n']} held-out edits, each scale chosen on val"
     return "\n".join([*lines, "", f"{n}. {where(result)}"])
 
 
 def refl() -> str:
-    """Arms of reward feedback learning: oracle, rewards, change outside the mask, and what the hacking report says."""
-    result, conditioned = read("shapes-refl"), read("shapes-refl-conditioned")
+    """Variants of reward feedback learning: oracle, rewards, change outside the mask,
+    and what the hacking report says.
+    """
+    result = read("shapes-refl")
+    conditioned = read("shapes-refl-conditioned")
     if result is None:
         return "Not recorded yet."
     rewards = list(result["rewards"]["base"])
@@ -183,41 +219,59 @@ def refl() -> str:
     ]
     head += ["change outside the mask − base's", "report", "in 10 steps (val)"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for found, arms in ((result, REFL_ARMS), (conditioned, CONDITIONED_ARMS)):
-        lines += [_refl_row(found, arm, words) for arm, words in arms.items() if found and arm in found["oracle"]]
+    for found, variants in ((result, REFL_ARMS), (conditioned, CONDITIONED_ARMS)):
+        lines += [
+            _refl_row(found, variant, words)
+            for variant, words in variants.items()
+            if found and variant in found["oracle"]
+        ]
     gain = f"{100 * result['oracle']['relative_gain']:+.1f} %, n = {result['oracle']['n']} held-out edits"
     sources = " ".join(where(found) for found in (result, conditioned) if found)
     return "\n".join([*lines, "", f"ReFL over the base: {gain}. {sources}"])
 
 
-def _refl_row(result: dict[str, Any], arm: str, words: str) -> str:
-    oracle, settings = result["oracle"], result["settings"][arm]
-    interval = oracle.get("ci95" if arm == "base" else f"ci95_vs_{arm}")
-    versus = f"{oracle['refl'] - oracle[arm]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval else ""
-    outside = result["change_outside"].get(arm)
-    moved = f"{outside['difference']:+.4f} [{outside['ci95'][0]:+.4f}, {outside['ci95'][1]:+.4f}]" if outside else ""
-    scores = [f"{score:.3g}" for score in result["rewards"][arm].values()]
-    report = "" if arm == "base" else "red flag" if result["flags"][arm] else "no flag"
+def _refl_row(result: dict[str, Any], variant: str, words: str) -> str:
+    oracle = result["oracle"]
+    settings = result["settings"][variant]
+    interval = oracle.get("ci95" if variant == "base" else f"ci95_vs_{variant}")
+    versus = (
+        f"{oracle['refl'] - oracle[variant]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
+        if interval
+        else ""
+    )
+    outside = result["change_outside"].get(variant)
+    moved = (
+        f"{outside['difference']:+.4f} [{outside['ci95'][0]:+.4f}, {outside['ci95'][1]:+.4f}]"
+        if outside
+        else ""
+    )
+    scores = [f"{score:.3g}" for score in result["rewards"][variant].values()]
+    report = "" if variant == "base" else "red flag" if result["flags"][variant] else "no flag"
     chosen = f"{settings['steps']}, {settings['text_guidance']:g}"
     ten = max(value for name, value in settings["val"].items() if name.startswith("10 steps"))
-    cells = [words, chosen, f"{oracle[arm]:.2f}", versus, *scores, moved, report, f"{ten:.2f}"]
+    cells = [words, chosen, f"{oracle[variant]:.2f}", versus, *scores, moved, report, f"{ten:.2f}"]
     return f"| {' | '.join(cells)} |"
 
 
 def refl_watch() -> str:
-    """What watching saw on the fixed prompts: the base, and every arm at its end."""
+    """What watching saw on the fixed prompts: the base, and every variant at its end."""
     result = read("shapes-refl")
     if result is None:
         return "Not recorded yet."
     names = [name for name in result["watch"]["refl"]["last"] if name not in ("step", "flag")]
-    looks = {"base": result["watch"]["refl"]["first"], **{arm: found["last"] for arm, found in result["watch"].items()}}
+    looks = {
+        "base": result["watch"]["refl"]["first"],
+        **{variant: found["last"] for variant, found in result["watch"].items()},
+    }
     lines = [
         f"| at the end | {' | '.join(name.replace('_', ' ') for name in names)} | flags |",
         "|---" * (len(names) + 2) + "|",
     ]
-    for arm, look in looks.items():
-        flags = str(result["watch"][arm]["flags"]) if arm in result["watch"] else ""
-        lines.append(f"| {arm.replace('_', ' ')} | {' | '.join(f'{look[name]:.3g}' for name in names)} | {flags} |")
+    for variant, look in looks.items():
+        flags = str(result["watch"][variant]["flags"]) if variant in result["watch"] else ""
+        lines.append(
+            f"| {variant.replace('_', ' ')} | {' | '.join(f'{look[name]:.3g}' for name in names)} | {flags} |"
+        )
     return "\n".join(lines)
 
 
@@ -228,16 +282,20 @@ def hacking() -> str:
         return "Not recorded yet."
     lines = ["| runs | how many | flagged | oracle (0–10) at the first flag − base | by |", "|---" * 5 + "|"]
     for kind, words in HACKS.items():
-        at, share = result["at_first_flag"][kind], result["detected"][kind]
+        at = result["at_first_flag"][kind]
+        share = result["detected"][kind]
         signs = sorted(at["signs"], key=lambda name: -at["signs"][name])
         said = ", ".join(f"{name.replace('_', ' ')} {at['signs'][name]}" for name in signs)
         fall = "" if at["oracle_change"] is None else f"{at['oracle_change']:+.2f}"
         lines.append(f"| {words} | {result['runs'][kind]} | {100 * share:.0f} % | {fall} | {said} |")
     lines.append(f"| honest | {result['runs']['honest']} | {100 * result['false_alarms']:.1f} % | | |")
-    gain, seeds = result["oracle_of_honest_runs"]["mean_gain"], len(result["seeds"]["calibration"])
+    gain = result["oracle_of_honest_runs"]["mean_gain"]
+    seeds = len(result["seeds"]["calibration"])
     setting = f"{result['n']} fixed prompts and {result['checks']} checks a run"
     setting += f"; limits from those of {seeds} runs of other seeds that stayed honest"
-    return "\n".join([*lines, "", f"{setting}. Honest runs gain {gain:+.2f} by the oracle on average. {where(result)}"])
+    return "\n".join(
+        [*lines, "", f"{setting}. Honest runs gain {gain:+.2f} by the oracle on average. {where(result)}"]
+    )
 
 
 def refl_step() -> str:
@@ -257,7 +315,9 @@ def refl_step() -> str:
 
 
 def scorers() -> str:
-    """Every built-in scorer: what its class says of itself, what it costs, and how well it agrees with the oracle."""
+    """Every built-in scorer: what its class says of itself, what it costs,
+    and how well it agrees with the oracle.
+    """
     costs = (read("throughput") or {"milliseconds_per_edit": {}})["milliseconds_per_edit"]
     agreements = (read("agreement") or {"rho": {WITHOUT_CAPTIONS: {}}})["rho"][WITHOUT_CAPTIONS]
     head = ["name", "range", "needs", "differentiable", "paper", "ms an edit", "ρ without captions"]
@@ -267,7 +327,8 @@ def scorers() -> str:
         low, high = (f"{end:g}".replace("-", "−").replace("inf", "∞") for end in scorer.range)
         cost = costs.get(name)
         spent = f"{cost['batched']:.2f}" if cost else ""
-        needs, gradient = ", ".join(sorted(scorer.needs)) or "–", "yes" if scorer.differentiable else "no"
+        needs = ", ".join(sorted(scorer.needs)) or "–"
+        gradient = "yes" if scorer.differentiable else "no"
         rho = f"{agreements[name]['all']['score']['rho']:.2f}" if name in agreements else ""
         cells = [f"`{name}`", f"{low} to {high}", needs, gradient, scorer.paper, spent, rho]
         lines.append(f"| {' | '.join(cells)} |")
@@ -279,7 +340,9 @@ def throughput() -> str:
     result = read("throughput")
     if result is None:
         return "Not recorded yet."
-    ways = [way for way in next(iter(result["milliseconds_per_edit"].values())) if way not in ("pixels", "batch")]
+    ways = [
+        way for way in next(iter(result["milliseconds_per_edit"].values())) if way not in ("pixels", "batch")
+    ]
     lines = [f"| ms an edit | pixels | {' | '.join(ways)} |", "|---" * (len(ways) + 2) + "|"]
     for name, cost in result["milliseconds_per_edit"].items():
         lines.append(f"| `{name}` | {cost['pixels']} | {' | '.join(f'{cost[way]:.2f}' for way in ways)} |")
@@ -291,21 +354,39 @@ def retrieval() -> str:
     result = read("retrieval")
     if result is None:
         return "Not recorded yet."
-    rows = {"recall@1": "recall@1", "recall@5": "recall@5", "recall@10": "recall@10", "recall@50": "recall@50"}
-    rows |= {"median_rank": "median rank", "mean_rank": "mean rank", "swap": "swap test won", "identity": "identity test won"}
+    rows = {
+        "recall@1": "recall@1",
+        "recall@5": "recall@5",
+        "recall@10": "recall@10",
+        "recall@50": "recall@50",
+    }
+    rows |= {
+        "median_rank": "median rank",
+        "mean_rank": "mean rank",
+        "swap": "swap test won",
+        "identity": "identity test won",
+    }
     test = result["test"]
     lines = [f"| | {' | '.join(f'{pooling} pooling' for pooling in test)} |", "|---" * (len(test) + 1) + "|"]
     for key, words in rows.items():
-        shown = [f"{found[key]:.1f}" if "rank" in key else f"{100 * found[key]:.1f} %" for found in test.values()]
+        shown = [
+            f"{found[key]:.1f}" if "rank" in key else f"{100 * found[key]:.1f} %" for found in test.values()
+        ]
         lines.append(f"| {words} | {' | '.join(shown)} |")
     found = result["recall@1_temporal_minus_mean"]
     low, high = found["ci95"]
     times = found["mean_a"] / max(found["mean_b"], 1e-9)
-    line = f"Recall@1, temporal − mean: {found['difference']:+.3f} [{low:+.3f}, {high:+.3f}], {times:.1f} times"
+    line = (
+        f"Recall@1, temporal − mean: {found['difference']:+.3f} [{low:+.3f}, {high:+.3f}], {times:.1f} times"
+    )
     by_kind = [f"{kind} {100 * r['recall@1']:.0f} %" for kind, r in test["temporal"].get("kinds", {}).items()]
     kinds = f"Temporal recall@1 by kind: {', '.join(by_kind)}."
     return "\n".join(
-        [*lines, "", f"{line}; n = {found['n']} held-out edits, all instructions distinct. {kinds} {where(result)}"]
+        [
+            *lines,
+            "",
+            f"{line}; n = {found['n']} held-out edits, all instructions distinct. {kinds} {where(result)}",
+        ]
     )
 
 
@@ -319,7 +400,8 @@ def agreement() -> str:
     for group, name, row in _by_rho(result):
         shown = [_interval(row["all"][aspect]) for aspect in ASPECTS_OF_RATING.values()]
         lines.append(f"| {group} | {name} | {' | '.join(shown)} | {_interval(row['extremes']['score'])} |")
-    of = f"n = {result['n']} edits of {result['sources']} held-out sources, {result['extremes']} of them extremes"
+    of = f"n = {result['n']} edits of {result['sources']} held-out sources,"
+    of = f"{of} {result['extremes']} of them extremes"
     return "\n".join([*lines, "", f"{of} (rated at most 1, or at least 9). {where(result)}"])
 
 
@@ -328,9 +410,9 @@ def agreement_by_kind() -> str:
     result = read("agreement")
     if result is None:
         return "Not recorded yet."
-    lines = [f"| may look at | scorer | {' | '.join(KINDS)} |", "|---" * (len(KINDS) + 2) + "|"]
+    lines = [f"| may look at | scorer | {' | '.join(EDIT_TYPES)} |", "|---" * (len(EDIT_TYPES) + 2) + "|"]
     for group, name, row in _by_rho(result):
-        shown = [f"{row['kinds'][kind]['rho']:.2f}" for kind in KINDS]
+        shown = [f"{row['kinds'][kind]['rho']:.2f}" for kind in EDIT_TYPES]
         lines.append(f"| {group} | {name} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
@@ -353,9 +435,15 @@ def heat() -> str:
     result = read("heat")
     if result is None:
         return "Not recorded yet."
-    lines = ["| scorer | share of the strongest 5 % in the defect | area of the defect | times |", "|---|---|---|---|"]
+    lines = [
+        "| scorer | share of the strongest 5 % in the defect | area of the defect | times |",
+        "|---|---|---|---|",
+    ]
     for name, found in result["scorers"].items():
-        lines.append(f"| `{name}` | {100 * found['share']:.1f} % | {100 * found['area']:.1f} % | {found['times']:.1f} |")
+        lines.append(
+            f"| `{name}` | {100 * found['share']:.1f} % | {100 * found['area']:.1f} % | "
+            f"{found['times']:.1f} |"
+        )
     return "\n".join([*lines, "", f"n = {result['n']} held-out edits. {where(result)}"])
 
 
@@ -382,7 +470,9 @@ def kills() -> str:
     for stage, found in result["stages"].items():
         moments = found["moments"]
         between = f"{min(moments):.2f} and {max(moments):.2f} s after its start"
-        lines.append(f"| {KILLED[stage]} | {found['killed_in_it']} | {between} | {found['equal']} of {len(moments)} |")
+        lines.append(
+            f"| {KILLED[stage]} | {found['killed_in_it']} | {between} | {found['equal']} of {len(moments)} |"
+        )
     return "\n".join([*lines, "", where(result)])
 
 

@@ -1,8 +1,9 @@
 """What a score costs, and a sample of the shapes world: python benchmarks/throughput.py
 
-Milliseconds an edit, one by one and in batches of 64 (16 for the large models); and for 8 candidates of each source, with the
-source side prepared once against anew for every candidate. Small models at 64 pixels; LPIPS (AlexNet) and DINOv2 (base) at
-their own size, with random weights, which cost what trained ones do. The world's samples are counted in samples a second.
+Milliseconds an edit, one by one and in batches of 64 (16 for the large models); and for 8 candidates of each
+source, with the source side prepared once against anew for every candidate. Small models at 64 pixels; LPIPS
+(AlexNet) and DINOv2 (base) at their own size, with random weights, which cost what trained ones do.
+The world's samples are counted in samples a second.
 """
 
 import itertools
@@ -21,7 +22,9 @@ from rewardedit.data.shapes import Shapes
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.load import BUILT_IN
 
-BATCH, CANDIDATES, ROUNDS = 64, 8, 5
+BATCH = 64
+CANDIDATES = 8
+ROUNDS = 5
 HEAVY = {"batch": 16, "rounds": 1}  # for the large models
 
 
@@ -43,13 +46,19 @@ def now() -> float:
 
 
 @torch.no_grad()
-def measure(scorer: Scorer, size: int, batch: int = BATCH, rounds: int = ROUNDS, device: str = "cpu") -> dict[str, float]:
-    """Milliseconds an edit in the four ways; scorer and pictures are on `device`."""
+def measure(
+    scorer: Scorer, size: int, batch: int = BATCH, rounds: int = ROUNDS, device: str = "cpu"
+) -> dict[str, float]:
+    """Milliseconds an edit in the four ways; scorer and images are on `device`."""
     samples = Shapes("val").batch(0, batch)
     grow = torch.nn.Upsample((size, size))
     fields = {"target": grow(samples.target), "source_caption": samples.source_caption}
     whole = EditBatch(
-        grow(samples.source), samples.instruction, grow(samples.target), target_caption=samples.target_caption, **fields
+        grow(samples.source),
+        samples.instruction,
+        grow(samples.target),
+        target_caption=samples.target_caption,
+        **fields,
     ).to(device)
     alone = [whole[i : i + 1] for i in range(min(batch, 16))]
     sources = batch // CANDIDATES
@@ -82,14 +91,23 @@ def scorers(folder: Path, only: tuple[str, ...] = ()) -> dict[str, tuple[Scorer,
     Dinov2Model(Dinov2Config(image_size=518)).save_pretrained(folder / "dino")
     side = {"height": 224, "width": 224}
     BitImageProcessorPil(size={"shortest_edge": 256}, crop_size=side).save_pretrained(folder / "dino")
-    heavy = {"lpips": ({"weights": str(folder / "lpips")}, 224), "dino_i": ({"checkpoint": str(folder / "dino")}, 224)}
+    heavy = {
+        "lpips": ({"weights": str(folder / "lpips")}, 224),
+        "dino_i": ({"checkpoint": str(folder / "dino")}, 224),
+    }
     found = {name: heavy.get(name, ({}, 64)) for name in BUILT_IN}
     wanted = only or tuple(found)
-    return {name: (load_scorer(name, **options), size) for name, (options, size) in found.items() if name in wanted}
+    return {
+        name: (load_scorer(name, **options), size)
+        for name, (options, size) in found.items()
+        if name in wanted
+    }
 
 
 def samples_a_second(samples: int = 2800, rounds: int = ROUNDS) -> float:
-    """How many samples of the shapes world are made and drawn in a second, each round other ones; the median."""
+    """How many samples of the shapes world are made and drawn in a second, each round other ones;
+    the median.
+    """
     firsts = itertools.count(0, samples)
     return 1000 / milliseconds(lambda: Shapes().batch(next(firsts), samples), samples, rounds)
 
@@ -107,4 +125,8 @@ if __name__ == "__main__":
             print(name, costs[name])
     rate = samples_a_second()
     print(f"shapes world: {rate:.0f} samples a second")
-    keep("throughput", "python benchmarks/throughput.py", {"milliseconds_per_edit": costs, "samples_per_second": rate})
+    keep(
+        "throughput",
+        "python benchmarks/throughput.py",
+        {"milliseconds_per_edit": costs, "samples_per_second": rate},
+    )

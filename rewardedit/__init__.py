@@ -1,11 +1,13 @@
-"""Reward models for instruction-guided image editing: score an edit, choose the best, guide the editor, train it."""
+"""Reward models for instruction-guided image editing: score an edit, choose the best, guide the editor,
+train it.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rewardedit.batch import EditBatch, EditSample, Scores, collate
-    from rewardedit.diffusion.editors import Editor, EditSettings, load_editor
+    from rewardedit.diffusion.editors import EditConfig, Editor, load_editor
     from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
     from rewardedit.diffusion.reward_guidance import reward_guidance
     from rewardedit.images import Preprocess, load_image
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "EditBatch",
+    "EditConfig",
     "EditSample",
-    "EditSettings",
     "Editor",
     "Preprocess",
     "RewardPrompt",
@@ -37,10 +39,11 @@ __all__ = [
     "two_round_edit",
 ]
 
-# torch and diffusers take seconds to import, which `rewardedit --help` should not: a name is imported when it is first used.
+# torch and diffusers take seconds to import, which `rewardedit --help` should not: a name is imported when it
+# is first used.
 _MODULES = {
     "rewardedit.batch": ("EditBatch", "EditSample", "Scores", "collate"),
-    "rewardedit.diffusion.editors": ("EditSettings", "Editor", "load_editor"),
+    "rewardedit.diffusion.editors": ("EditConfig", "Editor", "load_editor"),
     "rewardedit.diffusion.guidance": ("mask_guidance", "two_round_edit"),
     "rewardedit.diffusion.reward_guidance": ("reward_guidance",),
     "rewardedit.images": ("Preprocess", "load_image"),

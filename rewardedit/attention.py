@@ -1,7 +1,8 @@
 """Which attention kernel a UNet runs on: xformers or PyTorch's own (SDPA). Never silently neither.
 
-`unet.set_attention_backend("xformers")` does nothing on the UNets of this family, and diffusers' own xformers processor
-copies queries, keys and values; the processor here works in xformers' own (batch, tokens, heads, channels) layout.
+`unet.set_attention_backend("xformers")` does nothing on the UNets of this family, and diffusers' own xformers
+processor copies queries, keys and values; the processor here works in xformers' own (batch, tokens, heads,
+channels) layout.
 """
 
 import ctypes
@@ -28,7 +29,8 @@ Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # (b, n, h, d) queri
 logger = logging.getLogger(__name__)
 
 TEXT_TOKENS = 77  # of CLIP's text encoder
-PROBE_BATCH, PROBE_ROUNDS = 4, 6
+PROBE_BATCH = 4
+PROBE_ROUNDS = 6
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class AttentionChoice:
 class HeadsLastProcessor:
     """A diffusers attention processor that keeps (b, n, h, d) and hands it to `attend`, without copies.
 
-    Equal to diffusers' `AttnProcessor2_0` for the self- and cross-attention of a UNet; it takes no attention mask, and
-    InstructPix2Pix has none.
+    Equal to diffusers' `AttnProcessor2_0` for the self- and cross-attention of a UNet; it takes no attention
+    mask, and InstructPix2Pix has none.
     """
 
     def __init__(self, attend: Attend) -> None:
@@ -61,14 +63,25 @@ class HeadsLastProcessor:
         temb: Tensor | None = None,
     ) -> Float[Tensor, "b n c"]:
         if attention_mask is not None:
-            raise ValueError("the xformers processor takes no attention mask; use attention=sdpa with masked prompts")
-        if hidden_states.ndim != 3 or attn.spatial_norm is not None or attn.group_norm is not None or attn.norm_cross:
-            raise ValueError("the xformers processor fits a UNet's transformer blocks only; use attention=sdpa")
+            raise ValueError(
+                "the xformers processor takes no attention mask; use attention=sdpa with masked prompts"
+            )
+        if (
+            hidden_states.ndim != 3
+            or attn.spatial_norm is not None
+            or attn.group_norm is not None
+            or attn.norm_cross
+        ):
+            raise ValueError(
+                "the xformers processor fits a UNet's transformer blocks only; use attention=sdpa"
+            )
         context = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         assert attn.to_k is not None
         assert attn.to_v is not None
         assert attn.to_out is not None
-        query, key, value = attn.to_q(hidden_states), attn.to_k(context), attn.to_v(context)
+        query = attn.to_q(hidden_states)
+        key = attn.to_k(context)
+        value = attn.to_v(context)
         query, key, value = (x.unflatten(2, (attn.heads, -1)) for x in (query, key, value))
         if attn.norm_q is not None:
             query = attn.norm_q(query)
@@ -88,8 +101,8 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
 def load_xformers(device: torch.device) -> Attend:
     """xformers' memory-efficient attention, ready to run on a CUDA device.
 
-    PyPI's xformers is linked to CUDA 12. Beside a torch for CUDA 13 its kernels load only after CUDA 12's runtime
-    (package nvidia-cuda-runtime-cu12) has been loaded for the whole process, which is done here.
+    PyPI's xformers is linked to CUDA 12. Beside a torch for CUDA 13 its kernels load only after CUDA 12's
+    runtime (package nvidia-cuda-runtime-cu12) has been loaded for the whole process, which is done here.
 
     Raises:
         RuntimeError: with the reason and the remedy in plain words.
@@ -101,7 +114,9 @@ def load_xformers(device: torch.device) -> Attend:
     try:
         from xformers import ops  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise RuntimeError(f"xformers cannot be imported ({error}); pip install 'rewardedit[xformers]'") from error
+        raise RuntimeError(
+            f"xformers cannot be imported ({error}); pip install 'rewardedit[xformers]'"
+        ) from error
 
     def attend(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         return ops.memory_efficient_attention(query, key, value, scale=scale)
@@ -114,12 +129,13 @@ def _preload_cuda12() -> None:
         files = metadata.files("nvidia-cuda-runtime-cu12") or []
     except metadata.PackageNotFoundError:
         raise RuntimeError(
-            f"torch is built for CUDA {torch.version.cuda} and xformers for CUDA 12, whose runtime is missing; "
+            f"torch is built for CUDA {torch.version.cuda} and xformers for CUDA 12, whose runtime is "
+            "missing; "
             "pip install nvidia-cuda-runtime-cu12"
         ) from None
     for file in files:
         if file.name.startswith("libcudart.so.12"):
-            ctypes.CDLL(str(Path(str(file.locate()))), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(Path(str(file.resolve_model()))), mode=ctypes.RTLD_GLOBAL)
             return
     raise RuntimeError("nvidia-cuda-runtime-cu12 is installed but holds no libcudart.so.12; reinstall it")
 
@@ -135,7 +151,9 @@ class AttentionShape:
 
 
 def attention_shapes(unet: Any, side: int | None = None) -> Counter[AttentionShape]:
-    """The shapes of a UNet's attention layers for latents of so many pixels a side, and how many layers have each."""
+    """The shapes of a UNet's attention layers for latents of so many pixels a side,
+    and how many layers have each.
+    """
     side = side or unet.config.sample_size
     levels = len(unet.config.down_block_types)
     shapes: Counter[AttentionShape] = Counter()
@@ -156,7 +174,8 @@ def attention_shapes(unet: Any, side: int | None = None) -> Counter[AttentionSha
 def time_attention(
     attend: Attend, shapes: Counter[AttentionShape], device: torch.device, dtype: torch.dtype, training: bool
 ) -> float:
-    """Seconds that one pass through layers of these shapes takes (median of rounds), with its backward pass in training.
+    """Seconds that one pass through layers of these shapes takes (median of rounds),
+    with its backward pass in training.
 
     Raises:
         RuntimeError: where the kernel does not run at one of the shapes.
@@ -204,11 +223,14 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
-_measured: dict[tuple[Any, ...], tuple[float, float]] = {}  # seconds of xformers and of SDPA, by device and shapes
+# seconds of xformers and of SDPA, by device and shapes
+_measured: dict[tuple[Any, ...], tuple[float, float]] = {}
 
 
 def _faster(attend: Attend, unet: Any, dtype: torch.dtype, side: int | None) -> AttentionChoice:
-    """Times xformers and SDPA on the UNet's shapes, once per device, type and shapes, and chooses the faster."""
+    """Times xformers and SDPA on the UNet's shapes, once per device, type and shapes,
+    and chooses the faster.
+    """
     shapes = attention_shapes(unet, side)
     training = unet.training
     where = _device_name(unet.device)
@@ -227,9 +249,10 @@ def set_attention(
 ) -> AttentionChoice:
     """Gives every attention layer of a diffusers UNet one kernel, and says which and why.
 
-    "auto" times xformers (where it loads) and SDPA on the UNet's own shapes, device and type, forward and, for a UNet in
-    training mode, backward, and takes the faster. "xformers" only tries whether it runs, and warns where it has to fall
-    back. Call it after loading LoRA or IP-Adapter weights, which bring processors of their own.
+    "auto" times xformers (where it loads) and SDPA on the UNet's own shapes, device and type, forward and,
+    for a UNet in training mode, backward, and takes the faster. "xformers" only tries whether it runs, and
+    warns where it has to fall back. Call it after loading LoRA or IP-Adapter weights,
+    which bring processors of their own.
 
     Args:
         dtype: the type that attention will run in (under autocast); None for the UNet's own.
@@ -254,7 +277,9 @@ def set_attention(
         except RuntimeError as error:
             choice = AttentionChoice("sdpa", str(error))
             if backend == "xformers":
-                warnings.warn(f"attention: xformers was asked for, SDPA is used instead: {error}", stacklevel=2)
+                warnings.warn(
+                    f"attention: xformers was asked for, SDPA is used instead: {error}", stacklevel=2
+                )
     use_xformers = attend is not None and choice.backend == "xformers"
     unet.set_attn_processor(HeadsLastProcessor(attend) if use_xformers else AttnProcessor2_0())
     logger.info("%s", choice)

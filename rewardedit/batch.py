@@ -1,4 +1,6 @@
-"""The values that flow through the house: `EditSample` (a row), `EditBatch` (rows as tensors) and `Scores`."""
+"""The values that flow through the house: `EditSample` (a row),
+`EditBatch` (rows as tensors) and `Scores`.
+"""
 
 import dataclasses
 import itertools
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from rewardedit.images import fit, to_tensor
 
-Picture = Image.Image | Float[Tensor, "3 _ _"]  # a tensor is RGB in [0, 1]
+ImageLike = Image.Image | Float[Tensor, "3 _ _"]  # a tensor is RGB in [0, 1]
 
 
 @dataclass(frozen=True)
@@ -21,22 +23,22 @@ class EditSample:
     """One row of a data set: an edit, or an instruction that waits for one (`edited` is None)."""
 
     id: str
-    source: Picture
+    source: ImageLike
     instruction: str
-    edited: Picture | None = None
-    target: Picture | None = None
+    edited: ImageLike | None = None
+    target: ImageLike | None = None
     mask: Image.Image | Float[Tensor, "1 _ _"] | None = None  # 1 where change is wanted
     source_caption: str | None = None
     target_caption: str | None = None
-    kind: str | None = None  # the type of edit, as the data set names it: for tables of results by kind
+    edit_type: str | None = None  # the type of edit, as the data set names it: for tables of results by kind
 
 
 @dataclass(frozen=True)
 class EditBatch:
-    """b edits. Pictures are RGB in [0, 1]; fields that a data set lacks are None.
+    """b edits. Images are RGB in [0, 1]; fields that a data set lacks are None.
 
     Raises:
-        ValueError: where a field does not hold b entries, or pictures of different sizes.
+        ValueError: where a field does not hold b entries, or images of different sizes.
     """
 
     source: Float[Tensor, "b 3 h w"]
@@ -52,7 +54,9 @@ class EditBatch:
         for name, channels in (("source", 3), ("edited", 3), ("target", 3), ("mask", 1)):
             value = getattr(self, name)
             if value is not None and value.shape != (b, channels, h, w):
-                raise ValueError(f"{name}: expected {(b, channels, h, w)} to fit source; got {tuple(value.shape)}")
+                raise ValueError(
+                    f"{name}: expected {(b, channels, h, w)} to fit source; got {tuple(value.shape)}"
+                )
         for name in ("instruction", "source_caption", "target_caption"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, str) or len(value) != b):
@@ -92,14 +96,18 @@ class Scores:
         parts: dict[str, Float[Tensor, " b"]] | None = None,
         reason: list[str | None] | None = None,
     ) -> "Scores":
-        """Scores whose invalid rows are those with a reason; their score becomes NaN without touching gradients."""
+        """Scores whose invalid rows are those with a reason;
+        their score becomes NaN without touching gradients.
+        """
         reasons: list[str | None] = reason or [None for _ in range(len(score))]
         valid = torch.tensor([r is None for r in reasons], device=score.device)
         return cls(torch.where(valid, score, torch.full_like(score, torch.nan)), parts or {}, valid, reasons)
 
     def cpu(self) -> "Scores":
         """The same scores with their tensors in main memory."""
-        return Scores(self.score.cpu(), {k: v.cpu() for k, v in self.parts.items()}, self.valid.cpu(), self.reason)
+        return Scores(
+            self.score.cpu(), {k: v.cpu() for k, v in self.parts.items()}, self.valid.cpu(), self.reason
+        )
 
     def mean(self) -> Float[Tensor, ""]:
         """Mean over the valid rows; 0 without gradient to invalid rows, and 0 where no row is valid."""
@@ -107,11 +115,15 @@ class Scores:
         return kept.sum() / max(len(kept), 1)
 
 
-OPTIONAL = ("target", "mask", "source_caption", "target_caption")  # what a data set, or one of its rows, may lack
+# what a data set, or one of its rows, may lack
+OPTIONAL = ("target", "mask", "source_caption", "target_caption")
 
 
-def split_by_fields(samples: Sequence[EditSample], fields: Collection[str] = OPTIONAL) -> list[list[EditSample]]:
-    """The rows in their order, cut wherever the next row has others of the optional fields: each part can be collated.
+def split_by_fields(
+    samples: Sequence[EditSample], fields: Collection[str] = OPTIONAL
+) -> list[list[EditSample]]:
+    """The rows in their order, cut wherever the next row has others of the optional fields:
+    each part can be collated.
 
     A batch has a field for all its rows or for none, so that a row's score never depends on its neighbours.
     """
@@ -120,18 +132,21 @@ def split_by_fields(samples: Sequence[EditSample], fields: Collection[str] = OPT
 
 
 def collate(
-    samples: Sequence[EditSample], size: int | None = None, policy: str = "crop", fields: Collection[str] = OPTIONAL
+    samples: Sequence[EditSample],
+    size: int | None = None,
+    policy: str = "crop",
+    fields: Collection[str] = OPTIONAL,
 ) -> EditBatch:
-    """Rows to an `EditBatch`; pictures are brought to `size` × `size` by `images.fit` where `size` is given.
+    """Rows to an `EditBatch`; images are brought to `size` × `size` by `images.fit` where `size` is given.
 
     A row without `edited` gets its target, which is how a data set's own pairs are scored.
 
     Args:
-        fields: which of the optional fields to take; pictures of the others are not touched.
+        fields: which of the optional fields to take; images of the others are not touched.
 
     Raises:
-        ValueError: on no rows, rows with neither `edited` nor `target`, a field that only some rows have, or sizes that
-            differ while `size` is None.
+        ValueError: on no rows, rows with neither `edited` nor `target`, a field that only some rows have, or
+            sizes that differ while `size` is None.
     """
     if not samples:
         raise ValueError("collate: expected at least one row; got none")
@@ -139,8 +154,8 @@ def collate(
     if unknown:
         raise ValueError(f"collate: expected fields among {', '.join(OPTIONAL)}; got {', '.join(unknown)}")
 
-    def stack(name: str, pictures: list[Any]) -> Tensor:
-        tensors = [to_tensor(picture, channels=1 if name == "mask" else 3) for picture in pictures]
+    def stack(name: str, images: list[Any]) -> Tensor:
+        tensors = [to_tensor(image, channels=1 if name == "mask" else 3) for image in images]
         if size is not None:
             tensors = [fit(tensor[None], size, policy)[0] for tensor in tensors]
         if len({tensor.shape for tensor in tensors}) > 1:
@@ -149,9 +164,9 @@ def collate(
         return torch.stack(tensors)
 
     edited = [sample.edited if sample.edited is not None else sample.target for sample in samples]
-    missing = [sample.id for sample, picture in zip(samples, edited, strict=True) if picture is None]
+    missing = [sample.id for sample, image in zip(samples, edited, strict=True) if image is None]
     if missing:
-        raise ValueError(f"row {missing[0]}: expected an edited picture or a target; it has neither")
+        raise ValueError(f"row {missing[0]}: expected an edited image or a target; it has neither")
     required = {
         "source": stack("source", [sample.source for sample in samples]),
         "instruction": [sample.instruction for sample in samples],
@@ -164,7 +179,9 @@ def collate(
         if len(lacking) == len(samples):
             continue
         if lacking:
-            raise ValueError(f"{_rows(lacking)} {name}, and others of the batch do; part them by split_by_fields")
+            raise ValueError(
+                f"{_rows(lacking)} {name}, and others of the batch do; part them by split_by_fields"
+            )
         optional[name] = stack(name, values) if name in ("target", "mask") else values
     return EditBatch(**required, **optional)
 

@@ -1,4 +1,6 @@
-"""Strict recipes: YAML and `key=value` words into frozen dataclasses, with the nearest name for a wrong one."""
+"""Strict recipes: YAML and `key=value` words into frozen dataclasses,
+with the nearest name for a wrong one.
+"""
 
 import dataclasses
 import difflib
@@ -16,8 +18,55 @@ from rewardedit.scorer_spec import as_mapping
 T = TypeVar("T")
 
 # Settings of earlier versions, by their dotted names, and what took their place.
+_LOOP = {
+    "steps": "max_steps",
+    "batch": "batch_size",
+    "warmup": "lr_warmup_steps",
+    "clip": "max_grad_norm",
+    "precision": "mixed_precision",
+}
+_TRAIN = {
+    **_LOOP,
+    "micro_batch": "micro_batch_size",
+    "encode_batch": "encode_batch_size",
+    "schedule": "lr_scheduler",
+    "checkpointing": "gradient_checkpointing",
+    "dropout": "conditioning_dropout",
+    "last_step": "last_timestep_prob",
+    "unasked": "null_text_target",
+}
+_SAMPLING = {
+    "steps": "num_inference_steps",
+    "text_guidance": "guidance_scale",
+    "image_guidance": "image_guidance_scale",
+}
+_BATCH = {"batch": "batch_size"}
+_REWARD = {
+    **_SAMPLING,
+    "most": "hinge",
+    "skip": "stop_before_end",
+    "pairs": "diffusion_weight",
+    "anchor": "reference_weight",
+    "checkpointing": "gradient_checkpointing",
+}
+_GROUPS = {
+    "train": _TRAIN,
+    "read": _LOOP,
+    "mean_edit": _LOOP,
+    "reward": _REWARD,
+    "candidates": _SAMPLING | _BATCH,
+    "evaluate": _SAMPLING | _BATCH,
+    "relabel": _BATCH,
+    "labels": _BATCH,
+    "watch": {"steps": "num_inference_steps", **_BATCH},
+    "ask": _SAMPLING,
+}
 RENAMED = {
-    "train.accumulate": "train.micro_batch; train.batch is the whole update's",
+    **{f"{group}.{old}": f"{group}.{new}" for group, names in _GROUPS.items() for old, new in names.items()},
+    "arms": "variants",
+    "dropout": "conditioning_dropout",
+    "unasked": "null_text_target",
+    "train.accumulate": "train.micro_batch_size; train.batch_size is the whole update's",
     "relabel.options": "relabel.scorer, e.g. relabel.scorer.clip_d.checkpoint=…",
     "labels.options": "labels.scorer, e.g. labels.scorer.clip_d.checkpoint=…",
     "reward.options": "reward.scorer, e.g. reward.scorer.vifi_clip.checkpoint=…",
@@ -26,7 +75,9 @@ RENAMED = {
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML where `1e-4` is a number, as everyone who writes a learning rate means it, and `no` a word, as in YAML 1.2."""
+    """YAML where `1e-4` is a number, as everyone who writes a learning rate means it, and `no` a word,
+    as in YAML 1.2.
+    """
 
 
 _BOOL = "tag:yaml.org,2002:bool"
@@ -47,7 +98,9 @@ def parse_value(text: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise ValueError(f"{text!r}: not a value that YAML can read; a text with braces or colons needs quotes") from error
+        raise ValueError(
+            f"{text!r}: not a value that YAML can read; a text with braces or colons needs quotes"
+        ) from error
 
 
 def load_yaml(path: str | Path) -> dict[str, Any]:
@@ -92,7 +145,9 @@ def override(values: dict[str, Any], words: list[str]) -> dict[str, Any]:
 
 
 def _opened(value: Any, inner: str) -> Any:
-    """The short string of scorers as the mapping that it stands for, where `inner` is one of them; else the value itself."""
+    """The short string of scorers as the mapping that it stands for, where `inner` is one of them;
+    else the value itself.
+    """
     if not isinstance(value, str):
         return value
     try:
@@ -110,8 +165,8 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     """A dataclass from nested dictionaries; missing keys keep their defaults.
 
     Raises:
-        ValueError: on a key that was renamed (saying what to use), another unknown key (naming the nearest), a value of the
-            wrong type, or a missing required key.
+        ValueError: on a key that was renamed (saying what to use), another unknown key (naming the nearest),
+            a value of the wrong type, or a missing required key.
     """
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -131,7 +186,9 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
         if name not in out and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
     if missing:
-        raise ValueError(f"setting {where}{missing[0]} is required; give it in the recipe or as {where}{missing[0]}=…")
+        raise ValueError(
+            f"setting {where}{missing[0]} is required; give it in the recipe or as {where}{missing[0]}=…"
+        )
     try:
         return kind(**out)
     except ValueError as error:
@@ -168,7 +225,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if value not in args:
             near = difflib.get_close_matches(str(value), [str(a) for a in args], 1)
             hint_text = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"{where}: expected one of {', '.join(map(str, args))}; got {value!r}{hint_text}")
+            raise ValueError(
+                f"{where}: expected one of {', '.join(map(str, args))}; got {value!r}{hint_text}"
+            )
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

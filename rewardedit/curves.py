@@ -13,9 +13,15 @@ import numpy as np
 from markupsafe import Markup
 
 COLOURS = ("#3465c8", "#d9822b", "#2a9d63", "#a23bb5", "#c23b3b", "#5d6b7e", "#139aa8", "#8a6d3b")
-GRAY, GRID = "#5d6b7e", "#e3e7ee"
-WIDTH, HEIGHT, LEGEND = 640, 260, 200  # pixels; the legend stands to the right of the axes
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 14, 44  # margins of the plain drawing
+GRAY = "#5d6b7e"
+GRID = "#e3e7ee"
+WIDTH = 640
+HEIGHT = 260
+LEGEND = 200  # pixels; the legend stands to the right of the axes
+LEFT = 64
+RIGHT = 12
+TOP = 14
+BOTTOM = 44  # margins of the plain drawing
 MARKED = 20  # points; a shorter curve shows each of them
 
 
@@ -32,10 +38,10 @@ def draw(curves: list[Curve], x: str, y: str) -> Markup:
     """The curves with ticks, axis labels and a legend; `x` and `y` say what is drawn and its unit."""
     if find_spec("matplotlib") is None:
         return draw_plain(curves, x, y)
-    picture = base64.b64encode(draw_with_matplotlib(curves, x, y)).decode()
+    image = base64.b64encode(draw_with_matplotlib(curves, x, y)).decode()
     alt = f"{y} by {x}: {', '.join(curve.name for curve in curves)}"
-    # As a picture of its own, a drawing shares no names with the others of the page.
-    return Markup('<img class="curves" alt="{}" src="data:image/svg+xml;base64,{}">').format(alt, picture)
+    # As an image of its own, a drawing shares no names with the others of the page.
+    return Markup('<img class="curves" alt="{}" src="data:image/svg+xml;base64,{}">').format(alt, image)
 
 
 def draw_with_matplotlib(curves: list[Curve], x: str, y: str) -> bytes:
@@ -55,7 +61,9 @@ def draw_with_matplotlib(curves: list[Curve], x: str, y: str) -> bytes:
         for i, curve in enumerate(curves):
             colour = COLOURS[i % len(COLOURS)]
             across, up = zip(*curve.points, strict=True)
-            lines += axes.plot(across, up, color=colour, linewidth=1.6, marker="o" if len(up) < MARKED else "", markersize=3)
+            lines += axes.plot(
+                across, up, color=colour, linewidth=1.6, marker="o" if len(up) < MARKED else "", markersize=3
+            )
             if curve.band is not None:
                 low, high = zip(*curve.band, strict=True)
                 axes.fill_between(across, low, high, color=colour, alpha=0.13, linewidth=0)
@@ -69,7 +77,9 @@ def draw_plain(curves: list[Curve], x: str, y: str) -> Markup:
     """An SVG element."""
     corners = [point for curve in curves for point in curve.points]
     corners += [(at[0], end) for curve in curves for at, ends in _banded(curve) for end in ends]
-    (left, right), (bottom, top) = (_widened(min(values), max(values)) for values in zip(*corners, strict=True))
+    (left, right), (bottom, top) = (
+        _widened(min(values), max(values)) for values in zip(*corners, strict=True)
+    )
 
     def place(across: float, up: float) -> tuple[str, str]:
         at = LEFT + (across - left) / (right - left) * (WIDTH - LEFT - RIGHT)
@@ -89,8 +99,8 @@ def draw_plain(curves: list[Curve], x: str, y: str) -> Markup:
     parts.append(_text(0, 0, y, "middle", f"translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)"))
     for i, curve in enumerate(curves):
         parts.append(_plain_curve(i, curve, place))
-    picture = '<svg width="{}" height="{}" role="img">{}</svg>'
-    return Markup(picture).format(WIDTH + LEGEND, HEIGHT, Markup("").join(parts))
+    image = '<svg width="{}" height="{}" role="img">{}</svg>'
+    return Markup(image).format(WIDTH + LEGEND, HEIGHT, Markup("").join(parts))
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -112,7 +122,8 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 
 def _plain_curve(number: int, curve: Curve, place: Callable[[float, float], tuple[str, str]]) -> Markup:
     """The curve, its band and its line of the legend."""
-    colour, down = COLOURS[number % len(COLOURS)], TOP + 8 + 18 * number
+    colour = COLOURS[number % len(COLOURS)]
+    down = TOP + 8 + 18 * number
     points = [place(*point) for point in curve.points]
     upper = [place(at[0], high) for at, (_, high) in _banded(curve)]
     lower = [place(at[0], low) for at, (low, _) in _banded(curve)]
@@ -126,7 +137,9 @@ def _plain_curve(number: int, curve: Curve, place: Callable[[float, float], tupl
     if around:
         parts.append(Markup('<polygon fill="{}" fill-opacity=".13" points="{}"/>').format(colour, around))
     if len(points) < MARKED:
-        parts += [Markup('<circle cx="{}" cy="{}" r="2.2" fill="{}"/>').format(*point, colour) for point in points]
+        parts += [
+            Markup('<circle cx="{}" cy="{}" r="2.2" fill="{}"/>').format(*point, colour) for point in points
+        ]
     return Markup("").join(parts)
 
 
@@ -135,11 +148,14 @@ def _line(x1: float | str, y1: float | str, x2: float | str, y2: float | str) ->
 
 
 def _text(x: float | str, y: float | str, text: str, anchor: str = "start", transform: str = "") -> Markup:
-    picture = '<text x="{}" y="{}" font-size="12" fill="{}" text-anchor="{}" transform="{}">{}</text>'
-    return Markup(picture).format(x, y, GRAY, anchor, transform, text)
+    image = '<text x="{}" y="{}" font-size="12" fill="{}" text-anchor="{}" transform="{}">{}</text>'
+    return Markup(image).format(x, y, GRAY, anchor, transform, text)
 
 
 def share_bands(shares: np.ndarray, n: int) -> list[tuple[float, float]]:
     """95 % intervals of shares that were counted in n rows, by the normal approximation."""
     half = 1.96 * np.sqrt(shares * (1 - shares) / max(n, 1))
-    return [(float(max(0.0, share - h)), float(min(1.0, share + h))) for share, h in zip(shares, half, strict=True)]
+    return [
+        (float(max(0.0, share - h)), float(min(1.0, share + h)))
+        for share, h in zip(shares, half, strict=True)
+    ]

@@ -11,7 +11,8 @@ def default_device() -> str:
 
 
 def inference_dtype(name: str | None = None) -> torch.dtype:
-    """Type of the weights of models that are not trained: the one named, or float16 on a GPU and float32 on a CPU.
+    """Type of the weights of models that are not trained: the one named,
+    or float16 on a GPU and float32 on a CPU.
 
     Raises:
         ValueError: on a name that is not in `DTYPES`.

@@ -1,4 +1,6 @@
-"""What `rewardedit edit` does: images and instructions in; edited images, a record of each and a gallery out."""
+"""What `rewardedit edit` does: images and instructions in; edited images,
+a record of each and a gallery out.
+"""
 
 import dataclasses
 import json
@@ -13,7 +15,7 @@ from tqdm import tqdm
 
 from rewardedit.batch import EditBatch
 from rewardedit.data.table import NAMES, read_records, require_texts
-from rewardedit.diffusion.editors import Editor, EditSettings
+from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
 from rewardedit.files import write_json
 from rewardedit.images import load_image, load_mask, resize, to_pil
@@ -52,7 +54,7 @@ class JobConfig:
     """How every job is done; a job that was finished with the same config is not done again."""
 
     model: str
-    settings: EditSettings
+    settings: EditConfig
     seed: int = 0
     score: float = 10.0  # that a reward-conditioned editor's prompt asks for, 0 to 10
     size: int | None = None  # pixels of the shorter side; None: the image's own
@@ -69,26 +71,33 @@ class JobConfig:
 
 
 def read_jobs(path: str, instructions: list[str]) -> list[Job]:
-    """The jobs of an image, a folder of images, or a table (CSV, JSONL, or a folder with one) with its own instructions.
+    """The jobs of an image, a folder of images, or a table (CSV, JSONL,
+    or a folder with one) with its own instructions.
 
     A table has the columns source (a path beside it) and instruction (in JSONL also a list), and may have id.
 
     Raises:
-        ValueError: where there is nothing to edit, an instruction is missing or given twice, or two jobs would write
-            the same file.
+        ValueError: where there is nothing to edit, an instruction is missing or given twice, or two jobs
+            would write the same file.
     """
     at = Path(path)
     table = next((at / name for name in NAMES if (at / name).is_file()), None) if at.is_dir() else at
     if table is not None and table.suffix in (".csv", ".jsonl"):
         if instructions:
-            raise ValueError(f"{path}: the table has instructions of its own; leave those of the command line out")
+            raise ValueError(
+                f"{path}: the table has instructions of its own; leave those of the command line out"
+            )
         jobs = [_job(table, number, record) for number, record in enumerate(read_records(table), 1)]
     else:
         if not instructions or not all(text.strip() for text in instructions):
-            raise ValueError('say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR')
+            raise ValueError(
+                'say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR'
+            )
         files = sorted(f for f in at.iterdir() if f.suffix.lower() in IMAGES) if at.is_dir() else [at]
         if not files:
-            raise ValueError(f"{path}: holds no images ({', '.join(IMAGES)}) and no table ({', '.join(NAMES)})")
+            raise ValueError(
+                f"{path}: holds no images ({', '.join(IMAGES)}) and no table ({', '.join(NAMES)})"
+            )
         stems = [f.stem for f in files]
         jobs = [Job(f.stem if stems.count(f.stem) == 1 else f.name, f, tuple(instructions)) for f in files]
     owner: dict[str, str] = {}
@@ -96,7 +105,8 @@ def read_jobs(path: str, instructions: list[str]) -> list[Job]:
         for name in job.files:
             if name in owner:
                 raise ValueError(
-                    f"{path}: {owner[name]!r} and {job.id!r} would both write {name}; rename one, or give other ids"
+                    f"{path}: {owner[name]!r} and {job.id!r} would both write {name}; rename one, or give "
+                    "other ids"
                 )
             owner[name] = job.id
     return jobs
@@ -107,13 +117,19 @@ def _job(table: Path, number: int, record: dict[str, Any]) -> Job:
     instructions = value if isinstance(value, list) and value else [value]
     for instruction in instructions:
         require_texts(table, number, {**record, "instruction": instruction}, TEXTS, ("source", "instruction"))
-    name = str(record["id"]) if record.get("id") not in (None, "") else f"{number:04d}-{Path(record['source']).stem}"
+    name = (
+        str(record["id"])
+        if record.get("id") not in (None, "")
+        else f"{number:04d}-{Path(record['source']).stem}"
+    )
     if Path(name).name != name:
         raise ValueError(f"{table}: row {number}: id {name!r} cannot be a file name")
     return Job(name, table.parent / record["source"], tuple(instructions))
 
 
-def run_jobs(editor: Editor, scorer: Scorer | None, jobs: list[Job], config: JobConfig, folder: Path) -> dict[str, str]:
+def run_jobs(
+    editor: Editor, scorer: Scorer | None, jobs: list[Job], config: JobConfig, folder: Path
+) -> dict[str, str]:
     """Does all jobs that `folder` does not hold yet, and writes `gallery.html`.
 
     Returns:
@@ -149,7 +165,9 @@ def _edit(
     editor: Editor, scorer: Scorer | None, job: Job, config: JobConfig, mask: Tensor | None, folder: Path
 ) -> list[dict[str, Any]]:
     if folder.resolve() == job.path.parent.resolve():
-        raise ValueError(f"{folder}: holds the image itself, which its edit could overwrite; choose another --out")
+        raise ValueError(
+            f"{folder}: holds the image itself, which its edit could overwrite; choose another --out"
+        )
     source = _sized(load_image(job.path)[None], config.size, editor.pipe.vae_scale_factor)
     turns: list[dict[str, Any]] = []
     before = f"{job.name(0)}.png"
@@ -161,14 +179,19 @@ def _edit(
         if used_mask is not None:
             to_pil(used_mask[0].expand(3, -1, -1)).save(folder / f"{name}-mask.png")
             turn["mask"] = f"{name}-mask.png"
-        turns.append({"instruction": instruction, **turn, "source": before, "picture": f"{name}.png"})
+        turns.append({"instruction": instruction, **turn, "source": before, "image": f"{name}.png"})
         source = edited
         before = f"{name}.png"
     return turns
 
 
 def _turn(
-    editor: Editor, scorer: Scorer | None, source: Tensor, instruction: str, config: JobConfig, mask: Tensor | None
+    editor: Editor,
+    scorer: Scorer | None,
+    source: Tensor,
+    instruction: str,
+    config: JobConfig,
+    mask: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
     """The edit by one instruction (the best of N, restricted to a mask), the mask, and the record of it."""
     prompt = editor.prompt.relabel(instruction, config.score) if editor.prompt else instruction
@@ -179,7 +202,9 @@ def _turn(
 
     with mask_guidance(editor.pipe, mask) if mask is not None else nullcontext():
         if scorer is not None and config.best_of > 1:
-            found = best_of_n(editor, scorer, source[0], instruction, config.best_of, seed=config.seed, **options)
+            found = best_of_n(
+                editor, scorer, source[0], instruction, config.best_of, seed=config.seed, **options
+            )
             edited = found.best[None]
             turn["seed"] = found.best_seed
             turn["scores"] = [None if s != s else round(s, 5) for s in found.scores.score.tolist()]
@@ -210,8 +235,12 @@ def _gallery(done: list[dict[str, Any]], config: JobConfig, folder: Path) -> Non
     for record in done:
         for turn in record["turns"]:
             score = turn.get("score")
-            caption = "" if config.scorer is None else turn.get("reason") or f"{spec_name(config.scorer)} {score:.3f}"
-            cells = [(turn["source"], ""), (turn["picture"], caption)]
+            caption = (
+                ""
+                if config.scorer is None
+                else turn.get("reason") or f"{spec_name(config.scorer)} {score:.3f}"
+            )
+            cells = [(turn["source"], ""), (turn["image"], caption)]
             if config.mask:
                 cells.append((turn["mask"], ""))
             gallery.row(turn["instruction"], [(_thumbnail(folder / name), text) for name, text in cells])

@@ -9,7 +9,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Shared:
-    """A value that all rows have in common, such as a language model's prefix: `Encoded.take` passes it on uncopied."""
+    """A value that all rows have in common, such as a language model's prefix:
+    `Encoded.take` passes it on uncopied.
+    """
 
     value: Any
 
@@ -18,7 +20,8 @@ class Shared:
 class Encoded:
     """What a pipeline is called with, or what a scorer prepared, for b rows.
 
-    `inputs` holds, by name: tensors (b, …), lists of b entries, values that are `Shared`, or another `Encoded` of the rows.
+    `inputs` holds, by name: tensors (b, …), lists of b entries, values that are `Shared`,
+    or another `Encoded` of the rows.
     """
 
     inputs: dict[str, Any]
@@ -35,7 +38,9 @@ class Encoded:
         return rows
 
     def take(self, index: Sequence[int]) -> "Encoded":
-        """These rows, in this order; a row may come more than once: `take([0] * n)` is for n edits of the first."""
+        """These rows, in this order; a row may come more than once:
+        `take([0] * n)` is for n edits of the first.
+        """
         return Encoded({name: _take(value, list(index)) for name, value in self.inputs.items()})
 
 

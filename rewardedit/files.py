@@ -13,7 +13,8 @@ import numpy as np
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A hidden name beside `path`, to write a file or a folder under; at the end it takes the place of `path`.
+    """A hidden name beside `path`, to write a file or a folder under;
+    at the end it takes the place of `path`.
 
     Where the block raises, or the process is killed in it, `path` stays as it was.
     """

@@ -1,4 +1,4 @@
-"""Files and PIL pictures to tensors and back; `Preprocess`, the differentiable way into a vision model."""
+"""Files and PIL images to tensors and back; `Preprocess`, the differentiable way into a vision model."""
 
 import io
 import math
@@ -18,10 +18,10 @@ MODES = {2: "bilinear", 3: "bicubic"}  # PIL's numbers of the two ways to resize
 
 
 def load_image(path: str | Path | io.BytesIO) -> Float[Tensor, "3 h w"]:
-    """A picture file, or its bytes, as RGB in [0, 1], turned upright by its EXIF tag.
+    """An image file, or its bytes, as RGB in [0, 1], turned upright by its EXIF tag.
 
     Raises:
-        ValueError: where there is no such file, or it is not a picture.
+        ValueError: where there is no such file, or it is not an image.
     """
     return to_tensor(_open(path), channels=3)
 
@@ -32,57 +32,63 @@ def load_mask(path: str | Path | io.BytesIO) -> Float[Tensor, "1 h w"]:
     That is where it is transparent; where nothing is, by its brightness.
 
     Raises:
-        ValueError: where there is no such file, or it is not a picture.
+        ValueError: where there is no such file, or it is not an image.
     """
-    picture = _open(path)
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        if picture.getchannel("A").getextrema()[0] == 255:
-            picture = picture.convert("RGB")
-    return to_tensor(picture, channels=1)
+    image = _open(path)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        if image.getchannel("A").getextrema()[0] == 255:
+            image = image.convert("RGB")
+    return to_tensor(image, channels=1)
 
 
 def _open(path: str | Path | io.BytesIO) -> Image.Image:
     try:
-        with Image.open(path) as picture:
-            return ImageOps.exif_transpose(picture)
+        with Image.open(path) as image:
+            return ImageOps.exif_transpose(image)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         if isinstance(path, io.BytesIO):
-            raise ValueError("the bytes are not a picture that can be read") from None
-        raise ValueError(f"{path}: not a picture that can be read ({error})") from None
+            raise ValueError("the bytes are not an image that can be read") from None
+        raise ValueError(f"{path}: not an image that can be read ({error})") from None
 
 
-def to_tensor(picture: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h w"]:
-    """A PIL picture (or tensor, passed through) as float in [0, 1] with 3 channels (RGB) or 1 (a mask).
+def to_tensor(image: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h w"]:
+    """A PIL image (or tensor, passed through) as float in [0, 1] with 3 channels (RGB) or 1 (a mask).
 
-    A mask with transparency is 1 where the picture is transparent: MagicBrush and HumanEdit brush the region away.
+    A mask with transparency is 1 where the image is transparent:
+    MagicBrush and HumanEdit brush the region away.
     """
-    if isinstance(picture, Tensor):
-        if picture.ndim != 3 or picture.shape[0] != channels:
-            raise ValueError(f"expected a tensor ({channels}, h, w); got {tuple(picture.shape)}")
-        return picture.float()
-    picture = ImageOps.exif_transpose(picture)
-    if channels == 1 and picture.has_transparency_data:
-        return 1 - to_tensor(picture.convert("RGBA").getchannel("A"), 1)
-    array = np.asarray(picture.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
-    return torch.from_numpy(array).reshape(picture.height, picture.width, channels).permute(2, 0, 1).contiguous()
+    if isinstance(image, Tensor):
+        if image.ndim != 3 or image.shape[0] != channels:
+            raise ValueError(f"expected a tensor ({channels}, h, w); got {tuple(image.shape)}")
+        return image.float()
+    image = ImageOps.exif_transpose(image)
+    if channels == 1 and image.has_transparency_data:
+        return 1 - to_tensor(image.convert("RGBA").getchannel("A"), 1)
+    array = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
+    return torch.from_numpy(array).reshape(image.height, image.width, channels).permute(2, 0, 1).contiguous()
 
 
-def to_pil(picture: Float[Tensor, "3 h w"]) -> Image.Image:
-    """RGB in [0, 1], clamped, to a PIL picture."""
-    array = picture.detach().float().clamp(0, 1).mul(255).round().byte().cpu().permute(1, 2, 0).numpy()
+def to_pil(image: Float[Tensor, "3 h w"]) -> Image.Image:
+    """RGB in [0, 1], clamped, to a PIL image."""
+    array = image.detach().float().clamp(0, 1).mul(255).round().byte().cpu().permute(1, 2, 0).numpy()
     return Image.fromarray(array)
 
 
 def fit(
-    image: Float[Tensor, "b c h w"], size: int, policy: str = "crop", mode: str = "bicubic", shorter: int | None = None
+    image: Float[Tensor, "b c h w"],
+    size: int,
+    policy: str = "crop",
+    mode: str = "bicubic",
+    shorter: int | None = None,
 ) -> Float[Tensor, "b c size size"]:
-    """Brings pictures to `size` × `size`; exact where they already are.
+    """Brings images to `size` × `size`; exact where they already are.
 
-    Policies: "crop" scales the shorter side to `shorter` (by default `size`) and cuts the middle out; "stretch" ignores the
-    aspect ratio (what MagicBrush's and ADIEE's code do); "pad" scales the longer side and fills up with gray.
+    Policies: "crop" scales the shorter side to `shorter` (by default `size`) and cuts the middle out;
+    "stretch" ignores the aspect ratio (what MagicBrush's and ADIEE's code do);
+    "pad" scales the longer side and fills up with gray.
 
     Raises:
         ValueError: on an unknown policy.
@@ -97,14 +103,19 @@ def fit(
     image = resize(image, (new_h, new_w), mode)
     if (new_h, new_w) == (size, size):
         return image
-    top, left = (new_h - size) // 2, (new_w - size) // 2
+    top = (new_h - size) // 2
+    left = (new_w - size) // 2
     if policy == "crop":
         return image[..., top : top + size, left : left + size]
     return F.pad(image, (-left, size - new_w + left, -top, size - new_h + top), value=0.5)
 
 
-def resize(image: Float[Tensor, "b c h w"], size: tuple[int, int], mode: str = "bicubic") -> Float[Tensor, "b c h2 w2"]:
-    """Bicubic or bilinear with antialias, clamped to [0, 1]: within 0.3/255 on average of PIL's, and differentiable."""
+def resize(
+    image: Float[Tensor, "b c h w"], size: tuple[int, int], mode: str = "bicubic"
+) -> Float[Tensor, "b c h2 w2"]:
+    """Bicubic or bilinear with antialias, clamped to [0, 1]: within 0.3/255 on average of PIL's,
+    and differentiable.
+    """
     if tuple(image.shape[-2:]) == tuple(size):
         return image
     return F.interpolate(image, size=size, mode=mode, antialias=True, align_corners=False).clamp(0, 1)
@@ -113,18 +124,21 @@ def resize(image: Float[Tensor, "b c h w"], size: tuple[int, int], mode: str = "
 def gaussian_blur(image: Float[Tensor, "b c h w"], sigma: float) -> Float[Tensor, "b c h w"]:
     """A Gaussian blur with replicated rims."""
     radius = max(1, math.ceil(3 * sigma))
-    weights = torch.exp(-0.5 * (torch.arange(-radius, radius + 1, device=image.device, dtype=image.dtype) / sigma) ** 2)
-    weights, c = (weights / weights.sum()).expand(image.shape[1], 1, -1), image.shape[1]
+    weights = torch.exp(
+        -0.5 * (torch.arange(-radius, radius + 1, device=image.device, dtype=image.dtype) / sigma) ** 2
+    )
+    weights = (weights / weights.sum()).expand(image.shape[1], 1, -1)
+    c = image.shape[1]
     image = F.conv2d(F.pad(image, (radius, radius, 0, 0), mode="replicate"), weights[:, :, None, :], groups=c)
     return F.conv2d(F.pad(image, (0, 0, radius, radius), mode="replicate"), weights[:, :, :, None], groups=c)
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Pictures in [0, 1] to a vision model's input, differentiably: resize, cut out the middle, normalise.
+    """Images in [0, 1] to a vision model's input, differentiably: resize, cut out the middle, normalise.
 
-    Equal to the model's own image processor (mean error below 1/255 before normalisation), which works on PIL pictures
-    and so has no gradient.
+    Equal to the model's own image processor (mean error below 1/255 before normalisation), which works on PIL
+    images and so has no gradient.
     """
 
     size: int  # the side of the square that comes out
@@ -145,7 +159,8 @@ class Preprocess:
         from transformers import AutoImageProcessor, ImageProcessingMixin
 
         config, _ = ImageProcessingMixin.get_image_processor_dict(path)
-        if str(config.get("image_processor_type")).startswith("DINOv3"):  # it needs torchvision; its file says all
+        # it needs torchvision; its file says all
+        if str(config.get("image_processor_type")).startswith("DINOv3"):
             return cls._from_config(config)
         return cls.from_processor(AutoImageProcessor.from_pretrained(path, backend="pil"))
 
@@ -167,12 +182,19 @@ class Preprocess:
         shorter = scaled.get("shortest_edge")
         cuts = shorter is not None and config.get("do_center_crop")
         square = crop if cuts else scaled
-        if (shorter is None) != (not config.get("do_center_crop")) or square.get("height", 0) != square.get("width"):
-            raise ValueError(f"expected an image processor with a square output; got size {scaled}, crop_size {crop}")
+        if (shorter is None) != (not config.get("do_center_crop")) or square.get("height", 0) != square.get(
+            "width"
+        ):
+            raise ValueError(
+                f"expected an image processor with a square output; got size {scaled}, crop_size {crop}"
+            )
         if config.get("resample") not in MODES:
             raise ValueError(f"expected an image processor that resizes by {MODES}; got {config['resample']}")
-        policy, mode = "crop" if cuts else "stretch", MODES[config["resample"]]
-        return cls(square["height"], tuple(config["image_mean"]), tuple(config["image_std"]), policy, shorter, mode)
+        policy = "crop" if cuts else "stretch"
+        mode = MODES[config["resample"]]
+        return cls(
+            square["height"], tuple(config["image_mean"]), tuple(config["image_std"]), policy, shorter, mode
+        )
 
     def resized(self, size: int) -> "Preprocess":
         """The same for squares of another size, without a margin around the cut."""
@@ -180,5 +202,8 @@ class Preprocess:
 
     def __call__(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 size size"]:
         image = fit(image, self.size, self.policy, self.mode, self.shorter)
-        mean, std = (torch.tensor(v, device=image.device, dtype=image.dtype)[:, None, None] for v in (self.mean, self.std))
+        mean, std = (
+            torch.tensor(v, device=image.device, dtype=image.dtype)[:, None, None]
+            for v in (self.mean, self.std)
+        )
         return (image - mean) / std

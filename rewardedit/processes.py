@@ -11,12 +11,15 @@ from rewardedit import devices
 
 
 def processes() -> PartialState:
-    """This process among its fellows; without a GPU they are CPU processes, which accelerate wants to be told."""
+    """This process among its fellows; without a GPU they are CPU processes,
+    which accelerate wants to be told.
+    """
     return PartialState(cpu=devices.default_device() == "cpu")
 
 
 def on_main_process(action: Callable[[], None]) -> None:
-    """Does something short on the main process while the others wait; what is wrong with it is raised on all of them.
+    """Does something short on the main process while the others wait;
+    what is wrong with it is raised on all of them.
 
     For what takes no longer than seconds: the others wait in a collective, which times out.
 

@@ -1,4 +1,4 @@
-"""Where an edit changed the picture: a soft mask from the pictures alone, without a model."""
+"""Where an edit changed the image: a soft mask from the images alone, without a model."""
 
 import torch
 import torch.nn.functional as F
@@ -8,19 +8,23 @@ from torch import Tensor
 from rewardedit.images import gaussian_blur
 
 FLOOR = (0.03, 0.06)  # OKLab distances below and above which a change counts as none and as whole
-PEAK_SHARE = (0.2, 0.4)  # the same as shares of the strongest change: an edit stands out from what merely drifts
+# the same as shares of the strongest change: an edit stands out from what merely drifts
+PEAK_SHARE = (0.2, 0.4)
 PEAK = 0.995  # quantile of the distances that counts as the strongest
 STRONG = 2.5  # times the above: what stays even where it is thin
-DRIFT = 0.04  # the largest shift of the whole picture, OKLab, that is taken for exposure and removed
-GRID = 64  # cleaning happens at the scale of a picture of so many pixels a side
+DRIFT = 0.04  # the largest shift of the whole image, OKLab, that is taken for exposure and removed
+GRID = 64  # cleaning happens at the scale of an image of so many pixels a side
 
 
-def change_mask(source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"], grow: int = 1) -> Float[Tensor, "b 1 h w"]:
-    """Where two pictures (RGB in [0, 1]) differ, as a soft mask in [0, 1].
+def change_mask(
+    source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"], grow: int = 1
+) -> Float[Tensor, "b 1 h w"]:
+    """Where two images (RGB in [0, 1]) differ, as a soft mask in [0, 1].
 
-    The distance in OKLab (Ottosson 2020), averaged over 1/64 of the picture; a small shift of the whole picture is taken
-    for exposure and removed; what is weak, in itself or beside the strongest change, counts as noise; faint specks and lines
-    of about 1/64 of the picture fall away and the rest grows by `grow` times that. Where nothing differs the mask is 0.
+    The distance in OKLab (Ottosson 2020), averaged over 1/64 of the image; a small shift of the whole image
+    is taken for exposure and removed; what is weak, in itself or beside the strongest change, counts as
+    noise; faint specks and lines of about 1/64 of the image fall away and the rest grows by `grow` times
+    that. Where nothing differs the mask is 0.
     """
     with torch.no_grad():
         unit = max(1, round(max(source.shape[-2:]) / GRID))
@@ -29,7 +33,9 @@ def change_mask(source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w
         difference = difference - shift * (shift.norm(dim=1, keepdim=True) < DRIFT)
         distance = difference.norm(dim=1, keepdim=True)
         peak = distance.flatten(1).quantile(PEAK, dim=1)[:, None, None, None]
-        low, high = (torch.clamp(share * peak, min=floor) for share, floor in zip(PEAK_SHARE, FLOOR, strict=True))
+        low, high = (
+            torch.clamp(share * peak, min=floor) for share, floor in zip(PEAK_SHARE, FLOOR, strict=True)
+        )
         mask = ((distance - low) / (high - low)).clamp(0, 1)
         strong = ((distance - STRONG * low) / (STRONG * (high - low))).clamp(0, 1)
         opened = dilated(eroded(mask, unit), unit)  # without specks and lines
@@ -47,7 +53,8 @@ def eroded(mask: Float[Tensor, "b 1 h w"], radius: int) -> Float[Tensor, "b 1 h 
 
 
 def oklab(image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
-    """sRGB in [0, 1] to OKLab (Ottosson 2020): lightness in [0, 1], then two opponent axes, about [−0.4, 0.4].
+    """sRGB in [0, 1] to OKLab (Ottosson 2020): lightness in [0, 1], then two opponent axes, about [−0.4,
+    0.4].
 
     Euclidean distances there are nearly those seen by people: 0.02 is just noticeable.
     """

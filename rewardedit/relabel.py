@@ -1,4 +1,6 @@
-"""Relabelling a data set: every row is scored, scores get a scale, and the scale gives labels and texts (ADIEE Sec. 3.4)."""
+"""Relabelling a data set: every row is scored, scores get a scale,
+and the scale gives labels and texts (ADIEE Sec. 3.4).
+"""
 
 import json
 from dataclasses import dataclass, replace
@@ -7,21 +9,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rewardedit import devices
-from rewardedit.data import Data, Rows
+from rewardedit.data import DataConfig, Rows
 from rewardedit.files import replaced, write_json
 from rewardedit.reward_prompt import PRESETS, RewardPrompt, RewardScale, label_rows
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import read_columns, read_records, score_shards, write_records
 from rewardedit.stages import Share
-from rewardedit.synthesis.candidates import Candidates
+from rewardedit.synthesis.candidates import CandidatesConfig
 
 
 @dataclass(frozen=True)
-class Relabel:
+class RelabelConfig:
     """How rows get their labels."""
 
-    # whose score becomes the label: a name, a sum such as clip_d:0.7,l1:0.3, or a mapping with weights and options
+    # whose score becomes the label: a name, a sum such as clip_d:0.7,l1:0.3, or a mapping with weights and
+    # options
     scorer: ScorerSpec = "clip_d"
     # how the label is written: ADIEE's or HIVE's words, a learned embedding, or a template
     prompt: Literal["adiee", "hive", "learned", "custom"] = "adiee"
@@ -30,17 +33,20 @@ class Relabel:
     upper: tuple[float, ...] | None = None  # the highest score, of 0 to 10, of each word; None: even bins
     # scores to 0–10 by their quantiles over the rows, or by the scorer's declared range
     scale: Literal["quantiles", "range"] = "quantiles"
-    batch: int = 64  # rows that are scored at a time
+    batch_size: int = 64  # rows that are scored at a time
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorer", resolve_spec(self.scorer))
         if (self.prompt == "custom") != (self.template is not None):
             raise ValueError("template: give one with prompt=custom, and with no other prompt")
-        self.reward_prompt(RewardScale.from_range(0, 1))  # refuses a template or bins that do not fit, before rows are scored
+        # refuses a template or bins that do not fit, before rows are scored
+        self.reward_prompt(RewardScale.from_range(0, 1))
 
     def reward_prompt(self, scale: RewardScale) -> RewardPrompt:
         """The prompt with its scale."""
-        bins: dict[str, Any] = {k: v for k, v in (("words", self.words), ("upper", self.upper)) if v is not None}
+        bins: dict[str, Any] = {
+            k: v for k, v in (("words", self.words), ("upper", self.upper)) if v is not None
+        }
         if self.template is not None:
             return RewardPrompt(self.template, scale=scale, **bins)
         return replace(PRESETS[self.prompt](scale), **bins)
@@ -56,19 +62,24 @@ class Relabelled:
 
 
 def relabel(
-    config: Relabel, rows: Rows, data: Data, folder: Path, candidates: Candidates | None = None, share: Share | None = None
+    config: RelabelConfig,
+    rows: Rows,
+    data: DataConfig,
+    folder: Path,
+    candidates: CandidatesConfig | None = None,
+    share: Share | None = None,
 ) -> Relabelled:
     """Scores and labels every row into `folder`; what an earlier run left whole is not done again.
 
-    Rows are scored shard by shard. Their scale needs all scores, and labels need the scale, so that the labelled shards
-    are written when all are there, with `scale.json`.
+    Rows are scored shard by shard. Their scale needs all scores, and labels need the scale, so that the
+    labelled shards are written when all are there, with `scale.json`.
 
     Args:
         candidates: that `rows` have beside the data's own edits.
 
     Raises:
-        ValueError: where the folder holds labels by another scorer, of other rows, or in other words; where no row can be
-            scored, or the scores give no scale.
+        ValueError: where the folder holds labels by another scorer, of other rows, or in other words; where
+            no row can be scored, or the scores give no scale.
     """
     made_of = {"relabel": config, "data": data, "candidates": candidates, "rows": len(rows)}
     name = spec_name(config.scorer)
@@ -91,7 +102,7 @@ def relabel(
                 write_records(label_rows(read_records(path), config.reward_prompt(scale)), aside)
         write_json(folder / "scale.json", {"knots": list(scale.knots), "scorer": name})
 
-    scored = score_shards(folder, made_of, rows, data, load, config.batch, label, share)
+    scored = score_shards(folder, made_of, rows, data, load, config.batch_size, label, share)
     labelled = [folder / f"part-{number:05d}.parquet" for number in range(len(scored))]
     scale = RewardScale(tuple(json.loads((folder / "scale.json").read_text())["knots"]))
     score, labels = read_columns(labelled, "score", "label")

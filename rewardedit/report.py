@@ -20,15 +20,15 @@ TEMPLATE = Path(__file__).with_name("report.html.jinja")
 
 @dataclass
 class Gallery:
-    """Rows of pictures with a caption each: what was asked, and what came of it."""
+    """Rows of images with a caption each: what was asked, and what came of it."""
 
     columns: list[str]
     rows: list[tuple[str, list[tuple[Float[Tensor, "3 h w"], str]]]] = field(default_factory=list)
 
     def row(self, title: str, cells: list[tuple[Float[Tensor, "3 h w"], str]]) -> None:
-        """Adds a row: a title, and a picture (RGB in [0, 1]) with its caption for each column."""
+        """Adds a row: a title, and an image (RGB in [0, 1]) with its caption for each column."""
         if len(cells) != len(self.columns):
-            raise ValueError(f"gallery: expected {len(self.columns)} pictures a row; got {len(cells)}")
+            raise ValueError(f"gallery: expected {len(self.columns)} images a row; got {len(cells)}")
         self.rows.append((title, cells))
 
 
@@ -58,7 +58,13 @@ class Report:
         self._add("gallery", title, gallery=gallery)
 
     def histogram(
-        self, title: str, values: dict[str, list[float]], low: float, high: float, bins: int = 20, x: str = "score"
+        self,
+        title: str,
+        values: dict[str, list[float]],
+        low: float,
+        high: float,
+        bins: int = 20,
+        x: str = "score",
     ) -> None:
         """Shares of each series' finite values in equal bins, as curves with their 95 % intervals."""
         edges = np.linspace(low, high, bins + 1)
@@ -67,16 +73,26 @@ class Report:
         for name, numbers in values.items():
             finite = [v for v in numbers if np.isfinite(v)]
             shares = np.histogram(np.clip(finite, low, high), edges)[0] / max(len(finite), 1)
-            curves.append(Curve(name, list(zip(middles, shares.tolist(), strict=True)), share_bands(shares, len(finite))))
+            curves.append(
+                Curve(
+                    name, list(zip(middles, shares.tolist(), strict=True)), share_bands(shares, len(finite))
+                )
+            )
         if curves:
             self._add("drawing", title, drawing=draw(curves, x, "share of edits, 95 % interval"))
 
-    def lines(self, title: str, series: dict[str, list[tuple[float, float]]], x: str = "step", y: str = "") -> None:
-        """Curves of (x, y) points with a legend; points that are not finite, and series without points, are left out.
+    def lines(
+        self, title: str, series: dict[str, list[tuple[float, float]]], x: str = "step", y: str = ""
+    ) -> None:
+        """Curves of (x, y) points with a legend; points that are not finite, and series without points,
+        are left out.
 
         `x` and `y` say what is drawn and in what unit; without `y`, the title does.
         """
-        finite = {name: [point for point in points if all(map(math.isfinite, point))] for name, points in series.items()}
+        finite = {
+            name: [point for point in points if all(map(math.isfinite, point))]
+            for name, points in series.items()
+        }
         curves = [Curve(name, points) for name, points in finite.items() if points]
         if curves:
             self._add("drawing", title, drawing=draw(curves, x, y or title))
@@ -97,7 +113,7 @@ class Report:
         return path
 
 
-def _data_url(picture: Float[Tensor, "3 h w"]) -> str:
+def _data_url(image: Float[Tensor, "3 h w"]) -> str:
     file = io.BytesIO()
-    to_pil(picture).save(file, "PNG")
+    to_pil(image).save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

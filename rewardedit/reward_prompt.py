@@ -1,7 +1,8 @@
-"""Reward-conditioned prompts: a scorer's value becomes words that the editor is trained with and later asked for.
+"""Reward-conditioned prompts: a scorer's value becomes words that the editor is trained with and later asked
+for.
 
-ADIEE Sec. 3.4 and HIVE. The words are made by one function, `RewardPrompt.relabel`, in training and at inference, so they
-are the same to the byte; ADIEE's released code differs between the two by a full stop.
+ADIEE Sec. 3.4 and HIVE. The words are made by one function, `RewardPrompt.relabel`, in training and at
+inference, so they are the same to the byte; ADIEE's released code differs between the two by a full stop.
 """
 
 import json
@@ -47,8 +48,8 @@ class RewardScale:
         if len(distinct) < 2:
             raise ValueError(f"expected at least two distinct valid scores to scale by; got {len(distinct)}")
         knots = np.quantile(finite, np.linspace(0, 1, levels))
-        # Where many rows share one value (the scores of untouched pictures, say), quantiles coincide: spread them by a
-        # hair, so that the mapping stays strictly increasing.
+        # Where many rows share one value (the scores of untouched images, say), quantiles coincide: spread
+        # them by a hair, so that the mapping stays strictly increasing.
         hair = max(1e-6 * (distinct[-1] - distinct[0]), np.spacing(np.abs(distinct).max()) * 4)
         for i in range(1, levels):
             knots[i] = max(knots[i], knots[i - 1] + hair)
@@ -56,9 +57,11 @@ class RewardScale:
 
     @classmethod
     def standard(cls, values: Sequence[float] | np.ndarray) -> "RewardScale":
-        """One straight line: 0 at the mean of a data set's values, 1 for each standard deviation above (as ImageReward's).
+        """One straight line: 0 at the mean of a data set's values,
+        1 for each standard deviation above (as ImageReward's).
 
-        It goes on beyond its knots where a value is mapped with `clamp=False`. NaN (invalid) rows are left out.
+        It goes on beyond its knots where a value is mapped with `clamp=False`.
+        NaN (invalid) rows are left out.
 
         Raises:
             ValueError: where fewer than two distinct valid values are left.
@@ -66,7 +69,9 @@ class RewardScale:
         finite = np.asarray(values, dtype=float)
         finite = finite[np.isfinite(finite)]
         if len(np.unique(finite)) < 2:
-            raise ValueError(f"expected at least two distinct valid scores to scale by; got {len(np.unique(finite))}")
+            raise ValueError(
+                f"expected at least two distinct valid scores to scale by; got {len(np.unique(finite))}"
+            )
         return cls((float(finite.mean()), float(finite.mean() + 10 * finite.std())))
 
     @classmethod
@@ -78,7 +83,8 @@ class RewardScale:
         """Scorer values to [0, 10], or beyond where `clamp` is False; NaN stays NaN."""
         knots = torch.tensor(self.knots, device=value.device, dtype=value.dtype)
         index = torch.bucketize(value.detach().nan_to_num(self.knots[0]), knots[1:-1])
-        low, high = knots[index], knots[index + 1]
+        low = knots[index]
+        high = knots[index + 1]
         share = (value - low) / (high - low)
         return (index + (share.clamp(0, 1) if clamp else share)) * (10 / (len(self.knots) - 1))
 
@@ -87,8 +93,8 @@ class RewardScale:
 class RewardPrompt:
     """How a score from 0 to 10 is written into an instruction.
 
-    `template` holds "{instruction}" and "{word}"; `words[i]` is used up to and including `upper[i]`. A template's words
-    follow the instruction without its own full stop, so that no ".." arises.
+    `template` holds "{instruction}" and "{word}"; `words[i]` is used up to and including `upper[i]`. A
+    template's words follow the instruction without its own full stop, so that no ".." arises.
     """
 
     template: str
@@ -101,20 +107,31 @@ class RewardPrompt:
         fields = _fields(self.template)
         if fields != ({"instruction"} if self.embedding else {"instruction", "word"}):
             raise ValueError(
-                f"template: expected {{instruction}} and {{word}} in it and no other braces; got {self.template!r}"
+                f"template: expected {{instruction}} and {{word}} in it and no other braces; got "
+                f"{self.template!r}"
             )
-        if len(self.words) != len(self.upper) or list(self.upper) != sorted(set(self.upper)) or self.upper[-1] < 10:
-            raise ValueError(f"bins: expected one rising upper bound a word, the last 10; got {self.words}, {self.upper}")
+        if (
+            len(self.words) != len(self.upper)
+            or list(self.upper) != sorted(set(self.upper))
+            or self.upper[-1] < 10
+        ):
+            raise ValueError(
+                f"bins: expected one rising upper bound a word, the last 10; got {self.words}, {self.upper}"
+            )
 
     @classmethod
     def adiee(cls, scale: RewardScale | None = None) -> "RewardPrompt":
         """ "… The image quality is four out of five." with five bins of two points (ADIEE Sec. 3.4)."""
-        return cls("{instruction}. The image quality is {word} out of five.", **({"scale": scale} if scale else {}))
+        return cls(
+            "{instruction}. The image quality is {word} out of five.", **({"scale": scale} if scale else {})
+        )
 
     @classmethod
     def hive(cls, scale: RewardScale | None = None) -> "RewardPrompt":
         """ "…, image quality is four out of five" with the same bins (HIVE's inference text)."""
-        return cls("{instruction}, image quality is {word} out of five", **({"scale": scale} if scale else {}))
+        return cls(
+            "{instruction}, image quality is {word} out of five", **({"scale": scale} if scale else {})
+        )
 
     @classmethod
     def learned(cls, scale: RewardScale | None = None) -> "RewardPrompt":
@@ -152,7 +169,9 @@ class RewardPrompt:
             ValueError: where the template alone is too long.
         """
         if not fits(self.write("", label)):
-            raise ValueError(f"template: too long for the tokenizer without any instruction: {self.template!r}")
+            raise ValueError(
+                f"template: too long for the tokenizer without any instruction: {self.template!r}"
+            )
         ends = range(len(instruction) + 1)
         end = bisect_left(ends, True, key=lambda n: not fits(self.write(instruction[:n], label))) - 1
         cut = instruction[:end]
@@ -183,14 +202,18 @@ class RewardPrompt:
             scale = RewardScale(tuple(raw.pop("scale")["knots"]))
             return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}, scale=scale)
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path}: not a reward prompt ({error!r}); train or relabel again to make one") from error
+            raise ValueError(
+                f"{path}: not a reward prompt ({error!r}); train or relabel again to make one"
+            ) from error
 
 
 def _fields(template: str) -> set[str | None]:
     """What stands in a template's braces; where they do not close, an unknown."""
     try:
         parsed = [
-            (name, spec, conversion) for _, name, spec, conversion in string.Formatter().parse(template) if name is not None
+            (name, spec, conversion)
+            for _, name, spec, conversion in string.Formatter().parse(template)
+            if name is not None
         ]
     except ValueError:
         return {None}
@@ -203,9 +226,9 @@ PRESETS = {"adiee": RewardPrompt.adiee, "hive": RewardPrompt.hive, "learned": Re
 class RewardEmbedding(nn.Module):
     """A learned vector for each label, added to every text token: the alternative to words.
 
-    CLIP's text encoder is said to be insensitive to numbers, and its prompt embeddings are what the editor sees of the
-    label. All vectors start at zero, so that an editor is unchanged before training. Row `labels` is the vector of an
-    unlabelled (dropped) prompt.
+    CLIP's text encoder is said to be insensitive to numbers, and its prompt embeddings are what the editor
+    sees of the label. All vectors start at zero, so that an editor is unchanged before training. Row `labels`
+    is the vector of an unlabelled (dropped) prompt.
     """
 
     def __init__(self, labels: int, dim: int) -> None:

@@ -19,7 +19,8 @@ class Term:
 
 
 def read_spec(spec: str | Mapping[str, Any]) -> dict[str, Term]:
-    """The scorers of a spec by name, e.g. of "clip_d:0.7,l1:0.3" or {"vifi_clip": {"checkpoint": "runs/x/scorer"}}.
+    """The scorers of a spec by name, e.g. of "clip_d:0.7,l1:0.3" or {"vifi_clip": {"checkpoint":
+    "runs/x/scorer"}}.
 
     Raises:
         ValueError: on a malformed sum.
@@ -58,7 +59,9 @@ def _read_mapping(spec: Mapping[str, Any]) -> dict[str, Term]:
     terms = {}
     for name, values in spec.items():
         if not isinstance(values, Mapping):
-            raise ValueError(f"scorer {name}: expected its weight and options, such as {{weight: 0.7}}; got {values!r}")
+            raise ValueError(
+                f"scorer {name}: expected its weight and options, such as {{weight: 0.7}}; got {values!r}"
+            )
         weight = values.get("weight")
         if weight is not None and (isinstance(weight, bool) or not isinstance(weight, int | float)):
             raise ValueError(f"scorer {name}: weight: expected a number; got {weight!r}")
@@ -84,14 +87,17 @@ def resolve_spec(spec: str | Mapping[str, Any]) -> ScorerSpec:
 def as_mapping(spec: str | Mapping[str, Any]) -> dict[str, Any]:
     """A spec as {name: {weight: …, option: …}}; the weight of a scorer that stands alone is left out."""
     return {
-        name: ({} if term.weight is None else {"weight": term.weight}) | term.options for name, term in read_spec(spec).items()
+        name: ({} if term.weight is None else {"weight": term.weight}) | term.options
+        for name, term in read_spec(spec).items()
     }
 
 
 def spec_name(spec: str | Mapping[str, Any]) -> str:
     """What a spec is called in results: its short string, without options."""
     terms = read_spec(spec)
-    return ",".join(name if term.weight is None else f"{name}:{_number(term.weight)}" for name, term in terms.items())
+    return ",".join(
+        name if term.weight is None else f"{name}:{_number(term.weight)}" for name, term in terms.items()
+    )
 
 
 def _number(weight: float) -> str:

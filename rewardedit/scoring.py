@@ -1,8 +1,9 @@
-"""Scores of rows by scorers: batches in, a record for each row and scorer out, in memory or as Parquet shards.
+"""Scores of rows by scorers: batches in, a record for each row and scorer out,
+in memory or as Parquet shards.
 
-A record has the row's id and instruction, the scorer's name, score, valid, reason and parts, and, null before a row is
-labelled, label and text. A row that cannot be read, or that a scorer cannot score, is kept: its score is None and `reason`
-says why.
+A record has the row's id and instruction, the scorer's name, score, valid, reason and parts, and, null before
+a row is labelled, label and text. A row that cannot be read, or that a scorer cannot score, is kept: its
+score is None and `reason` says why.
 """
 
 import json
@@ -14,7 +15,7 @@ import torch
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.data.datasets import Data, Rows, read_batches, row_shards
+from rewardedit.data.datasets import DataConfig, Rows, read_batches, row_shards
 from rewardedit.files import replaced
 from rewardedit.scorers import Scorer
 from rewardedit.stages import Share, stage
@@ -24,9 +25,11 @@ Record = dict[str, Any]
 
 @torch.no_grad()
 def score_batch(batch: EditBatch, scorers: dict[str, Scorer]) -> dict[str, Scores]:
-    """What each scorer says of a batch, on the device where everything runs; the scores come back to main memory.
+    """What each scorer says of a batch, on the device where everything runs;
+    the scores come back to main memory.
 
-    Where a scorer refuses the batch, for want of a field say, all its rows are invalid by it, with that reason.
+    Where a scorer refuses the batch, for want of a field say, all its rows are invalid by it,
+    with that reason.
     """
     moved = batch.to(devices.default_device())
     out = {}
@@ -39,17 +42,25 @@ def score_batch(batch: EditBatch, scorers: dict[str, Scorer]) -> dict[str, Score
 
 
 def score_rows(
-    rows: Rows, scorers: dict[str, Scorer], size: int | None = None, policy: str = "crop", batch: int = 64, workers: int = 0
+    rows: Rows,
+    scorers: dict[str, Scorer],
+    size: int | None = None,
+    policy: str = "crop",
+    batch: int = 64,
+    workers: int = 0,
 ) -> Iterator[list[Record]]:
     """Records of all rows by all scorers, batch by batch, in the rows' order.
 
     Args:
-        size: images are brought to size × size and scored in batches; None: each row at its source's own size, by itself.
+        size: images are brought to size × size and scored in batches; None: each row at its source's own
+            size, by itself.
         policy: how images are brought to size; see `images.fit`.
         workers: processes that read rows ahead; 0: this one reads.
     """
     for ids, edits, unreadable in read_batches(rows, size, policy, batch, workers=workers):
-        records = [_record(row, None, name, None, reason) for row, reason in unreadable.items() for name in scorers]
+        records = [
+            _record(row, None, name, None, reason) for row, reason in unreadable.items() for name in scorers
+        ]
         if edits is not None:
             for name, scores in score_batch(edits, scorers).items():
                 records += _records(ids, edits.instruction, name, scores)
@@ -82,7 +93,7 @@ def score_shards(
     folder: Path,
     made_of: Any,
     rows: Rows,
-    data: Data,
+    data: DataConfig,
     load: Callable[[], dict[str, Scorer]],
     batch: int = 64,
     finish: Callable[[list[Path]], None] | None = None,
@@ -97,7 +108,9 @@ def score_shards(
     parts = row_shards(rows, batch)
 
     def score(number: int, path: Path) -> None:
-        found = score_rows(parts[number], load(), data.size, data.policy, batch, data.workers(len(parts[number])))
+        found = score_rows(
+            parts[number], load(), data.size, data.policy, batch, data.workers(len(parts[number]))
+        )
         write_records([record for records in found for record in records], path)
 
     return stage(folder, made_of, score, len(parts), "scores-{:05d}.parquet", finish, share)
@@ -121,7 +134,9 @@ def write_records(records: Sequence[Record], path: Path) -> None:
             "text": pa.string(),
         }
     )
-    pq.write_table(pa.Table.from_pylist([{**row, "parts": list(row["parts"].items())} for row in records], schema), path)
+    pq.write_table(
+        pa.Table.from_pylist([{**row, "parts": list(row["parts"].items())} for row in records], schema), path
+    )
 
 
 def write_scores(records: Sequence[Record], path: Path) -> None:

@@ -9,8 +9,8 @@ from accelerate.utils import find_executable_batch_size
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.batch import EditBatch, Picture, Scores
-from rewardedit.diffusion.editors import EditSettings, as_editor
+from rewardedit.batch import EditBatch, ImageLike, Scores
+from rewardedit.diffusion.editors import EditConfig, as_editor
 from rewardedit.images import to_tensor
 from rewardedit.scorers import Scorer
 
@@ -31,68 +31,79 @@ class Selection:
 
     @property
     def best(self) -> Float[Tensor, "3 h w"]:
-        """The picture with the highest score."""
+        """The image with the highest score."""
         return self.images[self.ranking[0]]
 
     @property
     def best_seed(self) -> int:
-        """The seed that makes the best picture again."""
+        """The seed that makes the best image again."""
         return self.seeds[self.ranking[0]]
 
 
 def best_of_n(
     pipe: Any,
     scorer: Scorer,
-    image: Picture,
+    image: ImageLike,
     instruction: str,
     n: int = 8,
     *,
     seed: int = 0,
     score: float = 10.0,
-    settings: EditSettings | None = None,
+    settings: EditConfig | None = None,
     fields: dict[str, Any] | None = None,
-    batch: int | None = None,
+    batch_size: int | None = None,
     **options: Any,
 ) -> Selection:
-    """Edits a picture n times, with seeds `seed`, `seed + 1` …, and scores each edit.
+    """Edits an image n times, with seeds `seed`, `seed + 1` …, and scores each edit.
 
-    Source and instruction are encoded and prepared for scoring once. Candidates are made in as few batches as memory
-    allows: where one does not fit, smaller ones are tried. Each has a seed of its own, so `pipe` makes the winner again alone.
+    Source and instruction are encoded and prepared for scoring once. Candidates are made in as few batches as
+    memory allows: where one does not fit, smaller ones are tried. Each has a seed of its own,
+    so `pipe` makes the winner again alone.
 
     Args:
         pipe: an `Editor`, or a stock diffusers InstructPix2Pix pipeline.
         scorer: any, by `load_scorer`; a sum such as "clip_d:0.7,l1:0.3" too.
-        image: a PIL picture, or RGB in [0, 1] (3, h, w).
+        image: a PIL image, or RGB in [0, 1] (3, h, w).
         score: what a reward-conditioned editor is asked for, 0–10.
         fields: what else the scorer wants to know of the edit, e.g. {"target_caption": "a cat with a hat"}.
-        batch: the largest number of candidates made at once; None for all n.
+        batch_size: the largest number of candidates made at once; None for all n.
 
     Raises:
-        ValueError: for n below 1, a field that the scorer needs and does not get, or where no candidate can be scored.
+        ValueError: for n below 1, a field that the scorer needs and does not get, or where no candidate can
+            be scored.
     """
-    if n < 1 or (batch is not None and batch < 1):
-        raise ValueError(f"expected n and batch of at least 1; got {n} and {batch}")
-    fields = {name: value[None] if isinstance(value, Tensor) else [value] for name, value in (fields or {}).items()}
+    if n < 1 or (batch_size is not None and batch_size < 1):
+        raise ValueError(f"expected n and batch_size of at least 1; got {n} and {batch_size}")
+    fields = {
+        name: value[None] if isinstance(value, Tensor) else [value] for name, value in (fields or {}).items()
+    }
     missing = sorted(scorer.needs - set(fields))
     if missing:
         raise ValueError(f"{type(scorer).__name__} needs {', '.join(missing)}; give them as fields")
-    editor, source, seeds = as_editor(pipe), to_tensor(image, 3)[None], list(range(seed, seed + n))
+    editor = as_editor(pipe)
+    source = to_tensor(image, 3)[None]
+    seeds = list(range(seed, seed + n))
     device = next((p.device for p in scorer.parameters()), source.device)
     with torch.no_grad():
-        encoded, prepared = editor.encode(source, [instruction], score=score), scorer.prepare(source.to(device), [instruction])
+        encoded = editor.encode(source, [instruction], score=score)
+        prepared = scorer.prepare(source.to(device), [instruction])
 
         def candidates(size: int) -> tuple[Tensor, list[Scores]]:
-            images, scores = [], []
+            images = []
+            scores = []
             for start in range(0, n, size):
                 part = seeds[start : start + size]
                 k = len(part)
-                images.append(editor.run(encoded.take([0] * k), part, settings=settings, **options))
-                given = {name: v.expand(k, *v.shape[1:]) if isinstance(v, Tensor) else v * k for name, v in fields.items()}
+                images.append(editor.sample(encoded.take([0] * k), part, settings=settings, **options))
+                given = {
+                    name: v.expand(k, *v.shape[1:]) if isinstance(v, Tensor) else v * k
+                    for name, v in fields.items()
+                }
                 edits = EditBatch(source.expand(k, -1, -1, -1), [instruction] * k, images[-1], **given)
                 scores.append(scorer(edits.to(device), prepared.take([0] * k)).cpu())
             return torch.cat(images), scores
 
-        images, scores = find_executable_batch_size(candidates, starting_batch_size=min(batch or n, n))()
+        images, scores = find_executable_batch_size(candidates, starting_batch_size=min(batch_size or n, n))()
     found = join(scores)
     if not bool(found.valid.any()):
         raise ValueError(f"none of {n} candidates could be scored: {found.reason[0]}")

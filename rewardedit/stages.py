@@ -1,7 +1,8 @@
-"""Stages of a run: made once, shard by shard, by all processes, and never taken for what other settings would make.
+"""Stages of a run: made once, shard by shard, by all processes,
+and never taken for what other settings would make.
 
-A stage's folder holds its results and `made_of.json`, the settings that they were made of, which is written last. While it
-is being made, the settings stand in `making.json`.
+A stage's folder holds its results and `made_of.json`, the settings that they were made of, which is written
+last. While it is being made, the settings stand in `making.json`.
 """
 
 import json
@@ -18,7 +19,8 @@ from rewardedit.config import to_dict
 from rewardedit.files import remove, replaced, write_json
 from rewardedit.processes import processes
 
-MADE_OF, MAKING = "made_of.json", "making.json"
+MADE_OF = "made_of.json"
+MAKING = "making.json"
 Share = tuple[int, int]  # (3, 16): the third of 16 parts of the shards
 LONGEST_NAP = 0.5  # seconds between two looks at what other processes have made
 
@@ -38,16 +40,18 @@ def stage(
 ) -> list[Path]:
     """Makes in `folder` what is not there yet, and returns the paths of its shards when all of it is.
 
-    Process r of n makes the shards r, r + n, …; an interrupted stage goes on from those that are whole, with any number of
-    processes. No process waits in a collective, which would time out: one that is done looks at the folder, which all must
-    share, until the others are done too. The launcher ends all processes where one of them fails.
+    Process r of n makes the shards r, r + n, …; an interrupted stage goes on from those that are whole, with
+    any number of processes. No process waits in a collective, which would time out: one that is done looks at
+    the folder, which all must share, until the others are done too.
+    The launcher ends all processes where one of them fails.
 
     Args:
         made_of: all that the result depends on, as a mapping of settings; dataclasses may stand in it.
         make: writes a shard, by its number, to a path that it is given: a file or a folder.
         name: of the shards.
         finish: makes the result from all shards, on the main process; the shards are removed afterwards.
-        share: make this part of the shards alone and wait for no other; the parts may run at any time, on any machine.
+        share: make this part of the shards alone and wait for no other; the parts may run at any time, on any
+            machine.
 
     Raises:
         StageUnfinished: where only a share was asked for, and the stage was not whole before.
@@ -79,7 +83,9 @@ def stage(
     if share is not None:
         there = sum(path.exists() for path in paths)
         if there < shards:
-            raise StageUnfinished(f"{folder}: {there} of {shards} shards are there; go on with the other shares")
+            raise StageUnfinished(
+                f"{folder}: {there} of {shards} shards are there; go on with the other shares"
+            )
         if finish is not None:  # not by several at a time
             raise StageUnfinished(f"{folder}: all {shards} shards are there; go on once without a share")
 
@@ -116,7 +122,9 @@ def differences(found: Any, settings: Any, name: str = "") -> list[str]:
     if isinstance(found, dict) and isinstance(settings, dict):
         names = [*found, *(key for key in settings if key not in found)]
         dotted = f"{name}." if name else ""
-        return [line for key in names for line in differences(found.get(key), settings.get(key), f"{dotted}{key}")]
+        return [
+            line for key in names for line in differences(found.get(key), settings.get(key), f"{dotted}{key}")
+        ]
     return [] if found == settings else [f"{name}: {json.dumps(found)} there, {json.dumps(settings)} here"]
 
 
@@ -137,17 +145,17 @@ def variants(
 ) -> dict[str, Path]:
     """The results of several variants of one training, made one after another by all processes together.
 
-    The first runs in `folder`, the others in folder/arms/NAME; each leaves `result` there. Those that are whole and were made
-    of the same settings are not made again.
+    The first runs in `folder`, the others in folder/variants/NAME; each leaves `result` there. Those that are
+    whole and were made of the same settings are not made again.
 
     Args:
         make: trains a variant, by its name, in a folder.
     """
     results = {}
     for i, name in enumerate(names):
-        own = folder if i == 0 else folder / "arms" / name
+        own = folder if i == 0 else folder / "variants" / name
         results[name] = own / result
-        settings = {"arm": name, **made_of}
+        settings = {"variant": name, **made_of}
         if not is_made(results[name], settings):
             make(name, own)
             mark_made(results[name], settings)
@@ -157,7 +165,10 @@ def variants(
 def _begin(folder: Path, settings: dict[str, Any]) -> None:
     """Writes down what the stage is about to be made of."""
     if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise ValueError(f"{folder} holds files that do not say what they were made of; take another folder, or remove them")
+        raise ValueError(
+            f"{folder} holds files that do not say what they were made of; take another folder, or remove "
+            "them"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / MAKING, settings)
 

@@ -1,4 +1,6 @@
-"""Fixtures. What takes seconds to import is imported where tests run: with pytest -n, one more process only hands them out."""
+"""Fixtures. What takes seconds to import is imported where tests run: with pytest -n,
+one more process only hands them out.
+"""
 
 import os
 
@@ -12,7 +14,9 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Imports everything in a process that runs tests, and starts the server of its forks before any of them has run."""
+    """Imports everything in a process that runs tests,
+    and starts the server of its forks before any of them has run.
+    """
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
         return
     import torch
@@ -65,7 +69,9 @@ def tiny_editor(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def xformers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Gives UNets the processor that xformers runs in, with PyTorch's kernel in it; collects those that it was given."""
+    """Gives UNets the processor that xformers runs in, with PyTorch's kernel in it;
+    collects those that it was given.
+    """
     from rewardedit.attention import AttentionChoice, HeadsLastProcessor, sdpa
     from rewardedit.diffusion import editors
     from rewardedit.training import finetune

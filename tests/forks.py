@@ -1,7 +1,9 @@
-"""Processes that have imported everything: forks of a server, which is itself a fork made before any test has run.
+"""Processes that have imported everything: forks of a server,
+which is itself a fork made before any test has run.
 
-A new process takes many seconds to import torch, diffusers and transformers, and tests of several processes and of killed
-ones start dozens. torch allows no backward pass in a fork of a process that has made one: the server makes none.
+A new process takes many seconds to import torch, diffusers and transformers, and tests of several processes
+and of killed ones start dozens. torch allows no backward pass in a fork of a process that has made one:
+the server makes none.
 """
 
 import importlib
@@ -69,9 +71,17 @@ def run(script: Path, *words: str, environments: Sequence[dict[str, str]] = ({},
 def launch(script: Path, processes: int, *words: str) -> None:
     """Runs a script on so many CPU processes with the environment that torchrun gives them."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
     shared |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "ACCELERATE_USE_CPU": "true"}
-    ended = run(script, *words, environments=[{**shared, "RANK": str(k), "LOCAL_RANK": str(k)} for k in range(processes)])
+    ended = run(
+        script,
+        *words,
+        environments=[{**shared, "RANK": str(k), "LOCAL_RANK": str(k)} for k in range(processes)],
+    )
     assert ended.statuses == [0] * processes, ended.output[-3000:]
 
 

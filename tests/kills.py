@@ -1,11 +1,13 @@
-"""Kills a run at random moments of each of its stages, goes on with --resume, and compares with a run that nobody killed.
+"""Kills a run at random moments of each of its stages, goes on with --resume,
+and compares with a run that nobody killed.
 
 Command: python tests/kills.py [--moments 10] [--seed 0] [--keep] [STAGE …]
 
-The run is `rewardedit train quickstart` with candidates and a tiny editor: candidates, scores and labels (`relabelled`),
-latents (`cache`) and training (`pipeline`). Each kill is a SIGKILL, to a fresh run, at a moment that is drawn uniformly from
-the time that the stage took in the unbroken run and counted from when the stage begins. The exit status is 1 where a resumed
-run made anything else; --keep writes benchmarks/results/kills.json.
+The run is `rewardedit train quickstart` with candidates and a tiny editor: candidates, scores and labels
+(`relabelled`), latents (`cache`) and training (`pipeline`). Each kill is a SIGKILL, to a fresh run, at a
+moment that is drawn uniformly from the time that the stage took in the unbroken run and counted from when the
+stage begins. The exit status is 1 where a resumed run made anything else;
+--keep writes benchmarks/results/kills.json.
 """
 
 import argparse
@@ -25,7 +27,8 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("candidates", "relabelled", "cache", "pipeline")
-MADE = ("*.safetensors", "*.parquet", "*.npy", "*.png", "scale.json", "made_of.json")  # of a run, equal to the byte
+# of a run, equal to the byte
+MADE = ("*.safetensors", "*.parquet", "*.npy", "*.png", "scale.json", "made_of.json")
 TRIES = 10  # of a kill that is to fall into its stage
 
 
@@ -35,20 +38,36 @@ class Outcome:
 
     stage: str
     second: float  # after the stage's beginning
-    killed_in: str | None  # the stage that was not whole when the run was killed; None: the run had ended before
+    # the stage that was not whole when the run was killed; None: the run had ended before
+    killed_in: str | None
     differs: list[str]  # files that a resumed run has otherwise, or not at all
 
 
 def words_of(base: Path) -> list[str]:
     """The run: every stage, as short as it can be."""
-    data = ["data.rows=24", "data.size=32", "relabel.scorer=l1", "relabel.batch=2", "evaluate=null"]
-    candidates = [f"candidates.editors=[{base}]", "candidates.batch=2", "candidates.steps=2"]
-    train = ["steps=12", "batch=4", "warmup=1", "tracker=none", "precision=no", "ema=0.9", "checkpoint_every=2", "log_every=1"]
+    data = ["data.rows=24", "data.size=32", "relabel.scorer=l1", "relabel.batch_size=2", "evaluate=null"]
+    candidates = [
+        f"candidates.editors=[{base}]",
+        "candidates.batch_size=2",
+        "candidates.num_inference_steps=2",
+    ]
+    train = [
+        "max_steps=12",
+        "batch_size=4",
+        "lr_warmup_steps=1",
+        "tracker=none",
+        "mixed_precision=no",
+        "ema=0.9",
+        "checkpoint_every=2",
+        "log_every=1",
+    ]
     return ["train", "quickstart", f"base={base}", *data, *candidates, *(f"train.{word}" for word in train)]
 
 
 def start(words: Sequence[str]) -> int:
-    """Starts the command in a process of its own, forked from this one, which has imported all already; returns its id."""
+    """Starts the command in a process of its own, forked from this one, which has imported all already;
+    returns its id.
+    """
     sys.stdout.flush()
     process = os.fork()
     if process:
@@ -80,8 +99,11 @@ def run(words: Sequence[str]) -> None:
 
 
 def kill(words: Sequence[str], out: Path, after: Sequence[Path], second: float) -> None:
-    """Runs the command and kills it so many seconds after the folder `out` has the files `after`, if it still runs."""
-    process, began = start([*words, "--out", str(out)]), None
+    """Runs the command and kills it so many seconds after the folder `out` has the files `after`,
+    if it still runs.
+    """
+    process = start([*words, "--out", str(out)])
+    began = None
     while began is None or time.monotonic() - began < second:
         if os.waitpid(process, os.WNOHANG)[0]:
             return
@@ -100,20 +122,28 @@ def made(folder: Path) -> dict[str, bytes]:
 
 def marks(folder: Path) -> dict[str, list[Path]]:
     """What says that a stage of a run is whole, relative to the run's folder."""
-    return {name: [path.relative_to(folder) for path in (folder / name).rglob("made_of.json")] for name in STAGES}
+    return {
+        name: [path.relative_to(folder) for path in (folder / name).rglob("made_of.json")] for name in STAGES
+    }
 
 
-def outcomes(base: Path, folder: Path, stages: Sequence[str] = STAGES, moments: int = 10, seed: int = 0) -> list[Outcome]:
+def outcomes(
+    base: Path, folder: Path, stages: Sequence[str] = STAGES, moments: int = 10, seed: int = 0
+) -> list[Outcome]:
     """Kills as many runs in each stage as there are moments, and resumes them.
 
     Args:
         base: of a tiny editor.
         folder: for the runs.
     """
-    words, began, unbroken = words_of(base), time.time(), folder / "whole"
+    words = words_of(base)
+    began = time.time()
+    unbroken = folder / "whole"
     run([*words, "--out", str(unbroken)])
-    whole, ends_with = made(unbroken), marks(unbroken)
-    # A folder's time is when a file in it was last renamed: the mark itself keeps the time at which it was written.
+    whole = made(unbroken)
+    ends_with = marks(unbroken)
+    # A folder's time is when a file in it was last renamed: the mark itself keeps the time at which it was
+    # written.
     ends = [max((unbroken / path).parent.stat().st_mtime for path in ends_with[name]) for name in STAGES]
     lengths = dict(zip(STAGES, np.diff([began, *ends]), strict=True))
     rng = np.random.default_rng(seed)
@@ -121,7 +151,8 @@ def outcomes(base: Path, folder: Path, stages: Sequence[str] = STAGES, moments: 
     for stage in stages:
         before = [path for name in STAGES[: STAGES.index(stage)] for path in ends_with[name]]
         for k in range(moments):
-            out, killed_in = folder / f"{stage}-{k}", None
+            out = folder / f"{stage}-{k}"
+            killed_in = None
             for _ in range(TRIES):  # a stage may be over sooner than in the unbroken run
                 shutil.rmtree(out, ignore_errors=True)
                 second = float(rng.uniform(0, lengths[stage]))
@@ -139,7 +170,9 @@ def outcomes(base: Path, folder: Path, stages: Sequence[str] = STAGES, moments: 
 
 
 def figures(found: Sequence[Outcome]) -> dict[str, Any]:
-    """What is kept: by stage the moments in seconds, how many kills fell into the stage, and how many runs are equal."""
+    """What is kept: by stage the moments in seconds, how many kills fell into the stage,
+    and how many runs are equal.
+    """
     stages = {}
     for stage in dict.fromkeys(outcome.stage for outcome in found):
         own = [outcome for outcome in found if outcome.stage == stage]
@@ -153,7 +186,9 @@ def figures(found: Sequence[Outcome]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kills runs at random moments, resumes them and compares.")
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"some of {', '.join(STAGES)}; all without one")
+    parser.add_argument(
+        "stages", nargs="*", metavar="STAGE", help=f"some of {', '.join(STAGES)}; all without one"
+    )
     parser.add_argument("--moments", type=int, default=10, help="for each stage")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/kills.json")

@@ -8,9 +8,16 @@ from diffusers import (
     StableDiffusionInstructPix2PixPipeline,
     UNet2DConditionModel,
 )
-from transformers import BitImageProcessorPil, CLIPTextConfig, CLIPTextModel, CLIPTokenizer, Dinov2Config, Dinov2Model
+from transformers import (
+    BitImageProcessorPil,
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTokenizer,
+    Dinov2Config,
+    Dinov2Model,
+)
 
-from rewardedit.assets import resolve
+from rewardedit.assets import resolve_model
 
 
 def text_config(tokenizer: CLIPTokenizer, width: int, layers: int, heads: int, **more: int) -> CLIPTextConfig:
@@ -43,9 +50,11 @@ def tiny_unet(in_channels: int = 8) -> UNet2DConditionModel:
 
 
 def tiny_pipeline(in_channels: int = 8) -> StableDiffusionInstructPix2PixPipeline:
-    """A random pipeline with every real part; pictures are encoded to an eighth... of 32 pixels: 16 × 16 latents."""
+    """A random pipeline with every real part; images are encoded to an eighth... of 32 pixels:
+    16 × 16 latents.
+    """
     torch.manual_seed(0)
-    tokenizer = CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=32)
+    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"), model_max_length=32)
     text = text_config(tokenizer, width=16, layers=1, heads=2)
     vae = AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 2,
@@ -68,9 +77,11 @@ def tiny_pipeline(in_channels: int = 8) -> StableDiffusionInstructPix2PixPipelin
 
 
 def narrow_pipeline() -> StableDiffusionInstructPix2PixPipeline:
-    """Stable Diffusion 1.5's architecture with narrower layers: four levels, eight-fold VAE, 8 input channels."""
+    """Stable Diffusion 1.5's architecture with narrower layers: four levels, eight-fold VAE,
+    8 input channels.
+    """
     torch.manual_seed(0)
-    tokenizer = CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=77)
+    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"), model_max_length=77)
     text = text_config(tokenizer, width=32, layers=2, heads=4)
     widths = (32, 32, 64, 64)
     return StableDiffusionInstructPix2PixPipeline(
@@ -93,7 +104,9 @@ def narrow_pipeline() -> StableDiffusionInstructPix2PixPipeline:
             attention_head_dim=8,
             norm_num_groups=16,
         ),
-        scheduler=EulerAncestralDiscreteScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012),
+        scheduler=EulerAncestralDiscreteScheduler(
+            beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012
+        ),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -101,10 +114,17 @@ def narrow_pipeline() -> StableDiffusionInstructPix2PixPipeline:
 
 
 def save_dino(folder: str) -> None:
-    """Saves a random DINOv2 that, like the published ones, cuts the middle out of a larger picture."""
+    """Saves a random DINOv2 that, like the published ones, cuts the middle out of a larger image."""
     torch.manual_seed(0)
     config = Dinov2Config(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=64, patch_size=8, initializer_range=0.3
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=64,
+        patch_size=8,
+        initializer_range=0.3,
     )
     Dinov2Model(config).save_pretrained(folder)
-    BitImageProcessorPil(size={"shortest_edge": 72}, crop_size={"height": 64, "width": 64}).save_pretrained(folder)
+    BitImageProcessorPil(size={"shortest_edge": 72}, crop_size={"height": 64, "width": 64}).save_pretrained(
+        folder
+    )

@@ -1,16 +1,19 @@
 """A second device without hardware: "standin" computes on the CPU, and refuses CPU tensors as CUDA does.
 
-It is torch's PrivateUse1 backend, made in Python. A tensor on it is real memory with another device's name: every operation
-is run by the CPU's own kernel on that memory, after a look at where its arguments lie. So `.item()`, `.cpu()`, saving,
-autograd, autocast and fused optimizers work, while an operation that mixes its tensors with the CPU's raises:
+It is torch's PrivateUse1 backend, made in Python. A tensor on it is real memory with another device's name:
+every operation is run by the CPU's own kernel on that memory, after a look at where its arguments lie. So
+`.item()`, `.cpu()`, saving, autograd, autocast and fused optimizers work,
+while an operation that mixes its tensors with the CPU's raises:
 
-- a tensor of the CPU beside one of the device, but for what CUDA allows too: copies, numbers (0-dim) in elementwise
+- a tensor of the CPU beside one of the device, but for what CUDA allows too: copies, numbers (0-dim) in
+elementwise
   operations, indices within [];
 - a CPU generator drawing on the device, as in `torch.randn(..., device=..., generator=...)`.
 
-What it cannot see: the kernels themselves and which of them a GPU lacks, ranges and rounding of its fp16, its memory, NCCL and
-several devices, work that is still under way when the host goes on, what asks for "cuda" by name (attention's
-choice, pinned memory, torch.compile), generators of its own (`torch.Generator("standin")`), and autocast's cache of casts.
+What it cannot see: the kernels themselves and which of them a GPU lacks, ranges and rounding of its fp16, its
+memory, NCCL and several devices, work that is still under way when the host goes on, what asks for "cuda" by
+name (attention's choice, pinned memory, torch.compile),
+generators of its own (`torch.Generator("standin")`), and autocast's cache of casts.
 """
 
 import ctypes
@@ -27,18 +30,23 @@ NAME = "standin"
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 CPU = torch.device("cpu")
-CPU_CODE, DEVICE_CODE = 1, 12  # DLPack's numbers of the CPU and of devices it does not know
+CPU_CODE = 1
+DEVICE_CODE = 12  # DLPack's numbers of the CPU and of devices it does not know
 
 COPY = torch.ops.aten._copy_from.default
 PLAIN = (int, float, bool, type(None), str, torch.dtype)
 COPIES = ("_copy_from", "copy_", "_to_copy")
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 PRODUCTS = ("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm")
-# What autocast computes in half precision, and what in float32, on CUDA (torch's AT_FORALL_LOWER_PRECISION_FP and _FP32).
-IN_HALF = "conv1d conv2d conv3d conv_transpose2d.input addmm matmul mm bmm baddbmm linear einsum scaled_dot_product_attention"
+# What autocast computes in half precision, and what in float32, on CUDA (torch's AT_FORALL_LOWER_PRECISION_FP
+# and _FP32).
+IN_HALF = "conv1d conv2d conv3d conv_transpose2d.input addmm matmul mm bmm baddbmm linear einsum"
+IN_HALF += " scaled_dot_product_attention"
 IN_FULL = (
-    "exp log pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar rsqrt reciprocal softplus layer_norm group_norm cosine_similarity "
-    "mse_loss l1_loss smooth_l1_loss kl_div binary_cross_entropy_with_logits softmax.int log_softmax.int cumsum prod sum "
+    "exp log pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar rsqrt reciprocal softplus layer_norm "
+    "group_norm cosine_similarity "
+    "mse_loss l1_loss smooth_l1_loss kl_div binary_cross_entropy_with_logits softmax.int log_softmax.int "
+    "cumsum prod sum "
     "sum.dim_IntList norm.Scalar norm.ScalarOpt_dim logsumexp"
 )
 _libraries: list[torch.library.Library] = []  # what they register lasts as long as they do
@@ -66,7 +74,8 @@ class _Module(backend_registration._DummyBackendModule):
 
 
 class _Hooks(backend_registration._DummyPrivateUse1Hook):
-    available = False  # only within `in_use`, so that no library takes it for the machine's accelerator elsewhere
+    # only within `in_use`, so that no library takes it for the machine's accelerator elsewhere
+    available = False
 
     def is_available(self) -> bool:
         return _Hooks.available
@@ -76,15 +85,17 @@ def register() -> None:
     """Makes the device known to torch, once and before the first backward pass, which counts the devices."""
     if _libraries:
         return
-    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module(), hook=_Hooks())
+    backend_registration._setup_privateuseone_for_python_backend(
+        NAME, backend_module=_Module(), hook=_Hooks()
+    )
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(_run_on_cpu, "PrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     aten = torch.library.Library("aten", "IMPL")
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     composite = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-    # Everything that reaches the device goes to the fallback, but for what torch composes of other operations for any device:
-    # where the CPU has a kernel for that as a whole, it is taken.
+    # Everything that reaches the device goes to the fallback, but for what torch composes of other operations
+    # for any device: where the CPU has a kernel for that as a whole, it is taken.
     whole = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::") and has(n, "CPU")]
     whole = [n.removeprefix("aten::") for n in whole if any(has(n, key) for key in composite)]
     for name in (*whole, "convolution", "convolution_backward", "index_put_"):
@@ -97,7 +108,9 @@ def register() -> None:
 
 @contextmanager
 def in_use() -> Iterator[None]:
-    """While it is open, torch calls the device available, and modules keep their parameters when they move, as on CUDA."""
+    """While it is open, torch calls the device available,
+    and modules keep their parameters when they move, as on CUDA.
+    """
     future = torch.__future__
     swaps = future.get_swap_module_params_on_conversion()
     future.set_swap_module_params_on_conversion(True)
@@ -131,7 +144,11 @@ def _autocast(op: Any, dtype: torch.dtype | None) -> Callable[..., Any]:
     def cast(value: Any) -> Any:
         if type(value) in (list, tuple):
             return [cast(v) for v in value]
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == torch.float64:
+        if (
+            not isinstance(value, torch.Tensor)
+            or not value.is_floating_point()
+            or value.dtype == torch.float64
+        ):
             return value
         return value.to(dtype or torch.get_autocast_dtype(NAME)) if value.device.type == NAME else value
 
@@ -184,8 +201,10 @@ class _Lent:
     """An operation's arguments while the CPU works on them."""
 
     def __init__(self, op: Any, rules: Rules) -> None:
-        self.op, self.rules = op, rules
-        self.lent: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # what lies on the CPU and whose it is, by its id
+        self.op = op
+        self.rules = rules
+        # what lies on the CPU and whose it is, by its id
+        self.lent: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # The CPU's own products in fp16 are ten times slower than those of fp32, which round as little.
         self.widened = False
 
@@ -198,13 +217,19 @@ class _Lent:
         if kind is torch.device:
             return CPU if value.type == NAME else value
         if kind is torch.Generator and value.device.type != NAME:
-            raise RuntimeError(f"{self.op}: Expected a '{NAME}' device type for generator but found '{value.device.type}'")
+            raise RuntimeError(
+                f"{self.op}: Expected a '{NAME}' device type for generator but found '{value.device.type}'"
+            )
         if not isinstance(value, torch.Tensor):
             return value
         if value.device.type != NAME:
             return value if self.rules.copies else _require_number(self.op, self.rules, value)
         # What is empty may be meant to grow, which borrowed memory cannot.
-        alias = _retagged(value.detach(), CPU_CODE) if value.numel() else torch.empty(value.shape, dtype=value.dtype)
+        alias = (
+            _retagged(value.detach(), CPU_CODE)
+            if value.numel()
+            else torch.empty(value.shape, dtype=value.dtype)
+        )
         self.lent[id(alias)] = alias, value
         if self.rules.product and alias.dtype == torch.float16:
             self.widened = True
@@ -240,7 +265,9 @@ def _grow(given: torch.Tensor, larger: torch.Tensor) -> torch.Tensor:
     return given
 
 
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 def _retagged(tensor: torch.Tensor, device: int) -> torch.Tensor:

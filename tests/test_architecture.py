@@ -15,11 +15,17 @@ def imported(path: Path) -> set[str]:
     nodes = list(ast.walk(ast.parse(path.read_text())))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    return names | {str(node.module) for node in froms} | {f"{n.module}.{a.name}" for n in froms for a in n.names}
+    return (
+        names
+        | {str(node.module) for node in froms}
+        | {f"{n.module}.{a.name}" for n in froms for a in n.names}
+    )
 
 
 def test_layers_hold():
-    done = subprocess.run([Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -42,7 +48,9 @@ def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
     from setuptools.config.pyprojecttoml import read_configuration
 
     tool = read_configuration(ROOT / "pyproject.toml")["tool"]["setuptools"]
-    found = {"rewardedit"} | {".".join(p.parent.relative_to(ROOT).parts) for p in ROOT.glob("rewardedit/**/__init__.py")}
+    found = {"rewardedit"} | {
+        ".".join(p.parent.relative_to(ROOT).parts) for p in ROOT.glob("rewardedit/**/__init__.py")
+    }
     assert set(tool["packages"]) == found | {"rewardedit.trainers", "rewardedit.recipes"}
     assert all(name.split(".")[0] == "rewardedit" for name in tool["packages"])
 

@@ -18,7 +18,8 @@ from tests.models import tiny_unet
 
 def run(unet, seed=0):
     torch.manual_seed(seed)
-    noise, words = torch.randn(2, 8, 8, 8), torch.randn(2, 7, 16, requires_grad=True)
+    noise = torch.randn(2, 8, 8, 8)
+    words = torch.randn(2, 7, 16, requires_grad=True)
     out = unet(noise, torch.tensor([3, 700]), words).sample
     out.square().sum().backward()
     return out.detach(), words.grad, unet.conv_in.weight.grad.clone()
@@ -29,8 +30,8 @@ def test_the_heads_last_processor_equals_the_stock_one_forward_and_backward():
     stock = run(unet)
     unet.zero_grad()
     unet.set_attn_processor(HeadsLastProcessor(sdpa))
-    for mine, theirs in zip(run(unet), stock, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    for local, theirs in zip(run(unet), stock, strict=True):
+        torch.testing.assert_close(local, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_auto_says_what_it_took_and_why():
@@ -66,7 +67,8 @@ def offer(monkeypatch):
 @pytest.mark.parametrize("training", [False, True])
 def test_auto_takes_the_faster_kernel_and_measures_once(offer, training):
     unet = tiny_unet().train(training)
-    slow, fast = Kernel(20), Kernel(1)
+    slow = Kernel(20)
+    fast = Kernel(1)
     offer(slow, fast)
     choice = set_attention(unet, "auto")
     assert choice.backend == "sdpa"
@@ -94,13 +96,16 @@ def test_a_kernel_that_fails_at_one_of_the_shapes_is_not_taken(offer):
         return sdpa(query, key, value, scale)
 
     offer(fails, Kernel(1))
-    assert str(set_attention(tiny_unet(), "auto")).endswith("does not run on cpu with torch.float32: no operator found)")
+    assert str(set_attention(tiny_unet(), "auto")).endswith(
+        "does not run on cpu with torch.float32: no operator found)"
+    )
     with pytest.warns(UserWarning, match="SDPA is used instead: xformers does not run on cpu"):
         assert set_attention(tiny_unet(), "xformers").backend == "sdpa"
 
 
 def test_the_measured_shapes_are_those_that_the_unet_calls():
-    unet, seen = tiny_unet(), []
+    unet = tiny_unet()
+    seen = []
 
     def record(query, key, value, scale):
         seen.append(AttentionShape(query.shape[1], key.shape[1], query.shape[2], query.shape[3]))
@@ -122,7 +127,8 @@ def test_asking_for_xformers_where_it_cannot_run_is_never_silent():
 
 
 def test_it_sets_every_layer_and_leaves_other_models_alone():
-    unet, other = tiny_unet(), tiny_unet()
+    unet = tiny_unet()
+    other = tiny_unet()
     before = {name: id(p) for name, p in other.attn_processors.items()}
     assert set_attention(unet, "sdpa") == AttentionChoice("sdpa", "as asked")
     assert {type(p).__name__ for p in unet.attn_processors.values()} == {"AttnProcessor2_0"}
@@ -151,10 +157,14 @@ def xformers():
 def test_xformers_equals_sdpa_on_the_gpu(xformers, dtype):
     attend = xformers
     shape = (2, 256, 4, 40)
-    ours, theirs = ([torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)] for _ in range(2))
+    ours, theirs = (
+        [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
+        for _ in range(2)
+    )
     for a, b in zip(ours, theirs, strict=True):
         b.data.copy_(a.data)
-    out, wanted = attend(*ours, 40**-0.5), sdpa(*theirs, 40**-0.5)
+    out = attend(*ours, 40**-0.5)
+    wanted = sdpa(*theirs, 40**-0.5)
     torch.testing.assert_close(out, wanted, rtol=2e-2, atol=2e-2)
     weight = torch.randn_like(out)
     (out * weight).sum().backward()

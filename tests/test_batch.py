@@ -15,14 +15,18 @@ def test_a_batch_refuses_fields_that_do_not_fit():
     batch = EditBatch(source, ["a", "b"], source)
     # Put in behind the back of the type checker that the suite runs under and users do not.
     object.__setattr__(batch, "edited", torch.zeros(2, 3, 4, 4))
-    with pytest.raises(ValueError, match=r"edited: expected \(2, 3, 8, 8\) to fit source; got \(2, 3, 4, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"edited: expected \(2, 3, 8, 8\) to fit source; got \(2, 3, 4, 4\)"
+    ):
         batch.__post_init__()
     with pytest.raises(ValueError, match="instruction: expected a list of 2 strings, one a row; got 1"):
         EditBatch(source, ["a"], source)
 
 
 def test_slicing_keeps_rows_together():
-    batch = EditBatch(torch.rand(3, 3, 8, 8), ["a", "b", "c"], torch.rand(3, 3, 8, 8), target_caption=["x", "y", "z"])
+    batch = EditBatch(
+        torch.rand(3, 3, 8, 8), ["a", "b", "c"], torch.rand(3, 3, 8, 8), target_caption=["x", "y", "z"]
+    )
     part = batch[1:]
     assert part.instruction == ["b", "c"]
     assert part.target_caption == ["y", "z"]
@@ -55,14 +59,15 @@ def test_collate_brings_pictures_to_one_size():
     ]
     batch = collate(rows, size=8)
     assert batch.source.shape == (2, 3, 8, 8)
-    assert batch.edited[0, :, 4, 4].tolist() == pytest.approx([0, 0, 1], abs=1e-4)  # its target, for want of an edit
+    # its target, for want of an edit
+    assert batch.edited[0, :, 4, 4].tolist() == pytest.approx([0, 0, 1], abs=1e-4)
     assert batch.edited[1].min() == 1
     with pytest.raises(ValueError, match="source: rows differ in size"):
         collate(rows)
 
 
 def test_collate_refuses_rows_without_an_edit():
-    with pytest.raises(ValueError, match="row 7: expected an edited picture or a target"):
+    with pytest.raises(ValueError, match="row 7: expected an edited image or a target"):
         collate([EditSample("7", picture(), "a")])
     with pytest.raises(ValueError, match="at least one row"):
         collate([])
@@ -70,7 +75,8 @@ def test_collate_refuses_rows_without_an_edit():
 
 def test_collate_refuses_rows_of_which_some_lack_a_field():
     rows = [
-        EditSample(str(i), picture(), "a", target=picture(), target_caption=c) for i, c in enumerate(("x", None, "z", None))
+        EditSample(str(i), picture(), "a", target=picture(), target_caption=c)
+        for i, c in enumerate(("x", None, "z", None))
     ]
     with pytest.raises(ValueError, match="rows 1, 3 have no target_caption, and others of the batch do"):
         collate(rows)
@@ -78,12 +84,16 @@ def test_collate_refuses_rows_of_which_some_lack_a_field():
     assert [[row.id for row in part] for part in split_by_fields(rows[:1] + rows[2:])] == [["0", "2"], ["3"]]
     assert collate(rows[::2]).target_caption == ["x", "z"]
     assert collate(rows, fields=("target",)).target_caption is None
-    with pytest.raises(ValueError, match="expected fields among target, mask, source_caption, target_caption; got edited"):
+    with pytest.raises(
+        ValueError, match="expected fields among target, mask, source_caption, target_caption; got edited"
+    ):
         collate(rows, fields=("edited",))
 
 
 def test_collate_leaves_alone_what_is_not_asked_for():
-    row = EditSample("0", picture(), "a", edited=picture(1.0), target=Image.new("RGB", (8, 8)), mask=Image.new("L", (3, 5)))
+    row = EditSample(
+        "0", picture(), "a", edited=picture(1.0), target=Image.new("RGB", (8, 8)), mask=Image.new("L", (3, 5))
+    )
     batch = collate([row], fields=())
     assert batch.target is None
     assert batch.mask is None

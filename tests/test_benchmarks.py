@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rewardedit import cli
-from rewardedit.assets import resolve
-from rewardedit.data import Data
+from rewardedit.assets import resolve_model
+from rewardedit.data import DataConfig
 from rewardedit.data.shapes import Shapes
 from rewardedit.evaluation.hacking import LIMITS, Limit
 from rewardedit.scorers.load import BUILT_IN
@@ -34,7 +34,8 @@ def test_guidance():
 def test_preservation_looks_outside_the_mask_alone():
     import guidance
 
-    source, mask = torch.zeros(2, 3, 8, 8), torch.zeros(2, 1, 8, 8)
+    source = torch.zeros(2, 3, 8, 8)
+    mask = torch.zeros(2, 1, 8, 8)
     mask[..., :4] = 1
     edited = source.clone()
     edited[0, ..., :4] = 1.0
@@ -46,7 +47,9 @@ def test_best_of_n():
     import best_of_n
 
     found = best_of_n.compare(3, 2, 2, {1: 1.3})
-    assert found["oracle"]["oracle's choice"] >= max(v for k, v in found["oracle"].items() if k != "oracle's choice")
+    assert found["oracle"]["oracle's choice"] >= max(
+        v for k, v in found["oracle"].items() if k != "oracle's choice"
+    )
     assert set(found["with_captions"]["oracle"]) == {"clip_d", "clip_d:0.7,l1:0.3"}
     assert found["oracle"].keys() - found["against_one_sample"].keys() == {"one sample"}
 
@@ -54,7 +57,8 @@ def test_best_of_n():
 def test_agreement():
     import agreement
 
-    agreement.SETTINGS, agreement.RESAMPLES = agreement.SETTINGS[:1], 5
+    agreement.SETTINGS = agreement.SETTINGS[:1]
+    agreement.RESAMPLES = 5
     found = agreement.measure(["shapes-editor"], 28)
     assert found["n"] == 28
     assert set(found["rho"]) == set(agreement.GROUPS)
@@ -86,14 +90,16 @@ def test_planted_defects_lie_outside_what_was_asked():
     area = disc.flatten(1).mean(1)
     assert area.min() > 0.015
     assert area.max() < 0.105
-    assert torch.equal(edited[disc.expand(-1, 3, -1, -1) == 0], samples.target[disc.expand(-1, 3, -1, -1) == 0])
+    assert torch.equal(
+        edited[disc.expand(-1, 3, -1, -1) == 0], samples.target[disc.expand(-1, 3, -1, -1) == 0]
+    )
     torch.testing.assert_close(heat.top_share(disc, disc), (area / heat.TOP).clamp(max=1), rtol=0, atol=0.01)
 
 
 def test_retrieval(tmp_path):
     import retrieval
 
-    words = ["data.rows=32", "held_out.rows=14", "train.steps=2", "train.batch=8"]
+    words = ["data.rows=32", "held_out.rows=14", "train.max_steps=2", "train.batch_size=8"]
     found = retrieval.compare(words, rates=(1e-3,), runs=tmp_path)
     assert found["test"]["mean"]["swap"] == 0
     assert found["recall@1_temporal_minus_mean"]["n"] == found["test"]["temporal"]["n"]
@@ -122,7 +128,8 @@ def recorded(name: str) -> dict:
 
 
 def test_what_was_measured_holds_what_is_promised():
-    quickstart, guidance = recorded("quickstart")["oracle"], recorded("guidance")
+    quickstart = recorded("quickstart")["oracle"]
+    guidance = recorded("guidance")
     without_captions = recorded("quickstart-without-captions")["oracle"]
     assert min(without_captions["ci95"][0], without_captions["ci95_vs_one"][0]) > 0
     assert min(quickstart["ci95"][0], quickstart["ci95_vs_one"][0]) > 0
@@ -139,7 +146,8 @@ def test_what_was_measured_holds_what_is_promised():
 
 
 def test_what_was_measured_of_scorers_holds_what_is_promised():
-    retrieval, heat = recorded("retrieval"), recorded("heat")
+    retrieval = recorded("retrieval")
+    heat = recorded("heat")
     temporal, mean = (retrieval["test"][pooling] for pooling in ("temporal", "mean"))
     assert temporal["n"] >= 1000
     assert retrieval["recall@1_temporal_minus_mean"]["ci95"][0] > 0
@@ -152,12 +160,13 @@ def test_what_was_measured_of_scorers_holds_what_is_promised():
     for found in recorded("reward-guidance")["guided_minus_plain"].values():
         assert found["score"]["ci95"][0] > 0
         assert found["oracle"]["ci95"][0] > 0
-    weights = Path(resolve("shapes-vifi-clip")).rglob("*.safetensors")
+    weights = Path(resolve_model("shapes-vifi-clip")).rglob("*.safetensors")
     assert sum(path.stat().st_size for path in weights) < 4 * 2**20
 
 
 def test_what_was_measured_of_refl_holds_what_is_promised():
-    found, conditioned = recorded("shapes-refl"), recorded("shapes-refl-conditioned")
+    found = recorded("shapes-refl")
+    conditioned = recorded("shapes-refl-conditioned")
     oracle = found["oracle"]
     assert min(oracle["n"], conditioned["oracle"]["n"]) >= 1024
     assert oracle["relative_gain"] >= 0.07
@@ -188,7 +197,7 @@ def hacking_name(limit: Limit) -> str:
 def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
     import hacking
 
-    small = {"DATA": Data(rows=8), "N": 3, "POOLS": {"test": (0, 7)}, "CHECK_EVERY": 1, "STEPS": 2}
+    small = {"DATA": DataConfig(rows=8), "N": 3, "POOLS": {"test": (0, 7)}, "CHECK_EVERY": 1, "STEPS": 2}
     for name, value in small.items():
         monkeypatch.setattr(hacking, name, value)
     hacking.train(tmp_path, "test", "honest", range(1, 2))

@@ -27,10 +27,25 @@ def photo(tmp_path) -> str:
     [
         (["train", "quickstar"], "no recipe 'quickstar'; did you mean quickstart?"),
         (["train", "nowhere.yaml"], "nowhere.yaml: cannot be read"),
-        (["train", "quickstart", "train.stesp=3"], "unknown setting train.stesp; did you mean train.steps?"),
-        (["train", "quickstart", "train.accumulate=2"], "train.accumulate: renamed; use train.micro_batch"),
-        (["relabel", "relabel.options.checkpoint=x", "--out", "out"], "relabel.options: renamed; use relabel.scorer, e.g."),
-        (["relabel", "relabel.scorer={l1: 3}", "--out", "out"], "relabel.scorer l1: expected its weight and options"),
+        (
+            ["train", "quickstart", "train.max_stesp=3"],
+            "unknown setting train.max_stesp; did you mean train.max_steps?",
+        ),
+        (
+            ["train", "quickstart", "train.accumulate=2"],
+            "train.accumulate: renamed; use train.micro_batch_size",
+        ),
+        (["train", "quickstart", "train.steps=2"], "train.steps: renamed; use train.max_steps"),
+        (["train", "quickstart", "arms=[conditioned]"], "arms: renamed; use variants"),
+        (["train", "shapes-refl", "reward.most=2"], "reward.most: renamed; use reward.hinge"),
+        (
+            ["relabel", "relabel.options.checkpoint=x", "--out", "out"],
+            "relabel.options: renamed; use relabel.scorer, e.g.",
+        ),
+        (
+            ["relabel", "relabel.scorer={l1: 3}", "--out", "out"],
+            "relabel.scorer l1: expected its weight and options",
+        ),
         (["train", "quickstart", "train.lr=fast"], "train.lr: expected float; got 'fast'"),
         (["train", "quickstart", "base=/nowhere", "--dry-run"], "editor '/nowhere' is not there"),
         (["train", "quickstart", "relabel.scorer=clip_x", "--dry-run"], "no scorer named 'clip_x'"),
@@ -50,15 +65,26 @@ def photo(tmp_path) -> str:
         (["relabel", "data.first=-1", "--out", "out"], "data.first: expected at least 0; got -1"),
         (["relabel", "data.rows=0", "--out", "out"], "data.rows: expected at least 1; got 0"),
         (
-            ["relabel", "relabel.prompt=custom", "relabel.template='{instruction} {word} {mood}'", "--out", "out"],
+            [
+                "relabel",
+                "relabel.prompt=custom",
+                "relabel.template='{instruction} {word} {mood}'",
+                "--out",
+                "out",
+            ],
             "relabel.template: expected {instruction} and {word} in it and no other braces",
         ),
-        (["relabel", "relabel.words=[bad, good]", "--out", "out"], "relabel.bins: expected one rising upper bound a word"),
+        (
+            ["relabel", "relabel.words=[bad, good]", "--out", "out"],
+            "relabel.bins: expected one rising upper bound a word",
+        ),
         (["score", "a.png", "b.png", ""], "the instruction is empty"),
         (["score", "name=shapes", "rows=2", "--mask", "a.png"], "--mask goes with SOURCE EDITED INSTRUCTION"),
     ],
 )
-def test_the_user_s_errors_are_one_line_with_a_remedy_and_exit_2(words, message, capsys, tmp_path, monkeypatch):
+def test_the_user_s_errors_are_one_line_with_a_remedy_and_exit_2(
+    words, message, capsys, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     err = capsys.readouterr().err
@@ -89,15 +115,15 @@ def test_errors_are_sentences_and_no_python_literals(error, code, line, monkeypa
 @pytest.mark.parametrize(
     "words",
     [
-        ["train", "quickstart", "train.lr=3e-4", "train.batch=2", "--out", "x", "--dry-run"],
-        ["train", "quickstart", "--out", "x", "train.lr=3e-4", "train.batch=2", "--dry-run"],
-        ["train", "--out", "x", "quickstart", "train.lr=3e-4", "--dry-run", "train.batch=2"],
-        ["train", "--dry-run", "--out", "x", "quickstart", "train.lr=3e-4", "train.batch=2"],
+        ["train", "quickstart", "train.lr=3e-4", "train.batch_size=2", "--out", "x", "--dry-run"],
+        ["train", "quickstart", "--out", "x", "train.lr=3e-4", "train.batch_size=2", "--dry-run"],
+        ["train", "--out", "x", "quickstart", "train.lr=3e-4", "--dry-run", "train.batch_size=2"],
+        ["train", "--dry-run", "--out", "x", "quickstart", "train.lr=3e-4", "train.batch_size=2"],
     ],
 )
 def test_settings_stand_anywhere(words):
     args = parse(words)
-    assert args.settings == ["train.lr=3e-4", "train.batch=2"]
+    assert args.settings == ["train.lr=3e-4", "train.batch_size=2"]
     assert (args.recipe, args.out, args.dry_run) == ("quickstart", "x", True)
     edit = parse(["edit", "cat.png", "--out", "x", "make it red", "--seed", "3", "make it blue"])
     assert (edit.instruction, edit.seed) == (["make it red", "make it blue"], 3)
@@ -176,16 +202,24 @@ def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeyp
     assert stopped.value.code == 0
     out = capsys.readouterr().out
     assert "--dry-run" in out
-    lines = {line[2:].split()[0].partition("=")[0]: line for line in out.partition("set by the recipe")[2].splitlines()[2:]}
+    lines = {
+        line[2:].split()[0].partition("=")[0]: line
+        for line in out.partition("set by the recipe")[2].splitlines()[2:]
+    }
 
     _, config = load_recipe("quickstart", [])
     dumped = parse_value(dump(config))
-    groups = {"data": dumped["data"], "relabel": dumped["relabel"], "train": dumped["train"], "evaluate": dumped["evaluate"]}
+    groups = {
+        "data": dumped["data"],
+        "relabel": dumped["relabel"],
+        "train": dumped["train"],
+        "evaluate": dumped["evaluate"],
+    }
     names = {*dumped, *(f"{group}.{name}" for group, values in groups.items() for name in values)}
     assert names <= set(lines)
-    assert "candidates.steps" in lines  # of a group that is null, the defaults
+    assert "candidates.num_inference_steps" in lines  # of a group that is null, the defaults
     assert lines["train.lr"].startswith("* train.lr=0.001 ")
-    assert lines["train.batch"].startswith("* train.batch=64 ")
+    assert lines["train.batch_size"].startswith("* train.batch_size=64 ")
     assert lines["train.seed"].startswith("  train.seed=0 ")
     assert lines["train.optimizer"].endswith("(adamw | adamw8bit | muon)")
     assert lines["train.lora_rank"].endswith("(int or null)")
@@ -224,7 +258,18 @@ def test_recipes_are_listed(capsys):
 
 def test_edit_applies_instructions_one_after_another(photo, tiny_editor, tmp_path, capsys):
     out = tmp_path / "out"
-    words = ["edit", photo, "make it red", "make it blue", "--model", tiny_editor, "--steps", "2", "--out", str(out)]
+    words = [
+        "edit",
+        photo,
+        "make it red",
+        "make it blue",
+        "--model",
+        tiny_editor,
+        "--steps",
+        "2",
+        "--out",
+        str(out),
+    ]
     assert main(words) == 0
     assert Image.open(out / "cat-1.png").size == Image.open(out / "cat-2.png").size == (70, 50)
     record = json.loads((out / "cat.json").read_text())
@@ -262,7 +307,14 @@ def test_relabel_writes_shards_for_your_own_rows(photo, tmp_path, capsys):
     Image.open(photo).rotate(90).resize((70, 50)).save(tmp_path / "other.png")
     rows[2]["target"] = "other.png"
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["relabel", "data.name=table", f"data.path={tmp_path}", "relabel.scorer=l1", "--out", str(tmp_path / "out")]
+    words = [
+        "relabel",
+        "data.name=table",
+        f"data.path={tmp_path}",
+        "relabel.scorer=l1",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main(words) == 0
     assert "3 rows, 3 valid" in capsys.readouterr().out
     assert list((tmp_path / "out" / "relabelled").glob("*.parquet"))

@@ -43,7 +43,11 @@ def test_dotted_words_lie_over_a_recipe():
 
 def test_dotted_words_reach_into_the_short_string_of_a_scorer():
     values = {"relabel": {"scorer": "clip_d:0.7,l1:0.3"}, "reward": {"scorer": "vifi_clip"}}
-    words = ["relabel.scorer.l1.region=outside", "reward.scorer.vifi_clip.checkpoint=a/b", "watch.held_out.ssim.against=target"]
+    words = [
+        "relabel.scorer.l1.region=outside",
+        "reward.scorer.vifi_clip.checkpoint=a/b",
+        "watch.held_out.ssim.against=target",
+    ]
     assert override(values, words) == {
         "relabel": {"scorer": {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3, "region": "outside"}}},
         "reward": {"scorer": {"vifi_clip": {"checkpoint": "a/b"}}},
@@ -142,6 +146,11 @@ def test_settings_are_written_as_they_can_be_typed(monkeypatch):
     words = [line[2:].split("  ")[0] for line in lines]
     assert [word for word in words if "=" not in word] == ["first"]
     assert (
-        build(Top, override({}, [word for word in words if "=" in word and not word.startswith("other.")])).first.mode == "no"
+        build(
+            Top, override({}, [word for word in words if "=" in word and not word.startswith("other.")])
+        ).first.mode
+        == "no"
     )
-    assert [line for line in lines if line.startswith("*")] == ["* first.lr=0.001                    of both classes (float)"]
+    assert [line for line in lines if line.startswith("*")] == [
+        "* first.lr=0.001                    of both classes (float)"
+    ]

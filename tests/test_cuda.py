@@ -1,4 +1,6 @@
-"""`make cuda` on the CPU: its parts at tiny size, and the runner's own rules. On a GPU: the `gpu` tests beside."""
+"""`make cuda` on the CPU: its parts at tiny size, and the runner's own rules. On a GPU:
+the `gpu` tests beside.
+"""
 
 import json
 import os
@@ -37,7 +39,9 @@ def test_shares_add_up_to_nine_minutes_and_belong_to_the_parts_chosen():
     assert cuda.shares(cuda.PARTS)["quickstart"] == 120
     assert cuda.shares(cuda.choose("attention")) == {"attention": 540}
     assert [part.name for part in cuda.choose("attention, tests")] == ["tests", "attention"]
-    with pytest.raises(ValueError, match="expected some of tests, quickstart, trainers, attention, benchmarks; got test"):
+    with pytest.raises(
+        ValueError, match="expected some of tests, quickstart, trainers, attention, benchmarks; got test"
+    ):
         cuda.choose("test")
 
 
@@ -50,7 +54,11 @@ def test_it_goes_on_after_a_failure_and_writes_down_what_there_is(tmp_path):
     ]
     seen = []
     results = cuda.run_parts(parts, tmp_path, lambda found: seen.append(list(found)), total=60)
-    assert {name: found["status"] for name, found in results.items()} == {"breaks": "failed", "lacks": "skipped", "works": "ok"}
+    assert {name: found["status"] for name, found in results.items()} == {
+        "breaks": "failed",
+        "lacks": "skipped",
+        "works": "ok",
+    }
     assert results["breaks"]["figures"] == {"kernel": {"ms": 2.5}, "images_per_second": 12.5}
     assert results["works"]["tail"] == "1\n"
     assert seen == [["breaks"], ["breaks", "lacks"], ["breaks", "lacks", "works"]]
@@ -86,16 +94,32 @@ time.sleep(600)
 
 
 def test_it_works_from_a_checkout_without_git_and_installation(tmp_path):
-    """The interpreter that the virtual environment was made from has none of our packages but those it is lent."""
-    checkout, out = tmp_path / "checkout", tmp_path / "out"
+    """The interpreter that the virtual environment was made from has none of our packages but those it is
+    lent.
+    """
+    checkout = tmp_path / "checkout"
+    out = tmp_path / "out"
     checkout.mkdir()
     for name in ("rewardedit", "trainers", "recipes", "tests", "benchmarks", "pyproject.toml"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, checkout / name)
     folders = [path for path in sys.path if "site-packages" in path]
-    environment = {**os.environ, "PATH": "", "PYTHONPATH": os.pathsep.join(folders), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys._base_executable, str(checkout / "benchmarks" / "cuda.py"), "--tiny", "--parts", "attention"]
-    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    environment = {
+        **os.environ,
+        "PATH": "",
+        "PYTHONPATH": os.pathsep.join(folders),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    command = [
+        sys._base_executable,
+        str(checkout / "benchmarks" / "cuda.py"),
+        "--tiny",
+        "--parts",
+        "attention",
+    ]
+    done = subprocess.run(
+        [*command, "--out", str(out)], capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((out / "cuda-cpu.json").read_text())
     assert record["commit"] is None
@@ -120,7 +144,13 @@ def test_the_trainers_part_runs_a_recipe_and_goes_on_after_one_that_fails(tmp_pa
 
     def with_a_mistake(*args):
         found = runs(*args)
-        return {"reward_conditioned, broken": ("magicbrush-reward-conditioned", ["base=nowhere", "candidates=null"]), **found}
+        return {
+            "reward_conditioned, broken": (
+                "magicbrush-reward-conditioned",
+                ["base=nowhere", "candidates=null"],
+            ),
+            **found,
+        }
 
     monkeypatch.setattr(cuda_parts, "trainer_runs", with_a_mistake)
     figures = cuda_parts.Figures(tmp_path / "figures.json")
@@ -142,7 +172,8 @@ def test_the_full_size_models_have_the_parameters_of_stable_diffusion():
     import torch
 
     with torch.device("meta"):
-        unet, vae = sd15.make_unet(), sd15.make_vae()
+        unet = sd15.make_unet()
+        vae = sd15.make_vae()
         text = sd15.make_text_encoder(sd15.make_tokenizer())
     millions = [round(sum(p.numel() for p in m.parameters()) / 1e6, 1) for m in (unet, vae, text.encoder)]
     assert millions == [859.5, 83.7, 85.1]
@@ -150,7 +181,15 @@ def test_the_full_size_models_have_the_parameters_of_stable_diffusion():
 
 def test_the_makefile_hands_over_what_it_is_given():
     shown = subprocess.run(
-        ["make", "--no-print-directory", "-n", "cuda", "PYTHON=python9", "OUT=there", "PARTS=tests,attention"],
+        [
+            "make",
+            "--no-print-directory",
+            "-n",
+            "cuda",
+            "PYTHON=python9",
+            "OUT=there",
+            "PARTS=tests,attention",
+        ],
         capture_output=True,
         text=True,
         cwd=ROOT,

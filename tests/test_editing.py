@@ -1,4 +1,4 @@
-"""`rewardedit edit` over pictures, folders and tables."""
+"""`rewardedit edit` over images, folders and tables."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,11 @@ from rewardedit.cli import main
 
 @pytest.fixture
 def folder(tmp_path):
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
+    images = tmp_path / "images"
+    images.mkdir()
     for name, photo in (("cat.png", data.chelsea()), ("coffee.jpg", data.coffee())):
-        Image.fromarray(photo).resize((48, 32)).save(pictures / name)
-    return pictures
+        Image.fromarray(photo).resize((48, 32)).save(images / name)
+    return images
 
 
 def edit(*words, model) -> int:
@@ -40,7 +40,7 @@ def test_a_folder_is_edited_and_a_second_run_does_nothing_again(folder, tiny_edi
 
 
 def test_a_broken_picture_does_not_keep_the_others_from_being_done(folder, tiny_editor, tmp_path, capsys):
-    (folder / "broken.png").write_bytes(b"not a picture")
+    (folder / "broken.png").write_bytes(b"not an image")
     assert edit(folder, "make it red", "--out", tmp_path / "out", model=tiny_editor) == 2
     assert "1 of 3 not edited; broken" in capsys.readouterr().err
     assert (tmp_path / "out" / "coffee.png").is_file()
@@ -69,7 +69,18 @@ def test_a_table_carries_its_own_instructions(folder, tiny_editor, tmp_path, cap
 
 def test_best_of_n_with_scores_and_a_mask(folder, tiny_editor, tmp_path):
     out = tmp_path / "out"
-    words = [folder / "cat.png", "make it red", "--best-of", "3", "--scorer", "l1", "--mask", "auto", "--out", out]
+    words = [
+        folder / "cat.png",
+        "make it red",
+        "--best-of",
+        "3",
+        "--scorer",
+        "l1",
+        "--mask",
+        "auto",
+        "--out",
+        out,
+    ]
     assert edit(*words, model=tiny_editor) == 0
     turn = json.loads((out / "cat.json").read_text())["turns"][0]
     assert len(turn["scores"]) == 3
@@ -81,7 +92,9 @@ def test_best_of_n_with_scores_and_a_mask(folder, tiny_editor, tmp_path):
 
 def test_the_seed_that_is_asked_for_is_the_one_that_is_taken(folder, tiny_editor, tmp_path):
     def edited(name: str, *words) -> tuple[np.ndarray, dict]:
-        assert edit(folder / "cat.png", "make it red", "--out", tmp_path / name, *words, model=tiny_editor) == 0
+        assert (
+            edit(folder / "cat.png", "make it red", "--out", tmp_path / name, *words, model=tiny_editor) == 0
+        )
         turn = json.loads((tmp_path / name / "cat.json").read_text())["turns"][0]
         return np.asarray(Image.open(tmp_path / name / "cat.png")).astype(int), turn
 
@@ -108,7 +121,9 @@ def test_no_job_writes_what_another_writes(folder, tiny_editor, tmp_path, capsys
 
 
 def test_a_mask_of_one_s_own(folder, tiny_editor, tmp_path, capsys):
-    mask, plain, out = tmp_path / "mask.png", tmp_path / "plain", tmp_path / "out"
+    mask = tmp_path / "mask.png"
+    plain = tmp_path / "plain"
+    out = tmp_path / "out"
     Image.new("L", (90, 60), 255).save(mask)
     assert edit(folder / "cat.png", "make it red", "--out", plain, model=tiny_editor) == 0
     assert edit(folder / "cat.png", "make it red", "--mask", mask, "--out", out, model=tiny_editor) == 0
@@ -116,9 +131,22 @@ def test_a_mask_of_one_s_own(folder, tiny_editor, tmp_path, capsys):
     brushed = Image.new("RGBA", (90, 60), (0, 0, 0, 255))
     brushed.putalpha(0)
     brushed.save(mask)
-    assert edit(folder / "cat.png", "make it red", "--mask", mask, "--out", tmp_path / "brushed", model=tiny_editor) == 0
+    assert (
+        edit(
+            folder / "cat.png",
+            "make it red",
+            "--mask",
+            mask,
+            "--out",
+            tmp_path / "brushed",
+            model=tiny_editor,
+        )
+        == 0
+    )
     assert (tmp_path / "brushed" / "cat.png").read_bytes() == (plain / "cat.png").read_bytes()
-    assert edit(folder / "cat.png", "make it red", "--mask", "nowhere.png", "--out", out, model=tiny_editor) == 2
+    assert (
+        edit(folder / "cat.png", "make it red", "--mask", "nowhere.png", "--out", out, model=tiny_editor) == 2
+    )
     assert "nowhere.png: no such file" in capsys.readouterr().err
 
 
@@ -126,7 +154,12 @@ def test_the_judge_is_the_scorer_that_chooses_best_without_captions(folder, tiny
     result = json.loads((Path(__file__).parents[1] / "benchmarks" / "results" / "best-of-n.json").read_text())
     others = ("one sample", "random choice", "oracle's choice")
     means = {name: mean for name, mean in result["oracle"].items() if name not in others}
-    assert edit(folder / "cat.png", "make it red", "--best-of", "2", "--out", tmp_path / "out", model=tiny_editor) == 0
+    assert (
+        edit(
+            folder / "cat.png", "make it red", "--best-of", "2", "--out", tmp_path / "out", model=tiny_editor
+        )
+        == 0
+    )
     record = json.loads((tmp_path / "out" / "cat.json").read_text())
     assert record["request"]["scorer"] == max(means, key=lambda name: means[name])
 
@@ -151,10 +184,26 @@ def test_bad_requests(folder, tmp_path, tiny_editor, capsys):
 
 
 def test_a_photograph_by_stable_diffusion_1_5_s_architecture(narrow_sd15, tmp_path):
-    photo, out = tmp_path / "astronaut.png", tmp_path / "out"
+    photo = tmp_path / "astronaut.png"
+    out = tmp_path / "out"
     Image.fromarray(data.astronaut()).save(photo)
-    words = ["edit", photo, "make the suit white", "--size", "256", "--steps", "3", "--best-of", "2", "--mask", "auto"]
-    assert main([*map(str, words), "--scorer", "clip_d:0.7,l1:0.3", "--model", narrow_sd15, "--out", str(out)]) == 0
+    words = [
+        "edit",
+        photo,
+        "make the suit white",
+        "--size",
+        "256",
+        "--steps",
+        "3",
+        "--best-of",
+        "2",
+        "--mask",
+        "auto",
+    ]
+    assert (
+        main([*map(str, words), "--scorer", "clip_d:0.7,l1:0.3", "--model", narrow_sd15, "--out", str(out)])
+        == 0
+    )
     assert Image.open(out / "astronaut.png").size == Image.open(out / "astronaut-mask.png").size == (256, 256)
     turn = json.loads((out / "astronaut.json").read_text())["turns"][0]
     assert len(turn["scores"]) == 2

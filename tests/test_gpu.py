@@ -17,7 +17,13 @@ from tests.models import tiny_unet
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
-STEPS = ["train.steps=2", "train.batch=4", "train.warmup=1", "train.log_every=1", "train.tracker=none"]
+STEPS = [
+    "train.max_steps=2",
+    "train.batch_size=4",
+    "train.lr_warmup_steps=1",
+    "train.log_every=1",
+    "train.tracker=none",
+]
 
 
 def run(recipe: str, folder, *words: str) -> None:
@@ -25,7 +31,13 @@ def run(recipe: str, folder, *words: str) -> None:
 
 
 def test_quickstart_trains_and_is_evaluated(tmp_path):
-    words = ["data.rows=32", "evaluate.n=14", "evaluate.val_n=14", "evaluate.steps=[1]", "evaluate.text_guidance=[1.0]"]
+    words = [
+        "data.rows=32",
+        "evaluate.n=14",
+        "evaluate.val_n=14",
+        "evaluate.num_inference_steps=[1]",
+        "evaluate.guidance_scale=[1.0]",
+    ]
     run("quickstart", tmp_path / "run", *words)
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["oracle"]["n"] == 14
 
@@ -33,17 +45,36 @@ def test_quickstart_trains_and_is_evaluated(tmp_path):
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("lora", ["null", "4"])
 def test_reward_conditioning(precision, lora, narrow_sd15, tmp_path):
-    words = [f"base={narrow_sd15}", "evaluate=null", "arms=[conditioned]", "data.rows=8", "train.optimizer=adamw"]
-    words += [f"train.lora_rank={lora}", "train.text_encoder_lr=null", f"train.precision={precision}"]
-    run("shapes-reward-conditioned", tmp_path / "run", *words, "train.checkpointing=true", "train.validate_every=1")
+    words = [
+        f"base={narrow_sd15}",
+        "evaluate=null",
+        "variants=[conditioned]",
+        "data.rows=8",
+        "train.optimizer=adamw",
+    ]
+    words += [f"train.lora_rank={lora}", "train.text_encoder_lr=null", f"train.mixed_precision={precision}"]
+    run(
+        "shapes-reward-conditioned",
+        tmp_path / "run",
+        *words,
+        "train.gradient_checkpointing=true",
+        "train.validate_every=1",
+    )
     editor = load_editor(str(tmp_path / "run"), device=DEVICE)
     edited = editor(Shapes("val").batch(0, 2).source, ["make it red"] * 2, range(2))
     assert edited.isfinite().all()
 
 
 def test_reward_feedback_learning(tmp_path):
-    words = ["evaluate=null", "arms=[refl, draft_1]", "data.rows=8", "reward.steps=[2]", "reward.skip=[0,1]", "watch.n=4"]
-    run("shapes-refl", tmp_path / "run", *words, "train.precision=fp16", "train.validate_every=1")
+    words = [
+        "evaluate=null",
+        "variants=[refl, draft_1]",
+        "data.rows=8",
+        "reward.num_inference_steps=[2]",
+        "reward.stop_before_end=[0,1]",
+        "watch.n=4",
+    ]
+    run("shapes-refl", tmp_path / "run", *words, "train.mixed_precision=fp16", "train.validate_every=1")
     assert load_editor(str(tmp_path / "run"), device=DEVICE).attention is not None
 
 
@@ -52,7 +83,10 @@ def test_a_resumed_run_goes_on(tmp_path):
     run("quickstart", tmp_path / "run", *words)
     left = {path.name: path for path in (tmp_path / "run" / "checkpoints").iterdir()}
     assert len(left) == 2
-    assert main(["--debug", "train", "quickstart", *STEPS, *words, "--resume", "--out", str(tmp_path / "run")]) == 0
+    assert (
+        main(["--debug", "train", "quickstart", *STEPS, *words, "--resume", "--out", str(tmp_path / "run")])
+        == 0
+    )
 
 
 def test_vifi_clip(tmp_path):
@@ -61,24 +95,38 @@ def test_vifi_clip(tmp_path):
 
 
 def test_the_small_models_are_trained_from_scratch(tmp_path):
-    few = ["train.batch=10", "samples=70"]
+    few = ["train.batch_size=10", "samples=70"]
     run("shapes-autoencoder", tmp_path / "vae", *few)
     run("shapes-clip", tmp_path / "clip", *few)
-    words = [f"{leg}.{word}" for leg in ("read", "mean_edit") for word in ("steps=2", "batch=8", "warmup=1")]
+    words = [
+        f"{leg}.{word}"
+        for leg in ("read", "mean_edit")
+        for word in ("max_steps=2", "batch_size=8", "lr_warmup_steps=1")
+    ]
     words += ["mean_edit.compile=false", "train.compile=false", "right=35", "evaluate_n=7"]
     words += [f"vae={tmp_path}/vae/vae", f"clip={tmp_path}/clip/clip"]
     run("shapes-editor", tmp_path / "editor", *few, *words)
 
 
 def test_edit_and_score(tmp_path, capsys):
-    picture = tmp_path / "cat.png"
-    Image.fromarray(data.chelsea()).resize((64, 64)).save(picture)
-    words = ["make it red", "--out", str(tmp_path / "out"), "--steps", "2", "--best-of", "2", "--mask", "auto"]
-    assert main(["--debug", "edit", str(picture), *words]) == 0
+    image = tmp_path / "cat.png"
+    Image.fromarray(data.chelsea()).resize((64, 64)).save(image)
+    words = [
+        "make it red",
+        "--out",
+        str(tmp_path / "out"),
+        "--steps",
+        "2",
+        "--best-of",
+        "2",
+        "--mask",
+        "auto",
+    ]
+    assert main(["--debug", "edit", str(image), *words]) == 0
     assert "attention:" in capsys.readouterr().out
     edited = str(tmp_path / "out" / "cat.png")
     scorers = ["clip_d", "vifi_clip", "l1", "clip_d:0.7,l1:0.3"]
-    assert main(["--debug", "score", str(picture), edited, "make it red", "--json", "--scorer", *scorers]) == 0
+    assert main(["--debug", "score", str(image), edited, "make it red", "--json", "--scorer", *scorers]) == 0
     assert all(record["valid"] for record in json.loads(capsys.readouterr().out))
 
 
@@ -91,7 +139,9 @@ def test_mask_guidance_in_fp16_keeps_what_lies_outside():
     with mask_guidance(editor.pipe, half):
         guided = editor(samples.source, samples.instruction, range(8))
     with mask_guidance(editor.pipe, torch.ones_like(half)):
-        torch.testing.assert_close(editor(samples.source, samples.instruction, range(8)), plain, rtol=0, atol=0.02)
+        torch.testing.assert_close(
+            editor(samples.source, samples.instruction, range(8)), plain, rtol=0, atol=0.02
+        )
     outside = slice(40, None)
     changes = [(edited - samples.source)[..., outside, :].abs().mean() for edited in (plain, guided)]
     assert changes[1] <= changes[0]
@@ -100,11 +150,14 @@ def test_mask_guidance_in_fp16_keeps_what_lies_outside():
 @pytest.mark.parametrize("name", ["l1", "clip_d"])
 def test_reward_guidance_in_fp16_has_the_gradient_of_fp32(name):
     samples = Shapes("val").batch(0, 4)
-    source, scorer = samples.source.to(DEVICE), load_scorer(name).to(DEVICE)
+    source = samples.source.to(DEVICE)
+    scorer = load_scorer(name).to(DEVICE)
     editor = load_editor("shapes-editor", device=DEVICE)
     large = torch.nn.Upsample((256, 256))(samples.target).to(DEVICE)
     with torch.no_grad():
-        clean = editor.pipe.vae.encode(large * 2 - 1).latent_dist.mode() * editor.pipe.vae.config.scaling_factor
+        clean = (
+            editor.pipe.vae.encode(large * 2 - 1).latent_dist.mode() * editor.pipe.vae.config.scaling_factor
+        )
     wide = torch.nn.Upsample((256, 256))(source)
 
     def score(edited: torch.Tensor) -> torch.Tensor:
@@ -117,7 +170,8 @@ def test_reward_guidance_in_fp16_has_the_gradient_of_fp32(name):
 
 
 def test_reward_guidance_in_fp16_raises_the_score():
-    samples, scorer = Shapes("val").batch(0, 14), load_scorer("clip_d").to(DEVICE)
+    samples = Shapes("val").batch(0, 14)
+    scorer = load_scorer("clip_d").to(DEVICE)
     editor = load_editor("shapes-editor", device=DEVICE, dtype=torch.float16)
     plain = editor(samples.source, samples.instruction, range(14))
     with reward_guidance(editor.pipe, scorer, samples.source, samples.instruction, scale=0.1):

@@ -36,13 +36,13 @@ def test_fit_leaves_the_right_size_alone_and_knows_its_policies():
 
 
 def test_files_go_there_and_back(tmp_path):
-    picture = torch.from_numpy(data.coffee()[:40, :50].astype(np.float32) / 255).permute(2, 0, 1)
-    to_pil(picture).save(tmp_path / "a.png")
-    assert torch.equal(load_image(tmp_path / "a.png"), picture)
+    image = torch.from_numpy(data.coffee()[:40, :50].astype(np.float32) / 255).permute(2, 0, 1)
+    to_pil(image).save(tmp_path / "a.png")
+    assert torch.equal(load_image(tmp_path / "a.png"), image)
     with pytest.raises(ValueError, match="no such file"):
         load_image(tmp_path / "b.png")
-    (tmp_path / "c.png").write_text("no picture")
-    with pytest.raises(ValueError, match="not a picture that can be read"):
+    (tmp_path / "c.png").write_text("no image")
+    with pytest.raises(ValueError, match="not an image that can be read"):
         load_image(tmp_path / "c.png")
 
 

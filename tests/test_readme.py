@@ -34,7 +34,9 @@ def test_the_tables_are_those_of_the_results():
 
 
 def test_every_recipe_and_scorer_is_named():
-    assert set(re.findall(r"`((?:shapes|magicbrush|humanedit|quickstart)[\w-]*)`", README)) >= set(recipe_names())
+    assert set(re.findall(r"`((?:shapes|magicbrush|humanedit|quickstart)[\w-]*)`", README)) >= set(
+        recipe_names()
+    )
     table = README.split("<!-- table: scorers -->")[1].split("<!-- end -->")[0]
     for name in BUILT_IN:
         low, high = find_scorer(name).range
@@ -50,7 +52,9 @@ def test_every_file_of_the_tree_is_there():
         assert list(ROOT.rglob(name.rstrip("/"))), name
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda p: p.stem
+)
 def test_results_say_where_they_come_from(path):
     result = json.loads(path.read_text())
     assert {"command", "date", "packages", "device"} <= set(result)

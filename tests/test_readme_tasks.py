@@ -1,4 +1,6 @@
-"""Three tasks done with the README alone: its commands and Python blocks, in their order, on a reader's own files."""
+"""Three tasks done with the README alone: its commands and Python blocks, in their order,
+on a reader's own files.
+"""
 
 import contextlib
 import io
@@ -15,10 +17,11 @@ from rewardedit.cli import main
 from rewardedit.images import load_image
 from tests.readme import PAIRS, blocks, sections, write_images, write_pairs
 
-# The README's runs, cut short: fewer and smaller updates, no warm-up that would outlast them, one denoising step a rollout and
-# an evaluation. What is trained on, how the reward is weighed and the learning rate stay as the README has them.
-SHORT = ["train.steps=8", "train.batch=8", "train.warmup=1", "train.precision=no"]
-SHORT += ["reward.steps=[4]", "reward.skip=[3,3]", "watch.steps=1"]
+# The README's runs, cut short: fewer and smaller updates, no warm-up that would outlast them, one denoising
+# step a rollout and an evaluation. What is trained on, how the reward is weighed and the learning rate stay
+# as the README has them.
+SHORT = ["train.max_steps=8", "train.batch_size=8", "train.lr_warmup_steps=1", "train.mixed_precision=no"]
+SHORT += ["reward.num_inference_steps=[4]", "reward.stop_before_end=[3,3]", "watch.num_inference_steps=1"]
 
 
 @pytest.fixture(scope="module")

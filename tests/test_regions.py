@@ -1,4 +1,4 @@
-"""The change mask: where pictures differ, and not where a codec or a camera drifts."""
+"""The change mask: where images differ, and not where a codec or a camera drifts."""
 
 import io
 
@@ -38,7 +38,9 @@ def test_a_small_exposure_shift_is_no_change(photo, gain):
 
 
 def test_a_picture_that_is_brighter_throughout_has_changed_only_where_it_was_edited():
-    """0.5 and 0.54 are 0.034 apart in OKLab's lightness, (54/50)^(2.3/3): above what counts as a change, below a drift."""
+    """0.5 and 0.54 are 0.034 apart in OKLab's lightness, (54/50)^(2.3/3): above what counts as a change,
+    below a drift.
+    """
     grey = torch.full((1, 3, 64, 64), 0.5)
     brighter = torch.full((1, 3, 64, 64), 0.54)
     assert change_mask(grey, brighter).max() == 0
@@ -54,7 +56,12 @@ def test_reconstruction_noise_is_no_change():
     pipe = load_editor("shapes-editor").pipe
     source = Shapes("val").batch(0, 70).source
     with torch.no_grad():
-        made = pipe.vae.decode(pipe.vae.encode(source * 2 - 1).latent_dist.mode()).sample.div(2).add(0.5).clamp(0, 1)
+        made = (
+            pipe.vae.decode(pipe.vae.encode(source * 2 - 1).latent_dist.mode())
+            .sample.div(2)
+            .add(0.5)
+            .clamp(0, 1)
+        )
     assert change_mask(source, made).mean() < 0.01
 
 

@@ -108,13 +108,16 @@ def test_equal_scores_are_told_from_others_where_a_hair_is_below_their_precision
 
 
 def test_a_new_reward_embedding_changes_nothing():
-    embedding, tokens = RewardEmbedding(5, 8), torch.rand(2, 4, 8)
+    embedding = RewardEmbedding(5, 8)
+    tokens = torch.rand(2, 4, 8)
     assert torch.equal(embedding(tokens, torch.tensor([0, 5])), tokens)
 
 
 def test_rows_are_scored_labelled_and_kept_in_shards(tmp_path):
     source = torch.rand(4, 3, 8, 8)
-    batch = EditBatch(source, list("abcd"), (source + torch.tensor([0, 0.1, 0.2, 0.3])[:, None, None, None]).clamp(0, 1))
+    batch = EditBatch(
+        source, list("abcd"), (source + torch.tensor([0, 0.1, 0.2, 0.3])[:, None, None, None]).clamp(0, 1)
+    )
     samples = [EditSample(f"r{i}", source[i], batch.instruction[i], batch.edited[i]) for i in range(4)]
     (rows,) = score_rows(samples, {"l1": load_scorer("l1")}, size=8)
     rows[1] |= {"score": math.nan, "valid": False, "reason": "planted"}
@@ -123,7 +126,10 @@ def test_rows_are_scored_labelled_and_kept_in_shards(tmp_path):
     shards = [tmp_path / f"part-0000{i}.parquet" for i in range(2)]
     for i, path in enumerate(shards):
         write_records(labelled[2 * i : 2 * i + 2], path)
-    assert read_columns(shards, "label", "id") == [[4, None, *(row["label"] for row in labelled[2:])], ["r0", "r1", "r2", "r3"]]
+    assert read_columns(shards, "label", "id") == [
+        [4, None, *(row["label"] for row in labelled[2:])],
+        ["r0", "r1", "r2", "r3"],
+    ]
     back = read_shards(tmp_path)
     assert [row["id"] for row in back] == ["r0", "r1", "r2", "r3"]
     assert back[1]["label"] is None

@@ -13,7 +13,9 @@ from PIL import Image
 from rewardedit.curves import Curve, draw_plain, draw_with_matplotlib, share_bands, ticks
 from rewardedit.report import Gallery, Report
 
-BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+BROWSER = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
 
 
 @pytest.fixture
@@ -78,17 +80,22 @@ def test_what_is_told_is_shown_as_it_is_wherever_it_stands(tmp_path, drawn_by):
     page = report.save(tmp_path / "report.html").read_text()
     for place, text in told.items():
         assert f"<x-{place}>" not in page, place
-        assert page.count(escape(text)) == (2 if place == "page" else 1), place  # the page's title is a heading too
+        # the page's title is a heading too
+        assert page.count(escape(text)) == (2 if place == "page" else 1), place
 
 
 CURVES = [
-    Curve("a $ and a <b>", [(100 * i, 0.2 + 0.05 * i) for i in range(1, 9)], [(0.1 * i, 0.1 * i + 0.3) for i in range(1, 9)]),
+    Curve(
+        "a $ and a <b>",
+        [(100 * i, 0.2 + 0.05 * i) for i in range(1, 9)],
+        [(0.1 * i, 0.1 * i + 0.3) for i in range(1, 9)],
+    ),
     Curve("flat", [(200, 1.0), (600, 1.0)]),
 ]
 
 
 def drawing(how):
-    """The curves' picture as XML, and all that is written in it or told about it."""
+    """The curves' image as XML, and all that is written in it or told about it."""
     if how == "plain":
         text = str(draw_plain(CURVES, "training step", "held-out reward"))
         root = ElementTree.fromstring(text)
@@ -96,7 +103,9 @@ def drawing(how):
     svg = draw_with_matplotlib(CURVES, "training step", "held-out reward")
     assert draw_with_matplotlib(CURVES, "training step", "held-out reward") == svg
     # Letters are drawn; what they spell stands in a comment.
-    return ElementTree.fromstring(svg), {html.unescape(found) for found in re.findall(r"<!-- (.*?) -->", svg.decode())}
+    return ElementTree.fromstring(svg), {
+        html.unescape(found) for found in re.findall(r"<!-- (.*?) -->", svg.decode())
+    }
 
 
 def test_curves_have_ticks_units_a_legend_and_bands(drawn_by):
@@ -127,7 +136,7 @@ def test_the_band_of_a_share_is_its_95_percent_interval():
 
 
 def test_rows_of_a_gallery_are_checked():
-    with pytest.raises(ValueError, match="expected 2 pictures a row; got 1"):
+    with pytest.raises(ValueError, match="expected 2 images a row; got 1"):
         Gallery(["a", "b"]).row("x", [(torch.rand(3, 4, 4), "")])
 
 
@@ -149,6 +158,6 @@ def test_a_browser_shows_it(page, tmp_path):
         timeout=90,
         capture_output=True,
     )
-    picture = Image.open(shot).convert("RGB")
-    assert picture.size == (1240, 1400)
-    assert len(picture.getcolors(2**24) or []) > 1000  # pictures, curves and words, no blank page
+    image = Image.open(shot).convert("RGB")
+    assert image.size == (1240, 1400)
+    assert len(image.getcolors(2**24) or []) > 1000  # images, curves and words, no blank page

@@ -1,10 +1,10 @@
 import pytest
 
-from rewardedit.relabel import Relabel
+from rewardedit.relabel import RelabelConfig
 from rewardedit.scorer_spec import Term, as_mapping, read_spec, resolve_spec, spec_name
 from rewardedit.stages import plain
 from rewardedit.training.monitor import MonitorConfig
-from rewardedit.training.reward import Reward
+from rewardedit.training.reward import RewardConfig
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,17 @@ def test_malformed_specs_are_refused(spec, message):
 
 
 def test_two_ways_of_writing_one_scorer_are_the_same_stage():
-    short, mapping = "clip_d:0.7,l1:0.3", {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3}}
+    short = "clip_d:0.7,l1:0.3"
+    mapping = {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3}}
     assert resolve_spec(mapping) == short
     assert resolve_spec({"l1": {}}) == "l1"
     with_options = {"clip_d": {"weight": 0.7, "checkpoint": "a"}, "l1": {"weight": 0.3}}
     assert resolve_spec(with_options) == with_options
     assert spec_name(with_options) == short
-    for config in (lambda s: Relabel(s), lambda s: Reward(s), lambda s: MonitorConfig(held_out=s)):
+    for config in (
+        lambda s: RelabelConfig(s),
+        lambda s: RewardConfig(s),
+        lambda s: MonitorConfig(held_out=s),
+    ):
         assert plain({"made": config(short)}) == plain({"made": config(mapping)})
         assert plain({"made": config(short)}) != plain({"made": config(with_options)})

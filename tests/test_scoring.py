@@ -28,8 +28,8 @@ class MaskArea(Scorer):
 @pytest.fixture
 def pair(tmp_path):
     samples = Shapes("val").batch(1, 1)
-    for name, picture in (("before", samples.source), ("after", samples.target)):
-        to_pil(picture[0]).save(tmp_path / f"{name}.png")
+    for name, image in (("before", samples.source), ("after", samples.target)):
+        to_pil(image[0]).save(tmp_path / f"{name}.png")
     return [str(tmp_path / "before.png"), str(tmp_path / "after.png"), samples.instruction[0]]
 
 
@@ -47,20 +47,29 @@ def test_a_pair_as_text_and_as_json(pair, capsys):
 
 
 def test_a_parquet_table_that_holds_its_pictures_is_scored(pair, tmp_path):
-    pictures = {name: Path(path).read_bytes() for name, path in zip(("source", "edited"), pair[:2], strict=True)}
-    rows = [{**pictures, "instruction": pair[2]}, {**pictures, "edited": b"broken", "instruction": pair[2]}]
+    images = {
+        name: Path(path).read_bytes() for name, path in zip(("source", "edited"), pair[:2], strict=True)
+    }
+    rows = [{**images, "instruction": pair[2]}, {**images, "edited": b"broken", "instruction": pair[2]}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     out = tmp_path / "scores.json"
     assert main(["score", str(tmp_path / "rows.parquet"), "--scorer", "l1", "--out", str(out)]) == 0
     first, second = json.loads(out.read_text())
     source, edited = (load_image(path)[None] for path in pair[:2])
-    assert first["score"] == pytest.approx(float(load_scorer("l1")(EditBatch(source, pair[2:], edited)).score))
-    assert second["reason"].endswith("rows.parquet: row 2: edited: the bytes are not a picture that can be read")
+    assert first["score"] == pytest.approx(
+        float(load_scorer("l1")(EditBatch(source, pair[2:], edited)).score)
+    )
+    assert second["reason"].endswith(
+        "rows.parquet: row 2: edited: the bytes are not an image that can be read"
+    )
 
 
 def test_a_table_to_parquet_keeps_the_rows_that_cannot_be_scored(pair, tmp_path, capsys):
-    (tmp_path / "broken.png").write_text("no picture")
-    rows = [{"source": "before.png", "edited": name, "instruction": pair[2]} for name in ("after.png", "broken.png")]
+    (tmp_path / "broken.png").write_text("no image")
+    rows = [
+        {"source": "before.png", "edited": name, "instruction": pair[2]}
+        for name in ("after.png", "broken.png")
+    ]
     rows.append({**rows[0], "source_caption": "a circle", "target_caption": "a circle"})
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "scores.parquet"
@@ -70,15 +79,15 @@ def test_a_table_to_parquet_keeps_the_rows_that_cannot_be_scored(pair, tmp_path,
         reasons = {(row["id"], row["scorer"]): row["reason"] for row in table}
         assert len(table) == 6
         assert reasons["0", "clip_d"] is None
-        assert "not a picture" in reasons["1", "clip_d"]
+        assert "not an image" in reasons["1", "clip_d"]
         assert "the same: no direction" in reasons["2", "clip_d"]
         assert "needs target" in reasons["0", "clip_i"]
         assert [row["score"] is None for row in table] == [not row["valid"] for row in table]
 
 
 def test_an_edit_of_another_size_is_brought_to_its_source(pair, tmp_path, capsys):
-    picture = load_image(pair[1])
-    to_pil(torch.nn.functional.interpolate(picture[None], (96, 128))[0]).save(tmp_path / "large.png")
+    image = load_image(pair[1])
+    to_pil(torch.nn.functional.interpolate(image[None], (96, 128))[0]).save(tmp_path / "large.png")
     assert main(["score", pair[0], str(tmp_path / "large.png"), pair[2], "--scorer", "l1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["score"] > 0.9
 
@@ -89,9 +98,14 @@ def some_have_captions(tmp_path):
     samples = Shapes("val").batch(0, 4)
     rows = []
     for i in range(4):
-        for name, picture in (("source", samples.source), ("target", samples.target), ("mask", samples.mask)):
-            to_pil(picture[i].expand(3, -1, -1)).save(tmp_path / f"{name}-{i}.png")
-        row = {"id": str(i), "source": f"source-{i}.png", "target": f"target-{i}.png", "instruction": samples.instruction[i]}
+        for name, image in (("source", samples.source), ("target", samples.target), ("mask", samples.mask)):
+            to_pil(image[i].expand(3, -1, -1)).save(tmp_path / f"{name}-{i}.png")
+        row = {
+            "id": str(i),
+            "source": f"source-{i}.png",
+            "target": f"target-{i}.png",
+            "instruction": samples.instruction[i],
+        }
         row |= {"source_caption": samples.source_caption[i], "target_caption": samples.target_caption[i]}
         rows.append(row)
     del rows[1]["target_caption"], rows[3]["target_caption"], rows[3]["source_caption"]
@@ -100,7 +114,9 @@ def some_have_captions(tmp_path):
 
 
 def test_a_row_s_score_does_not_depend_on_its_neighbours(some_have_captions):
-    """By `rewardedit score`, one by one and in a batch; by `rewardedit relabel`, whose rows are scored in batches."""
+    """By `rewardedit score`, one by one and in a batch; by `rewardedit relabel`,
+    whose rows are scored in batches.
+    """
     rows, folder = some_have_captions
 
     def scores(command, rows):
@@ -109,7 +125,11 @@ def test_a_row_s_score_does_not_depend_on_its_neighbours(some_have_captions):
         out = folder / f"{command}-{len(list(folder.iterdir()))}"
         if command == "relabel":
             assert main(["relabel", *data, "--out", str(out)]) == 0
-            found = [row for path in sorted((out / "relabelled").glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+            found = [
+                row
+                for path in sorted((out / "relabelled").glob("*.parquet"))
+                for row in pq.read_table(path).to_pylist()
+            ]
         else:
             assert main(["score", str(folder), "--size", "64", "--out", f"{out}.parquet"]) == 0
             found = pq.read_table(f"{out}.parquet").to_pylist()
@@ -126,7 +146,12 @@ def test_a_row_s_score_does_not_depend_on_its_neighbours(some_have_captions):
 def test_a_relabelling_that_can_score_no_row_says_why(some_have_captions, capsys):
     rows, folder = some_have_captions
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (rows[0], rows[1])))
-    data = ["data.name=table", f"data.path={folder}", f"relabel.scorer={__name__}:MaskArea", "relabel.scale=range"]
+    data = [
+        "data.name=table",
+        f"data.path={folder}",
+        f"relabel.scorer={__name__}:MaskArea",
+        "relabel.scale=range",
+    ]
     assert main(["relabel", *data, "--out", str(folder / "out")]) == 2
     assert "no row can be scored" in capsys.readouterr().err
 
@@ -135,7 +160,15 @@ def test_a_brushed_mask_is_where_it_is_transparent(pair, tmp_path, capsys):
     mask = Image.new("RGBA", (64, 64), (230, 230, 230, 255))
     mask.paste((0, 0, 0, 0), (0, 0, 16, 16))
     mask.save(tmp_path / "mask.png")
-    words = ["score", *pair, "--mask", str(tmp_path / "mask.png"), "--scorer", f"{__name__}:MaskArea", "--json"]
+    words = [
+        "score",
+        *pair,
+        "--mask",
+        str(tmp_path / "mask.png"),
+        "--scorer",
+        f"{__name__}:MaskArea",
+        "--json",
+    ]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)[0]["score"] == 256
 
@@ -175,7 +208,9 @@ def test_heat_adds_up_to_the_change_of_a_linear_score_and_stays_where_pictures_d
     batch = EditBatch(samples.source, samples.instruction, samples.target)
     heat = heat_map(scorer, batch, smooth=0)
     untouched = EditBatch(samples.source, samples.instruction, samples.source)
-    torch.testing.assert_close(heat.sum((1, 2, 3)), scorer(batch).score - scorer(untouched).score, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        heat.sum((1, 2, 3)), scorer(batch).score - scorer(untouched).score, rtol=1e-3, atol=1e-3
+    )
     still = (samples.source == samples.target).all(1, keepdim=True)
     assert (heat[still] == 0).all()
     assert heat_map(scorer, batch).shape == (7, 1, 64, 64)

@@ -35,22 +35,29 @@ def test_the_winner_made_again_alone_is_the_same(editor, sample):
     result = best_of_n(editor, scorer, sample.source, sample.instruction, n=4, seed=7)
     alone = editor(sample.source[None], [sample.instruction], [result.best_seed])
     assert (alone[0] - result.best).abs().max() < 1 / 255
-    single = best_of_n(editor, scorer, sample.source, sample.instruction, n=3, seed=7, batch=1)
+    single = best_of_n(editor, scorer, sample.source, sample.instruction, n=3, seed=7, batch_size=1)
     alone = editor(sample.source[None], [sample.instruction], [single.best_seed])
     assert torch.equal(alone[0], single.best)
 
 
 def test_what_depends_on_the_source_alone_is_computed_once(editor, sample, monkeypatch):
-    scorer, counts = load_scorer("clip_d"), {"prepare": 0, "encode": 0}
-    prepare, encode = scorer.prepare, type(editor).encode
-    monkeypatch.setattr(scorer, "prepare", lambda *a: counts.update(prepare=counts["prepare"] + 1) or prepare(*a))
-    monkeypatch.setattr(type(editor), "encode", lambda *a, **k: counts.update(encode=counts["encode"] + 1) or encode(*a, **k))
-    best_of_n(editor, scorer, sample.source, sample.instruction, n=4, batch=2)
+    scorer = load_scorer("clip_d")
+    counts = {"prepare": 0, "encode": 0}
+    prepare = scorer.prepare
+    encode = type(editor).encode
+    monkeypatch.setattr(
+        scorer, "prepare", lambda *a: counts.update(prepare=counts["prepare"] + 1) or prepare(*a)
+    )
+    monkeypatch.setattr(
+        type(editor), "encode", lambda *a, **k: counts.update(encode=counts["encode"] + 1) or encode(*a, **k)
+    )
+    best_of_n(editor, scorer, sample.source, sample.instruction, n=4, batch_size=2)
     assert counts == {"prepare": 1, "encode": 1}
 
 
 def test_memory_that_runs_out_makes_batches_smaller(editor, sample, monkeypatch):
-    run, sizes = type(editor).run, []
+    run = type(editor).sample
+    sizes = []
 
     def limited(self, encoded, seeds, **options):
         sizes.append(len(seeds))
@@ -58,7 +65,7 @@ def test_memory_that_runs_out_makes_batches_smaller(editor, sample, monkeypatch)
             raise RuntimeError("CUDA out of memory.")
         return run(self, encoded, seeds, **options)
 
-    monkeypatch.setattr(type(editor), "run", limited)
+    monkeypatch.setattr(type(editor), "sample", limited)
     result = best_of_n(editor, load_scorer("l1"), sample.source, sample.instruction, n=4)
     assert len(result.images) == 4
     assert sizes[0] == 4

@@ -34,12 +34,16 @@ class Maker:
 
 
 def test_a_stage_is_made_once(tmp_path):
-    first, again = Maker(), Maker()
+    first = Maker()
+    again = Maker()
     paths = stage(tmp_path / "s", {"relabel": Settings()}, first, 3)
     assert [int(np.load(path / "number.npy")[0]) for path in paths] == [0, 1, 2]
     assert stage(tmp_path / "s", {"relabel": Settings()}, again, 3) == paths
     assert (first.made, again.made) == ([0, 1, 2], [])
-    assert json.loads((tmp_path / "s" / "made_of.json").read_text())["relabel"] == {"scorer": "clip_d", "bins": [5.0, 10.0]}
+    assert json.loads((tmp_path / "s" / "made_of.json").read_text())["relabel"] == {
+        "scorer": "clip_d",
+        "bins": [5.0, 10.0],
+    }
 
 
 def test_an_interrupted_stage_goes_on_from_its_whole_shards(tmp_path):
@@ -49,7 +53,10 @@ def test_an_interrupted_stage_goes_on_from_its_whole_shards(tmp_path):
     rest = Maker()
     stage(tmp_path, {"a": 1}, rest, 4)
     assert rest.made == [2, 3]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["made_of.json", *(f"part-{i:05d}" for i in range(4))]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "made_of.json",
+        *(f"part-{i:05d}" for i in range(4)),
+    ]
 
 
 @pytest.mark.parametrize("stop", [None, 1])
@@ -134,4 +141,4 @@ def test_a_variant_is_made_again_where_it_was_made_of_other_settings(tmp_path):
     for weight in (1.0, 1.0, 2.0):
         found = variants(("first", "second"), tmp_path, "pipeline", {"reward": {"weight": weight}}, make)
     assert made == ["first", "second"] * 2
-    assert found == {"first": tmp_path / "pipeline", "second": tmp_path / "arms" / "second" / "pipeline"}
+    assert found == {"first": tmp_path / "pipeline", "second": tmp_path / "variants" / "second" / "pipeline"}

@@ -1,4 +1,6 @@
-"""Every command and trainer on a device that is not the CPU (tests/standin.py): nothing may be left on the CPU beside it."""
+"""Every command and trainer on a device that is not the CPU (tests/standin.py):
+nothing may be left on the CPU beside it.
+"""
 
 import json
 
@@ -8,15 +10,35 @@ from PIL import Image
 from skimage import data
 from torch import nn
 
-from rewardedit import best_of_n, editing, load_editor, load_scorer, mask_guidance, reward_guidance, two_round_edit
+from rewardedit import (
+    best_of_n,
+    editing,
+    load_editor,
+    load_scorer,
+    mask_guidance,
+    reward_guidance,
+    two_round_edit,
+)
 from rewardedit.cli import main
-from rewardedit.diffusion.editors import EditSettings
+from rewardedit.diffusion.editors import EditConfig
 from rewardedit.training import loop
 from rewardedit.training.loop import checkpoints
-from rewardedit.training.small import SmallTrain, fit
+from rewardedit.training.small import SmallTrainConfig, fit
 
-SHORT = ["data.rows=14", "data.size=32", "train.steps=2", "train.batch=2", "train.warmup=1", "train.tracker=none"]
-EVALUATE = ["evaluate.n=7", "evaluate.val_n=7", "evaluate.steps=[1]", "evaluate.text_guidance=[1.4]"]
+SHORT = [
+    "data.rows=14",
+    "data.size=32",
+    "train.max_steps=2",
+    "train.batch_size=2",
+    "train.lr_warmup_steps=1",
+    "train.tracker=none",
+]
+EVALUATE = [
+    "evaluate.n=7",
+    "evaluate.val_n=7",
+    "evaluate.num_inference_steps=[1]",
+    "evaluate.guidance_scale=[1.4]",
+]
 REFUSED = {
     "a sum": lambda here, there: here + there,
     "a sum, the other way": lambda here, there: there + here,
@@ -28,8 +50,10 @@ REFUSED = {
     "looked up": lambda here, there: nn.functional.embedding(torch.tensor([1]), here),
     "rows of the CPU by an index of the device": lambda here, there: there[here[0].long()],
     "a column written": lambda here, there: here.clone().index_copy_(0, torch.tensor([0]), here[:1]),
-    "a picture handed to numpy": lambda here, there: here.numpy(),
-    "drawn by a CPU generator": lambda here, there: torch.randn(3, device=here.device, generator=torch.Generator()),
+    "an image handed to numpy": lambda here, there: here.numpy(),
+    "drawn by a CPU generator": lambda here, there: torch.randn(
+        3, device=here.device, generator=torch.Generator()
+    ),
 }
 ALLOWED = {
     "a number": lambda here, there: here * torch.tensor(2.0) + torch.tensor(1.0),
@@ -65,71 +89,118 @@ def test_the_stand_in_allows_what_cuda_allows(name, standin_device):
 def test_the_stand_in_computes_what_the_cpu_computes(standin_device):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.Flatten(), nn.Linear(288, 4))
-    pictures, grads = torch.randn(2, 3, 8, 8), {}
+    images = torch.randn(2, 3, 8, 8)
+    grads = {}
     parameters = list(net.parameters())
     for device in ("cpu", standin_device):
         net.to(device).zero_grad()
         assert all(a is b for a, b in zip(parameters, net.parameters(), strict=True))
-        out = net(pictures.to(device)) * 1.0
+        out = net(images.to(device)) * 1.0
         out[:, 1:3].mul_(2.0)  # a view that is written to: its gradient goes by storage and offset
         out.square().sum().backward()
         grads[device] = [p.grad.cpu().clone() for p in parameters]
     for a, b in zip(*grads.values(), strict=True):
         assert torch.allclose(a, b, atol=1e-5)
     with torch.autocast(standin_device, torch.bfloat16):
-        assert net(pictures.to(standin_device)).dtype == torch.bfloat16
+        assert net(images.to(standin_device)).dtype == torch.bfloat16
         assert out.softmax(-1).dtype == torch.float32
 
 
 def test_the_small_models_train(standin_device, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    short = ["train.steps=2", "train.batch=10", "train.warmup=1", "samples=14"]
+    short = ["train.max_steps=2", "train.batch_size=10", "train.lr_warmup_steps=1", "samples=14"]
     assert main(["train", "shapes-autoencoder", *short, "channels=[8, 8, 16]", "evaluate_n=7"]) == 0
     assert main(["train", "shapes-clip", *short, "width=32", "text_layers=1", "vision_layers=1"]) == 0
-    legs = [f"{leg}.{word}" for leg in ("read", "mean_edit", "train") for word in ("steps=2", "batch=4", "warmup=1")]
-    legs += ["mean_edit.compile=false", "train.compile=false", "samples=14", "right=7", "evaluate_n=2", "channels=[32, 32]"]
+    legs = [
+        f"{leg}.{word}"
+        for leg in ("read", "mean_edit", "train")
+        for word in ("max_steps=2", "batch_size=4", "lr_warmup_steps=1")
+    ]
+    legs += [
+        "mean_edit.compile=false",
+        "train.compile=false",
+        "samples=14",
+        "right=7",
+        "evaluate_n=2",
+        "channels=[32, 32]",
+    ]
     legs += ["train.muon_lr=null"]  # Muon has its own test below, and its steps are many operations
     models = ["clip=runs/shapes-clip/clip", "vae=runs/shapes-autoencoder/vae"]
     assert main(["train", "shapes-editor", *legs, *models]) == 0
 
 
 def test_a_scorer_trains(standin_device, tmp_path):
-    words = ["data.rows=14", "train.steps=2", "train.batch=2", "train.warmup=1", "held_out.rows=14", "size=32"]
+    words = [
+        "data.rows=14",
+        "train.max_steps=2",
+        "train.batch_size=2",
+        "train.lr_warmup_steps=1",
+        "held_out.rows=14",
+        "size=32",
+    ]
     assert main(["train", "shapes-vifi-clip", *words, "--out", str(tmp_path / "run")]) == 0
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["retrieval"]
 
 
-def test_reward_conditioning_goes_on_where_it_stopped_and_is_compared(standin_device, tiny_editor, tmp_path, monkeypatch):
-    out, base = tmp_path / "run", [f"base={tiny_editor}", "arms=[conditioned, learned_embedding]"]
-    words = ["train", "shapes-reward-conditioned", *SHORT, *EVALUATE, *base, "train.text_encoder_lr=1e-4", "train.ema=0.9"]
-    words += ["train.checkpoint_every=1", "train.validate_every=2", "train.validation_rows=1", "--out", str(out)]
+def test_reward_conditioning_goes_on_where_it_stopped_and_is_compared(
+    standin_device, tiny_editor, tmp_path, monkeypatch
+):
+    out = tmp_path / "run"
+    base = [f"base={tiny_editor}", "variants=[conditioned, learned_embedding]"]
+    words = [
+        "train",
+        "shapes-reward-conditioned",
+        *SHORT,
+        *EVALUATE,
+        *base,
+        "train.text_encoder_lr=1e-4",
+        "train.ema=0.9",
+    ]
+    words += [
+        "train.checkpoint_every=1",
+        "train.validate_every=2",
+        "train.validation_rows=1",
+        "--out",
+        str(out),
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(loop, "require_finite", interrupted_at(1))
         assert main(words) == 130
     assert len(checkpoints(out)) == 1
     assert main([*words, "--resume"]) == 0
     assert list(out.glob("validation/**/*.png"))  # a preview that fails ends no run
-    assert {"conditioned_five", "learned_embedding_five"} <= set(json.loads((out / "metrics.json").read_text())["oracle"])
+    assert {"conditioned_five", "learned_embedding_five"} <= set(
+        json.loads((out / "metrics.json").read_text())["oracle"]
+    )
 
 
 def test_reward_feedback_learning_with_watch_and_sweep(standin_device, tiny_editor, tmp_path):
     out = tmp_path / "run"
-    words = [*SHORT, *EVALUATE, f"base={tiny_editor}", "arms=[refl]", "train.validate_every=2", "reward.steps=[2]"]
+    words = [
+        *SHORT,
+        *EVALUATE,
+        f"base={tiny_editor}",
+        "variants=[refl]",
+        "train.validate_every=2",
+        "reward.num_inference_steps=[2]",
+    ]
     words += [
-        "reward.skip=[0, 1]",
+        "reward.stop_before_end=[0, 1]",
         "watch.n=4",
-        "watch.steps=1",
+        "watch.num_inference_steps=1",
         "train.validation_rows=1",
-        "reward.checkpointing=[vae, scorer]",
+        "reward.gradient_checkpointing=[vae, scorer]",
         "train.lora_rank=2",
-        "reward.anchor=0.1",
+        "reward.reference_weight=0.1",
     ]
     assert main(["train", "shapes-refl", *words, "--out", str(out)]) == 0
     assert len(json.loads((out / "watch.json").read_text())["sweep"]) == 5
 
 
 def test_rows_are_labelled(standin_device, tmp_path):
-    assert main(["relabel", "data.rows=14", "relabel.scorer=clip_d:0.7,ssim:0.3", "--out", str(tmp_path)]) == 0
+    assert (
+        main(["relabel", "data.rows=14", "relabel.scorer=clip_d:0.7,ssim:0.3", "--out", str(tmp_path)]) == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,17 +211,37 @@ def test_rows_are_labelled(standin_device, tmp_path):
         (["--best-of", "2", "--scorer", "clip_d:0.7,l1:0.3", "--mask", "auto"], "float16"),
     ],
 )
-def test_a_picture_is_edited_in_half_precision(options, dtype, standin_device, tiny_editor, photo, tmp_path, monkeypatch):
-    editors, run_jobs = [], editing.run_jobs
-    monkeypatch.setattr(editing, "run_jobs", lambda editor, *others: editors.append(editor) or run_jobs(editor, *others))
-    words = ["edit", photo, "make it red", "--model", tiny_editor, "--steps", "2", "--out", str(tmp_path / "out")]
+def test_a_picture_is_edited_in_half_precision(
+    options, dtype, standin_device, tiny_editor, photo, tmp_path, monkeypatch
+):
+    editors = []
+    run_jobs = editing.run_jobs
+    monkeypatch.setattr(
+        editing, "run_jobs", lambda editor, *others: editors.append(editor) or run_jobs(editor, *others)
+    )
+    words = [
+        "edit",
+        photo,
+        "make it red",
+        "--model",
+        tiny_editor,
+        "--steps",
+        "2",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main([*words, *options]) == 0
     assert (editors[0].pipe.device.type, str(editors[0].pipe.dtype)) == (standin_device, f"torch.{dtype}")
     assert json.loads((tmp_path / "out" / "cat.json").read_text())["request"]["dtype"] == dtype
 
 
 def test_an_edit_is_scored(standin_device, photo, tmp_path, capsys):
-    assert main(["score", photo, photo, "make it red", "--scorer", "clip_d", "l1", "ssim", "vifi_clip", "--json"]) == 0
+    assert (
+        main(
+            ["score", photo, photo, "make it red", "--scorer", "clip_d", "l1", "ssim", "vifi_clip", "--json"]
+        )
+        == 0
+    )
     records = json.loads(capsys.readouterr().out)
     assert {record["scorer"] for record in records} == {"clip_d", "l1", "ssim", "vifi_clip"}
     heat = tmp_path / "heat.png"
@@ -160,8 +251,11 @@ def test_an_edit_is_scored(standin_device, photo, tmp_path, capsys):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_choosing_and_guiding(dtype, standin_device, tiny_editor):
-    editor, scorer = load_editor(tiny_editor, device=standin_device, dtype=dtype), load_scorer("clip_d").to(standin_device)
-    source, instruction, settings = torch.rand(1, 3, 32, 32), ["make it red"], EditSettings(2)
+    editor = load_editor(tiny_editor, device=standin_device, dtype=dtype)
+    scorer = load_scorer("clip_d").to(standin_device)
+    source = torch.rand(1, 3, 32, 32)
+    instruction = ["make it red"]
+    settings = EditConfig(2)
     assert best_of_n(editor, scorer, source[0], instruction[0], 2, settings=settings).scores.valid.all()
     with mask_guidance(editor.pipe, torch.ones(1, 1, 32, 32).tril()):
         editor(source, instruction, [0], settings=settings)
@@ -188,7 +282,9 @@ def test_moving_averages_go_on_where_they_stopped(standin_device, tmp_path, monk
         def loss(step: int, generator: torch.Generator) -> torch.Tensor:
             return (net(torch.randn(2, 3, 8, 8, generator=generator).to(standin_device)) - 1).square().mean()
 
-        config = SmallTrain(steps=3, muon_lr=0.02, ema=0.9, precision="no", checkpoint_every=1)
+        config = SmallTrainConfig(
+            max_steps=3, muon_lr=0.02, ema=0.9, mixed_precision="no", checkpoint_every=1
+        )
         fit(config, {"net": net}, loss, tmp_path / folder, resume)
         return [p.detach().cpu() for p in net.parameters()]
 

@@ -8,6 +8,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_pyright_finds_nothing():
-    done = subprocess.run([Path(sys.executable).with_name("pyright")], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("pyright")], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
     assert "0 errors, 0 warnings" in done.stdout, done.stdout

@@ -1,11 +1,13 @@
 """Reward feedback learning: the score's gradient trains the editor.
 
-Method: ADIEE Sec. 3.4, Eq. 8 (after ImageReward): denoise without gradient, take the last steps with it, decode, score, and
-minimise λ · relu(10 − s) beside the diffusion loss on the data's own pairs. DRaFT-K takes the last K steps. Labels of a
-reward-conditioned base stay in the prompts of the pairs; rollouts ask for its best.
+Method: ADIEE Sec. 3.4, Eq. 8 (after ImageReward): denoise without gradient, take the last steps with it,
+decode, score, and minimise λ · relu(10 − s) beside the diffusion loss on the data's own pairs. DRaFT-K takes
+the last K steps. Labels of a reward-conditioned base stay in the prompts of the pairs;
+rollouts ask for its best.
 
-Deviations from the papers' code: steps are drawn alike on every process; noise is keyed by a row's place in the global batch;
-the pairs' loss has InstructPix2Pix's conditioning dropout; the score is mapped to 0–10 by quantiles over the data set.
+Deviations from the papers' code: steps are drawn alike on every process; noise is keyed by a row's place in
+the global batch; the pairs' loss has InstructPix2Pix's conditioning dropout;
+the score is mapped to 0–10 by quantiles over the data set.
 
 Command: rewardedit train magicbrush-refl
 """
@@ -21,40 +23,46 @@ import torch
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch
-from rewardedit.data import Data, Rows, open_rows
+from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.data.shapes import ShapesBatch
-from rewardedit.diffusion.editors import LORA, Editor, load_editor, locate
-from rewardedit.evaluation.editors import Evaluate, compare, require_arms
+from rewardedit.diffusion.editors import LORA, Editor, load_editor
+from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes, say
-from rewardedit.relabel import Relabel, relabel
+from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorer_spec import ScorerSpec, read_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.load import families, find_scorer
 from rewardedit.stages import variants
 from rewardedit.training import memory, run
-from rewardedit.training.estimate import load_blueprint, load_family, load_scheduler, memory_line, plan_training
+from rewardedit.training.estimate import (
+    load_blueprint,
+    load_family,
+    load_scheduler,
+    memory_line,
+    plan_training,
+)
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, cache_sources, make_cache
 from rewardedit.training.monitor import HackingMonitor, Monitor, MonitorConfig, fixed_prompts, training_data
 from rewardedit.training.reward import (
-    Reward,
+    RewardConfig,
     RewardRollouts,
     RolloutPrompts,
     require_effect,
     reward_loss,
     rollout_scheduler,
 )
-from rewardedit.training.trainable import Labels, Train, load_base
+from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
-Arm = Literal["refl", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
-WHOLE = {"scored": "prev_sample", "skip": (0, 0)}  # DRaFT scores what a whole rollout ends with
+Variant = Literal["refl", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
+WHOLE = {"scored": "prev_sample", "stop_before_end": (0, 0)}  # DRaFT scores what a whole rollout ends with
 CHANGES: dict[str, dict[str, Any]] = {
     "pairs_only": {"weight": 0.0},
-    "reward_only": {"pairs": 0.0},
+    "reward_only": {"diffusion_weight": 0.0},
     **{f"draft_{k}": {**WHOLE, "grad_steps": k} for k in (1, 2, 4)},
-}  # what an arm changes of the recipe's reward
+}  # what a variant changes of the recipe's reward
 SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the sweep at the end
 
 
@@ -64,42 +72,52 @@ class Config:
 
     name: str  # of the run, and of its folder in runs/
     base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
-    data: Data = field(default_factory=Data)  # the rows that are trained on
-    reward: Reward = field(default_factory=Reward)  # the score that trains the editor, and how
-    train: Train = field(default_factory=Train)  # the optimizer, the loop and what is trained
+    data: DataConfig = field(default_factory=DataConfig)  # the rows that are trained on
+    reward: RewardConfig = field(default_factory=RewardConfig)  # the score that trains the editor, and how
+    train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
     # evaluation on fixed prompts for reward hacking
     watch: MonitorConfig = field(default_factory=MonitorConfig)
-    labels: Relabel | None = None  # where the base is reward-conditioned: the scorer whose labels it knows, for the pairs
-    arms: tuple[Arm, ...] = ("refl",)  # the first is the result; the others are what it is compared with
-    evaluate: Evaluate | None = None  # on shapes, with the oracle
+    # where the base is reward-conditioned: the scorer whose labels it knows, for the pairs
+    labels: RelabelConfig | None = None
+    # the first is the result; the others are what it is compared with
+    variants: tuple[Variant, ...] = ("refl",)
+    evaluate: EvaluateConfig | None = None  # on shapes, with the oracle
 
     def __post_init__(self) -> None:
-        require_arms(self.arms, self.evaluate, self.data)
+        require_variants(self.variants, self.evaluate, self.data)
         for name in read_spec(self.reward.scorer):
             if not find_scorer(name).differentiable:
-                raise ValueError(f"reward.scorer: {name} has no gradient with respect to the edited picture; take clip_d or l1")
+                raise ValueError(
+                    f"reward.scorer: {name} has no gradient with respect to the edited image; take clip_d "
+                    "or l1"
+                )
         held_out = spec_name(self.watch.held_out)
         for shared in families(self.reward.scorer) & families(self.watch.held_out):
             raise ValueError(
-                f"watch.held_out: {held_out} is of the family {shared}, as is what trains; take one of another, "
-                "such as ssim (pixel), clip_i (clip) or dino_i (dino); your own scorer names its family as a class attribute"
+                f"watch.held_out: {held_out} is of the family {shared}, as is what trains; take one of "
+                "another, "
+                "such as ssim (pixel), clip_i (clip) or dino_i (dino); your own scorer names its family "
+                "as a class attribute"
             )
         if self.watch.stop and not self.train.validate_every:
             raise ValueError("watch.stop: looks come every train.validate_every steps; give some")
-        if self.reward.anchor and self.train.lora_rank is None:
-            raise ValueError("reward.anchor: the starting model is the one with its adapter off; give train.lora_rank")
+        if self.reward.reference_weight and self.train.lora_rank is None:
+            raise ValueError(
+                "reward.reference_weight: the starting model is the one with its adapter off; give "
+                "train.lora_rank"
+            )
         if self.train.text_encoder_lr is not None:
             raise ValueError("train.text_encoder_lr: rollouts encode prompts once; leave it out")
 
 
 @dataclass
 class SharedInputs:
-    """What all arms are trained on."""
+    """What all variants are trained on."""
 
     scorers: dict[str, Scorer]  # the training reward first, then the held-out one
     scale: RewardScale | None
     cache: LatentCache
-    labels: Labels
+    labels: RewardLabels
     rollouts: RolloutPrompts
 
 
@@ -108,72 +126,82 @@ def plan(config: Config) -> list[str]:
     require_rollouts(config)
     rows = open_rows(training_data(config.data, config.watch))
     scorers = {name: load_scorer(spec) for name, spec in _rewards(config).items()}
-    editor, steps = load_blueprint(config.base, config.data.size), config.reward.mean_steps
+    editor = load_blueprint(config.base, config.data.size)
+    steps = config.reward.mean_steps
     grad = steps if config.reward.grad_steps is None else config.reward.grad_steps
     calls = 1 + grad + (steps - grad) / 3  # forward alone is a third of a step
     return [
-        f"rows: {len(rows)}; arms: {', '.join(config.arms)}; {steps:g} UNet calls a rollout on average",
-        *plan_training(editor, config.train, len(config.arms), calls),
+        f"rows: {len(rows)}; variants: {', '.join(config.variants)}; {steps:g} UNet calls a rollout on "
+        "average",
+        *plan_training(editor, config.train, len(config.variants), calls),
         memory_line(lambda processes: memory.refl(config, editor, scorers, processes)),
         "all files and models are there",
     ]
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
-    """Scores the data (for the mapping to 0–10), caches it, trains one arm at a time and evaluates them.
+    """Scores the data (for the mapping to 0–10), caches it, trains one variant at a time and evaluates them.
 
     Returns:
-        The folder of the first arm's result: pipeline/ or lora/.
+        The folder of the first variant's result: pipeline/ or lora/.
     """
     config.train.micro_batches(processes().num_processes)
     require_rollouts(config)
     run.start(folder, config, resume)
-    scorers = {name: load_scorer(spec).to(devices.default_device()) for name, spec in _rewards(config).items()}
-    config = replace(config, data=training_data(config.data, config.watch))  # what is watched is not trained on
+    scorers = {
+        name: load_scorer(spec).to(devices.default_device()) for name, spec in _rewards(config).items()
+    }
+    # what is watched is not trained on
+    config = replace(config, data=training_data(config.data, config.watch))
     prompts = fixed_prompts(config.data, config.watch)
     require_fields(prompts[0], scorers)
     rows = open_rows(config.data)
     scale = reward_scale(config, rows, folder)
     editor = load_base(config.base, devices.default_device())
     labels = _labels(config, editor, rows, folder)
-    cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch)
+    cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch_size)
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
     sources = cache_sources(rows, config.data, folder / "sources")
-    rollouts = RolloutPrompts(cache, cache.texts(editor, Labels(labels.prompt, best)), *sources)
+    rollouts = RolloutPrompts(cache, cache.texts(editor, RewardLabels(labels.prompt, best)), *sources)
     del editor
     shared = SharedInputs(scorers, scale, cache, labels, rollouts)
 
-    def train_one(arm: str, own: Path) -> None:
-        say(f"arm {arm}: {config.train.steps} steps")
-        train_arm(config, arm, shared, prompts, own, resume)
+    def train_one(variant: str, own: Path) -> None:
+        say(f"variant {variant}: {config.train.max_steps} steps")
+        train_variant(config, variant, shared, prompts, own, resume)
 
     made_of = {name: getattr(config, name) for name in ("base", "data", "reward", "train", "watch", "labels")}
-    results = variants(config.arms, folder, config.train.result, made_of, train_one)
+    results = variants(config.variants, folder, config.train.result, made_of, train_one)
     if config.evaluate is not None:
         metrics = compare(config.evaluate, config.base, results, scorers, folder)
         if metrics is not None:
             write_json(folder / "metrics.json", {**metrics, "watch": watched(results)})
-    return results[config.arms[0]]
+    return results[config.variants[0]]
 
 
 def require_rollouts(config: Config) -> None:
-    """Raises ValueError where an arm's rollouts cannot pass the reward's gradient on."""
-    family, scheduler = load_family(config.base), load_scheduler(config.base)
-    for arm in config.arms:
-        rollout_scheduler(arm_reward(config, arm), family, scheduler)
+    """Raises ValueError where a variant's rollouts cannot pass the reward's gradient on."""
+    family = load_family(config.base)
+    scheduler = load_scheduler(config.base)
+    for variant in config.variants:
+        rollout_scheduler(variant_reward(config, variant), family, scheduler)
 
 
-def arm_reward(config: Config, arm: str) -> Reward:
-    """The recipe's reward with what the arm changes of it."""
-    return replace(config.reward, **CHANGES.get(arm, {}))
+def variant_reward(config: Config, variant: str) -> RewardConfig:
+    """The recipe's reward with what the variant changes of it."""
+    return replace(config.reward, **CHANGES.get(variant, {}))
 
 
 def watched(results: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """What the fixed prompts said of each arm: the first look, the last, and how many raised a flag."""
+    """What the fixed prompts said of each variant: the first look, the last, and how many raised a flag."""
     out = {}
-    for arm, path in results.items():
+    for variant, path in results.items():
         looks = json.loads((path.parent / "watch.json").read_text())["looks"]
-        out[arm] = {"first": looks[0], "last": looks[-1], "flags": sum(look["flag"] is not None for look in looks)}
+        out[variant] = {
+            "first": looks[0],
+            "last": looks[-1],
+            "flags": sum(look["flag"] is not None for look in looks),
+        }
     return out
 
 
@@ -186,19 +214,26 @@ def require_fields(prompts: EditBatch, scorers: dict[str, Scorer]) -> None:
     """Raises ValueError where a scorer needs what the rows, or a rollout of them, do not have."""
     reward, held_out = scorers.values()
     has = {f.name for f in fields(prompts) if getattr(prompts, f.name) is not None}
-    lacks = {"reward.scorer": reward.needs - has | reward.needs & {"target", "mask"}, "watch.held_out": held_out.needs - has}
+    lacks = {
+        "reward.scorer": reward.needs - has | reward.needs & {"target", "mask"},
+        "watch.held_out": held_out.needs - has,
+    }
     for name, missing in lacks.items():
         if missing:
-            raise ValueError(f"{name}: needs {', '.join(sorted(missing))}, which it cannot be given here; take another")
+            raise ValueError(
+                f"{name}: needs {', '.join(sorted(missing))}, which it cannot be given here; take another"
+            )
 
 
 def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None:
-    """How the score is mapped before the loss; the rows' scores, which that depends on, are kept in the run's folder."""
+    """How the score is mapped before the loss; the rows' scores, which that depends on,
+    are kept in the run's folder.
+    """
     reward = config.reward
     if reward.scale == "none" and reward.loss == "linear":
         return None
     scale = "range" if reward.scale == "range" else "quantiles"
-    how = Relabel(scorer=reward.scorer, scale=scale)
+    how = RelabelConfig(scorer=reward.scorer, scale=scale)
     found = relabel(how, rows, config.data, folder / "relabelled")
     mapping = found.scale
     if reward.scale == "none":
@@ -209,34 +244,50 @@ def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None
     return mapping
 
 
-def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> Labels:
+def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> RewardLabels:
     """What the prompts of the pairs say: nothing, or the labels that a reward-conditioned base knows.
 
     Raises:
-        ValueError: where the base is reward-conditioned and `labels` does not say on what, or it has a learned embedding.
+        ValueError: where the base is reward-conditioned and `labels` does not say on what, or it has a
+            learned embedding.
     """
     if editor.prompt is None:
         if config.labels is not None:
             raise ValueError(f"labels: base {config.base!r} is not reward-conditioned; leave them out")
-        return Labels(None, [0] * len(rows))
+        return RewardLabels(None, [0] * len(rows))
     if editor.prompt.embedding:
-        raise ValueError(f"base {config.base!r} has a learned reward embedding; rollouts know prompts of words alone")
+        raise ValueError(
+            f"base {config.base!r} has a learned reward embedding; rollouts know prompts of words alone"
+        )
     if config.labels is None:
-        raise ValueError(f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels.scorer=clip_d")
+        raise ValueError(
+            f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels.scorer=clip_d"
+        )
     found = relabel(config.labels, rows, config.data, folder / "labels" / "relabelled")
     values = editor.prompt.scale(torch.tensor(found.score, dtype=torch.float64)).tolist()
-    known = [None if own is None else editor.prompt.label(v) for v, own in zip(values, found.label, strict=True)]
-    return Labels(editor.prompt, known)
+    known = [
+        None if own is None else editor.prompt.label(v) for v, own in zip(values, found.label, strict=True)
+    ]
+    return RewardLabels(editor.prompt, known)
 
 
-def train_arm(
-    config: Config, arm: str, shared: SharedInputs, prompts: tuple[EditBatch, ShapesBatch | None], folder: Path, resume: bool
+def train_variant(
+    config: Config,
+    variant: str,
+    shared: SharedInputs,
+    prompts: tuple[EditBatch, ShapesBatch | None],
+    folder: Path,
+    resume: bool,
 ) -> None:
-    """Trains one arm, the monitor watching, and says in watch.json and watch.html what it saw."""
-    lora_of = locate(config.base) if config.train.lora_rank else None
-    checks = -(-config.train.steps // (config.train.validate_every or config.train.steps)) + len(SCALES)
+    """Trains one variant, the monitor watching, and says in watch.json and watch.html what it saw."""
+    lora_of = config.base if config.train.lora_rank else None
+    checks = -(-config.train.max_steps // (config.train.validate_every or config.train.max_steps)) + len(
+        SCALES
+    )
     monitor = HackingMonitor(*prompts, shared.scorers, folder, config.watch, checks, lora_of)
-    result = finetune(config.train, config.base, arm_reward(config, arm), shared, monitor, folder, resume)
+    result = finetune(
+        config.train, config.base, variant_reward(config, variant), shared, monitor, folder, resume
+    )
     if monitor.stopped and processes().is_main_process:
         with replaced(result) as aside:
             shutil.copytree(monitor.best_folder, aside)
@@ -245,7 +296,13 @@ def train_arm(
 
 
 def finetune(
-    config: Train, base: str, reward: Reward, shared: SharedInputs, monitor: Monitor, folder: Path, resume: bool = False
+    config: TrainConfig,
+    base: str,
+    reward: RewardConfig,
+    shared: SharedInputs,
+    monitor: Monitor,
+    folder: Path,
+    resume: bool = False,
 ) -> Path:
     """Fine-tunes `base` on the score's gradient and on the data's own pairs.
 
@@ -266,19 +323,22 @@ def finetune(
             with loop.accumulate():
                 with loop.autocast():
                     # The data's own pairs keep the editor what it is (ADIEE Eq. 8, first term).
-                    diffusion = reward.pairs * tuning.diffusion_loss(micro)
+                    diffusion = reward.diffusion_weight * tuning.diffusion_loss(micro)
                     feedback = torch.zeros((), device=loop.accelerator.device)
                     if reward.weight:
-                        # Denoise without gradient, the last steps with it; decode, score, descend on λ · relu(10 − s).
+                        # Denoise without gradient, the last steps with it; decode, score, descend on λ ·
+                        # relu(10 − s).
                         edited = rollouts.edit(tuning.unet, micro, step)
                         scores = rollouts.score(micro, edited)
                         loop.record("reward", scores.mean(), int(scores.valid.sum()))
-                        hinge = reward_loss(scores.score, scores.valid, reward.loss, reward.most, shared.scale)
-                        feedback = reward.weight * hinge
-                    if reward.anchor:
+                        shortfall = reward_loss(
+                            scores.score, scores.valid, reward.loss, reward.hinge, shared.scale
+                        )
+                        feedback = reward.weight * shortfall
+                    if reward.reference_weight:
                         distance = rollouts.reference_distance(tuning.unet, micro, step)
                         loop.record("distance", distance, len(micro.rows))
-                        feedback = feedback + reward.anchor * distance
+                        feedback = feedback + reward.reference_weight * distance
                 loop.backward(diffusion + feedback, micro.ids)
         loop.update()
         if tuning.is_validation_step() or loop.is_last():
@@ -290,10 +350,15 @@ def finetune(
     return tuning.save()
 
 
-def sweep(base: str, result: Path, monitor: HackingMonitor, scales: tuple[float, ...] = SCALES) -> list[dict[str, Any]]:
+def sweep(
+    base: str, result: Path, monitor: HackingMonitor, scales: tuple[float, ...] = SCALES
+) -> list[dict[str, Any]]:
     """What the fixed prompts become with so much of the change, from 0 (the base) to 1 (the result)."""
-    editor, out = load_editor(str(result), device=devices.default_device(), dtype=devices.inference_dtype()), []
-    set_scale = _scale_of_lora(editor) if (result / LORA).is_file() else _scale_of_weights(editor, base, result)
+    editor = load_editor(str(result), device=devices.default_device(), dtype=devices.inference_dtype())
+    out = []
+    set_scale = (
+        _scale_of_lora(editor) if (result / LORA).is_file() else _scale_of_weights(editor, base, result)
+    )
     for scale in scales:
         set_scale(scale)
         out.append({"scale": scale, **monitor.evaluate(editor)})
@@ -307,7 +372,9 @@ def _scale_of_lora(editor: Editor) -> Callable[[float], None]:
 def _scale_of_weights(editor: Editor, base: str, result: Path) -> Callable[[float], None]:
     """Sets the UNet to a share of the way from base to result; both wait in main memory, in fp32."""
     family = editor.family
-    first, tuned, own = (family.denoiser(pipe) for pipe in (load_editor(base).pipe, load_editor(str(result)).pipe, editor.pipe))
+    first, tuned, own = (
+        family.denoiser(pipe) for pipe in (load_editor(base).pipe, load_editor(str(result)).pipe, editor.pipe)
+    )
     family.add_source_channels(first)
 
     @torch.no_grad()

@@ -1,12 +1,13 @@
 """Reward-conditioned fine-tuning: the editor learns what a good edit is from scores written into its prompts.
 
-Method: ADIEE Sec. 3.4 (after HIVE). Every row is scored, the score is written into its instruction, the editor is
-fine-tuned on that, and at inference it is asked for the best. Stages, each kept in the run directory and not done again:
-candidates (other editors' outputs beside the data's own targets) → relabel → train, one arm at a time → evaluate.
+Method: ADIEE Sec. 3.4 (after HIVE). Every row is scored, the score is written into its instruction, the
+editor is fine-tuned on that, and at inference it is asked for the best. Stages, each kept in the run
+directory and not done again: candidates (other editors' outputs beside the data's own targets) → relabel →
+train, one variant at a time → evaluate.
 
-Deviations from the paper's released code: the text is the same in training and inference; InstructPix2Pix's conditioning
-dropout is on; no flips or rotations, which turn "left" into "right"; scores become labels by quantiles, so that every
-label has its share of the rows.
+Deviations from the paper's released code: the text is the same in training and inference; InstructPix2Pix's
+conditioning dropout is on; no flips or rotations, which turn "left" into "right"; scores become labels by
+quantiles, so that every label has its share of the rows.
 
 Command: rewardedit train magicbrush-reward-conditioned
 """
@@ -16,25 +17,26 @@ from pathlib import Path
 from typing import Literal
 
 from rewardedit import devices
-from rewardedit.data import Data, open_rows
-from rewardedit.evaluation.editors import Evaluate, compare, require_arms
+from rewardedit.data import DataConfig, open_rows
+from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants
 from rewardedit.processes import processes, say
-from rewardedit.relabel import Relabel, Relabelled, relabel
+from rewardedit.relabel import RelabelConfig, Relabelled, relabel
 from rewardedit.scorer_spec import spec_name
 from rewardedit.scorers import load_scorer
 from rewardedit.stages import variants
-from rewardedit.synthesis.candidates import Candidates, candidate_rows
+from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
 from rewardedit.training import run
 from rewardedit.training.estimate import plan
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, make_cache
-from rewardedit.training.trainable import Labels, Train, load_base
+from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
-__all__ = ["Config", "Relabel", "main", "plan", "train"]
+__all__ = ["Config", "RelabelConfig", "main", "plan", "train"]
 
-SHOWN = {"conditioned": "conditioned_five", "learned_embedding": "learned_embedding_five"}  # what arms are asked for
-HELD_OUT = "l1"  # the family that no arm is trained on when labels come from CLIP
-Arm = Literal["conditioned", "unconditioned", "best_rows_only", "learned_embedding"]
+# what variants are asked for
+METRIC_NAMES = {"conditioned": "conditioned_five", "learned_embedding": "learned_embedding_five"}
+HELD_OUT = "l1"  # the family that no variant is trained on when labels come from CLIP
+Variant = Literal["conditioned", "unconditioned", "best_rows_only", "learned_embedding"]
 
 
 @dataclass(frozen=True)
@@ -43,47 +45,57 @@ class Config:
 
     name: str  # of the run, and of its folder in runs/
     base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
-    data: Data = field(default_factory=Data)  # the rows that are scored and trained on
+    data: DataConfig = field(default_factory=DataConfig)  # the rows that are scored and trained on
     # editors whose outputs stand beside the data's own targets; None: the data's own rows alone
-    candidates: Candidates | None = None
-    relabel: Relabel = field(default_factory=Relabel)  # how rows get their labels
-    train: Train = field(default_factory=Train)  # the optimizer, the loop and what is trained
-    arms: tuple[Arm, ...] = ("conditioned",)  # the first is the result; the others are what it is compared with
-    evaluate: Evaluate | None = None  # on shapes, with the oracle
+    candidates: CandidatesConfig | None = None
+    relabel: RelabelConfig = field(default_factory=RelabelConfig)  # how rows get their labels
+    train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
+    # the first is the result; the others are what it is compared with
+    variants: tuple[Variant, ...] = ("conditioned",)
+    evaluate: EvaluateConfig | None = None  # on shapes, with the oracle
 
     def __post_init__(self) -> None:
-        require_arms(self.arms, self.evaluate, self.data)
+        require_variants(self.variants, self.evaluate, self.data)
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Runs all stages in `folder`; those that a resumed run finds whole are not done again.
 
     Returns:
-        The folder of the first arm's result: pipeline/ (or lora/), with reward_prompt.json inside.
+        The folder of the first variant's result: pipeline/ (or lora/), with reward_prompt.json inside.
     """
     config.train.micro_batches(processes().num_processes)
     run.start(folder, config, resume)
     rows = candidate_rows(config.candidates, open_rows(config.data), config.data, folder / "candidates")
     relabelled = relabel(config.relabel, rows, config.data, folder / "relabelled", config.candidates)
     editor = load_base(config.base, devices.default_device())
-    latents = make_cache(rows, config.data, editor, folder / "cache", config.candidates, config.train.encode_batch)
+    latents = make_cache(
+        rows, config.data, editor, folder / "cache", config.candidates, config.train.encode_batch_size
+    )
     del editor
 
-    def train_one(arm: str, own: Path) -> None:
-        say(f"arm {arm}: {config.train.steps} steps")
-        finetune(config.train, config.base, latents, arm_labels(config, arm, relabelled), own, resume)
+    def train_one(variant: str, own: Path) -> None:
+        say(f"variant {variant}: {config.train.max_steps} steps")
+        finetune(config.train, config.base, latents, variant_labels(config, variant, relabelled), own, resume)
 
     made_of = {name: getattr(config, name) for name in ("base", "data", "candidates", "relabel", "train")}
-    results = variants(config.arms, folder, config.train.result, made_of, train_one)
+    results = variants(config.variants, folder, config.train.result, made_of, train_one)
     if config.evaluate is not None:
         rewards = {spec_name(config.relabel.scorer): config.relabel.scorer, HELD_OUT: HELD_OUT}
         scorers = {name: load_scorer(spec).to(devices.default_device()) for name, spec in rewards.items()}
-        named = {SHOWN.get(arm, arm): path for arm, path in results.items()}
+        named = {METRIC_NAMES.get(variant, variant): path for variant, path in results.items()}
         compare(config.evaluate, config.base, named, scorers, folder)
-    return results[config.arms[0]]
+    return results[config.variants[0]]
 
 
-def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folder: Path, resume: bool = False) -> Path:
+def finetune(
+    config: TrainConfig,
+    base: str,
+    cache: LatentCache,
+    labels: RewardLabels,
+    folder: Path,
+    resume: bool = False,
+) -> Path:
     """Fine-tunes `base` on cached rows whose prompts say their labels (ADIEE Sec. 3.4).
 
     Returns:
@@ -108,17 +120,19 @@ def finetune(config: Train, base: str, cache: LatentCache, labels: Labels, folde
     return tuning.save()
 
 
-def arm_labels(config: Config, arm: str, rows: Relabelled) -> Labels:
-    """What each arm is trained on: the same rows, and its own way (or none) of saying their scores."""
-    if arm == "unconditioned":
-        return Labels(None, rows.label)
-    if arm == "learned_embedding":
-        return Labels(replace(config.relabel, prompt="learned", template=None).reward_prompt(rows.scale), rows.label)
+def variant_labels(config: Config, variant: str, rows: Relabelled) -> RewardLabels:
+    """What each variant is trained on: the same rows, and its own way (or none) of saying their scores."""
+    if variant == "unconditioned":
+        return RewardLabels(None, rows.label)
+    if variant == "learned_embedding":
+        return RewardLabels(
+            replace(config.relabel, prompt="learned", template=None).reward_prompt(rows.scale), rows.label
+        )
     prompt = config.relabel.reward_prompt(rows.scale)
-    if arm == "best_rows_only":
+    if variant == "best_rows_only":
         best = len(prompt.words) - 1
-        return Labels(prompt, [value if value == best else None for value in rows.label])
-    return Labels(prompt, rows.label)
+        return RewardLabels(prompt, [value if value == best else None for value in rows.label])
+    return RewardLabels(prompt, rows.label)
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

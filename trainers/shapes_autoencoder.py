@@ -1,7 +1,9 @@
-"""The small autoencoder of the shapes world: a diffusers `AutoencoderKL`, four latent channels at a quarter of the size.
+"""The small autoencoder of the shapes world: a diffusers `AutoencoderKL`,
+four latent channels at a quarter of the size.
 
-Loss: mean absolute error (edges count five times), squared error, absolute error of the picture's gradients, and a little
-KL. A tenth of the pictures are cross-fades of source and target, so that half-done edits have latents of their own.
+Loss: mean absolute error (edges count five times), squared error, absolute error of the image's gradients,
+and a little KL. A tenth of the images are cross-fades of source and target,
+so that half-done edits have latents of their own.
 
 Command: rewardedit train shapes-autoencoder
 """
@@ -17,7 +19,7 @@ from torch import Tensor
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.files import write_json
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrain, count, fit
+from rewardedit.training.small import SmallTrainConfig, count, fit
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,14 @@ class Config:
 
     name: str  # of the run, and of its folder in runs/
     channels: tuple[int, ...] = (16, 32, 64)  # of each level, from the image inwards
-    samples: int = 18_200  # pictures are twice as many: source and target
+    samples: int = 18_200  # images are twice as many: source and target
     first: int = 0  # the first sample of the shapes world that is taken
     backdrops: tuple[str, ...] = ("plain", "plain", "textured", "photo")  # of the samples in turn
     kl: float = 1e-4  # weight of the KL divergence in the loss
     edge_weight: float = 4.0  # how much more errors at edges weigh
     init: str | None = None  # a folder with weights to go on from
-    evaluate_n: int = 280  # held-out pictures a backdrop
-    train: SmallTrain = field(default_factory=SmallTrain)  # the optimizer and the loop
+    evaluate_n: int = 280  # held-out images a backdrop
+    train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
 def make_model(config: Config) -> AutoencoderKL:
@@ -54,29 +56,39 @@ def make_model(config: Config) -> AutoencoderKL:
 
 
 def plan(config: Config) -> list[str]:
-    return [f"autoencoder: {count(make_model(config))}, {2 * config.samples} pictures, {config.train.steps} steps"]
+    return [
+        f"autoencoder: {count(make_model(config))}, {2 * config.samples} images, {config.train.max_steps} "
+        "steps"
+    ]
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
-    """Trains and saves to `folder/vae`; metrics.json holds the oracle's rating of reconstructed true targets."""
+    """Trains and saves to `folder/vae`; metrics.json holds the oracle's rating of reconstructed true
+    targets.
+    """
     run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
-    pictures = _pictures(config)
+    images = _pictures(config)
     model = make_model(config).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    n = len(pictures)
+    n = len(images)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
-        rows = torch.randint(n, (config.train.batch,), generator=generator)
-        batch = pictures[rows].float() / 255
-        k = config.train.batch // 10
-        other = pictures[(rows[:k] + n // 2) % n].float() / 255  # a source's target, and the other way round
+        rows = torch.randint(n, (config.train.batch_size,), generator=generator)
+        batch = images[rows].float() / 255
+        k = config.train.batch_size // 10
+        other = images[(rows[:k] + n // 2) % n].float() / 255  # a source's target, and the other way round
         batch[:k] = batch[:k].lerp(other, torch.rand(k, 1, 1, 1, generator=generator))
         batch = (batch if step % 2 else batch.flip(-1)) * 2 - 1
-        return reconstruction_loss(model, batch.to(model.device).contiguous(memory_format=torch.channels_last), config)
+        return reconstruction_loss(
+            model, batch.to(model.device).contiguous(memory_format=torch.channels_last), config
+        )
 
     fit(config.train, {"vae": model}, loss_of, folder, resume)
     model.save_pretrained(folder / "vae")
-    write_json(folder / "metrics.json", {"oracle_of_reconstructed_targets": reconstruction_rating(model, config.evaluate_n)})
+    write_json(
+        folder / "metrics.json",
+        {"oracle_of_reconstructed_targets": reconstruction_rating(model, config.evaluate_n)},
+    )
     return folder / "vae"
 
 
@@ -86,8 +98,8 @@ def _pictures(config: Config) -> Tensor:
     both: list[list[Tensor]] = [[], []]
     for first in range(config.first, config.first + config.samples, 2800):
         batch = world.batch(first, min(2800, config.first + config.samples - first))
-        for out, picture in zip(both, (batch.source, batch.target), strict=True):
-            out.append((picture * 255).round().byte())
+        for out, image in zip(both, (batch.source, batch.target), strict=True):
+            out.append((image * 255).round().byte())
     return torch.cat(both[0] + both[1])
 
 
@@ -96,10 +108,12 @@ def _gradients(image: Tensor) -> Tensor:
 
 
 def reconstruction_loss(model: AutoencoderKL, image: Tensor, config: Config) -> Tensor:
-    """Of pictures (b, 3, h, w) in [−1, 1]."""
+    """Of images (b, 3, h, w) in [−1, 1]."""
     posterior = model.encode(image).latent_dist
     made = model.decode(posterior.sample()).sample.float()
-    steps = torch.maximum(F.pad(image.diff(dim=-1), (0, 1)).abs(), F.pad(image.diff(dim=-2), (0, 0, 0, 1)).abs())
+    steps = torch.maximum(
+        F.pad(image.diff(dim=-1), (0, 1)).abs(), F.pad(image.diff(dim=-2), (0, 0, 0, 1)).abs()
+    )
     edges = F.max_pool2d((steps.amax(1, keepdim=True) > 0.3).float(), 3, 1, 1)
     absolute = ((made - image).abs() * (1 + config.edge_weight * edges)).mean()
     gradients = (_gradients(made) - _gradients(image)).abs().mean()

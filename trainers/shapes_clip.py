@@ -1,7 +1,8 @@
-"""The small CLIP of the shapes world: a transformers `CLIPModel`, trained on pictures and their captions.
+"""The small CLIP of the shapes world: a transformers `CLIPModel`, trained on images and their captions.
 
-Loss: symmetric InfoNCE over pictures and captions, where each source stands beside its target, so that the hardest
-negatives differ by one edit; and the same over directions, target minus source, which is what CLIP-D measures.
+Loss: symmetric InfoNCE over images and captions, where each source stands beside its target, so that the
+hardest negatives differ by one edit; and the same over directions, target minus source,
+which is what CLIP-D measures.
 
 Command: rewardedit train shapes-clip
 """
@@ -18,7 +19,7 @@ from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPToken
 from rewardedit.data.shapes import Shapes
 from rewardedit.reward_prompt import PRESETS
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrain, count, fit
+from rewardedit.training.small import SmallTrainConfig, count, fit
 
 DIRECTION_SCALE = 10.0  # inverse temperature of the directions
 
@@ -34,7 +35,7 @@ class Config:
     vocabulary: int = 1024  # at most
     samples: int = 22_400  # of the shapes world, each with source and target
     backdrops: tuple[str, ...] = ("plain", "plain", "plain", "textured", "photo")  # of the samples in turn
-    train: SmallTrain = field(default_factory=SmallTrain)  # the optimizer and the loop
+    train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
 def make_tokenizer(texts: list[str], vocabulary: int) -> CLIPTokenizer:
@@ -72,21 +73,30 @@ def make_model(config: Config, tokenizer: CLIPTokenizer) -> CLIPModel:
 
 def plan(config: Config) -> list[str]:
     tokenizer = make_tokenizer(["a red circle"], config.vocabulary)
-    return [f"CLIP: {count(make_model(config, tokenizer))}, {config.samples} pairs, {config.train.steps} steps"]
+    return [
+        f"CLIP: {count(make_model(config, tokenizer))}, {config.samples} pairs, {config.train.max_steps} "
+        "steps"
+    ]
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains tokenizer and model and saves both, with the image processor, to `folder/clip`."""
     run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
-    world, pictures, before, after, instructions = Shapes(backdrops=config.backdrops), [], [], [], []
+    world = Shapes(backdrops=config.backdrops)
+    pictures = []
+    before = []
+    after = []
+    instructions = []
     for first in range(0, config.samples, 2800):
         batch = world.batch(first, min(2800, config.samples - first))
         pictures.append(torch.stack([(p * 255).round().byte() for p in (batch.source, batch.target)], dim=1))
-        before, after = before + batch.source_caption, after + batch.target_caption
+        before = before + batch.source_caption
+        after = after + batch.target_caption
         instructions += batch.instruction
     images = torch.cat(pictures)
-    # The words of reward prompts belong to the tokenizer, as they belong to CLIP's; no model is trained on them here.
+    # The words of reward prompts belong to the tokenizer, as they belong to CLIP's; no model is trained on
+    # them here.
     rewards = [PRESETS[name]().write("", label) for name in ("adiee", "hive") for label in range(5)]
     tokenizer = make_tokenizer(instructions[:8000] + before[:4000] + rewards * 60, config.vocabulary)
     tokens = tokenizer(before + after, padding=True, truncation=True, return_tensors="pt")
@@ -94,7 +104,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     model = make_model(config, tokenizer)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
-        rows = torch.randint(len(images), (config.train.batch,), generator=generator)
+        rows = torch.randint(len(images), (config.train.batch_size,), generator=generator)
         length = int(mask[rows].sum(-1).max())
         pixels = images[rows].flatten(0, 1).to(model.device).float() / 127.5 - 1
         words, read = (t[rows, :, :length].flatten(0, 1).to(model.device) for t in (ids, mask))

@@ -1,12 +1,13 @@
 """ViFi-CLIP for edits: retrieval fine-tuning of a CLIP on edits and their instructions.
 
-Method: symmetric InfoNCE with a learned temperature over a batch gathered from all processes, beside it hard negatives that
-stand in every batch: the reversed pair, the identity pair, and another instruction for the same source (from rows that
-share it). The poster (Donabauer et al. 2025) names neither loss nor rates; the defaults of `Train` are those of ViFi-CLIP's
-released code (Rasheed et al. 2023), which trains all of CLIP but its token embeddings.
+Method: symmetric InfoNCE with a learned temperature over a batch gathered from all processes, beside it hard
+negatives that stand in every batch: the reversed pair, the identity pair, and another instruction for the
+same source (from rows that share it). The poster (Donabauer et al. 2025) names neither loss nor rates; the
+defaults of `Train` are those of ViFi-CLIP's released code (Rasheed et al. 2023),
+which trains all of CLIP but its token embeddings.
 
-Deviations: no mixup, flips or colour jitter, which change what an instruction means; pairs with the same instruction are no
-negatives of each other.
+Deviations: no mixup, flips or colour jitter, which change what an instruction means; pairs with the same
+instruction are no negatives of each other.
 
 Command: rewardedit train humanedit-vifi-clip
 """
@@ -25,9 +26,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import AutoImageProcessor
 
-from rewardedit.assets import resolve
+from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, collate
-from rewardedit.data import Data, Rows, batches, open_rows, row_shards
+from rewardedit.data import DataConfig, Rows, batches, open_rows, row_shards
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists, replaced, write_json
 from rewardedit.processes import processes
@@ -36,7 +37,7 @@ from rewardedit.stages import stage
 from rewardedit.training import run
 from rewardedit.training.loop import batch_rows
 from rewardedit.training.meta import FULL, OVERHEAD, measure, parameters, table
-from rewardedit.training.small import SmallTrain, count, fit
+from rewardedit.training.small import SmallTrainConfig, count, fit
 from rewardedit.training.trainable import autocast_type
 
 Negative = Literal["reversed", "identity", "instruction"]
@@ -44,17 +45,17 @@ READ_BATCH = 64
 
 
 @dataclass(frozen=True)
-class Train(SmallTrain):
+class TrainConfig(SmallTrainConfig):
     """ViFi-CLIP's settings: AdamW with β (0.9, 0.98), a cosine to a hundredth."""
 
-    steps: int = 2000
-    batch: int = 256  # edits a process and step
+    max_steps: int = 2000
+    batch_size: int = 256  # edits a process and step
     lr: float = 8e-6
-    warmup: int = 100
+    lr_warmup_steps: int = 100
     weight_decay: float = 1e-3
     beta2: float = 0.98
     floor: float = 0.01
-    checkpointing: bool = False  # gradient checkpointing of CLIP
+    gradient_checkpointing: bool = False  # gradient checkpointing of CLIP
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,14 @@ class Config:
     checkpoint: str = "shapes-clip"  # the CLIP to start from: hub name or folder
     pooling: str = "temporal"  # how the embeddings of source and edit become one
     size: int | None = None  # pixels a side; None: the checkpoint's own
-    data: Data = field(default_factory=Data)  # the edits that are trained on; `size` is the scorer's
-    held_out: Data | None = None  # on which retrieval is measured at the end; rows of an instruction seen before are left out
+    # the edits that are trained on; `size` is the scorer's
+    data: DataConfig = field(default_factory=DataConfig)
+    # on which retrieval is measured at the end; rows of an instruction seen before are left out
+    held_out: DataConfig | None = None
     # hard negatives that stand in every batch
     negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")
     lora_rank: int | None = None  # None: CLIP as a whole; the temporal pooling is always trained as a whole
-    train: Train = field(default_factory=Train)  # the optimizer and the loop
+    train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer and the loop
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLINGS:
@@ -101,8 +104,10 @@ def plan(config: Config) -> list[str]:
     held_out = "" if config.held_out is None else f", {len(open_rows(config.held_out))} held out"
     what = "all of it" if config.lora_rank is None else f"LoRA of rank {config.lora_rank}"
     return [
-        f"scorer: {config.checkpoint} with {config.pooling} pooling, {count(scorer)}, {what}, {scorer.preprocess.size} px",
-        f"data: {len(rows)} edits{held_out}; {config.train.steps} steps of {config.train.batch} a process",
+        f"scorer: {config.checkpoint} with {config.pooling} pooling, {count(scorer)}, {what}, "
+        f"{scorer.preprocess.size} px",
+        f"data: {len(rows)} edits{held_out}; {config.train.max_steps} steps of {config.train.batch_size} "
+        "a process",
         table(memory(config, scorer)),
     ]
 
@@ -110,21 +115,25 @@ def plan(config: Config) -> list[str]:
 def memory(config: Config, scorer: ViFiClip) -> dict[str, int]:
     """Bytes that training needs of a GPU at most, found on `meta`."""
     scorer, side = scorer.to("meta").train(), scorer.preprocess.size
-    make_trainable(scorer, config.lora_rank, config.train.checkpointing)
+    make_trainable(scorer, config.lora_rank, config.train.gradient_checkpointing)
     trained = [p for p in scorer.parameters() if p.requires_grad]
     for p in trained:
         p.grad = torch.empty_like(p)
-    b = config.train.batch
+    b = config.train.batch_size
     tokens = {name: value.expand(b, -1) for name, value in scorer.tokenize(["a word " * 77]).items()}
     pairs = Pairs(np.zeros((b, 2, 3, side, side), np.uint8), tokens, torch.arange(b), [[]] * b)
-    step = measure(lambda: contrast(config, scorer, pairs, 0, torch.Generator()), autocast_type(config.train.precision)).peak
+    step = measure(
+        lambda: contrast(config, scorer, pairs, 0, torch.Generator()),
+        autocast_type(config.train.mixed_precision),
+    ).peak
     moments = 2 * FULL + FULL * bool(config.train.ema)
     resident = FULL * parameters(scorer) + (FULL + moments) * sum(p.numel() for p in trained)
     return {"step": resident + step + OVERHEAD}
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
-    """Trains the scorer and saves it, fp16, to `folder/scorer`, and its retrieval on held-out rows to metrics.json.
+    """Trains the scorer and saves it, fp16, to `folder/scorer`,
+    and its retrieval on held-out rows to metrics.json.
 
     Raises:
         TrainingStopped: where the loss is not a number.
@@ -133,7 +142,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     torch.manual_seed(config.train.seed)
     scorer = ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size)
     pairs = read_pairs(open_rows(config.data), _sized(config.data, scorer), scorer, folder / "pairs")
-    make_trainable(scorer, config.lora_rank, config.train.checkpointing)
+    make_trainable(scorer, config.lora_rank, config.train.gradient_checkpointing)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         return contrast(config, scorer, pairs, step, generator)
@@ -148,11 +157,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             write_json(folder / "metrics.json", {"retrieval": found.summary(kinds)})
         with replaced(folder / "scorer") as aside:
             scorer.half().save(aside)
-            AutoImageProcessor.from_pretrained(resolve(config.checkpoint)).save_pretrained(aside)
+            AutoImageProcessor.from_pretrained(resolve_model(config.checkpoint)).save_pretrained(aside)
     return folder / "scorer"
 
 
-def _sized(data: Data, scorer: ViFiClip) -> Data:
+def _sized(data: DataConfig, scorer: ViFiClip) -> DataConfig:
     return replace(data, size=scorer.preprocess.size, policy=scorer.preprocess.policy)
 
 
@@ -164,61 +173,71 @@ def make_trainable(scorer: ViFiClip, lora_rank: int | None, checkpointing: bool 
         from peft import LoraConfig, get_peft_model
 
         layers = ["q_proj", "k_proj", "v_proj", "out_proj"]
-        scorer.model = get_peft_model(scorer.model, LoraConfig(r=lora_rank, lora_alpha=lora_rank, target_modules=layers))
+        scorer.model = get_peft_model(
+            scorer.model, LoraConfig(r=lora_rank, lora_alpha=lora_rank, target_modules=layers)
+        )
         scorer.model.logit_scale.requires_grad_(True)
     else:
         scorer.model.text_model.embeddings.token_embedding.requires_grad_(False)
 
 
-def read_pairs(rows: Rows, data: Data, scorer: ViFiClip, folder: Path) -> Pairs:
+def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path) -> Pairs:
     """Reads all rows at the scorer's size into `folder`, or opens what an earlier run left whole there."""
     parts = row_shards(rows, READ_BATCH)
 
     def read(number: int, path: Path) -> None:
         path.mkdir()
-        pairs, instructions = [], []
+        pairs = []
+        instructions = []
         for _, batch in batches(parts[number], data, READ_BATCH, fields=()):
             both = torch.stack([batch.source, batch.edited], dim=1)
             pairs.append((both * 255).round().byte().numpy())
             instructions += batch.instruction
-        np.save(path / "pictures.npy", np.concatenate(pairs))
+        np.save(path / "images.npy", np.concatenate(pairs))
         write_json(path / "rows.json", {"instructions": instructions})
 
     def join(shards: list[Path]) -> None:
-        join_arrays([shard / "pictures.npy" for shard in shards], folder / "pictures.npy")
+        join_arrays([shard / "images.npy" for shard in shards], folder / "images.npy")
         write_json(folder / "rows.json", join_lists([shard / "rows.json" for shard in shards]))
 
     stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
     found = json.loads((folder / "rows.json").read_text())
-    pictures = np.load(folder / "pictures.npy", mmap_mode="r")
+    images = np.load(folder / "images.npy", mmap_mode="r")
     texts = sorted(set(found["instructions"]))
     place = {text: i for i, text in enumerate(texts)}
     text = [place[instruction] for instruction in found["instructions"]]
     said = defaultdict(set)
-    sources = [hash(picture.tobytes()) for picture in pictures[:, 0]]
+    sources = [hash(image.tobytes()) for image in images[:, 0]]
     for source, own in zip(sources, text, strict=True):
         said[source].add(own)
     siblings = [sorted(said[source] - {own}) for source, own in zip(sources, text, strict=True)]
-    return Pairs(pictures, dict(scorer.tokenize(texts)), torch.tensor(text), siblings)
+    return Pairs(images, dict(scorer.tokenize(texts)), torch.tensor(text), siblings)
 
 
 def contrast(config: Config, scorer: ViFiClip, pairs: Pairs, step: int, generator: torch.Generator) -> Tensor:
-    """The loss of one step, the same on every process: each encodes its share of the batch and gathers all."""
-    state, b, device = processes(), config.train.batch, scorer.model.device
+    """The loss of one step, the same on every process:
+    each encodes its share of the batch and gathers all.
+    """
+    state = processes()
+    b = config.train.batch_size
+    device = scorer.model.device
     rows = batch_rows(len(pairs), b * state.num_processes, step, config.train.seed)
-    mine = slice(state.process_index * b, (state.process_index + 1) * b)
+    local = slice(state.process_index * b, (state.process_index + 1) * b)
     text = [pairs.text[rows]]
     if "instruction" in config.negatives:
         draws = torch.rand(len(rows), generator=generator).tolist()
-        text.append(torch.tensor([pairs.another(row, draw) for row, draw in zip(rows.tolist(), draws, strict=True)]))
-    pixels = torch.from_numpy(pairs.pictures[rows[mine].numpy()]).to(device).float() / 255
-    source, edited = scorer.frame(pixels[:, 0]), scorer.frame(pixels[:, 1])
+        text.append(
+            torch.tensor([pairs.another(row, draw) for row, draw in zip(rows.tolist(), draws, strict=True)])
+        )
+    pixels = torch.from_numpy(pairs.pictures[rows[local].numpy()]).to(device).float() / 255
+    source = scorer.frame(pixels[:, 0])
+    edited = scorer.frame(pixels[:, 1])
     videos = [scorer.video(source, edited)]
     if "reversed" in config.negatives:
         videos.append(scorer.video(edited, source))
     if "identity" in config.negatives:
         videos.append(scorer.video(source, source))
-    words = [read(scorer, pairs, index[mine]) for index in text]
+    words = [read(scorer, pairs, index[local]) for index in text]
     videos, words = (torch.cat([gather(part) for part in parts]) for parts in (videos, words))
     return info_nce(videos, words, torch.cat(text).to(device), len(rows), scorer.model.logit_scale)
 
@@ -229,25 +248,31 @@ def read(scorer: ViFiClip, pairs: Pairs, text: Int[Tensor, " b"]) -> Float[Tenso
     return F.normalize(scorer.model.get_text_features(**tokens).pooler_output.float(), dim=-1)
 
 
-def gather(mine: Float[Tensor, "b e"]) -> Float[Tensor, "all e"]:
+def gather(local: Float[Tensor, "b e"]) -> Float[Tensor, "all e"]:
     """All processes' rows, one process after another; their gradients flow back to where they came from."""
     if processes().num_processes == 1:
-        return mine
+        return local
     from torch.distributed.nn.functional import all_gather
 
-    return torch.cat(all_gather(mine.contiguous()))
+    return torch.cat(all_gather(local.contiguous()))
 
 
 def info_nce(
-    videos: Float[Tensor, "kb e"], words: Float[Tensor, "mb e"], text: Int[Tensor, " mb"], b: int, log_scale: Tensor
+    videos: Float[Tensor, "kb e"],
+    words: Float[Tensor, "mb e"],
+    text: Int[Tensor, " mb"],
+    b: int,
+    log_scale: Tensor,
 ) -> Float[Tensor, ""]:
     """Symmetric InfoNCE of the first b videos and words; the rest are negatives of all of them.
 
     Args:
-        text: which instruction each row of `words` is; a row's own instruction is no negative where it comes again.
+        text: which instruction each row of `words` is; a row's own instruction is no negative where it comes
+            again.
         log_scale: of the inverse temperature, which is clamped to at most 100, as CLIP's is.
     """
-    scale, own = log_scale.exp().clamp(max=100), torch.arange(b, device=videos.device)
+    scale = log_scale.exp().clamp(max=100)
+    own = torch.arange(b, device=videos.device)
     again = text[:b, None] == text[None, :]
     again[own, own] = False
     by_video = (scale * videos[:b] @ words.T).masked_fill(again, -torch.inf)
@@ -256,18 +281,20 @@ def info_nce(
     return (F.cross_entropy(by_video, own) + F.cross_entropy(by_words, own)) / 2
 
 
-def retrieval(scorer: ViFiClip, held_out: Data) -> tuple[Retrieval, list[str | None]]:
+def retrieval(scorer: ViFiClip, held_out: DataConfig) -> tuple[Retrieval, list[str | None]]:
     """Retrieval among the held-out rows, each instruction once, and the kinds of their edits."""
     seen: set[str] = set()
     kinds: list[str | None] = []
 
     def chunks() -> Iterator[EditBatch]:
-        rows, data, samples = open_rows(held_out), _sized(held_out, scorer), []
+        rows = open_rows(held_out)
+        data = _sized(held_out, scorer)
+        samples = []
         for i in range(len(rows)):
             sample = rows[i]
             if sample.instruction not in seen:
                 seen.add(sample.instruction)
-                kinds.append(sample.kind)
+                kinds.append(sample.edit_type)
                 samples.append(sample)
             if samples and (len(samples) == READ_BATCH or i == len(rows) - 1):
                 yield collate(samples, data.size, data.policy, fields=()).to(scorer.model.device)

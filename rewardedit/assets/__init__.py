@@ -5,6 +5,11 @@ from pathlib import Path
 NAMES = {"shapes-clip": "clip", "shapes-editor": "editor", "shapes-vifi-clip": "vifi_clip"}
 
 
-def resolve(name: str) -> str:
-    """The folder of a packaged model; any other name (a path, a hub name) as it is."""
-    return str(Path(__file__).parent / NAMES[name]) if name in NAMES else name
+def resolve_model(name: str) -> str:
+    """Where a model is: the folder of a packaged one, a run's pipeline/ or lora/,
+    and any other path or hub name as it is.
+    """
+    if name in NAMES:
+        return str(Path(__file__).parent / NAMES[name])
+    inner = [Path(name) / result for result in ("pipeline", "lora") if (Path(name) / result).is_dir()]
+    return str(inner[0]) if inner else name

@@ -15,8 +15,12 @@ COMMANDS = (train, relabel, edit, score, recipes, data)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line of all commands; `rewardedit --help` waits for no library, which each command imports when it runs."""
-    top = argparse.ArgumentParser(prog="rewardedit", description="Reward models for instruction-guided image editing.")
+    """The command line of all commands; `rewardedit --help` waits for no library,
+    which each command imports when it runs.
+    """
+    top = argparse.ArgumentParser(
+        prog="rewardedit", description="Reward models for instruction-guided image editing."
+    )
     top.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
@@ -27,8 +31,8 @@ def parser() -> argparse.ArgumentParser:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line; settings and instructions may stand before, between and after options.
 
-    argparse takes words of a list in one place only and leaves the others: they are added here, to the list that the
-    command names as `words`.
+    argparse takes words of a list in one place only and leaves the others: they are added here, to the list
+    that the command names as `words`.
     """
     args, left = parser().parse_known_args(argv)
     if left and (args.words is None or any(word.startswith("-") for word in left)):
@@ -39,7 +43,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command. Exit codes: 0 done, 1 stopped by what was computed, 2 the user's to put right, 130 interrupted."""
+    """Runs a command. Exit codes: 0 done, 1 stopped by what was computed, 2 the user's to put right,
+    130 interrupted.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     try:

@@ -1,4 +1,6 @@
-"""`python -m rewardedit.cli`, for launchers that start a module: accelerate launch -m rewardedit.cli train RECIPE."""
+"""`python -m rewardedit.cli`, for launchers that start a module:
+accelerate launch -m rewardedit.cli train RECIPE.
+"""
 
 import sys
 

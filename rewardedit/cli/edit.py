@@ -7,7 +7,8 @@ from typing import Any
 
 from rewardedit.cli.score import read_scorer
 
-JUDGE = "vifi_clip"  # of --best-of: the best without captions, which nobody gives here; see benchmarks/best_of_n.py
+# of --best-of: the best without captions, which nobody gives here; see benchmarks/best_of_n.py
+JUDGE = "vifi_clip"
 
 
 def add_parser(commands: Any) -> None:
@@ -24,21 +25,36 @@ def add_parser(commands: Any) -> None:
         help="what to change; several are applied one after another",
     )
     p.add_argument("--out", required=True, help="folder for the edited images")
-    p.add_argument("--model", default="shapes-editor", help="hub name, pipeline folder or run folder (default: %(default)s)")
+    p.add_argument(
+        "--model",
+        default="shapes-editor",
+        help="hub name, pipeline folder or run folder (default: %(default)s)",
+    )
     p.add_argument(
         "--score",
         type=float,
         default=10.0,
         help="the score that a reward-conditioned editor's prompt asks for, 0–10 (default: its best)",
     )
-    p.add_argument("--best-of", type=int, default=1, metavar="N", help="make N edits and keep the one with the best score")
-    p.add_argument("--scorer", help=f"e.g. clip_d:0.7,l1:0.3; chooses, and is written down (with --best-of: {JUDGE})")
-    p.add_argument("--mask", help='"auto": a second round where the first changed the image; or a mask file, white: change')
+    p.add_argument(
+        "--best-of",
+        type=int,
+        default=1,
+        metavar="N",
+        help="make N edits and keep the one with the best score",
+    )
+    p.add_argument(
+        "--scorer", help=f"e.g. clip_d:0.7,l1:0.3; chooses, and is written down (with --best-of: {JUDGE})"
+    )
+    p.add_argument(
+        "--mask",
+        help='"auto": a second round where the first changed the image; or a mask file, white: change',
+    )
     p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--steps", type=int)
-    p.add_argument("--text-guidance", type=float)
-    p.add_argument("--image-guidance", type=float)
+    p.add_argument("--guidance-scale", type=float)
+    p.add_argument("--image-guidance-scale", type=float)
     p.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
@@ -63,7 +79,11 @@ def run(args: argparse.Namespace) -> None:
     editor = load_editor(args.model, attention=args.attention, device=device, dtype=dtype)
     print(editor.attention)
 
-    options = {"steps": args.steps, "text_guidance": args.text_guidance, "image_guidance": args.image_guidance}
+    options = {
+        "num_inference_steps": args.steps,
+        "guidance_scale": args.guidance_scale,
+        "image_guidance_scale": args.image_guidance_scale,
+    }
     config = JobConfig(
         model=args.model,
         settings=dataclasses.replace(editor.settings, **{k: v for k, v in options.items() if v is not None}),

@@ -14,8 +14,12 @@ def add_parser(commands: Any) -> None:
     example = "e.g. data.name=table data.path=edits relabel.scorer=clip_d"
     p.add_argument("settings", nargs="*", metavar="key=value", help=example)
     p.add_argument("--out", required=True, help="folder for the shards")
-    share = "make this share of the candidates and scores alone, e.g. 3/16; when all are there, run it once without"
-    p.add_argument("--shard", metavar="K/N", help=share)
+    p.add_argument(
+        "--shard",
+        metavar="K/N",
+        help="make this share of the candidates and scores alone, e.g. 3/16; "
+        "when all are there, run it once without",
+    )
     p.set_defaults(run=run, parser=p, words="settings")
 
 
@@ -31,13 +35,19 @@ def run(args: argparse.Namespace) -> None:
     config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
     unused = [key for key in values if key not in SETTINGS]
     if unused:
-        raise ValueError(f"relabel does not use the setting {unused[0]}; it uses those of {', '.join(SETTINGS)}")
+        raise ValueError(
+            f"relabel does not use the setting {unused[0]}; it uses those of {', '.join(SETTINGS)}"
+        )
 
     folder = Path(args.out)
     share = read_share(args.shard)
     try:
-        rows = candidate_rows(config.candidates, open_rows(config.data), config.data, folder / "candidates", share)
-        found = score_and_label(config.relabel, rows, config.data, folder / "relabelled", config.candidates, share)
+        rows = candidate_rows(
+            config.candidates, open_rows(config.data), config.data, folder / "candidates", share
+        )
+        found = score_and_label(
+            config.relabel, rows, config.data, folder / "relabelled", config.candidates, share
+        )
     except StageUnfinished as unfinished:
         say(str(unfinished))
         return

@@ -19,7 +19,8 @@ def add_parser(commands: Any) -> None:
         "input",
         nargs="+",
         metavar="INPUT",
-        help='SOURCE EDITED "INSTRUCTION"; or a table with these columns; or a data set, e.g. name=magicbrush path=FOLDER',
+        help='SOURCE EDITED "INSTRUCTION"; or a table with these columns; or a data set, e.g. '
+        "name=magicbrush path=FOLDER",
     )
     p.add_argument("--scorer", nargs="+", default=["clip_d"], metavar="NAME", help=EXAMPLES)
     p.add_argument("--checkpoint", help="for the scorers that read one: a hub name or a folder")
@@ -27,10 +28,16 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--target-caption", help="of a pair")
     p.add_argument("--target", metavar="FILE", help="of a pair: the ground-truth edit")
     p.add_argument("--mask", metavar="FILE", help="of a pair: white where change is wanted")
-    p.add_argument("--size", type=int, help="bring images to this many pixels a side (cutting) and score in batches")
+    p.add_argument(
+        "--size", type=int, help="bring images to this many pixels a side (cutting) and score in batches"
+    )
     p.add_argument("--out", metavar="FILE", help="write all scores to a .parquet or .json file")
     p.add_argument("--json", action="store_true", help="print all scores as JSON")
-    p.add_argument("--heatmap", metavar="FILE", help="draw where a differentiable scorer sees one edit succeed or fail (.png)")
+    p.add_argument(
+        "--heatmap",
+        metavar="FILE",
+        help="draw where a differentiable scorer sees one edit succeed or fail (.png)",
+    )
     p.set_defaults(run=run, parser=p, words="input")
 
 
@@ -54,7 +61,9 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--scorer: expected each once; got {' '.join(args.scorer)}")
     if args.heatmap:
         if len(rows) != 1 or len(scorers) != 1:
-            raise ValueError(f"--heatmap: expected one edit and one scorer; got {len(rows)} and {len(scorers)}")
+            raise ValueError(
+                f"--heatmap: expected one edit and one scorer; got {len(rows)} and {len(scorers)}"
+            )
         write_heatmap(rows[0], next(iter(scorers.values())), Path(args.heatmap), device)
 
     with tqdm(total=len(rows), desc="scoring", unit="edit", disable=len(rows) == 1) as bar:
@@ -64,7 +73,9 @@ def run(args: argparse.Namespace) -> None:
             bar.update(len(found) // len(scorers))
     if out is not None:
         write_scores(records, out)
-        print(f"{len(records)} scores, {sum(not r['valid'] for r in records)} invalid: {out}", file=sys.stderr)
+        print(
+            f"{len(records)} scores, {sum(not r['valid'] for r in records)} invalid: {out}", file=sys.stderr
+        )
     if args.json:
         print(json.dumps(records, indent=2))
     elif out is None:
@@ -74,12 +85,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def read_input(args: argparse.Namespace) -> tuple[Any, int | None, str]:
-    """The rows that the command line names, and the size and policy by which their images are brought to one size.
+    """The rows that the command line names, and the size and policy by which their images are brought to one
+    size.
 
     Raises:
-        ValueError: where INPUT is none of a pair, a table and a data set, or options of a pair go with another.
+        ValueError: where INPUT is none of a pair, a table and a data set, or options of a pair go with
+            another.
     """
-    from rewardedit.data import Data, open_rows
+    from rewardedit.data import DataConfig, open_rows
     from rewardedit.data.table import Table
 
     of_pair = {
@@ -90,16 +103,20 @@ def read_input(args: argparse.Namespace) -> tuple[Any, int | None, str]:
     }
     given = [option for option, value in of_pair.items() if value is not None]
     if given and len(args.input) != 3:
-        raise ValueError(f"{given[0]} goes with SOURCE EDITED INSTRUCTION; rows of a table or data set have their own")
+        raise ValueError(
+            f"{given[0]} goes with SOURCE EDITED INSTRUCTION; rows of a table or data set have their own"
+        )
 
     if all("=" in word for word in args.input):
-        data = configs.build(Data, configs.override({}, args.input))
+        data = configs.build(DataConfig, configs.override({}, args.input))
         return open_rows(data), args.size or data.size, data.policy
     if len(args.input) == 3:
         return [read_pair(args)], args.size, "crop"
     if len(args.input) == 1:
         return Table(args.input[0]), args.size, "crop"
-    raise ValueError('expected SOURCE EDITED "INSTRUCTION", a table, or settings such as name=magicbrush path=…')
+    raise ValueError(
+        'expected SOURCE EDITED "INSTRUCTION", a table, or settings such as name=magicbrush path=…'
+    )
 
 
 def read_pair(args: argparse.Namespace) -> Any:
@@ -148,4 +165,7 @@ def write_heatmap(sample: Any, scorer: Any, path: Path, device: str) -> None:
     batch = collate([PreparedRows([sample]).prepare(sample)]).to(device)
     heat = draw_heat(batch.edited, heat_map(scorer, batch))
     to_pil(torch.cat([batch.source[0], batch.edited[0], heat[0]], dim=2)).save(path)
-    print(f"heat map: {path} (source, edit, heat; green: this change raised the score, red: it lowered it)", file=sys.stderr)
+    print(
+        f"heat map: {path} (source, edit, heat; green: this change raised the score, red: it lowered it)",
+        file=sys.stderr,
+    )

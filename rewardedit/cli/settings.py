@@ -31,7 +31,8 @@ class Setting:
 
 
 def settings_of(kind: type, config: Any = None, where: str = "") -> Iterator[Setting]:
-    """All settings of a config class and of its groups, each with its value in `config`, or its default without one.
+    """All settings of a config class and of its groups, each with its value in `config`,
+    or its default without one.
 
     The settings of a group that is null are listed with their own defaults.
     """
@@ -40,7 +41,14 @@ def settings_of(kind: type, config: Any = None, where: str = "") -> Iterator[Set
     for field in dataclasses.fields(kind):
         name = f"{where}{field.name}"
         value = default_of(field) if config is None else getattr(config, field.name)
-        group = next((arm for arm in (hints[field.name], *typing.get_args(hints[field.name])) if is_group(arm)), None)
+        group = next(
+            (
+                variant
+                for variant in (hints[field.name], *typing.get_args(hints[field.name]))
+                if is_group(variant)
+            ),
+            None,
+        )
         help_text = re.sub(r"\bNone\b", "null", comments.get(field.name, ""))  # as it is written in a recipe
         if group is None:
             yield Setting(name, type_name(hints[field.name]), value, help_text)
@@ -66,7 +74,8 @@ def summary(kind: type) -> str:
 
 
 def field_comments(kind: type) -> dict[str, str]:
-    """What the comments of a dataclass say of its fields: at the end of a field's line, or else in the lines above it.
+    """What the comments of a dataclass say of its fields: at the end of a field's line,
+    or else in the lines above it.
 
     A field that a subclass gives another default keeps its comment.
     """
@@ -92,7 +101,9 @@ def own_comments(source: str) -> dict[str, str]:
             if not line.strip().startswith("#"):
                 break
             above.insert(0, line.strip())
-        comment = " ".join(line.removeprefix("#").strip() for line in ([rest] if rest.startswith("#") else above))
+        comment = " ".join(
+            line.removeprefix("#").strip() for line in ([rest] if rest.startswith("#") else above)
+        )
         if comment:
             found[node.target.id] = comment
     return found
@@ -100,20 +111,25 @@ def own_comments(source: str) -> dict[str, str]:
 
 def type_name(hint: Any) -> str:
     """e.g. "int or null", "a | b", "list of float"."""
-    origin, arms = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    variants = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(type_name(arm) for arm in arms)
+        return " or ".join(type_name(variant) for variant in variants)
     if origin is typing.Literal:
-        return " | ".join(map(str, arms))
+        return " | ".join(map(str, variants))
     if origin is tuple:
-        return f"list of {type_name(arms[0])}"
+        return f"list of {type_name(variants[0])}"
     if origin is dict:
-        return f"mapping to {type_name(arms[1])}"
+        return f"mapping to {type_name(variants[1])}"
     if hint is types.NoneType:
         return "null"
     if hint is Any:
         return "any value"
-    return "group" if is_group(hint) else {"str": "text", "bool": "true | false"}.get(hint.__name__, hint.__name__)
+    return (
+        "group"
+        if is_group(hint)
+        else {"str": "text", "bool": "true | false"}.get(hint.__name__, hint.__name__)
+    )
 
 
 def describe(kind: type, config: Any, changed: set[str]) -> str:
@@ -123,7 +139,9 @@ def describe(kind: type, config: Any, changed: set[str]) -> str:
         changed: names of settings that the recipe or the command line sets; they are marked with a star.
     """
     width = max(INDENT + NARROWEST, shutil.get_terminal_size().columns)
-    wrapper = textwrap.TextWrapper(width, subsequent_indent=" " * INDENT, break_long_words=False, break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=" " * INDENT, break_long_words=False, break_on_hyphens=False
+    )
     lines = []
     for setting in settings_of(kind, config):
         head = f"{'*' if setting.name in changed else ' '} {assignment(setting)}"

@@ -7,10 +7,12 @@ import warnings
 
 
 def quiet(imported: bool = False) -> None:
-    """Keeps the libraries' chatter off the terminal: a missing torchvision is expected, weights load without a bar.
+    """Keeps the libraries' chatter off the terminal: a missing torchvision is expected,
+    weights load without a bar.
 
     Args:
-        imported: import no library for it, which takes seconds; for commands that may need none and load no pipeline.
+        imported: import no library for it, which takes seconds; for commands that may need none and load no
+            pipeline.
     """
     from huggingface_hub.utils import disable_progress_bars
 

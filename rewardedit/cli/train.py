@@ -27,9 +27,16 @@ def add_parser(commands: Any) -> None:
     p = commands.add_parser("train", help=example, add_help=False)
     p.add_argument("-h", "--help", action=Help, help="show this; after a RECIPE, every setting of it too")
     p.add_argument("recipe", help="a name from `rewardedit recipes`, or a path to a .yaml file")
-    p.add_argument("settings", nargs="*", metavar="key=value", help="settings laid over the recipe; dots reach inside groups")
+    p.add_argument(
+        "settings",
+        nargs="*",
+        metavar="key=value",
+        help="settings laid over the recipe; dots reach inside groups",
+    )
     p.add_argument("--out", help="the run's folder (default: runs/NAME)")
-    p.add_argument("--dry-run", action="store_true", help="check everything and print the plan, without computing")
+    p.add_argument(
+        "--dry-run", action="store_true", help="check everything and print the plan, without computing"
+    )
     p.add_argument("--resume", action="store_true", help="go on where an interrupted run stopped")
     p.add_argument("--overwrite", action="store_true", help="remove an earlier run in the same folder first")
     p.set_defaults(run=run, parser=p, words="settings")
@@ -54,5 +61,8 @@ def print_settings(recipe: str, words: list[str]) -> None:
 
     quiet()  # its trainer is imported, and with it all libraries
     module, config = load_recipe(recipe, words)
-    print(f"\nsettings of {recipe} (trainer {module.__name__.rpartition('.')[2]}); * set by the recipe or here:\n")
+    print(
+        f"\nsettings of {recipe} (trainer {module.__name__.rpartition('.')[2]}); "
+        "* set by the recipe or here:\n"
+    )
     print(describe(module.Config, config, names_in(read_recipe(recipe, words))))

@@ -1,7 +1,7 @@
 """Data sets as rows of `EditSample`: one file per data set."""
 
 from rewardedit.data.datasets import (
-    Data,
+    DataConfig,
     Rows,
     batches,
     distinct_rows,
@@ -11,4 +11,13 @@ from rewardedit.data.datasets import (
     source_ids,
 )
 
-__all__ = ["Data", "Rows", "batches", "distinct_rows", "held_out_rows", "open_rows", "row_shards", "source_ids"]
+__all__ = [
+    "DataConfig",
+    "Rows",
+    "batches",
+    "distinct_rows",
+    "held_out_rows",
+    "open_rows",
+    "row_shards",
+    "source_ids",
+]

@@ -33,21 +33,24 @@ ON_HUB = {"magicbrush": MagicBrush, "humanedit": HumanEdit}
 
 
 @dataclass(frozen=True)
-class Data:
-    """Which rows, and how their pictures are brought to one size."""
+class DataConfig:
+    """Which rows, and how their images are brought to one size."""
 
     name: Literal["shapes", "magicbrush", "humanedit", "table"] = "shapes"  # which data set
-    path: str = ""  # magicbrush, humanedit: hub id, parquet file or image folder; table: folder, CSV, JSONL or Parquet
+    # magicbrush, humanedit: hub id, parquet file or image folder; table: folder, CSV, JSONL or Parquet
+    path: str = ""
     split: str = "train"  # train, val or test, where the data set has them
     rows: int | None = None  # how many, from `first` on; None for all (shapes: 10,000)
     first: int = 0  # the first row that is taken
     size: int = 64  # pixels a side
     policy: Literal["crop", "stretch", "pad"] = "crop"  # how images that are not square become so
     backdrops: tuple[str, ...] = ("plain",)  # shapes only
-    shares: dict[str, float] = dataclasses.field(default_factory=lambda: dict(MIXED))  # shapes only: candidates' qualities
+    # shapes only: candidates' qualities
+    shares: dict[str, float] = dataclasses.field(default_factory=lambda: dict(MIXED))
     draws: int = 1  # shapes only: edits of each source, one row after another
     seed: int = 0  # of the shapes world, or of which sources are held out
-    hold_out: int = 0  # not shapes: so many source images are left out with all rows made of them (see `held_out_rows`)
+    # not shapes: so many source images are left out with all rows made of them (see `held_out_rows`)
+    hold_out: int = 0
 
     def __post_init__(self) -> None:
         if self.hold_out and self.name == "shapes":
@@ -61,24 +64,26 @@ class Data:
                 raise ValueError(f"{name}: expected at least {bound}; got {value}")
 
     def workers(self, rows: int) -> int:
-        """How many processes read rows ahead: none for the shapes world, which is not read from files, and for few rows."""
+        """How many processes read rows ahead: none for the shapes world, which is not read from files,
+        and for few rows.
+        """
         if self.name == "shapes" or rows < FEW_ROWS:
             return 0
         return min(MOST_WORKERS, (os.cpu_count() or 1) - 1)
 
 
-def open_rows(data: Data) -> Rows:
-    """The rows that a recipe names, without those of held-out sources; pictures are read when a row is.
+def open_rows(data: DataConfig) -> Rows:
+    """The rows that a recipe names, without those of held-out sources; images are read when a row is.
 
     Raises:
-        ValueError: where files, columns or the split are missing, `first` lies beyond the last row, or too few sources are
-            there to hold some out.
+        ValueError: where files, columns or the split are missing, `first` lies beyond the last row, or too
+            few sources are there to hold some out.
     """
     rows = _open_all(data)
     return Subset(rows, hold_out(source_ids(rows), data.hold_out, data.seed)[0]) if data.hold_out else rows
 
 
-def held_out_rows(data: Data) -> Rows:
+def held_out_rows(data: DataConfig) -> Rows:
     """The first row of each source image that `data.hold_out` keeps from `open_rows`.
 
     Raises:
@@ -88,7 +93,7 @@ def held_out_rows(data: Data) -> Rows:
     return Subset(rows, hold_out(source_ids(rows), data.hold_out, data.seed)[1])
 
 
-def distinct_rows(data: Data, n: int) -> Rows:
+def distinct_rows(data: DataConfig, n: int) -> Rows:
     """The first row of each of at most n source images, drawn by `data.seed`.
 
     Raises:
@@ -100,13 +105,18 @@ def distinct_rows(data: Data, n: int) -> Rows:
     return Subset(rows, sorted(list(first.values())[i] for i in order[:n]))
 
 
-def _open_all(data: Data) -> Any:
+def _open_all(data: DataConfig) -> Any:
     if data.name == "shapes":
-        shares, n = dict(data.shares), data.rows or 10_000
-        return ShapesRows(n, data.split, data.seed, data.backdrops, shares=shares, first=data.first, draws=data.draws)
+        shares = dict(data.shares)
+        n = data.rows or 10_000
+        return ShapesRows(
+            n, data.split, data.seed, data.backdrops, shares=shares, first=data.first, draws=data.draws
+        )
     rows: Rows = Table(data.path) if data.name == "table" else ON_HUB[data.name](data.path, data.split)
     if data.first >= len(rows):
-        raise ValueError(f"data.first: expected a row below {len(rows)}, as many as {data.path} holds; got {data.first}")
+        raise ValueError(
+            f"data.first: expected a row below {len(rows)}, as many as {data.path} holds; got {data.first}"
+        )
     last = len(rows) if data.rows is None else min(len(rows), data.first + data.rows)
     if data.first == 0 and last == len(rows):
         return rows
@@ -139,7 +149,9 @@ def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list
     """
     first = first_rows(sources)
     if len(first) < 3:
-        raise ValueError(f"data: {len(first)} source images are too few to hold some out of training; give watch.data")
+        raise ValueError(
+            f"data: {len(first)} source images are too few to hold some out of training; give watch.data"
+        )
     order = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed)).tolist()
     names = list(first)
     gone = {names[i] for i in order[: min(n, max(2, len(first) // 10))]}
@@ -161,12 +173,15 @@ class Unreadable:
 
 
 class PreparedRows(Dataset):
-    """Rows with the images that are in use read and brought to one size; those that cannot be are `Unreadable`.
+    """Rows with the images that are in use read and brought to one size;
+    those that cannot be are `Unreadable`.
 
     Without a size each row's images are brought to its source's: editors often answer in a size of their own.
     """
 
-    def __init__(self, rows: Rows, size: int | None = None, policy: str = "crop", fields: Collection[str] = OPTIONAL) -> None:
+    def __init__(
+        self, rows: Rows, size: int | None = None, policy: str = "crop", fields: Collection[str] = OPTIONAL
+    ) -> None:
         self.rows = rows
         self.size = size
         self.policy = policy
@@ -190,10 +205,12 @@ class PreparedRows(Dataset):
         """
         edited = sample.edited if sample.edited is not None else sample.target
         if edited is None:
-            raise ValueError(f"row {sample.id}: expected an edited picture or a target; it has neither")
+            raise ValueError(f"row {sample.id}: expected an edited image or a target; it has neither")
         sample = dataclasses.replace(sample, edited=edited, **dict.fromkeys(self.unused))
         found = {name: getattr(sample, name) for name in self.images if getattr(sample, name) is not None}
-        tensors = {name: to_tensor(image, channels=1 if name == "mask" else 3)[None] for name, image in found.items()}
+        tensors = {
+            name: to_tensor(image, channels=1 if name == "mask" else 3)[None] for name, image in found.items()
+        }
         h, w = tensors["source"].shape[-2:]
         for name, image in tensors.items():
             tensors[name] = resize(image, (h, w)) if self.size is None else fit(image, self.size, self.policy)
@@ -208,10 +225,11 @@ def read_batches(
     fields: Collection[str] = OPTIONAL,
     workers: int = 0,
 ) -> Iterator[tuple[list[str], EditBatch | None, dict[str, str]]]:
-    """All rows in order: ids, an `EditBatch` of at most `batch` rows, and why rows could not be read, by their number.
+    """All rows in order: ids, an `EditBatch` of at most `batch` rows, and why rows could not be read,
+    by their number.
 
-    A batch ends early where the next row has others of the optional `fields`; with `fields=()` none does, and no target
-    or mask is read in vain. Where a batch holds none that can be read, it is None.
+    A batch ends early where the next row has others of the optional `fields`; with `fields=()` none does, and
+    no target or mask is read in vain. Where a batch holds none that can be read, it is None.
 
     Args:
         size: images are brought to size × size; None: every row comes by itself, at its source's size.
@@ -232,7 +250,9 @@ def read_batches(
             yield [], None, unreadable
 
 
-def batches(rows: Rows, data: Data, size: int, fields: Collection[str] = OPTIONAL) -> Iterator[tuple[list[str], EditBatch]]:
+def batches(
+    rows: Rows, data: DataConfig, size: int, fields: Collection[str] = OPTIONAL
+) -> Iterator[tuple[list[str], EditBatch]]:
     """All rows in order, as `read_batches`, brought to `data.size`: ids and batches.
 
     Raises:

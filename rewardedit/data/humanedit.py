@@ -1,4 +1,6 @@
-"""HumanEdit (Bai et al. 2024): 5,751 edits by people, with the type of each and captions by a language model."""
+"""HumanEdit (Bai et al. 2024): 5,751 edits by people,
+with the type of each and captions by a language model.
+"""
 
 from typing import Any
 
@@ -11,7 +13,13 @@ class HumanEdit(HubRows):
 
     pictures = ("INPUT_IMG", "MASK_IMG", "OUTPUT_IMG")
     columns = (
-        *("IMAGE_ID", "EDITING_TYPE", "EDITING_INSTRUCTION", "INPUT_CAPTION_BY_LLAMA", "OUTPUT_CAPTION_BY_LLAMA"),
+        *(
+            "IMAGE_ID",
+            "EDITING_TYPE",
+            "EDITING_INSTRUCTION",
+            "INPUT_CAPTION_BY_LLAMA",
+            "OUTPUT_CAPTION_BY_LLAMA",
+        ),
         *pictures,
     )
 
@@ -24,5 +32,5 @@ class HumanEdit(HubRows):
             mask=row["MASK_IMG"],
             source_caption=row["INPUT_CAPTION_BY_LLAMA"],
             target_caption=row["OUTPUT_CAPTION_BY_LLAMA"],
-            kind=row["EDITING_TYPE"],
+            edit_type=row["EDITING_TYPE"],
         )

@@ -1,4 +1,6 @@
-"""MagicBrush (Zhang et al. 2023): columns img_id, turn_index, source_img, mask_img, instruction, target_img."""
+"""MagicBrush (Zhang et al. 2023): columns img_id, turn_index, source_img, mask_img, instruction,
+target_img.
+"""
 
 from typing import Any
 

@@ -15,16 +15,16 @@ from rewardedit.batch import EditSample
 from rewardedit.images import load_image, load_mask
 
 PICTURES = ("source", "edited", "target", "mask")
-TEXTS = ("id", "instruction", "source_caption", "target_caption", "kind")
-KINDS = (".csv", ".jsonl", ".parquet")
+TEXTS = ("id", "instruction", "source_caption", "target_caption", "edit_type")
+EDIT_TYPES = (".csv", ".jsonl", ".parquet")
 NAMES = tuple(f"{name}{kind}" for name in ("rows", "metadata") for kind in (".jsonl", ".csv", ".parquet"))
 
 
 @dataclass(frozen=True)
-class StoredPicture:
-    """A picture whose bytes are in a Parquet table; they are read from disk when they are needed."""
+class StoredImage:
+    """An image whose bytes are in a Parquet table; they are read from disk when they are needed."""
 
-    rows: Any = field(repr=False)  # a 🤗 Dataset of pictures alone
+    rows: Any = field(repr=False)  # a 🤗 Dataset of images alone
     column: str
     index: int
 
@@ -33,13 +33,14 @@ class StoredPicture:
 
 
 class Table(Sequence):
-    """Rows with the columns source, instruction and target (or edited); optionally mask, captions, kind and id.
+    """Rows with the columns source, instruction and target (or edited); optionally mask, captions,
+    kind and id.
 
-    Pictures are paths, relative to the file; in a Parquet table they may also be the bytes of picture files, plain or as
-    🤗 datasets stores pictures. A folder is read through its `rows.*` or `metadata.*`.
+    Images are paths, relative to the file; in a Parquet table they may also be the bytes of image files,
+    plain or as 🤗 datasets stores images. A folder is read through its `rows.*` or `metadata.*`.
 
     Raises:
-        ValueError: where the file, a column or a picture is missing.
+        ValueError: where the file, a column or an image is missing.
     """
 
     def __init__(self, path: str) -> None:
@@ -59,9 +60,15 @@ class Table(Sequence):
         if unknown:
             known = ", ".join(TEXTS + PICTURES)
             raise ValueError(f"{self.file}: unknown column {sorted(unknown)[0]!r}; known are {known}")
-        stored = {name for name in PICTURES if isinstance(record.get(name), StoredPicture)}
+        stored = {name for name in PICTURES if isinstance(record.get(name), StoredImage)}
         texts = {name: value for name, value in record.items() if name not in stored}
-        require_texts(self.file, number, texts, texts, [name for name in ("source", "instruction") if name not in stored])
+        require_texts(
+            self.file,
+            number,
+            texts,
+            texts,
+            [name for name in ("source", "instruction") if name not in stored],
+        )
         if not record.get("edited") and not record.get("target"):
             raise ValueError(f"{self.file}: row {number} has neither edited nor target")
         for name in PICTURES:
@@ -82,9 +89,9 @@ class Table(Sequence):
         if not 0 <= index < len(self):
             raise IndexError(index)
         record = self.records[index]
-        pictures = {name: self._picture(index, name) for name in PICTURES if record.get(name)}
+        images = {name: self._picture(index, name) for name in PICTURES if record.get(name)}
         texts = {name: str(record[name]) for name in TEXTS if record.get(name) not in (None, "")}
-        return EditSample(**{"id": str(index), **texts, **pictures})
+        return EditSample(**{"id": str(index), **texts, **images})
 
     def _picture(self, index: int, name: str) -> Tensor:
         load = load_mask if name == "mask" else load_image
@@ -100,17 +107,18 @@ def _digest(content: bytes) -> str:
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
-    """The rows of a CSV, JSONL or Parquet file; a column `source_file_name`, as 🤗 ImageFolder has them, is `source`.
+    """The rows of a CSV, JSONL or Parquet file; a column `source_file_name`, as 🤗 ImageFolder has them,
+    is `source`.
 
-    CSV and JSONL are UTF-8 with or without a byte-order mark; empty lines are no rows. Cells of a CSV file are text as they
-    stand ("007"), and may hold quoted line breaks; those that a row leaves out at its end are None. Pictures that a Parquet
-    file holds are `StoredPicture`s.
+    CSV and JSONL are UTF-8 with or without a byte-order mark; empty lines are no rows. Cells of a CSV file
+    are text as they stand ("007"), and may hold quoted line breaks; those that a row leaves out at its end
+    are None. Images that a Parquet file holds are `StoredPicture`s.
 
     Raises:
         ValueError: where it is missing, empty, of another kind, or a row cannot be read.
     """
-    if file.suffix not in KINDS:
-        raise ValueError(f"{file}: expected a table that ends in {', '.join(KINDS)}")
+    if file.suffix not in EDIT_TYPES:
+        raise ValueError(f"{file}: expected a table that ends in {', '.join(EDIT_TYPES)}")
     if not file.is_file():
         raise ValueError(f"{file}: no such file")
     records = _read_parquet(file) if file.suffix == ".parquet" else _read_text(file)
@@ -134,18 +142,18 @@ def _read_parquet(file: Path) -> list[dict[str, Any]]:
             values = column.to_pylist()
         else:
             # The bytes stay on disk: only which cells have some, and the paths of the others, are read here.
-            pictures = rows.select_columns([name]).cast_column(name, datasets.Image(decode=False))
-            column = pictures.data.column(name)
+            images = rows.select_columns([name]).cast_column(name, datasets.Image(decode=False))
+            column = images.data.column(name)
             paths = pc.struct_field(column, "path").to_pylist()
             is_stored = pc.is_valid(pc.struct_field(column, "bytes")).to_pylist()
-            values = [StoredPicture(pictures, name, i) if is_stored[i] else paths[i] for i in range(len(rows))]
+            values = [StoredImage(images, name, i) if is_stored[i] else paths[i] for i in range(len(rows))]
         for record, value in zip(records, values, strict=True):
             record[name] = value
     return records
 
 
 def _may_be_pictures(kind: Any) -> bool:
-    """Whether a column of this Arrow type can hold pictures: bytes, or a struct of bytes and path."""
+    """Whether a column of this Arrow type can hold images: bytes, or a struct of bytes and path."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -160,7 +168,9 @@ def _read_text(file: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise ValueError(f"{file}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: expected UTF-8 text; save it as UTF-8 ({error.reason} at byte {error.start})") from error
+        raise ValueError(
+            f"{file}: expected UTF-8 text; save it as UTF-8 ({error.reason} at byte {error.start})"
+        ) from error
 
 
 def _read_csv(file: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
@@ -168,7 +178,10 @@ def _read_csv(file: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
     try:
         for number, record in enumerate(csv.DictReader(lines, strict=True), 1):
             if None in record:  # where DictReader puts what is left over
-                raise ValueError(f"{file}: row {number} has more cells than there are columns; put texts with commas in quotes")
+                raise ValueError(
+                    f"{file}: row {number} has more cells than there are columns; put texts with commas "
+                    "in quotes"
+                )
             records.append(record)
     except csv.Error as error:
         raise ValueError(f"{file}: row {len(records) + 1} is not CSV ({error})") from error
@@ -185,20 +198,27 @@ def _read_jsonl(file: Path, text: str) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             raise ValueError(f"{file}: line {number} is not JSON ({error.msg})") from error
         if not isinstance(record, dict):
-            raise ValueError(f'{file}: line {number}: expected an object such as {{"source": …}}; got {line.strip()[:40]}')
+            raise ValueError(
+                f'{file}: line {number}: expected an object such as {{"source": …}}; got {line.strip()[:40]}'
+            )
         records.append(record)
     return records
 
 
-def require_texts(file: Path, number: int, record: dict[str, Any], texts: Iterable[str], required: Iterable[str]) -> None:
-    """Raises ValueError where one of `required` is missing or blank in a row, or one of `texts` is there and no text.
+def require_texts(
+    file: Path, number: int, record: dict[str, Any], texts: Iterable[str], required: Iterable[str]
+) -> None:
+    """Raises ValueError where one of `required` is missing or blank in a row,
+    or one of `texts` is there and no text.
 
     An id may be a number.
     """
     for name in texts:
         value = record.get(name)
         if value is not None and not isinstance(value, str) and not (name == "id" and isinstance(value, int)):
-            raise ValueError(f"{file}: row {number}: {name}: expected text; got {json.dumps(value, default=str)}")
+            raise ValueError(
+                f"{file}: row {number}: {name}: expected text; got {json.dumps(value, default=str)}"
+            )
     for name in required:
         if not (record.get(name) or "").strip():
             raise ValueError(f"{file}: row {number} has no {name}")

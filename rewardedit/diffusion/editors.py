@@ -1,9 +1,11 @@
-"""Loading, asking and saving editors: stock diffusers InstructPix2Pix pipelines, with what a reward-conditioned one adds."""
+"""Loading, asking and saving editors: stock diffusers InstructPix2Pix pipelines,
+with what a reward-conditioned one adds.
+"""
 
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +14,25 @@ from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rewardedit.assets import resolve
+from rewardedit.assets import resolve_model
 from rewardedit.attention import AttentionChoice, Backend, set_attention
 from rewardedit.diffusion.families import EditFamily, family_of, family_that_loads
 from rewardedit.encoded import Encoded
 from rewardedit.files import replaced, write_json
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 
-SETTINGS, EMBEDDING, LORA = "editing.json", "reward_embedding.safetensors", "pytorch_lora_weights.safetensors"
+SETTINGS = "editing.json"
+EMBEDDING = "reward_embedding.safetensors"
+LORA = "pytorch_lora_weights.safetensors"
 
 
 @dataclass(frozen=True)
-class EditSettings:
-    """How an editor is asked; the defaults are those of diffusers and InstructPix2Pix."""
+class EditConfig:
+    """Sampling settings; the defaults are those of diffusers and InstructPix2Pix."""
 
-    steps: int = 100  # denoising steps
-    text_guidance: float = 7.5  # s_T
-    image_guidance: float = 1.5  # s_I
+    num_inference_steps: int = 100  # denoising steps
+    guidance_scale: float = 7.5  # s_T
+    image_guidance_scale: float = 1.5  # s_I
 
 
 @dataclass
@@ -36,7 +40,7 @@ class Editor:
     """A pipeline, and the reward prompt it was fine-tuned with (None for one that was not)."""
 
     pipe: Any
-    settings: EditSettings
+    settings: EditConfig
     prompt: RewardPrompt | None = None
     embedding: RewardEmbedding | None = None
     attention: AttentionChoice | None = None
@@ -48,30 +52,38 @@ class Editor:
         seeds: Sequence[int],
         *,
         score: float = 10.0,
-        settings: EditSettings | None = None,
+        settings: EditConfig | None = None,
         **options: Any,
     ) -> Float[Tensor, "b 3 h w"]:
-        """Edited pictures, RGB in [0, 1]; a reward-conditioned editor is asked for `score` (0–10), by default its best.
+        """Edited images, RGB in [0, 1]; a reward-conditioned editor is asked for `score` (0–10),
+        by default its best.
 
-        Each row has its own seed, so a row comes out the same in any batch (up to rounding). `options` go to the pipeline.
+        Each row has its own seed, so a row comes out the same in any batch (up to rounding).
+        `options` go to the pipeline.
 
         Raises:
-            ValueError: where sources, instructions and seeds differ in number, or a side is not a multiple of the VAE's.
+            ValueError: where sources, instructions and seeds differ in number, or a side is not a multiple of
+                the VAE's.
         """
-        return self.run(self.encode(source, instruction, score=score), seeds, settings=settings, **options)
+        return self.sample(self.encode(source, instruction, score=score), seeds, settings=settings, **options)
 
     @torch.no_grad()
-    def encode(self, source: Float[Tensor, "b 3 h w"], instruction: Sequence[str], *, score: float = 10.0) -> Encoded:
+    def encode(
+        self, source: Float[Tensor, "b 3 h w"], instruction: Sequence[str], *, score: float = 10.0
+    ) -> Encoded:
         """Sources and instructions as the pipeline wants them.
 
         Raises:
             ValueError: where they differ in number, or a side is not a multiple of the VAE's.
         """
-        b, factor = len(source), self.pipe.vae_scale_factor
+        b = len(source)
+        factor = self.pipe.vae_scale_factor
         if b != len(instruction):
-            raise ValueError(f"expected one instruction a picture; got {b} and {len(instruction)}")
+            raise ValueError(f"expected one instruction an image; got {b} and {len(instruction)}")
         if source.shape[-1] % factor or source.shape[-2] % factor:
-            raise ValueError(f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}")
+            raise ValueError(
+                f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}"
+            )
         label = self.prompt.label(score) if self.prompt else None
         prompts = write_prompts(self.pipe, list(instruction), [label] * b, self.prompt)
         if self.embedding is not None:
@@ -79,20 +91,20 @@ class Editor:
         return self.family.encode(self.pipe, source, prompts)
 
     @torch.no_grad()
-    def run(
-        self, encoded: Encoded, seeds: Sequence[int], *, settings: EditSettings | None = None, **options: Any
+    def sample(
+        self, encoded: Encoded, seeds: Sequence[int], *, settings: EditConfig | None = None, **options: Any
     ) -> Float[Tensor, "b 3 h w"]:
-        """Edited pictures of encoded rows, RGB in [0, 1], each from the noise of its seed.
+        """Edited images of encoded rows, RGB in [0, 1], each from the noise of its seed.
 
         Raises:
             ValueError: where rows and seeds differ in number.
         """
         if len(encoded) != len(seeds):
-            raise ValueError(f"expected one seed a picture; got {len(encoded)} pictures and {len(seeds)} seeds")
+            raise ValueError(f"expected one seed an image; got {len(encoded)} images and {len(seeds)} seeds")
         settings = settings or self.settings
-        guidance = self.family.guidance_options(settings.text_guidance, settings.image_guidance)
+        guidance = self.family.guidance_options(settings.guidance_scale, settings.image_guidance_scale)
         generator = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
-        options = {"num_inference_steps": settings.steps, **guidance, **options}
+        options = {"num_inference_steps": settings.num_inference_steps, **guidance, **options}
         out = self.pipe(**encoded.inputs, generator=generator, output_type="pt", **options)
         return out.images.float().cpu().clamp(0, 1)
 
@@ -102,10 +114,13 @@ class Editor:
         return family_of(self.pipe)
 
 
-def write_prompts(pipe: Any, instructions: list[str], labels: Sequence[int | None], prompt: RewardPrompt | None) -> list[str]:
+def write_prompts(
+    pipe: Any, instructions: list[str], labels: Sequence[int | None], prompt: RewardPrompt | None
+) -> list[str]:
     """The instructions with their labels written in, those without a label as they are.
 
-    Where a text is longer than the tokenizer reads, its instruction is cut and never its label; a warning counts them.
+    Where a text is longer than the tokenizer reads, its instruction is cut and never its label;
+    a warning counts them.
     """
     if prompt is None or prompt.embedding:
         return instructions
@@ -127,12 +142,15 @@ def write_prompts(pipe: Any, instructions: list[str], labels: Sequence[int | Non
             "their instructions are cut, their labels kept",
             stacklevel=2,
         )
-    return [text if label is None else written[text, label] for text, label in zip(instructions, labels, strict=True)]
+    return [
+        text if label is None else written[text, label]
+        for text, label in zip(instructions, labels, strict=True)
+    ]
 
 
 def as_editor(pipe: Any) -> Editor:
     """A stock pipeline as an `Editor` with diffusers' default settings; an `Editor` as it is."""
-    return pipe if isinstance(pipe, Editor) else Editor(pipe, EditSettings())
+    return pipe if isinstance(pipe, Editor) else Editor(pipe, EditConfig())
 
 
 def load_editor(
@@ -147,9 +165,15 @@ def load_editor(
     Raises:
         ValueError: where there is no InstructPix2Pix pipeline of that name.
     """
-    path = Path(resolve(locate(name)))
+    path = Path(resolve_model(name))
     settings = json.loads((path / SETTINGS).read_text()) if (path / SETTINGS).is_file() else {}
     base = settings.pop("base", None)
+    known = [field.name for field in fields(EditConfig)]
+    if set(settings) - set(known):
+        raise ValueError(
+            f"{path / SETTINGS}: expected {', '.join(known)}; got {', '.join(settings)}: save it in these "
+            "names"
+        )
     pipe = _load_pipeline(base or (str(path) if path.exists() else name), dtype)
     if (path / LORA).is_file():
         pipe.load_lora_weights(str(path))
@@ -163,31 +187,25 @@ def load_editor(
         embedding = RewardEmbedding(labels - 1, dim).to(device, dtype)
         embedding.load_state_dict(weights)
     choice = set_attention(family_of(pipe).denoiser(pipe), attention)
-    return Editor(pipe, EditSettings(**settings), prompt, embedding, choice)
-
-
-def locate(name: str) -> str:
-    """Where an editor is: in a run's folder its pipeline/ or lora/; any other name as it is."""
-    inner = [Path(name) / kind for kind in ("pipeline", "lora") if (Path(name) / kind).is_dir()]
-    return str(inner[0]) if inner else name
+    return Editor(pipe, EditConfig(**settings), prompt, embedding, choice)
 
 
 def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
     from diffusers import DiffusionPipeline
 
     try:
-        class_name = str(DiffusionPipeline.load_config(resolve(name)).get("_class_name"))
+        class_name = str(DiffusionPipeline.load_config(resolve_model(name)).get("_class_name"))
         family = family_that_loads(class_name)
         if family is None:
             raise ValueError(f"editor {name!r} is a {class_name}; expected an InstructPix2Pix pipeline")
-        return family.load(resolve(name), class_name, dtype)
+        return family.load(resolve_model(name), class_name, dtype)
     except OSError as error:
         raise ValueError(
             f"editor {name!r}: no diffusers pipeline can be loaded from there ({str(error).splitlines()[0]})"
         ) from error
 
 
-def keep_settings(folder: Path, settings: EditSettings, more: dict[str, Any] | None = None) -> None:
+def save_settings(folder: Path, settings: EditConfig, more: dict[str, Any] | None = None) -> None:
     """Writes beside a saved editor how it is to be asked; what else stands in that file stays."""
     path = folder / SETTINGS
     known = json.loads(path.read_text()) if path.is_file() else {}
@@ -197,8 +215,8 @@ def keep_settings(folder: Path, settings: EditSettings, more: dict[str, Any] | N
 def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> None:
     """Writes a pipeline that stock diffusers loads, with the reward prompt and how to ask beside it.
 
-    The folder is written aside and renamed, in the place of an earlier one: it is there whole or not at all. With `base`,
-    the UNet's LoRA weights alone are written, and the name of the pipeline that they belong to.
+    The folder is written aside and renamed, in the place of an earlier one: it is there whole or not at all.
+    With `base`, the UNet's LoRA weights alone are written, and the name of the pipeline that they belong to.
     """
     with replaced(folder) as aside:
         aside.mkdir()
@@ -206,7 +224,7 @@ def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> Non
 
 
 def _write_editor(editor: Editor, folder: Path, base: str | None) -> None:
-    keep_settings(folder, editor.settings, {} if base is None else {"base": base})
+    save_settings(folder, editor.settings, {} if base is None else {"base": base})
     if base is None:
         editor.pipe.save_pretrained(folder)
     else:
@@ -214,4 +232,6 @@ def _write_editor(editor: Editor, folder: Path, base: str | None) -> None:
     if editor.prompt is not None:
         editor.prompt.save(folder)
     if editor.embedding is not None:
-        save_file({k: v.contiguous().cpu() for k, v in editor.embedding.state_dict().items()}, folder / EMBEDDING)
+        save_file(
+            {k: v.contiguous().cpu() for k, v in editor.embedding.state_dict().items()}, folder / EMBEDDING
+        )

@@ -1,7 +1,9 @@
-"""Mask guidance: classifier-free guidance that follows the instruction inside a mask only (BPM Sec. 3.5, Eq. 4).
+"""Mask guidance: classifier-free guidance that follows the instruction inside a mask only (BPM Sec. 3.5, Eq.
+4).
 
-A forward hook on the pipeline's denoiser; nothing of a pipeline is copied. `torch.lerp` is exact at weights 0 and 1, so a
-mask of ones gives the stock pipeline's pictures to the bit, and a mask of zeros those of the negative prompt.
+A forward hook on the pipeline's denoiser; nothing of a pipeline is copied. `torch.lerp` is exact at weights 0
+and 1, so a mask of ones gives the stock pipeline's images to the bit,
+and a mask of zeros those of the negative prompt.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,17 +15,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.diffusion.editors import EditSettings, as_editor
+from rewardedit.diffusion.editors import EditConfig, as_editor
 from rewardedit.diffusion.families import family_of
 from rewardedit.images import gaussian_blur, resize
 from rewardedit.regions import change_mask, dilated
 
-MaskOf = Callable[[Tensor, Tensor], Tensor]  # of sources and edited pictures (b, 3, h, w)
+MaskOf = Callable[[Tensor, Tensor], Tensor]  # of sources and edited images (b, 3, h, w)
 
 
 @dataclass(frozen=True)
 class TwoRounds:
-    """What `two_round_edit` made: the edit under the mask, the mask, and the first round's edit (None without one)."""
+    """What `two_round_edit` made: the edit under the mask, the mask,
+    and the first round's edit (None without one).
+    """
 
     edited: Float[Tensor, "b 3 h w"]
     mask: Float[Tensor, "_ 1 _ _"]
@@ -42,20 +46,20 @@ def mask_guidance(
     """While it is open, calls of `pipe` follow the instruction inside the mask only.
 
     For InstructPix2Pix (SD and SDXL) the mask multiplies the text term of the guidance, as in BPM's Eq. 4:
-    e0 + s_T · M ∘ (e_T − e_I) + s_I · (e_I − e0). For FLUX-Kontext and Qwen-Image-Edit with true classifier-free guidance
-    it multiplies the difference of positive and negative prediction.
+    e0 + s_T · M ∘ (e_T − e_I) + s_I · (e_I − e0). For FLUX-Kontext and Qwen-Image-Edit with true
+    classifier-free guidance it multiplies the difference of positive and negative prediction.
 
     Args:
-        mask: in [0, 1], 1 where change is wanted, at the size of the picture or of the latents (resampled by area average).
-            Its rows follow the rows of the sources; one row serves for all. With several pictures a prompt, stock pipelines
-            repeat the sources as a whole (i0 i1 i0 i1), and so is the mask.
+        mask: in [0, 1], 1 where change is wanted, at the size of the image or of the latents (resampled by
+            area average). Its rows follow the rows of the sources; one row serves for all. With several
+            images a prompt, stock pipelines repeat the sources as a whole (i0 i1 i0 i1), and so is the mask.
         dilate: grows the mask by so many of its own pixels.
         feather: standard deviation of a blur of its rim, in its own pixels.
         between: the share of the denoising steps it holds for, from 0 (the first) to 1.
 
     Raises:
-        ValueError: for another pipeline, a mask outside [0, 1] or of another shape or batch than the sources; within the
-            block, for a call without classifier-free guidance (there is no text term to restrict).
+        ValueError: for another pipeline, a mask outside [0, 1] or of another shape or batch than the sources;
+            within the block, for a call without classifier-free guidance (there is no text term to restrict).
     """
     start, stop = between
     if not 0 <= start < stop <= 1:
@@ -94,20 +98,22 @@ def two_round_edit(
     mask: MaskOf | Float[Tensor, "_ 1 _ _"] = change_mask,
     seed: int = 0,
     score: float = 10.0,
-    settings: EditSettings | None = None,
+    settings: EditConfig | None = None,
     first: Float[Tensor, "b 3 _ _"] | None = None,
     **options: Any,
 ) -> TwoRounds:
-    """Edits, finds where the picture changed, and edits again under that mask from the same noise (BPM Sec. 3.5).
+    """Edits, finds where the image changed, and edits again under that mask from the same noise (BPM Sec.
+    3.5).
 
-    Sources and instructions are encoded once. Row i has seed `seed + i`. A mask that was found grows by one place of the
-    latents, since those at its rim hold what is inside and what is outside together.
+    Sources and instructions are encoded once. Row i has seed `seed + i`. A mask that was found grows by one
+    place of the latents, since those at its rim hold what is inside and what is outside together.
 
     Args:
         pipe: an `Editor`, or a stock diffusers pipeline.
-        image: RGB in [0, 1]. FLUX-Kontext and Qwen-Image-Edit answer in a size of their own, of the same shape.
-        mask: a function of sources (at the edits' size) and edited pictures, by default `change_mask`; or your own mask, and
-            then there is no first round.
+        image: RGB in [0, 1]. FLUX-Kontext and Qwen-Image-Edit answer in a size of their own, of the same
+            shape.
+        mask: a function of sources (at the edits' size) and edited images, by default `change_mask`; or your
+            own mask, and then there is no first round.
         score: what a reward-conditioned editor is asked for, 0–10.
         first: the first round's edit with the same seeds, where you have it already.
         options: for the pipeline.
@@ -122,9 +128,9 @@ def two_round_edit(
     dilate = 0
     if not isinstance(mask, Tensor):
         if first is None:
-            first = editor.run(encoded, seeds, settings=settings, **options)
+            first = editor.sample(encoded, seeds, settings=settings, **options)
         height, width = first.shape[-2:]
         mask = mask(resize(image, (height, width)), first)
         dilate = editor.pipe.vae_scale_factor * mask.shape[-1] // width
     with mask_guidance(editor.pipe, mask, dilate=dilate):
-        return TwoRounds(editor.run(encoded, seeds, settings=settings, **options), mask, first)
+        return TwoRounds(editor.sample(encoded, seeds, settings=settings, **options), mask, first)

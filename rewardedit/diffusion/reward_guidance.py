@@ -1,8 +1,10 @@
-"""Reward guidance: while an editor samples, its predicted clean picture is nudged uphill on a differentiable scorer.
+"""Reward guidance: while an editor samples, its predicted clean image is nudged uphill on a differentiable
+scorer.
 
-The scheduler's `step` is wrapped; nothing of a pipeline is copied. The gradient is that of the score with respect to the
-predicted clean latents, through the decoder and not through the UNet, so that a step costs a decoding and a scoring more
-(as in universal guidance, Bansal et al. 2023; for editing, what ADIEE calls real-time back-propagation and leaves open).
+The scheduler's `step` is wrapped; nothing of a pipeline is copied. The gradient is that of the score with
+respect to the predicted clean latents, through the decoder and not through the UNet, so that a step costs a
+decoding and a scoring more (as in universal guidance, Bansal et al. 2023; for editing,
+what ADIEE calls real-time back-propagation and leaves open).
 """
 
 import functools
@@ -35,16 +37,16 @@ def reward_guidance(
     """While it is open, calls of `pipe` follow the scorer's gradient at each step meant.
 
     Args:
-        pipe: a stock InstructPix2Pix pipeline (SD or SDXL) with a DDPM or DDIM scheduler, or one with sigmas that predicts
-            epsilon (Euler, Euler-ancestral).
-        source: RGB in [0, 1], at the size that comes out; a call makes one picture for each, in this order.
-        scale: how far each step moves the predicted clean latents, as the root mean square of the move; 0 changes nothing,
-            to the bit.
+        pipe: a stock InstructPix2Pix pipeline (SD or SDXL) with a DDPM or DDIM scheduler, or one with sigmas
+            that predicts epsilon (Euler, Euler-ancestral).
+        source: RGB in [0, 1], at the size that comes out; a call makes one image for each, in this order.
+        scale: how far each step moves the predicted clean latents, as the root mean square of the move; 0
+            changes nothing, to the bit.
         between: the share of the denoising steps it holds for, from 0 (the first) to 1.
 
     Raises:
-        ValueError: for a scorer without gradient, a scheduler of another kind, a scale below 0; within the block, where a
-            call makes another number of pictures.
+        ValueError: for a scorer without gradient, a scheduler of another kind, a scale below 0; within the
+            block, where a call makes another number of images.
     """
     scorer.require_gradient()
     if scale < 0:
@@ -52,7 +54,8 @@ def reward_guidance(
     start, stop = between
     if not 0 <= start < stop <= 1:
         raise ValueError(f"between: expected two rising shares in [0, 1]; got {between}")
-    family, scheduler = family_of(pipe), pipe.scheduler
+    family = family_of(pipe)
+    scheduler = pipe.scheduler
     require_coefficients(scheduler)
     captions = {"source_caption": source_caption, "target_caption": target_caption}
     texts = {name: None if value is None else list(value) for name, value in captions.items()}
@@ -63,10 +66,14 @@ def reward_guidance(
 
     def uphill(clean: Tensor) -> Tensor:
         if len(clean) != len(source):
-            raise ValueError(f"reward guidance: {len(source)} sources for {len(clean)} pictures; expected one for each")
+            raise ValueError(
+                f"reward guidance: {len(source)} sources for {len(clean)} images; expected one for each"
+            )
 
         def score(edited: Tensor) -> Tensor:
-            return scorer(EditBatch(source, list(instruction), edited, **texts), prepared).mean() * len(source)
+            return scorer(EditBatch(source, list(instruction), edited, **texts), prepared).mean() * len(
+                source
+            )
 
         return (scale * ascent_direction(family, pipe.vae, score, clean)).to(clean.dtype)
 
@@ -94,14 +101,16 @@ def reward_guidance(
 def ascent_direction(
     family: EditFamily, vae: Any, score: Callable[[Tensor], Tensor], clean: Float[Tensor, "b c h w"]
 ) -> Float[Tensor, "b c h w"]:
-    """The direction in which a score of the decoded latents rises, float32, each row of root mean square 1 (or 0).
+    """The direction in which a score of the decoded latents rises, float32,
+    each row of root mean square 1 (or 0).
 
-    A score's gradient with respect to one pixel shrinks with the number of pixels, below what float16 can hold: 5e-6 for
-    `l1` at 256 pixels a side. The gradient at the picture is therefore taken first, in float32, and goes through the decoder
-    at unit size, which leaves its direction as it is. A decoder that overflows in float16 (SDXL's does) runs in float32.
+    A score's gradient with respect to one pixel shrinks with the number of pixels, below what float16 can
+    hold: 5e-6 for `l1` at 256 pixels a side. The gradient at the image is therefore taken first, in float32,
+    and goes through the decoder at unit size, which leaves its direction as it is.
+    A decoder that overflows in float16 (SDXL's does) runs in float32.
 
     Args:
-        score: of pictures (b, 3, h, w), a scalar: the sum over the rows.
+        score: of images (b, 3, h, w), a scalar: the sum over the rows.
     """
     direction = _ascent_direction(family, vae, score, clean)
     if vae.dtype == torch.float16 and not direction.isfinite().all():
@@ -114,11 +123,13 @@ def ascent_direction(
 
 
 @torch.enable_grad()
-def _ascent_direction(family: EditFamily, vae: Any, score: Callable[[Tensor], Tensor], clean: Tensor) -> Tensor:
+def _ascent_direction(
+    family: EditFamily, vae: Any, score: Callable[[Tensor], Tensor], clean: Tensor
+) -> Tensor:
     latents = clean.detach().requires_grad_(True)
     edited = family.decode(vae, latents.to(vae.dtype))
-    picture = edited.detach().requires_grad_(True)
-    (at_picture,) = torch.autograd.grad(score(picture), picture)
+    image = edited.detach().requires_grad_(True)
+    (at_picture,) = torch.autograd.grad(score(image), image)
     (at_latents,) = torch.autograd.grad(edited, latents, _unit(at_picture))
     return _unit(at_latents)
 
@@ -127,6 +138,8 @@ def _unit(gradient: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
     """Each row divided by its root mean square; rows of zeros stay."""
     gradient = gradient.float()
     # The largest entry is divided out first, since squares of small numbers vanish even in float32.
-    gradient = gradient / gradient.abs().amax((1, 2, 3), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    gradient = gradient / gradient.abs().amax((1, 2, 3), keepdim=True).clamp_min(
+        torch.finfo(torch.float32).tiny
+    )
     size = gradient.square().mean((1, 2, 3), keepdim=True).sqrt()
     return gradient / size.clamp_min(torch.finfo(torch.float32).tiny)

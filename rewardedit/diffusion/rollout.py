@@ -1,7 +1,9 @@
-"""A differentiable rollout: denoises without gradient, then takes the last steps with it, and returns the decoded picture.
+"""A differentiable rollout: denoises without gradient, then takes the last steps with it,
+and returns the decoded image.
 
-ReFL (ImageReward; ADIEE Sec. 3.4) takes one step with gradient, DRaFT-K (Clark et al. 2024) the last K, DRaFT all. Without
-steps that carry a gradient the latents are those of the stock InstructPix2Pix pipeline, to the bit.
+ReFL (ImageReward; ADIEE Sec. 3.4) takes one step with gradient, DRaFT-K (Clark et al. 2024) the last K, DRaFT
+all. Without steps that carry a gradient the latents are those of the stock InstructPix2Pix pipeline,
+to the bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,31 +22,39 @@ Scored = Literal["prev_sample", "pred_x0"]
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutConfig:
     """How a rollout goes.
 
     Raises:
-        ValueError: on numbers of steps that do not fit each other, or guidance that the stock pipeline would leave out.
+        ValueError: on numbers of steps that do not fit each other, or guidance that the stock pipeline would
+            leave out.
     """
 
-    steps: int = 20  # of the scheduler
-    stop: int | None = None  # after so many of them; None: after all. ADIEE stops one short, ImageReward at a random late step
+    num_inference_steps: int = 20  # of the scheduler
+    # after so many of them; None: after all. ADIEE stops one short, ImageReward at a random late step
+    stop: int | None = None
     grad_steps: int | None = 1  # the last so many of those taken carry a gradient; None: all (DRaFT), 0: none
-    scored: Scored = "prev_sample"  # what the last step gives (ADIEE), or its prediction of the clean latents (ImageReward)
-    text_guidance: float | None = None  # None: without classifier-free guidance, as both papers
-    image_guidance: float = 1.0
-    checkpointing: bool = False  # UNet calls with gradient are computed again in the backward pass (under DDP: the UNet's own)
+    # what the last step gives (ADIEE), or its prediction of the clean latents (ImageReward)
+    scored: Scored = "prev_sample"
+    guidance_scale: float | None = None  # None: without classifier-free guidance, as both papers
+    image_guidance_scale: float = 1.0
+    # UNet calls with gradient are computed again in the backward pass (under DDP: the UNet's own)
+    gradient_checkpointing: bool = False
 
     def __post_init__(self) -> None:
-        taken = self.steps if self.stop is None else self.stop
-        if not 1 <= taken <= self.steps:
-            raise ValueError(f"stop: expected 1 to {self.steps} steps; got {self.stop}")
+        taken = self.num_inference_steps if self.stop is None else self.stop
+        if not 1 <= taken <= self.num_inference_steps:
+            raise ValueError(f"stop: expected 1 to {self.num_inference_steps} steps; got {self.stop}")
         if self.grad_steps is not None and not 0 <= self.grad_steps <= taken:
-            raise ValueError(f"grad_steps: expected 0 to {taken}, the steps that are taken; got {self.grad_steps}")
-        if self.text_guidance is not None and (self.text_guidance <= 1 or self.image_guidance < 1):
             raise ValueError(
-                "expected text_guidance above 1 and image_guidance of at least 1, as stock pipelines want them; "
-                f"got {self.text_guidance} and {self.image_guidance}; text_guidance=None is without guidance"
+                f"grad_steps: expected 0 to {taken}, the steps that are taken; got {self.grad_steps}"
+            )
+        if self.guidance_scale is not None and (self.guidance_scale <= 1 or self.image_guidance_scale < 1):
+            raise ValueError(
+                "expected guidance_scale above 1 and image_guidance_scale of at least 1, as stock "
+                "pipelines want them; "
+                f"got {self.guidance_scale} and {self.image_guidance_scale}; guidance_scale=None is "
+                "without guidance"
             )
 
 
@@ -54,7 +64,7 @@ def rollout(
     scheduler: Any,
     noise: Float[Tensor, "b c h w"],
     cond: Conditioning,
-    config: Rollout,
+    config: RolloutConfig,
     generator: torch.Generator | Sequence[torch.Generator] | None = None,
 ) -> Float[Tensor, "b c h w"]:
     """The latents that a rollout ends with, scaled by the VAE's factor.
@@ -64,35 +74,44 @@ def rollout(
         denoiser: bare, or wrapped for training on several processes.
         scheduler: its configuration is taken; itself it stays as it is.
         noise: of unit variance, at which the rollout starts.
-        generator: of the noise that steps add (one, or one a row); schedulers that add none do not ask for it.
+        generator: of the noise that steps add (one, or one a row); schedulers that add none do not ask for
+            it.
 
     Raises:
-        ValueError: for a scheduler whose step passes no gradient on, or that has no prediction of the clean latents where
-            it is to be scored; where guidance is asked for and `cond.null_embeds` is missing.
+        ValueError: for a scheduler whose step passes no gradient on, or that has no prediction of the clean
+            latents where it is to be scored; where guidance is asked for and `cond.null_embeds` is missing.
     """
     if config.grad_steps != 0:
         require_differentiable(scheduler)
-    if config.text_guidance is None and cond.mask is not None:
-        raise ValueError("a mask restricts the text guidance, and there is none: give text_guidance, or leave the mask out")
-    if config.text_guidance is not None and cond.null_embeds is None:
+    if config.guidance_scale is None and cond.mask is not None:
+        raise ValueError(
+            "a mask restricts the text guidance, and there is none: give guidance_scale, or leave the "
+            "mask out"
+        )
+    if config.guidance_scale is not None and cond.null_embeds is None:
         raise ValueError("guidance needs the empty prompt's embedding: Conditioning(null_embeds=…)")
     scheduler = type(scheduler).from_config(scheduler.config)
-    scheduler.set_timesteps(config.steps, device=noise.device)
-    if config.stop is not None and len(scheduler.timesteps) != config.steps:
+    scheduler.set_timesteps(config.num_inference_steps, device=noise.device)
+    if config.stop is not None and len(scheduler.timesteps) != config.num_inference_steps:
         name = type(scheduler).__name__
-        raise ValueError(f"{name}: calls the UNet {len(scheduler.timesteps)} times in {config.steps} steps; leave stop out")
+        raise ValueError(
+            f"{name}: calls the UNet {len(scheduler.timesteps)} times in {config.num_inference_steps} "
+            "steps; leave stop out"
+        )
     times = scheduler.timesteps[: config.stop]
     first = 0 if config.grad_steps is None else len(times) - config.grad_steps
     options = step_options(scheduler, generator)
-    guidance = (config.text_guidance, config.image_guidance)
+    guidance = (config.guidance_scale, config.image_guidance_scale)
     latents = noise * scheduler.init_noise_sigma
     for i, t in enumerate(times):
         if i == first:
             torch.clear_autocast_cache()  # what steps without gradient have cast has none to pass on
         with torch.set_grad_enabled(torch.is_grad_enabled() and i >= first):
             x_t = scheduler.scale_model_input(latents, t)
-            if config.checkpointing and torch.is_grad_enabled():
-                model_pred = checkpoint(family.predict, denoiser, x_t, t, cond, *guidance, use_reentrant=False)
+            if config.gradient_checkpointing and torch.is_grad_enabled():
+                model_pred = checkpoint(
+                    family.predict, denoiser, x_t, t, cond, *guidance, use_reentrant=False
+                )
             else:
                 model_pred = family.predict(denoiser, x_t, t, cond, *guidance)
             if i == len(times) - 1 and config.scored == "pred_x0":

@@ -1,4 +1,6 @@
-"""What schedulers know and do not say: the predicted clean latents, and whether a gradient passes through a step."""
+"""What schedulers know and do not say: the predicted clean latents,
+and whether a gradient passes through a step.
+"""
 
 import inspect
 from collections.abc import Sequence
@@ -9,15 +11,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def step_options(scheduler: Any, generator: torch.Generator | Sequence[torch.Generator] | None) -> dict[str, Any]:
-    """What a scheduler's `step` takes of these: no noise of its own where it can be had without (DDIM), and generators."""
+def step_options(
+    scheduler: Any, generator: torch.Generator | Sequence[torch.Generator] | None
+) -> dict[str, Any]:
+    """What a scheduler's `step` takes of these: no noise of its own where it can be had without (DDIM),
+    and generators.
+    """
     taken = inspect.signature(scheduler.step).parameters
     options = {"eta": 0.0, "generator": list(generator) if isinstance(generator, Sequence) else generator}
     return {name: value for name, value in options.items() if name in taken}
 
 
 def pred_x0(
-    scheduler: Any, model_pred: Float[Tensor, "b c h w"], t: Tensor, sample: Float[Tensor, "b c h w"], options: dict[str, Any]
+    scheduler: Any,
+    model_pred: Float[Tensor, "b c h w"],
+    t: Tensor,
+    sample: Float[Tensor, "b c h w"],
+    options: dict[str, Any],
 ) -> Float[Tensor, "b c h w"]:
     """The clean latents that a prediction stands for, as the scheduler itself finds them (it takes the step).
 
@@ -30,14 +40,16 @@ def pred_x0(
     if str(scheduler.config.get("algorithm_type")).endswith("dpmsolver++"):
         return scheduler.model_outputs[-1]
     raise ValueError(
-        f"{type(scheduler).__name__} does not say what it predicts of the clean latents; score prev_sample instead"
+        f"{type(scheduler).__name__} does not say what it predicts of the clean latents; score "
+        "prev_sample instead"
     )
 
 
 def pred_x0_coefficients(scheduler: Any, timestep: Any, index: int) -> tuple[float, float]:
     """a and b of the predicted clean latents, a · sample + b · prediction, at step `index` of the schedule.
 
-    For what has to go back from the clean latents to the prediction; `require_coefficients` says for which schedulers.
+    For what has to go back from the clean latents to the prediction;
+    `require_coefficients` says for which schedulers.
     """
     if "Euler" in type(scheduler).__name__:
         return 1.0, -float(scheduler.sigmas[index])
@@ -56,8 +68,14 @@ def require_coefficients(scheduler: Any) -> None:
     name = type(scheduler).__name__
     if "Euler" in name and prediction_type == "epsilon" and not scheduler.config.get("use_flow_sigmas"):
         return
-    if name not in ("DDIMScheduler", "DDPMScheduler") or prediction_type not in ("epsilon", "v_prediction", "sample"):
-        raise ValueError(f"reward guidance: {name} with {prediction_type!r} is not among DDIM, DDPM and Euler (epsilon)")
+    if name not in ("DDIMScheduler", "DDPMScheduler") or prediction_type not in (
+        "epsilon",
+        "v_prediction",
+        "sample",
+    ):
+        raise ValueError(
+            f"reward guidance: {name} with {prediction_type!r} is not among DDIM, DDPM and Euler (epsilon)"
+        )
 
 
 def require_differentiable(scheduler: Any) -> None:
@@ -73,8 +91,12 @@ def require_differentiable(scheduler: Any) -> None:
     options = step_options(probe, torch.Generator().manual_seed(0))
     try:
         with torch.enable_grad():
-            moved = probe.step(predicted, probe.timesteps[0], torch.ones(1, 1, 2, 2), **options, return_dict=False)[0]
+            moved = probe.step(
+                predicted, probe.timesteps[0], torch.ones(1, 1, 2, 2), **options, return_dict=False
+            )[0]
     except Exception as error:
-        raise ValueError(f"{name}: a step outside its pipeline fails ({error}); take DDIM, Euler or DPM-Solver++") from error
+        raise ValueError(
+            f"{name}: a step outside its pipeline fails ({error}); take DDIM, Euler or DPM-Solver++"
+        ) from error
     if not moved.requires_grad:
         raise ValueError(f"{name}: its step passes no gradient on; take DDIM, Euler or DPM-Solver++")

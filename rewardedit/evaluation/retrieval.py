@@ -1,4 +1,6 @@
-"""Can a scorer find an edit's instruction among all others: the protocol of the ViFi-CLIP poster (Donabauer et al. 2025)."""
+"""Can a scorer find an edit's instruction among all others:
+the protocol of the ViFi-CLIP poster (Donabauer et al. 2025).
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -42,11 +44,15 @@ class Retrieval:
         return self.own > self.identity
 
     def summary(self, kinds: Sequence[str | None] | None = None) -> dict[str, Any]:
-        """Mean and median rank, recall@k, swap and identity test (shares), and the same by kind of edit where given."""
+        """Mean and median rank, recall@k, swap and identity test (shares),
+        and the same by kind of edit where given.
+        """
         out = self._of(torch.ones(len(self.own), dtype=torch.bool))
         named = sorted({kind for kind in kinds or [] if kind is not None})
         if named:
-            out["kinds"] = {name: self._of(torch.tensor([kind == name for kind in kinds or []])) for name in named}
+            out["kinds"] = {
+                name: self._of(torch.tensor([kind == name for kind in kinds or []])) for name in named
+            }
         return out
 
     def _of(self, rows: Bool[Tensor, " n"]) -> dict[str, Any]:
@@ -68,11 +74,15 @@ def retrieve(scorer: ViFiClip, chunks: Iterable[EditBatch]) -> Retrieval:
     Raises:
         ValueError: where an instruction comes twice: its two edits could not be told apart.
     """
-    videos, swapped, identity, words = [], [], [], []
+    videos = []
+    swapped = []
+    identity = []
+    words = []
     texts: list[str] = []
     for batch in chunks:
         prepared = scorer.prepare(batch.source, batch.instruction)
-        source, edited = prepared.inputs, scorer.frame(batch.edited)
+        source = prepared.inputs
+        edited = scorer.frame(batch.edited)
         videos.append(scorer.video(source, edited))
         swapped.append(scorer.video(edited, source))
         identity.append(scorer.video(source, source))

@@ -9,7 +9,7 @@ from scipy.stats import bootstrap, rankdata
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference `a − b` of two arms on the same items."""
+    """The difference `a − b` of two variants on the same items."""
 
     mean_a: float
     mean_b: float
@@ -41,7 +41,8 @@ def spearman(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Correlation:
-    """Spearman's ρ with ties at their mean rank; percentile 95 % interval, whole source images drawn with replacement.
+    """Spearman's ρ with ties at their mean rank; percentile 95 % interval,
+    whole source images drawn with replacement.
 
     Args:
         a, b: (n,) values of the same items, e.g. scores and people's ratings.
@@ -50,16 +51,22 @@ def spearman(
     Raises:
         ValueError: on values of different length or that are not finite, or fewer than three items.
     """
-    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    a = np.asarray(a, dtype=float)
+    b = np.asarray(b, dtype=float)
     names = np.arange(len(a)) if cluster is None else np.asarray(cluster)
     if a.shape != b.shape or a.ndim != 1 or len(names) != len(a) or len(a) < 3:
-        raise ValueError(f"expected paired (n,) values of at least 3 items; got {a.shape}, {b.shape}, {names.shape}")
+        raise ValueError(
+            f"expected paired (n,) values of at least 3 items; got {a.shape}, {b.shape}, {names.shape}"
+        )
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise ValueError("expected finite values; leave invalid scores out first")
     _, index = np.unique(names, return_inverse=True)
     members = np.split(np.argsort(index, kind="stable"), np.cumsum(np.bincount(index))[:-1])
     rng = np.random.default_rng(seed)
-    drawn = (np.concatenate([members[k] for k in rng.integers(len(members), size=len(members))]) for _ in range(resamples))
+    drawn = (
+        np.concatenate([members[k] for k in rng.integers(len(members), size=len(members))])
+        for _ in range(resamples)
+    )
     low, high = np.nanpercentile([_rho(a[rows], b[rows]) for rows in drawn], [2.5, 97.5])
     return Correlation(_rho(a, b), (float(low), float(high)), len(a))
 
@@ -80,20 +87,23 @@ def paired_bootstrap(
     """Percentile 95 % interval of mean(a) − mean(b), where whole source images are drawn with replacement.
 
     Args:
-        a, b: (n,) values of the two arms on the same items.
+        a, b: (n,) values of the two variants on the same items.
         cluster: (n,) the source image of each item; None where each item has its own.
 
     Raises:
-        ValueError: on arms of different length, fewer than two clusters, or values that are not finite.
+        ValueError: on variants of different length, fewer than two clusters, or values that are not finite.
     """
     difference = np.asarray(a, dtype=float) - np.asarray(b, dtype=float)
     names = np.arange(len(difference)) if cluster is None else np.asarray(cluster)
     if np.shape(a) != np.shape(b) or np.ndim(a) != 1 or len(names) != len(difference):
-        raise ValueError(f"expected paired (n,) values and clusters; got {np.shape(a)}, {np.shape(b)}, {np.shape(names)}")
+        raise ValueError(
+            f"expected paired (n,) values and clusters; got {np.shape(a)}, {np.shape(b)}, {np.shape(names)}"
+        )
     if not np.isfinite(difference).all():
         raise ValueError("expected finite values; leave invalid scores out before comparing")
     _, index = np.unique(names, return_inverse=True)
-    total, count = np.bincount(index, difference), np.bincount(index)
+    total = np.bincount(index, difference)
+    count = np.bincount(index)
     k = len(total)
     if k < 2:
         raise ValueError(f"expected at least two source images; got {k}")
@@ -109,5 +119,10 @@ def paired_bootstrap(
     # scipy's own interval is that of percentile 2.5000000000000022: other last digits.
     low, high = np.percentile(drawn.bootstrap_distribution, [2.5, 97.5])
     return Comparison(
-        float(np.mean(a)), float(np.mean(b)), float(difference.mean()), (float(low), float(high)), len(difference), k
+        float(np.mean(a)),
+        float(np.mean(b)),
+        float(difference.mean()),
+        (float(low), float(high)),
+        len(difference),
+        k,
     )

@@ -18,10 +18,13 @@ class Scorer(nn.Module):
     differentiable: bool = False  # has a gradient with respect to `edited`
     needs: frozenset[str] = frozenset()  # EditBatch fields beyond source, instruction and edited
     paper: str = ""  # where the score is defined
-    family: str = "custom"  # scorers that share weights or a kind of measurement; of a sum its members', joined by +
+    # scorers that share weights or a kind of measurement; of a sum its members', joined by +
+    family: str = "custom"
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
-        """Everything that depends on the source side alone, computed once for any number of candidates (`Encoded.take`)."""
+        """Everything that depends on the source side alone,
+        computed once for any number of candidates (`Encoded.take`).
+        """
         return Encoded({})
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
@@ -31,13 +34,15 @@ class Scorer(nn.Module):
         """Scores of b edits; `prepared` is made here where it is not given.
 
         Raises:
-            ValueError: before any compute, if the batch lacks a field in `needs`, or carries a gradient that this
-                scorer cannot pass on.
+            ValueError: before any compute, if the batch lacks a field in `needs`, or carries a gradient that
+                this scorer cannot pass on.
         """
         name = type(self).__name__
         missing = sorted(field for field in self.needs if getattr(batch, field) is None)
         if missing:
-            raise ValueError(f"{name} needs {', '.join(missing)}; give the EditBatch that field, or take another scorer")
+            raise ValueError(
+                f"{name} needs {', '.join(missing)}; give the EditBatch that field, or take another scorer"
+            )
         if batch.edited.requires_grad and torch.is_grad_enabled():
             self.require_gradient()
         if prepared is None:
@@ -45,10 +50,12 @@ class Scorer(nn.Module):
         return self.score(batch, prepared)
 
     def require_gradient(self) -> None:
-        """Raises ValueError where this scorer has no gradient: for trainers and guidance to ask before they load anything."""
+        """Raises ValueError where this scorer has no gradient:
+        for trainers and guidance to ask before they load anything.
+        """
         if not self.differentiable:
             raise ValueError(
-                f"{type(self).__name__} has no gradient with respect to the edited picture; "
+                f"{type(self).__name__} has no gradient with respect to the edited image; "
                 "detach it, or take a differentiable scorer such as clip_d or l1"
             )
 
@@ -65,14 +72,21 @@ class FunctionScorer(Scorer):
         family: str = "custom",
     ) -> None:
         super().__init__()
-        self.function, self.range, self.differentiable, self.needs = function, range, differentiable, frozenset(needs)
+        self.function = function
+        self.range = range
+        self.differentiable = differentiable
+        self.needs = frozenset(needs)
         self.family = family
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         score = self.function(batch)
         if score.shape != (len(batch),):
-            raise ValueError(f"{self.function!r}: expected one score a row, ({len(batch)},); got {tuple(score.shape)}")
-        return Scores.make(score, reason=["the function returned NaN" if bad else None for bad in score.isnan().tolist()])
+            raise ValueError(
+                f"{self.function!r}: expected one score a row, ({len(batch)},); got {tuple(score.shape)}"
+            )
+        return Scores.make(
+            score, reason=["the function returned NaN" if bad else None for bad in score.isnan().tolist()]
+        )
 
 
 class WeightedSum(Scorer):
@@ -85,16 +99,21 @@ class WeightedSum(Scorer):
     def __init__(self, scorers: dict[str, Scorer], weights: dict[str, float]) -> None:
         super().__init__()
         if not scorers or set(scorers) != set(weights):
-            raise ValueError(f"expected a weight for each scorer; got scorers {sorted(scorers)}, weights {sorted(weights)}")
+            raise ValueError(
+                f"expected a weight for each scorer; got scorers {sorted(scorers)}, weights {sorted(weights)}"
+            )
         for name, weight in weights.items():
             if not math.isfinite(weight) or weight == 0:
                 raise ValueError(f"{name}: expected a finite weight other than 0; got {weight}")
-        self.scorers, self.weights = nn.ModuleDict(scorers), dict(weights)
+        self.scorers = nn.ModuleDict(scorers)
+        self.weights = dict(weights)
         ends = [sorted(weight * end for end in scorers[name].range) for name, weight in weights.items()]
         self.range = (sum(low for low, _ in ends), sum(high for _, high in ends))
         self.differentiable = all(scorer.differentiable for scorer in scorers.values())
         self.needs = frozenset().union(*(scorer.needs for scorer in scorers.values()))
-        self.family = "+".join(sorted({name for scorer in scorers.values() for name in scorer.family.split("+")}))
+        self.family = "+".join(
+            sorted({name for scorer in scorers.values() for name in scorer.family.split("+")})
+        )
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
         return Encoded({name: scorer.prepare(source, instruction) for name, scorer in self._named()})
@@ -103,7 +122,8 @@ class WeightedSum(Scorer):
         scores = {name: scorer(batch, prepared.inputs[name]) for name, scorer in self._named()}
         total = sum(weight * scores[name].score for name, weight in self.weights.items())
         reasons = [
-            "; ".join(f"{name}: {s.reason[i]}" for name, s in scores.items() if s.reason[i]) or None for i in range(len(batch))
+            "; ".join(f"{name}: {s.reason[i]}" for name, s in scores.items() if s.reason[i]) or None
+            for i in range(len(batch))
         ]
         assert isinstance(total, Tensor)
         return Scores.make(total, {name: s.score for name, s in scores.items()}, reasons)

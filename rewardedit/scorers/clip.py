@@ -1,4 +1,4 @@
-"""CLIP scorers: does the picture, or its change, say what the words say?"""
+"""CLIP scorers: does the image, or its change, say what the words say?"""
 
 from typing import Any
 
@@ -7,33 +7,38 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from rewardedit.assets import resolve
+from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.preservation import FeatureSimilarity
 
-COINCIDE = 1e-5  # share of a feature's length below which two pictures, or two texts, have no direction between them
+# share of a feature's length below which two images, or two texts, have no direction between them
+COINCIDE = 1e-5
 
 
 def load_clip(checkpoint: str, dtype: torch.dtype) -> tuple[Any, Any, Preprocess]:
-    """Model, tokenizer and preprocessing of a CLIP or SigLIP checkpoint: a hub name, a path, or "shapes-clip", the small one
-    that comes with the package.
+    """Model, tokenizer and preprocessing of a CLIP or SigLIP checkpoint: a hub name, a path, or
+    "shapes-clip", the small one that comes with the package.
 
     Raises:
-        ValueError: where there is no such model, or it does not embed both pictures and texts.
+        ValueError: where there is no such model, or it does not embed both images and texts.
     """
     from transformers import AutoModel, AutoTokenizer
 
-    path = resolve(checkpoint)
+    path = resolve_model(checkpoint)
     try:
         model = AutoModel.from_pretrained(path, dtype=dtype)
         if not hasattr(model, "get_text_features"):
-            raise ValueError(f"scorer checkpoint {checkpoint!r}: expected CLIP or SigLIP; got {type(model).__name__}")
+            raise ValueError(
+                f"scorer checkpoint {checkpoint!r}: expected CLIP or SigLIP; got {type(model).__name__}"
+            )
         return model, AutoTokenizer.from_pretrained(path), Preprocess.from_pretrained(path)
     except OSError as error:
-        raise ValueError(f"scorer checkpoint {checkpoint!r}: no CLIP model can be loaded ({error})") from error
+        raise ValueError(
+            f"scorer checkpoint {checkpoint!r}: no CLIP model can be loaded ({error})"
+        ) from error
 
 
 class ClipScorer(Scorer):
@@ -45,10 +50,14 @@ class ClipScorer(Scorer):
 
     def __init__(self, model: Any, tokenizer: Any, preprocess: Preprocess) -> None:
         super().__init__()
-        self.model, self.tokenizer, self.preprocess = model, tokenizer, preprocess
+        self.model = model
+        self.tokenizer = tokenizer
+        self.preprocess = preprocess
 
     @classmethod
-    def from_pretrained(cls, checkpoint: str = "shapes-clip", dtype: torch.dtype = torch.float32) -> "ClipScorer":
+    def from_pretrained(
+        cls, checkpoint: str = "shapes-clip", dtype: torch.dtype = torch.float32
+    ) -> "ClipScorer":
         """The scorer with the model that `load_clip` finds."""
         return cls(*load_clip(checkpoint, dtype))
 
@@ -59,7 +68,9 @@ class ClipScorer(Scorer):
     @torch.no_grad()
     def text_features(self, texts: list[str]) -> Float[Tensor, "b d"]:
         """As the model has them, not normalised."""
-        return self.model.get_text_features(**self.tokenize(texts).to(self.model.device)).pooler_output.float()
+        return self.model.get_text_features(
+            **self.tokenize(texts).to(self.model.device)
+        ).pooler_output.float()
 
     def tokenize(self, texts: list[str]) -> Any:
         """Tokens and attention mask (b, n). SigLIP's texts are padded to full length, as it was trained."""
@@ -76,10 +87,11 @@ class ClipScorer(Scorer):
 class ClipD(ClipScorer):
     """CLIP directional similarity, in [−1, 1]: cos(I(edited) − I(source), T(target) − T(source)).
 
-    ADIEE Eq. 1. Features have unit length before they are subtracted, as in InstructPix2Pix; `normalise=False` subtracts
-    them as the model has them, as the code of ADIEE and BPM does. The texts are the captions; a row without a target
-    caption takes its instruction, one without a source caption the empty text. Where edited and source coincide the score
-    is 0 with zero gradient; where the two texts are the same, the row is invalid.
+    ADIEE Eq. 1. Features have unit length before they are subtracted, as in InstructPix2Pix;
+    `normalise=False` subtracts them as the model has them, as the code of ADIEE and BPM does. The texts are
+    the captions; a row without a target caption takes its instruction, one without a source caption the empty
+    text. Where edited and source coincide the score is 0 with zero gradient;
+    where the two texts are the same, the row is invalid.
     """
 
     paper = "ADIEE Eq. 1; InstructPix2Pix"
@@ -100,7 +112,8 @@ class ClipD(ClipScorer):
         return Encoded({"source": self._scaled(self.image_features(source))})
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
-        b, seen = len(batch), prepared.inputs["source"]
+        b = len(batch)
+        seen = prepared.inputs["source"]
         texts = self._scaled(self.text_features(target_texts(batch) + (batch.source_caption or [""] * b)))
         words = texts[:b] - texts[b:]
         least = COINCIDE * texts[:b].norm(dim=1)
@@ -109,9 +122,14 @@ class ClipD(ClipScorer):
         same_picture = (batch.edited == batch.source).flatten(1).all(1)
         square = change.square().sum(1)
         still = same_picture | (square < (COINCIDE * seen.norm(dim=1)) ** 2)
-        length = torch.where(still, torch.ones_like(square), square).sqrt() * torch.maximum(words.norm(dim=1), least)
+        length = torch.where(still, torch.ones_like(square), square).sqrt() * torch.maximum(
+            words.norm(dim=1), least
+        )
         score = torch.where(still, torch.zeros_like(square), (change * words).sum(1) / length)
-        reason = ["source and target texts are the same: no direction" if same else None for same in same_words.tolist()]
+        reason = [
+            "source and target texts are the same: no direction" if same else None
+            for same in same_words.tolist()
+        ]
         return Scores.make(score.clamp(-1, 1), reason=reason)
 
     def _scaled(self, features: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
@@ -121,8 +139,8 @@ class ClipD(ClipScorer):
 class ClipT(ClipScorer):
     """CLIP-T, in [−1, 1]: cos(I(edited), T(target)), MagicBrush's text measure.
 
-    The text is the target caption; a row without one takes its instruction, and needs no ground truth. It sees no source: an
-    untouched source scores what it happens to have in common with the text.
+    The text is the target caption; a row without one takes its instruction, and needs no ground truth. It
+    sees no source: an untouched source scores what it happens to have in common with the text.
     """
 
     paper = "MagicBrush's CLIP-T"
@@ -133,10 +151,10 @@ class ClipT(ClipScorer):
 
 
 class ClipI(FeatureSimilarity):
-    """CLIP-I, in [−1, 1]: cos(I(edited), I(target)), MagicBrush's picture measure; 1 for the target itself.
+    """CLIP-I, in [−1, 1]: cos(I(edited), I(target)), MagicBrush's image measure; 1 for the target itself.
 
-    `against="source"` compares with the source and needs no ground truth: how much is kept, InstructPix2Pix's CLIP image
-    similarity.
+    `against="source"` compares with the source and needs no ground truth: how much is kept, InstructPix2Pix's
+    CLIP image similarity.
     """
 
     needs = frozenset({"target"})
@@ -159,8 +177,10 @@ class ClipI(FeatureSimilarity):
         return image_features(self.model, self.preprocess, image)
 
 
-def image_features(model: Any, preprocess: Preprocess, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
-    """A CLIP or SigLIP model's features of pictures, not normalised."""
+def image_features(
+    model: Any, preprocess: Preprocess, image: Float[Tensor, "b 3 h w"]
+) -> Float[Tensor, "b d"]:
+    """A CLIP or SigLIP model's features of images, not normalised."""
     return model.get_image_features(pixel_values=preprocess(image).to(model.dtype)).pooler_output.float()
 
 

@@ -26,21 +26,24 @@ BUILT_IN = {
 
 
 def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:
-    """A scorer by name ("clip_d"), as a weighted sum ("clip_d:0.7,l1:0.3"), from a class ("package.module:Class"), or
-    around a plain function `(EditBatch) -> (b,)`.
+    """A scorer by name ("clip_d"), as a weighted sum ("clip_d:0.7,l1:0.3"), from a class
+    ("package.module:Class"), or around a plain function `(EditBatch) -> (b,)`.
 
-    Options go to the scorer's `from_pretrained` (or its constructor, where it has none). Those of a sum's scorers stand
-    in a mapping: {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3, "region": "outside"}}.
+    Options go to the scorer's `from_pretrained` (or its constructor, where it has none). Those of a sum's
+    scorers stand in a mapping: {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3, "region": "outside"}}.
 
     Raises:
-        ValueError: on an unknown name, a malformed sum, a class that is not a `Scorer`, or an option that it does not take.
+        ValueError: on an unknown name, a malformed sum, a class that is not a `Scorer`, or an option that it
+            does not take.
     """
     if not isinstance(spec, str | Mapping):
         return FunctionScorer(spec, **options)
     terms = read_spec(spec)
     if options and not (isinstance(spec, str) and len(terms) == 1):
         key = next(iter(options))
-        raise ValueError(f"scorer {spec!r}: {key}: say which of its scorers takes it: {{NAME: {{weight: …, {key}: …}}, …}}")
+        raise ValueError(
+            f"scorer {spec!r}: {key}: say which of its scorers takes it: {{NAME: {{weight: …, {key}: …}}, …}}"
+        )
     scorers = {name: _load_one(name, {**term.options, **options}) for name, term in terms.items()}
     weights = {name: term.weight for name, term in terms.items() if term.weight is not None}
     return WeightedSum(scorers, weights) if weights else next(iter(scorers.values()))
@@ -61,7 +64,9 @@ def find_scorer(name: str) -> type[Scorer]:
     if "oracle" in path.lower():
         raise ValueError(f"{name}: the oracle knows the truth; it evaluates and is not a scorer")
     if ":" not in path:
-        raise ValueError(f"no scorer named {name!r}; expected one of {', '.join(BUILT_IN)}, or package.module:Class")
+        raise ValueError(
+            f"no scorer named {name!r}; expected one of {', '.join(BUILT_IN)}, or package.module:Class"
+        )
     module, _, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -78,5 +83,7 @@ def _load_one(name: str, options: dict[str, Any]) -> Scorer:
     known = set(inspect.signature(build).parameters)
     unknown = set(options) - known
     if unknown:
-        raise ValueError(f"scorer {name!r} does not take {', '.join(sorted(unknown))}; it takes {sorted(known)}")
+        raise ValueError(
+            f"scorer {name!r} does not take {', '.join(sorted(unknown))}; it takes {sorted(known)}"
+        )
     return build(**options).eval().requires_grad_(False)

@@ -26,18 +26,29 @@ class Published:
 NETS = {  # the backbone as torchvision publishes it, and the authors' weights of its channels
     "alex": (
         Published("alexnet-owt-7be5be79.pth", f"{TORCHVISION}alexnet-owt-7be5be79.pth", "7be5be79"),
-        Published("lpips-alex.pth", f"{AUTHORS}alex.pth", "df73285e35b22355a2df87cdb6b70b343713b667eddbda73e1977e0c860835c0"),
+        Published(
+            "lpips-alex.pth",
+            f"{AUTHORS}alex.pth",
+            "df73285e35b22355a2df87cdb6b70b343713b667eddbda73e1977e0c860835c0",
+        ),
     ),
     "vgg": (
         Published("vgg16-397923af.pth", f"{TORCHVISION}vgg16-397923af.pth", "397923af"),
-        Published("lpips-vgg.pth", f"{AUTHORS}vgg.pth", "a78928a0af1e5f0fcb1f3b9e8f8c3a2a5a3de244d830ad5c1feddc79b8432868"),
+        Published(
+            "lpips-vgg.pth",
+            f"{AUTHORS}vgg.pth",
+            "a78928a0af1e5f0fcb1f3b9e8f8c3a2a5a3de244d830ad5c1feddc79b8432868",
+        ),
     ),
 }
-SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)  # of pictures in [−1, 1]
+SHIFT = (-0.030, -0.088, -0.188)
+SCALE = (0.458, 0.448, 0.450)  # of images in [−1, 1]
 
 
 class LpipsNetwork(nn.Module):
-    """The five layers of AlexNet ("alex") or VGG16 ("vgg") that LPIPS compares, and the weights of their channels."""
+    """The five layers of AlexNet ("alex") or VGG16 ("vgg") that LPIPS compares,
+    and the weights of their channels.
+    """
 
     def __init__(self, net: str) -> None:
         super().__init__()
@@ -47,15 +58,18 @@ class LpipsNetwork(nn.Module):
         self.heads = nn.ParameterList(torch.ones(1, width, 1, 1) / width for width in widths)
 
     def forward(self, image: Float[Tensor, "b 3 h w"]) -> list[Float[Tensor, "b _ _ _"]]:
-        """Each layer's features of pictures in [0, 1], of unit length over the channels.
+        """Each layer's features of images in [0, 1], of unit length over the channels.
 
         Raises:
-            ValueError: on pictures below 32 pixels a side.
+            ValueError: on images below 32 pixels a side.
         """
         if min(image.shape[-2:]) < SMALLEST:
-            raise ValueError(f"lpips: expected pictures of at least {SMALLEST} pixels a side; got {tuple(image.shape[-2:])}")
+            raise ValueError(
+                f"lpips: expected images of at least {SMALLEST} pixels a side; got {tuple(image.shape[-2:])}"
+            )
         shift, scale = (image.new_tensor(v)[:, None, None] for v in (SHIFT, SCALE))
-        x, read = (2 * image - 1 - shift) / scale, []
+        x = (2 * image - 1 - shift) / scale
+        read = []
         for i, layer in enumerate(self.features):
             x = layer(x)
             if i in self.layers:
@@ -66,17 +80,21 @@ class LpipsNetwork(nn.Module):
         self, these: list[Float[Tensor, "b _ _ _"]], those: list[Float[Tensor, "b _ _ _"]]
     ) -> list[Float[Tensor, "b 1 _ _"]]:
         """Each layer's weighted squared distance at each place; LPIPS is the sum of their means."""
-        return [(h * (x - y).square()).sum(1, keepdim=True) for h, x, y in zip(self.heads, these, those, strict=True)]
+        return [
+            (h * (x - y).square()).sum(1, keepdim=True)
+            for h, x, y in zip(self.heads, these, those, strict=True)
+        ]
 
 
 def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNetwork:
     """LPIPS v0.1 with the published weights from the folder `weights`.
 
-    By default the folder is the one where torch keeps what it downloads, and files that it lacks are fetched into it, except
-    where `HF_HUB_OFFLINE` is set.
+    By default the folder is the one where torch keeps what it downloads, and files that it lacks are fetched
+    into it, except where `HF_HUB_OFFLINE` is set.
 
     Raises:
-        ValueError: on another network, or where a file is missing and cannot be fetched; it says where each can be had.
+        ValueError: on another network, or where a file is missing and cannot be fetched; it says where each
+            can be had.
     """
     if net not in NETS:
         raise ValueError(f"net: expected one of {', '.join(NETS)}; got {net!r}")
@@ -84,12 +102,18 @@ def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNet
     for file in NETS[net]:
         if not (folder / file.name).is_file():
             if weights is not None or is_offline_mode():
-                raise _missing(net, folder, "the folder lacks them" if weights is not None else "HF_HUB_OFFLINE is set")
+                raise _missing(
+                    net, folder, "the folder lacks them" if weights is not None else "HF_HUB_OFFLINE is set"
+                )
             _fetch(net, file, folder)
-    backbone, heads = (torch.load(folder / file.name, map_location="cpu", weights_only=True) for file in NETS[net])
+    backbone, heads = (
+        torch.load(folder / file.name, map_location="cpu", weights_only=True) for file in NETS[net]
+    )
     network = LpipsNetwork(net)
     state = {name: value for name, value in backbone.items() if name.startswith("features.")}
-    network.load_state_dict(state | {f"heads.{i}": heads[f"lin{i}.model.1.weight"] for i in range(len(network.heads))})
+    network.load_state_dict(
+        state | {f"heads.{i}": heads[f"lin{i}.model.1.weight"] for i in range(len(network.heads))}
+    )
     return network
 
 
@@ -109,9 +133,18 @@ def _missing(net: str, folder: Path, why: str) -> ValueError:
 
 def _alexnet() -> nn.Sequential:
     pool = nn.MaxPool2d(3, 2)
-    first = [nn.Conv2d(3, 64, 11, stride=4, padding=2), nn.ReLU(), pool, nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(), pool]
+    first = [
+        nn.Conv2d(3, 64, 11, stride=4, padding=2),
+        nn.ReLU(),
+        pool,
+        nn.Conv2d(64, 192, 5, padding=2),
+        nn.ReLU(),
+        pool,
+    ]
     rest = [(192, 384), (384, 256), (256, 256)]
-    return nn.Sequential(*first, *(layer for a, b in rest for layer in (nn.Conv2d(a, b, 3, padding=1), nn.ReLU())))
+    return nn.Sequential(
+        *first, *(layer for a, b in rest for layer in (nn.Conv2d(a, b, 3, padding=1), nn.ReLU()))
+    )
 
 
 def _vgg16() -> nn.Sequential:

@@ -1,4 +1,6 @@
-"""How much of the source an edit keeps, or how near it comes to the target: pixels, structure, perception, features."""
+"""How much of the source an edit keeps, or how near it comes to the target: pixels, structure,
+perception, features.
+"""
 
 from typing import Any
 
@@ -17,15 +19,16 @@ REGIONS = ("all", "inside", "outside")
 REFERENCES = ("source", "target")
 LEAST = 0.5  # pixels: a region with fewer is empty
 MOST_DB = 100.0  # of PSNR
-SIGMA, RIM = 1.5, 5  # SSIM's window: 11 × 11 pixels
+SIGMA = 1.5
+RIM = 5  # SSIM's window: 11 × 11 pixels
 
 
 class Preservation(Scorer):
-    """Compares the edited picture with the source or the target; subclasses write `compare`.
+    """Compares the edited image with the source or the target; subclasses write `compare`.
 
     Args:
-        region: "all", or what lies "inside" or "outside" the batch's mask, which is then needed. A mask between 0 and 1
-            weighs. Rows where the region is empty are invalid.
+        region: "all", or what lies "inside" or "outside" the batch's mask, which is then needed. A mask
+            between 0 and 1 weighs. Rows where the region is empty are invalid.
         against: "source" (how much is kept) or "target" (how near the edit comes to it; then needed).
 
     Raises:
@@ -40,7 +43,8 @@ class Preservation(Scorer):
         for name, value, known in (("region", region, REGIONS), ("against", against, REFERENCES)):
             if value not in known:
                 raise ValueError(f"{name}: expected one of {', '.join(known)}; got {value!r}")
-        self.region, self.against = region, against
+        self.region = region
+        self.against = against
         needed = {"mask": region != "all", "target": against == "target"}
         self.needs = frozenset(field for field, is_needed in needed.items() if is_needed)
 
@@ -48,7 +52,8 @@ class Preservation(Scorer):
         reference = batch.source if self.against == "source" else batch.target
         assert reference is not None
         dtype = torch.promote_types(torch.promote_types(batch.edited.dtype, reference.dtype), torch.float32)
-        edited, reference = batch.edited.to(dtype), reference.to(dtype)
+        edited = batch.edited.to(dtype)
+        reference = reference.to(dtype)
         weight = self.weight(batch).to(dtype)
         empty = (self.counted(weight).flatten(1).sum(1) < LEAST).tolist()
         reason = [f"nothing lies {self.region} the mask" if nothing else None for nothing in empty]
@@ -78,13 +83,17 @@ class Preservation(Scorer):
 def region_mean(values: Float[Tensor, "b c h w"], weight: Float[Tensor, "b 1 h2 w2"]) -> Float[Tensor, " b"]:
     """Mean over channels and a region, which is brought to the values' size; 0 where the region is empty."""
     weight = F.adaptive_avg_pool2d(weight, values.shape[-2:])
-    return (values.mean(1, keepdim=True) * weight).flatten(1).sum(1) / weight.flatten(1).sum(1).clamp_min(1e-8)
+    return (values.mean(1, keepdim=True) * weight).flatten(1).sum(1) / weight.flatten(1).sum(1).clamp_min(
+        1e-8
+    )
 
 
 def only(
     edited: Float[Tensor, "b 3 h w"], reference: Float[Tensor, "b 3 h w"], weight: Float[Tensor, "b 1 h w"]
 ) -> Float[Tensor, "b 3 h w"]:
-    """The edited picture in the region and the reference elsewhere, so that no window looks across the region's rim."""
+    """The edited image in the region and the reference elsewhere,
+    so that no window looks across the region's rim.
+    """
     return torch.lerp(reference, edited, weight)
 
 
@@ -94,7 +103,9 @@ class L1(Preservation):
     range = (0.0, 1.0)
     paper = "MagicBrush's L1"
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
+    def compare(
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+    ) -> Float[Tensor, " b"]:
         return 1 - region_mean((edited - reference).abs(), weight)
 
 
@@ -104,25 +115,34 @@ class L2(Preservation):
     range = (0.0, 1.0)
     paper = "MagicBrush's L2"
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
+    def compare(
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+    ) -> Float[Tensor, " b"]:
         return 1 - region_mean((edited - reference).square(), weight)
 
 
 class Psnr(Preservation):
-    """Peak signal-to-noise ratio, −10 log₁₀ MSE, in decibels from 0 to 100; what is nearer than 100 has no gradient."""
+    """Peak signal-to-noise ratio, −10 log₁₀ MSE, in decibels from 0 to 100;
+    what is nearer than 100 has no gradient.
+    """
 
     range = (0.0, MOST_DB)
     paper = "peak signal-to-noise ratio, in decibels"
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
-        return -10 * region_mean((edited - reference).square(), weight).clamp_min(10 ** (-MOST_DB / 10)).log10()
+    def compare(
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+    ) -> Float[Tensor, " b"]:
+        return (
+            -10 * region_mean((edited - reference).square(), weight).clamp_min(10 ** (-MOST_DB / 10)).log10()
+        )
 
 
 class Ssim(Preservation):
     """Structural similarity (Wang et al. 2004, Eq. 13), in [−1, 1]; 1 for an untouched source.
 
-    A Gaussian window of σ = 1.5 over 11 × 11 pixels, K₁ = 0.01, K₂ = 0.03, the mean of the three channels. Windows that leave
-    the picture do not count, so that a region within 5 pixels of its rim is empty; pictures need 11 pixels a side.
+    A Gaussian window of σ = 1.5 over 11 × 11 pixels, K₁ = 0.01, K₂ = 0.03, the mean of the three channels.
+    Windows that leave the image do not count, so that a region within 5 pixels of its rim is empty;
+    images need 11 pixels a side.
     """
 
     range = (-1.0, 1.0)
@@ -131,9 +151,14 @@ class Ssim(Preservation):
     def counted(self, weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 1 h w"]:
         return F.pad(weight[..., RIM:-RIM, RIM:-RIM], (RIM,) * 4)
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
+    def compare(
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+    ) -> Float[Tensor, " b"]:
         if min(edited.shape[-2:]) <= 2 * RIM:
-            raise ValueError(f"ssim: expected pictures of at least {2 * RIM + 1} pixels a side; got {tuple(edited.shape[-2:])}")
+            raise ValueError(
+                f"ssim: expected images of at least {2 * RIM + 1} pixels a side; got "
+                f"{tuple(edited.shape[-2:])}"
+            )
         similarity = ssim_map(only(edited, reference, weight), reference)
         return region_mean(similarity, self.counted(weight)).clamp(-1, 1)
 
@@ -148,8 +173,9 @@ def ssim_map(x: Float[Tensor, "b c h w"], y: Float[Tensor, "b c h w"]) -> Float[
 
 
 class Lpips(Preservation):
-    """−LPIPS v0.1 (Zhang et al. 2018, Eq. 1), up to 0; 0 for an untouched source. `net` is "alex", the authors' choice for
-    measuring, or "vgg", theirs for gradients. A region weighs each layer's distances; pictures need 32 pixels a side.
+    """−LPIPS v0.1 (Zhang et al. 2018, Eq. 1), up to 0; 0 for an untouched source. `net` is "alex", the
+    authors' choice for measuring, or "vgg", theirs for gradients. A region weighs each layer's distances;
+    images need 32 pixels a side.
     """
 
     range = (-float("inf"), 0.0)
@@ -173,7 +199,9 @@ class Lpips(Preservation):
             return Encoded({})
         return Encoded({f"layer {i}": layer for i, layer in enumerate(self.network(source))})
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
+    def compare(
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+    ) -> Float[Tensor, " b"]:
         wanted = list(prepared.inputs.values()) or self.network(reference)
         maps = self.network.distances(self.network(only(edited, reference, weight)), wanted)
         return -torch.stack([region_mean(distance, weight) for distance in maps]).sum(0)
@@ -182,15 +210,18 @@ class Lpips(Preservation):
 class FeatureSimilarity(Preservation):
     """cos(f(edited), f(reference)) of a vision model's features f, in [−1, 1]; 1 for the reference itself.
 
-    For a region the rest of the edited picture is replaced by the reference before the model sees it.
+    For a region the rest of the edited image is replaced by the reference before the model sees it.
     """
 
     range = (-1.0, 1.0)
     family = "custom"
 
-    def __init__(self, model: Any, preprocess: Preprocess, region: str = "all", against: str = "source") -> None:
+    def __init__(
+        self, model: Any, preprocess: Preprocess, region: str = "all", against: str = "source"
+    ) -> None:
         super().__init__(region, against)
-        self.model, self.preprocess = model, preprocess
+        self.model = model
+        self.preprocess = preprocess
 
     def features(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
         raise NotImplementedError
@@ -199,13 +230,17 @@ class FeatureSimilarity(Preservation):
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
         return Encoded({"source": self.features(source)} if self.against == "source" else {})
 
-    def compare(self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded) -> Float[Tensor, " b"]:
+    def compare(
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+    ) -> Float[Tensor, " b"]:
         wanted = prepared.inputs["source"] if self.against == "source" else self.features(reference)
         return F.cosine_similarity(self.features(only(edited, reference, weight)), wanted).clamp(-1, 1)
 
 
 class DinoI(FeatureSimilarity):
-    """DINO-I, in [−1, 1]: cosine of the class tokens of edited and source, as MagicBrush and ADIEE compare pictures."""
+    """DINO-I, in [−1, 1]: cosine of the class tokens of edited and source,
+    as MagicBrush and ADIEE compare images.
+    """
 
     paper = "MagicBrush's DINO-I; ADIEE Sec. 3.1"
     family = "dino"
@@ -226,14 +261,17 @@ class DinoI(FeatureSimilarity):
         from transformers import AutoModel
 
         try:
-            model, preprocess = AutoModel.from_pretrained(checkpoint, dtype=dtype), Preprocess.from_pretrained(checkpoint)
+            model = AutoModel.from_pretrained(checkpoint, dtype=dtype)
+            preprocess = Preprocess.from_pretrained(checkpoint)
         except OSError as error:
             raise ValueError(
-                f"scorer checkpoint {checkpoint!r}: no DINO model can be loaded; give dino_i the path or the hub name of one "
+                f"scorer checkpoint {checkpoint!r}: no DINO model can be loaded; give dino_i the path or "
+                "the hub name of one "
                 f"as checkpoint, none comes with the package ({error})"
             ) from error
         return cls(model, preprocess, region, against)
 
     def features(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
         pixels = self.preprocess(image).to(self.model.dtype)
-        return self.model(pixel_values=pixels).last_hidden_state[:, 0].float()  # DINO's own pooler is not trained
+        # DINO's own pooler is not trained
+        return self.model(pixel_values=pixels).last_hidden_state[:, 0].float()

@@ -1,4 +1,4 @@
-"""ViFi-CLIP for edits: source and edited picture as a video of two frames, matched with the instruction."""
+"""ViFi-CLIP for edits: source and edited image as a video of two frames, matched with the instruction."""
 
 import json
 from pathlib import Path
@@ -10,21 +10,23 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rewardedit.assets import resolve
+from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
 from rewardedit.scorers.clip import ClipScorer, load_clip
 
 POOLINGS = ("mean", "temporal")
-SETTINGS, WEIGHTS = "vifi_clip.json", "pooling.safetensors"  # beside the CLIP model's own files
+SETTINGS = "vifi_clip.json"
+WEIGHTS = "pooling.safetensors"  # beside the CLIP model's own files
 
 
 class TemporalPooling(nn.Module):
-    """What the mean of two frames loses: a small transformer over the patch tokens of source, edited and their difference.
+    """What the mean of two frames loses: a small transformer over the patch tokens of source,
+    edited and their difference.
 
-    One token a place holds all three, in this order; a query token reads them and its answer is added to the mean. The last
-    layer begins at zero, so that an untrained one leaves the mean as it is.
+    One token a place holds all three, in this order; a query token reads them and its answer is added to the
+    mean. The last layer begins at zero, so that an untrained one leaves the mean as it is.
 
     Args:
         tokens: width of the frame encoder's tokens.
@@ -32,12 +34,17 @@ class TemporalPooling(nn.Module):
         grid: patches a side for which position embeddings are made; others are interpolated.
     """
 
-    def __init__(self, tokens: int, features: int, grid: int, width: int = 128, layers: int = 2, heads: int = 4) -> None:
+    def __init__(
+        self, tokens: int, features: int, grid: int, width: int = 128, layers: int = 2, heads: int = 4
+    ) -> None:
         super().__init__()
-        self.norm, self.into = nn.LayerNorm(tokens), nn.Linear(3 * tokens, width)
+        self.norm = nn.LayerNorm(tokens)
+        self.into = nn.Linear(3 * tokens, width)
         self.place = nn.Parameter(0.02 * torch.randn(1, width, grid, grid))
         self.query = nn.Parameter(0.02 * torch.randn(1, 1, width))
-        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.out = nn.Linear(width, features)
         nn.init.zeros_(self.out.weight)
@@ -49,25 +56,31 @@ class TemporalPooling(nn.Module):
         place = self.place
         if place.shape[-1] != side:
             place = F.interpolate(place, (side, side), mode="bicubic", align_corners=False)
-        before, after = self.norm(source), self.norm(edited)
-        seen = self.into(torch.cat([before, after, after - before], dim=-1)) + place.flatten(2).transpose(1, 2)
+        before = self.norm(source)
+        after = self.norm(edited)
+        seen = self.into(torch.cat([before, after, after - before], dim=-1)) + place.flatten(2).transpose(
+            1, 2
+        )
         query = self.query.expand(len(source), -1, -1).to(seen)
         return self.out(self.encoder(torch.cat([query, seen], dim=1))[:, 0])
 
 
 class ViFiClip(ClipScorer):
-    """100 · cos(video, T(instruction)), in [−100, 100], where the video is [source → edited] (Donabauer et al. 2025).
+    """100 · cos(video, T(instruction)), in [−100, 100],
+    where the video is [source → edited] (Donabauer et al. 2025).
 
-    `pooling="mean"` is ViFi-CLIP's (Rasheed et al. 2023): the mean of the frames' features, then unit length; it cannot tell
-    the edit from its reverse. `pooling="temporal"` adds what `TemporalPooling` reads from patch tokens, in their order.
-    Pictures are brought to `size` pixels a side; where that is not the frame encoder's own, its position embeddings are
-    interpolated.
+    `pooling="mean"` is ViFi-CLIP's (Rasheed et al. 2023): the mean of the frames' features, then unit length;
+    it cannot tell the edit from its reverse. `pooling="temporal"` adds what `TemporalPooling` reads from
+    patch tokens, in their order. Images are brought to `size` pixels a side; where that is not the frame
+    encoder's own, its position embeddings are interpolated.
     """
 
     range = (-100.0, 100.0)
     paper = "ViFi-CLIP for edits (Donabauer et al. 2025)"
 
-    def __init__(self, model: Any, tokenizer: Any, preprocess: Preprocess, temporal: TemporalPooling | None = None) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, preprocess: Preprocess, temporal: TemporalPooling | None = None
+    ) -> None:
         super().__init__(model, tokenizer, preprocess)
         self.temporal = temporal
 
@@ -79,28 +92,36 @@ class ViFiClip(ClipScorer):
         size: int | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> "ViFiClip":
-        """A CLIP checkpoint (a hub name or a path), or one of `save`'s; "shapes-vifi-clip", a small one with temporal pooling,
-        comes with the package.
+        """A CLIP checkpoint (a hub name or a path), or one of `save`'s; "shapes-vifi-clip", a small one with
+        temporal pooling, comes with the package.
 
         Args:
-            pooling: by default what was saved, "mean" for a plain CLIP. A plain CLIP's "temporal" begins as its mean.
+            pooling: by default what was saved, "mean" for a plain CLIP. A plain CLIP's "temporal" begins as
+                its mean.
             size: pixels a side, a multiple of the patch; by default the checkpoint's own.
 
         Raises:
-            ValueError: where there is no CLIP model, or on an unknown pooling or a size that patches do not fill.
+            ValueError: where there is no CLIP model, or on an unknown pooling or a size that patches do not
+                fill.
         """
         if pooling is not None and pooling not in POOLINGS:
             raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}; got {pooling!r}")
         model, tokenizer, preprocess = load_clip(checkpoint, dtype)
         if model.config.model_type != "clip":
-            raise ValueError(f"vifi_clip: expected a CLIP checkpoint; {checkpoint!r} is {model.config.model_type}")
+            raise ValueError(
+                f"vifi_clip: expected a CLIP checkpoint; {checkpoint!r} is {model.config.model_type}"
+            )
         patch = model.config.vision_config.patch_size
         if size is not None:
             if size < patch or size % patch:
                 raise ValueError(f"size: expected a multiple of the patch, {patch}; got {size}")
             preprocess = preprocess.resized(size)
-        folder = Path(resolve(checkpoint))
-        saved = json.loads((folder / SETTINGS).read_text()) if (folder / SETTINGS).is_file() else {"pooling": "mean"}
+        folder = Path(resolve_model(checkpoint))
+        saved = (
+            json.loads((folder / SETTINGS).read_text())
+            if (folder / SETTINGS).is_file()
+            else {"pooling": "mean"}
+        )
         temporal = None
         if (pooling or saved["pooling"]) == "temporal":
             temporal = make_temporal(model)
@@ -109,17 +130,29 @@ class ViFiClip(ClipScorer):
         return cls(model, tokenizer, preprocess, temporal if temporal is None else temporal.to(dtype))
 
     def save(self, folder: Path) -> None:
-        """Model, tokenizer and pooling, as `from_pretrained` reads them; the image processor's file is the trainer's."""
+        """Model, tokenizer and pooling, as `from_pretrained` reads them;
+        the image processor's file is the trainer's.
+        """
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        (folder / SETTINGS).write_text(json.dumps({"pooling": "mean" if self.temporal is None else "temporal"}) + "\n")
+        (folder / SETTINGS).write_text(
+            json.dumps({"pooling": "mean" if self.temporal is None else "temporal"}) + "\n"
+        )
         if self.temporal is not None:
-            save_file({name: value.contiguous() for name, value in self.temporal.state_dict().items()}, folder / WEIGHTS)
+            save_file(
+                {name: value.contiguous() for name, value in self.temporal.state_dict().items()},
+                folder / WEIGHTS,
+            )
 
     def frame(self, image: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
-        """A frame's "feature" (b, e), not normalised, and for temporal pooling its patch "tokens" (b, n, d)."""
-        pixels, vision = self.preprocess(image).to(self.model.dtype), self.model.vision_model
-        seen = vision(pixel_values=pixels, interpolate_pos_encoding=self.preprocess.size != vision.config.image_size)
+        """A frame's "feature" (b, e), not normalised, and for temporal pooling its patch "tokens" (b, n,
+        d).
+        """
+        pixels = self.preprocess(image).to(self.model.dtype)
+        vision = self.model.vision_model
+        seen = vision(
+            pixel_values=pixels, interpolate_pos_encoding=self.preprocess.size != vision.config.image_size
+        )
         feature = {"feature": self.model.visual_projection(seen.pooler_output).float()}
         return feature if self.temporal is None else {**feature, "tokens": seen.last_hidden_state[:, 1:]}
 
@@ -143,4 +176,6 @@ class ViFiClip(ClipScorer):
 def make_temporal(model: Any) -> TemporalPooling:
     """A fresh temporal pooling for a CLIP model."""
     vision = model.config.vision_config
-    return TemporalPooling(vision.hidden_size, model.config.projection_dim, vision.image_size // vision.patch_size)
+    return TemporalPooling(
+        vision.hidden_size, model.config.projection_dim, vision.image_size // vision.patch_size
+    )

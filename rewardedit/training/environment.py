@@ -1,4 +1,6 @@
-"""Where a run or a measurement was made: versions, device, commit and date, as they are written beside its results."""
+"""Where a run or a measurement was made: versions, device, commit and date,
+as they are written beside its results.
+"""
 
 import platform
 import subprocess

@@ -1,4 +1,6 @@
-"""What a recipe will do, found out before any of it is done: rows, trained parameters, memory, time, missing files."""
+"""What a recipe will do, found out before any of it is done: rows, trained parameters, memory, time,
+missing files.
+"""
 
 import time
 from collections.abc import Callable
@@ -11,16 +13,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import CLIPTextConfig
 
 from rewardedit import devices
-from rewardedit.assets import resolve
+from rewardedit.assets import resolve_model
 from rewardedit.data import open_rows
-from rewardedit.diffusion.editors import locate
 from rewardedit.diffusion.families import EditFamily, family_that_loads
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
 from rewardedit.training import memory
 from rewardedit.training.memory import Blueprint, trained_unet
 from rewardedit.training.meta import parameters, table
-from rewardedit.training.trainable import Train, require_pipeline
+from rewardedit.training.trainable import TrainConfig, require_pipeline
 
 EFFICIENCY = 0.35  # of a plain matrix product's rate that training a UNet reaches
 
@@ -39,25 +40,28 @@ def plan(config: Any) -> list[str]:
     scorer = load_scorer(config.relabel.scorer)
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
     return [
-        f"rows: {rows} × {per_row} candidates = {rows * per_row}; arms: {', '.join(config.arms)}",
-        *plan_training(editor, config.train, len(config.arms)),
+        f"rows: {rows} × {per_row} candidates = {rows * per_row}; variants: {', '.join(config.variants)}",
+        *plan_training(editor, config.train, len(config.variants)),
         memory_line(lambda processes: memory.reward_conditioned(config, editor, scorer, processes)),
         "all files and models are there",
     ]
 
 
-def plan_training(editor: Blueprint, train: Train, arms: int, calls: float = 1.0) -> list[str]:
-    """Parameters and time of fine-tuning an editor; `calls` are UNet calls a step, in those of a plain step."""
+def plan_training(editor: Blueprint, train: TrainConfig, variants: int, calls: float = 1.0) -> list[str]:
+    """Parameters and time of fine-tuning an editor; `calls` are UNet calls a step,
+    in those of a plain step.
+    """
     unet = trained_unet(editor, train)
     trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
     micro_batch, passes = train.micro_batches(processes().num_processes)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         editor.predict(editor.unet, micro_batch)
-    steps = train.steps * passes * arms
+    steps = train.max_steps * passes * variants
     seconds = 3 * counter.get_total_flops() * steps * calls / (EFFICIENCY * _rate(train))
     return [
         f"trained parameters: {trained / 1e6:.2f} M of {parameters(unet) / 1e6:.2f} M",
-        f"training time on this machine, estimated: {_duration(seconds)} for {steps} forward passes of {micro_batch}",
+        f"training time on this machine, estimated: {_duration(seconds)} for {steps} forward passes of "
+        f"{micro_batch}",
     ]
 
 
@@ -65,7 +69,8 @@ def memory_line(estimate: Callable[[int], dict[str, int]]) -> str:
     """What each stage needs of a GPU's memory, or why that cannot be said."""
     try:
         return table(estimate(processes().num_processes))
-    except Exception as error:  # a scorer of one's own that knows no `meta` device is no reason to refuse a recipe
+    # a scorer of one's own that knows no `meta` device is no reason to refuse a recipe
+    except Exception as error:
         return f"memory: not estimated ({type(error).__name__}: {str(error).splitlines()[0]})"
 
 
@@ -77,17 +82,19 @@ def load_blueprint(name: str, size: int) -> Blueprint:
     """
     require_pipeline(name)
     _pipeline_config(name)
-    unet, vae = _sub_config(UNet2DConditionModel, name, "unet"), _sub_config(AutoencoderKL, name, "vae")
-    text_encoder = CLIPTextConfig.from_pretrained(resolve(locate(name)), subfolder="text_encoder").to_dict()
+    unet = _sub_config(UNet2DConditionModel, name, "unet")
+    vae = _sub_config(AutoencoderKL, name, "vae")
+    text_encoder = CLIPTextConfig.from_pretrained(resolve_model(name), subfolder="text_encoder").to_dict()
     return Blueprint.make(load_family(name), unet, vae, text_encoder, size)
 
 
 def _pipeline_config(name: str) -> dict[str, Any]:
     try:
-        return DiffusionPipeline.load_config(resolve(locate(name)))
+        return DiffusionPipeline.load_config(resolve_model(name))
     except OSError as error:
         raise ValueError(
-            f"editor {name!r} is not there ({str(error).splitlines()[0]}); give a folder, or a hub name online"
+            f"editor {name!r} is not there ({str(error).splitlines()[0]}); give a folder, or a hub name "
+            "online"
         ) from error
 
 
@@ -118,15 +125,15 @@ def load_scheduler(name: str) -> Any:
 
 def _sub_config(kind: Any, name: str, subfolder: str) -> Any:
     try:
-        return kind.load_config(resolve(locate(name)), subfolder=subfolder)
+        return kind.load_config(resolve_model(name), subfolder=subfolder)
     except OSError as error:
         raise ValueError(f"editor {name!r} has no {subfolder} ({str(error).splitlines()[0]})") from error
 
 
-def _rate(train: Train) -> float:
+def _rate(train: TrainConfig) -> float:
     """Operations a second of a matrix product here, in the type that training uses."""
     device = devices.default_device()
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(train.precision, torch.float32)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(train.mixed_precision, torch.float32)
     n = 4096 if device == "cuda" else 768
     a = torch.randn(n, n, device=device, dtype=dtype)
     float((a @ a)[0, 0])

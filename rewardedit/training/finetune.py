@@ -15,15 +15,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rewardedit.attention import set_attention
-from rewardedit.diffusion.editors import Editor, locate, save_editor
+from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.diffusion.families import Conditioning
-from rewardedit.diffusion.training import conditioning_dropout, noising
+from rewardedit.diffusion.noising import conditioning_dropout, noising
 from rewardedit.processes import processes, say
 from rewardedit.training.latents import LatentCache, TextCache
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
 from rewardedit.training.previews import save_previews
 from rewardedit.training.trackers import log_images, without_images
-from rewardedit.training.trainable import Labels, Train, autocast_type, load_base, make_optimizer, make_trainable
+from rewardedit.training.trainable import (
+    RewardLabels,
+    TrainConfig,
+    autocast_type,
+    load_base,
+    make_optimizer,
+    make_trainable,
+)
 
 
 @dataclass
@@ -42,9 +49,16 @@ class Finetuning:
     """An editor, cached rows and their labels in, a pipeline or LoRA out."""
 
     def __init__(
-        self, config: Train, base: str, cache: LatentCache, labels: Labels, folder: Path, resume: bool = False
+        self,
+        config: TrainConfig,
+        base: str,
+        cache: LatentCache,
+        labels: RewardLabels,
+        folder: Path,
+        resume: bool = False,
     ) -> None:
-        """Loads the base and makes of it what is trained; `loop.steps()` goes on from the newest checkpoint with `resume`.
+        """Loads the base and makes of it what is trained;
+        `loop.steps()` goes on from the newest checkpoint with `resume`.
 
         Raises:
             ValueError: where no row has a label.
@@ -56,21 +70,38 @@ class Finetuning:
         self.folder = folder
         self.labelled_rows = torch.tensor([i for i, label in enumerate(labels.label) if label is not None])
         if not len(self.labelled_rows):
-            raise ValueError("no row has a label to train on; look at the scores' reasons in the relabelled shards")
+            raise ValueError(
+                "no row has a label to train on; look at the scores' reasons in the relabelled shards"
+            )
 
         set_seed(config.seed)
         folder.mkdir(parents=True, exist_ok=True)
-        self.micro_batch, passes = config.micro_batches(processes().num_processes)
-        self.accelerator = make_accelerator(folder, config.precision, passes, config.tracker)
+        self.micro_batch_size, passes = config.micro_batches(processes().num_processes)
+        self.accelerator = make_accelerator(folder, config.mixed_precision, passes, config.tracker)
         if config.validate_every and (names := without_images(self.accelerator)):
-            say(f"tracker: {', '.join(names)} takes no images from accelerate; previews are in {folder / 'validation'}")
+            say(
+                f"tracker: {', '.join(names)} takes no images from accelerate; previews are in "
+                f"{folder / 'validation'}"
+            )
         self.editor = load_base(base, self.accelerator.device)
         self.modules = make_trainable(self.editor, config, labels)
-        say(str(set_attention(self.modules.unet, config.attention, autocast_type(config.precision), cache.shape[-1])))
+        say(
+            str(
+                set_attention(
+                    self.modules.unet,
+                    config.attention,
+                    autocast_type(config.mixed_precision),
+                    cache.shape[-1],
+                )
+            )
+        )
 
         optimizer = make_optimizer(config, self.modules)
         lr_scheduler = get_scheduler(
-            config.schedule, optimizer, num_warmup_steps=config.warmup, num_training_steps=config.steps
+            config.lr_scheduler,
+            optimizer,
+            num_warmup_steps=config.lr_warmup_steps,
+            num_training_steps=config.max_steps,
         )
         self.unet, optimizer = self.accelerator.prepare(self.modules.unet, optimizer)
         self.embedding = self._prepare(self.modules.embedding)
@@ -96,19 +127,21 @@ class Finetuning:
     def micro_batches(self, step: int) -> Iterator[MicroBatch]:
         """This process's share of a step's rows, cut into micro-batches.
 
-        Noise, times and dropout are drawn for the whole batch alike on every process, so that neither their number nor the
-        micro-batch changes what a row is trained on.
+        Noise, times and dropout are drawn for the whole batch alike on every process, so that neither their
+        number nor the micro-batch changes what a row is trained on.
         """
         config = self.config
-        drawn = batch_rows(len(self.labelled_rows), config.batch, step, config.seed)
+        drawn = batch_rows(len(self.labelled_rows), config.batch_size, step, config.seed)
         rows = self.labelled_rows[drawn]
         generator = step_generator(config.seed, step)
         noise = torch.randn(len(rows), *self.cache.shape, generator=generator)
-        times = draw_times(len(rows), self.scheduler.config.num_train_timesteps, config.last_step, generator)
+        times = draw_times(
+            len(rows), self.scheduler.config.num_train_timesteps, config.last_timestep_prob, generator
+        )
         dropout = torch.rand(len(rows), generator=generator)
 
         local = torch.arange(len(rows))[processes().process_index :: processes().num_processes]
-        for slots in local.split(self.micro_batch):
+        for slots in local.split(self.micro_batch_size):
             ids = [self.cache.ids[i] for i in rows[slots].tolist()]
             yield MicroBatch(rows[slots], slots, noise[slots], times[slots], dropout[slots], ids)
 
@@ -133,10 +166,12 @@ class Finetuning:
         return losses.mean()
 
     def _inputs(self, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Latents of edits and sources, embeddings, tokens and labels of prompts, of which some are dropped."""
-        no_text, no_image = conditioning_dropout(micro.dropout, self.config.dropout)
+        """Latents of edits and sources, embeddings, tokens and labels of prompts,
+        of which some are dropped.
+        """
+        no_text, no_image = conditioning_dropout(micro.dropout, self.config.conditioning_dropout)
         edited, source = self.cache.latents(micro.rows)
-        if self.config.unasked == "source":
+        if self.config.null_text_target == "source":
             becomes_source = (no_text & ~no_image)[:, None, None, None]
             edited = torch.where(becomes_source, source * self.cache.scaling, edited)
         source[no_image] = 0
@@ -152,21 +187,27 @@ class Finetuning:
         return bool(every) and (self.loop.step + 1) % every == 0
 
     def save_previews(self) -> None:
-        """Edits of a few rows, to look at; with the averaged weights where it is called inside `loop.ema_weights()`."""
+        """Edits of a few rows, to look at; with the averaged weights where it is called inside
+        `loop.ema_weights()`.
+        """
         step = self.loop.step + 1
         folder = self.folder / "validation" / f"step-{step:06d}"
-        save_previews(self.current_editor(), self.cache.rows, self.cache.data, self.config.validation_rows, folder)
+        save_previews(
+            self.current_editor(), self.cache.rows, self.cache.data, self.config.validation_rows, folder
+        )
         if self.accelerator.log_with:
             processes().wait_for_everyone()  # each process has written its share
             if processes().is_main_process:
                 log_images(self.accelerator, sorted(folder.glob("*.png")), step)
 
     def save(self) -> Path:
-        """The folder of the result: `pipeline/`, which stock diffusers loads, or `lora/`; with the averaged weights."""
+        """The folder of the result: `pipeline/`, which stock diffusers loads, or `lora/`;
+        with the averaged weights.
+        """
         self.loop.finish()
         out = self.folder / self.config.result
         if self.accelerator.is_main_process:
-            save_editor(self.current_editor(), out, base=locate(self.base) if self.config.lora_rank else None)
+            save_editor(self.current_editor(), out, base=self.base if self.config.lora_rank else None)
         return out
 
 

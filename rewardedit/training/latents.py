@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rewardedit.data import Data, Rows, batches, row_shards
+from rewardedit.data import DataConfig, Rows, batches, row_shards
 from rewardedit.data.datasets import SHARD_BATCHES
 from rewardedit.diffusion.editors import Editor, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json
 from rewardedit.stages import stage
-from rewardedit.synthesis.candidates import Candidates
-from rewardedit.training.trainable import Labels
+from rewardedit.synthesis.candidates import CandidatesConfig
+from rewardedit.training.trainable import RewardLabels
 
 ENCODE_BATCH = 64  # texts, or at most images, that are encoded at a time
 ENCODE_PIXELS = 2**21  # of the images: 32 of 256 pixels a side, for which the VAE needs 5 GiB
@@ -28,7 +28,7 @@ class LatentCache:
     """Rows with their latents: `edited` scaled by the VAE's factor, `source` as the mode, unscaled."""
 
     rows: Rows
-    data: Data
+    data: DataConfig
     ids: list[str]
     instructions: list[str]
     folder: Path
@@ -42,13 +42,15 @@ class LatentCache:
         return self.edited.shape[1:]
 
     def latents(self, rows: Int[Tensor, " b"]) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b c h w"]]:
-        """Scaled latents of the edited pictures, unscaled ones of the sources."""
+        """Scaled latents of the edited images, unscaled ones of the sources."""
         index = rows.numpy()
         edited, source = (torch.from_numpy(array[index]).float() for array in (self.edited, self.source))
         return edited * self.scaling, source
 
-    def texts(self, editor: Editor, labels: Labels) -> "TextCache":
-        """Prompts of all rows under their labels; each distinct text is encoded once, and the same texts are kept."""
+    def texts(self, editor: Editor, labels: RewardLabels) -> "TextCache":
+        """Prompts of all rows under their labels; each distinct text is encoded once,
+        and the same texts are kept.
+        """
         texts = write_prompts(editor.pipe, self.instructions, labels.label, labels.prompt)
         distinct = sorted({"", *texts})
         place = {text: i for i, text in enumerate(distinct)}
@@ -83,7 +85,9 @@ class TextCache:
 
 
 def _encode(editor: Editor, texts: list[str], folder: Path, made_of: dict[str, str]) -> None:
-    """The texts' embeddings as an array (texts, n, d) of fp16, `embeds.npy`, and their tokens (texts, n), `tokens.npy`."""
+    """The texts' embeddings as an array (texts, n, d) of fp16, `embeds.npy`, and their tokens (texts, n),
+    `tokens.npy`.
+    """
     size = SHARD_BATCHES * ENCODE_BATCH
 
     def encode(number: int, path: Path) -> None:
@@ -94,23 +98,26 @@ def _encode(editor: Editor, texts: list[str], folder: Path, made_of: dict[str, s
         np.save(path / "embeds.npy", torch.cat([part.half().cpu() for part in embeds]).numpy())
         np.save(path / "tokens.npy", editor.family.tokenize(editor.pipe, local).input_ids.int().numpy())
 
-    stage(folder, made_of, encode, -(-len(texts) // size), finish=partial(_join, folder, ("embeds", "tokens")))
+    stage(
+        folder, made_of, encode, -(-len(texts) // size), finish=partial(_join, folder, ("embeds", "tokens"))
+    )
 
 
-def encode_batch(size: int) -> int:
+def encode_batch_size(size: int) -> int:
     """How many images of that size are encoded at a time where nothing else is said."""
     return max(1, min(ENCODE_BATCH, ENCODE_PIXELS // size**2))
 
 
 def make_cache(
     rows: Rows,
-    data: Data,
+    data: DataConfig,
     editor: Editor,
     folder: Path,
-    candidates: Candidates | None = None,
+    candidates: CandidatesConfig | None = None,
     batch_size: int | None = None,
 ) -> LatentCache:
-    """Encodes all rows, or opens the cache in `folder` where an earlier run left a whole one of the same rows.
+    """Encodes all rows, or opens the cache in `folder` where an earlier run left a whole one of the same
+    rows.
 
     Args:
         candidates: that `rows` have beside the data's own edits.
@@ -119,19 +126,30 @@ def make_cache(
     Raises:
         ValueError: where the folder holds latents of other rows, or by another editor.
     """
-    size = batch_size or encode_batch(data.size)
+    size = batch_size or encode_batch_size(data.size)
     parts = row_shards(rows, size)
-    made_of = {"base": _name(editor), "data": data, "candidates": candidates, "rows": len(rows), "batch": size}
+    made_of = {
+        "base": _name(editor),
+        "data": data,
+        "candidates": candidates,
+        "rows": len(rows),
+        "batch": size,
+    }
 
     def encode(number: int, path: Path) -> None:
         path.mkdir()
-        ids, instructions, latents = [], [], {"edited": [], "source": []}
+        ids = []
+        instructions = []
+        latents = {"edited": [], "source": []}
         for names, batch in batches(parts[number], data, size, fields=()):
-            for name, pictures in latents.items():
-                pictures.append(editor.family.encode_images(editor.pipe, getattr(batch, name)).half().cpu().numpy())
-            ids, instructions = ids + names, instructions + batch.instruction
-        for name, pictures in latents.items():
-            np.save(path / f"{name}.npy", np.concatenate(pictures))
+            for name, images in latents.items():
+                images.append(
+                    editor.family.encode_images(editor.pipe, getattr(batch, name)).half().cpu().numpy()
+                )
+            ids = ids + names
+            instructions = instructions + batch.instruction
+        for name, images in latents.items():
+            np.save(path / f"{name}.npy", np.concatenate(images))
         write_json(path / "rows.json", {"ids": ids, "instructions": instructions})
 
     def join(shards: list[Path]) -> None:
@@ -145,28 +163,31 @@ def make_cache(
     return LatentCache(rows, data, texts["ids"], texts["instructions"], folder, scaling, *arrays)
 
 
-def cache_sources(rows: Rows, data: Data, folder: Path) -> tuple[np.ndarray, dict[str, list[str]]]:
+def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarray, dict[str, list[str]]]:
     """The sources as memory-mapped bytes (n, 3, s, s), and captions where all rows have them."""
-    parts, names = row_shards(rows, ENCODE_BATCH), ("source_caption", "target_caption")
+    parts = row_shards(rows, ENCODE_BATCH)
+    names = ("source_caption", "target_caption")
 
     def read(number: int, path: Path) -> None:
         path.mkdir()
-        pictures: list[np.ndarray] = []
+        images: list[np.ndarray] = []
         captions: dict[str, list[str | None]] = {name: [] for name in names}
         for ids, batch in batches(parts[number], data, ENCODE_BATCH, fields=names):
-            pictures.append((batch.source * 255).round().byte().numpy())
+            images.append((batch.source * 255).round().byte().numpy())
             for name, texts in captions.items():
                 texts += getattr(batch, name) or [None] * len(ids)
-        np.save(path / "pictures.npy", np.concatenate(pictures))
+        np.save(path / "images.npy", np.concatenate(images))
         write_json(path / "captions.json", captions)
 
     def join(shards: list[Path]) -> None:
-        join_arrays([shard / "pictures.npy" for shard in shards], folder / "pictures.npy")
+        join_arrays([shard / "images.npy" for shard in shards], folder / "images.npy")
         captions = join_lists([shard / "captions.json" for shard in shards])
-        write_json(folder / "captions.json", {name: texts for name, texts in captions.items() if None not in texts})
+        write_json(
+            folder / "captions.json", {name: texts for name, texts in captions.items() if None not in texts}
+        )
 
     stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
-    return np.load(folder / "pictures.npy", mmap_mode="r"), json.loads((folder / "captions.json").read_text())
+    return np.load(folder / "images.npy", mmap_mode="r"), json.loads((folder / "captions.json").read_text())
 
 
 def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:

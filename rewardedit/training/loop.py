@@ -1,4 +1,5 @@
-"""The part of a training that does not depend on the method: steps, gradients, updates, averages, log, checkpoints.
+"""The part of a training that does not depend on the method: steps, gradients, updates, averages, log,
+checkpoints.
 
 A method's loop stands in its own file and reads
 
@@ -45,21 +46,22 @@ class TrainingStopped(RuntimeError):
 class LoopConfig:
     """How long to train, and what to keep of it."""
 
-    steps: int = 10_000  # updates of the weights in all
-    batch: int = 64  # rows an update
+    max_steps: int = 10_000  # updates of the weights in all
+    batch_size: int = 64  # rows an update
     lr: float = 5e-5  # peak learning rate
-    warmup: int = 500  # updates over which the learning rate rises to its peak
+    lr_warmup_steps: int = 500  # updates over which the learning rate rises to its peak
     weight_decay: float = 1e-2  # of AdamW and Muon
-    clip: float = 1.0  # the gradient's largest norm
+    max_grad_norm: float = 1.0  # the gradient's largest norm
     ema: float | None = None  # decay of the moving average of the weights; None: no average
-    precision: Precision = "no"  # of the computation; the weights that are trained stay in float32
+    mixed_precision: Precision = "no"  # of the computation; the weights that are trained stay in float32
     seed: int = 0  # of the order of the rows, noise, time steps and dropout
-    tracker: Tracker = "tensorboard"  # where metrics, settings and previews are logged beside the run's folder
+    # where metrics, settings and previews are logged beside the run's folder
+    tracker: Tracker = "tensorboard"
     log_every: int = 50  # updates between two lines of metrics
     checkpoint_every: int = 1000  # updates between two checkpoints
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "log_every", "checkpoint_every"):
+        for name in ("max_steps", "batch_size", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
 
@@ -85,7 +87,8 @@ class TrainLoop:
             parameters: those that are trained.
             resume: `steps` goes on from the newest checkpoint in `folder`.
             label: of the progress bar.
-            wrapped: prepared modules, whose own hooks average gradients over processes; without any, `update` averages them.
+            wrapped: prepared modules, whose own hooks average gradients over processes; without any, `update`
+                averages them.
         """
         self.config = config
         self.accelerator = accelerator
@@ -99,23 +102,31 @@ class TrainLoop:
         self.ema: EMAModel | None = None
         if config.ema:
             self.ema = EMAModel(parameters, decay=config.ema, use_ema_warmup=True, inv_gamma=10.0, power=1.0)
-        accelerator.register_for_checkpointing(*(part for part in (lr_scheduler, self.ema) if part is not None))
+        accelerator.register_for_checkpointing(
+            *(part for part in (lr_scheduler, self.ema) if part is not None)
+        )
         self.step = 0
         self._losses: list[float] = []  # of the steps since the last line of the log
         self._loss = 0.0  # of the step's micro-batches so far
-        self._recorded: dict[str, tuple[float, int]] = {}  # sums and numbers of rows since the last line of the log
+        # sums and numbers of rows since the last line of the log
+        self._recorded: dict[str, tuple[float, int]] = {}
 
     def steps(self) -> Iterator[int]:
         """The steps that are to be done, beside a progress bar."""
         first = load_newest_checkpoint(self.accelerator, self.folder) if self.resume else 0
         if self.ema is not None:
             self.ema.to(self.accelerator.device)  # a checkpoint's averages are on the CPU
-        last, quiet = self.config.steps, not self.accelerator.is_main_process
+        last = self.config.max_steps
+        quiet = not self.accelerator.is_main_process
         began = time.monotonic()
-        for step in (bar := tqdm(range(first, last), initial=first, total=last, desc=self.label, disable=quiet, unit="step")):
+        for step in (
+            bar := tqdm(
+                range(first, last), initial=first, total=last, desc=self.label, disable=quiet, unit="step"
+            )
+        ):
             self.step = step
             yield step
-            rate = (step + 1 - first) * self.config.batch / (time.monotonic() - began)
+            rate = (step + 1 - first) * self.config.batch_size / (time.monotonic() - began)
             bar.set_postfix_str(f"loss {self.last_loss:.4f} · {rate:.0f} images/s", refresh=False)
 
     def accumulate(self) -> AbstractContextManager[Any]:
@@ -140,10 +151,12 @@ class TrainLoop:
         self._loss += loss.item() / self.accelerator.gradient_accumulation_steps
 
     def update(self) -> None:
-        """One step of the optimizer, the learning rate and the averages; then the log, and a checkpoint where one is due."""
+        """One step of the optimizer, the learning rate and the averages; then the log,
+        and a checkpoint where one is due.
+        """
         if not self.wrapped:
             average_gradients(self.accelerator, self.parameters)
-        self.accelerator.clip_grad_norm_(self.parameters, self.config.clip)
+        self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.lr_scheduler.step()
@@ -162,10 +175,12 @@ class TrainLoop:
 
     def is_last(self) -> bool:
         """Whether the current step is the last one."""
-        return self.step + 1 == self.config.steps
+        return self.step + 1 == self.config.max_steps
 
     def record(self, name: str, mean: Tensor, rows: int) -> None:
-        """A mean over so many rows, for the next line of the log, which has the mean over all rows of all processes."""
+        """A mean over so many rows, for the next line of the log,
+        which has the mean over all rows of all processes.
+        """
         total, n = self._recorded.get(name, (0.0, 0))
         self._recorded[name] = (total + float(mean.detach()) * rows, n + rows)
 
@@ -199,8 +214,8 @@ class TrainLoop:
     def finish(self) -> None:
         """Leaves the parameters at their moving averages and closes the trackers.
 
-        The processes stay joined for what comes after. Accelerate's own `end_training` takes the process group apart while
-        DDP still holds it, which can wait for ever.
+        The processes stay joined for what comes after. Accelerate's own `end_training` takes the process
+        group apart while DDP still holds it, which can wait for ever.
         """
         if self.ema is not None:
             self.ema.copy_to(self.parameters)
@@ -208,7 +223,9 @@ class TrainLoop:
             tracker.finish()
 
 
-def make_accelerator(folder: Path, precision: Precision, accumulation_steps: int, tracker: Tracker) -> Accelerator:
+def make_accelerator(
+    folder: Path, precision: Precision, accumulation_steps: int, tracker: Tracker
+) -> Accelerator:
     """An accelerate handle that logs where it was asked to.
 
     Raises:
@@ -234,7 +251,9 @@ def make_accelerator(folder: Path, precision: Precision, accumulation_steps: int
 
 
 def save_checkpoint(accelerator: Accelerator, folder: Path, step: int) -> None:
-    """`checkpoints/step-000100`: all prepared and registered objects; written aside and renamed, older ones removed."""
+    """`checkpoints/step-000100`: all prepared and registered objects; written aside and renamed,
+    older ones removed.
+    """
     parent = folder / "checkpoints"
     final = parent / f"step-{step:06d}"
     aside = parent / f".step-{step:06d}.partial"
@@ -273,7 +292,8 @@ def step_of(checkpoint: Path) -> int:
 def batch_rows(rows: int, batch: int, step: int, seed: int) -> Tensor:
     """Which rows step `step` trains on: passes over the data in a new order each, cut into batches.
 
-    A function of its arguments alone, so that a resumed run and one of several processes see the same batches.
+    A function of its arguments alone, so that a resumed run and one of several processes see the same
+    batches.
     """
     first = step * batch
     drawn = []
@@ -283,14 +303,17 @@ def batch_rows(rows: int, batch: int, step: int, seed: int) -> Tensor:
     return torch.tensor(drawn)
 
 
-@lru_cache(maxsize=2)  # a step may lie in two passes; drawing the order of millions of rows takes longer than a step
+# a step may lie in two passes; drawing the order of millions of rows takes longer than a step
+@lru_cache(maxsize=2)
 def row_order(rows: int, seed: int, epoch: int) -> Tensor:
     """The order of one pass over the data."""
     return torch.randperm(rows, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
-    """The generator of one step's noise, time steps and dropout, on the CPU: the same on every device and after a resume."""
+    """The generator of one step's noise, time steps and dropout, on the CPU:
+    the same on every device and after a resume.
+    """
     return torch.Generator().manual_seed((seed * 2_000_003 + step) % 2**63)
 
 

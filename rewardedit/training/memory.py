@@ -1,4 +1,6 @@
-"""What a recipe needs of a GPU's memory, stage by stage, before any of it runs: sizes of models, and runs on `meta`."""
+"""What a recipe needs of a GPU's memory, stage by stage, before any of it runs: sizes of models,
+and runs on `meta`.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,14 +15,15 @@ from transformers import CLIPTextConfig, CLIPTextModel
 from rewardedit.batch import EditBatch
 from rewardedit.diffusion.families import Conditioning, EditFamily
 from rewardedit.scorers import Scorer
-from rewardedit.training.latents import encode_batch
+from rewardedit.training.latents import encode_batch_size
 from rewardedit.training.meta import FULL, HALF, OVERHEAD, Bytes, measure, parameters
-from rewardedit.training.reward import Reward
-from rewardedit.training.trainable import Train, add_lora, autocast_type
+from rewardedit.training.reward import RewardConfig
+from rewardedit.training.trainable import TrainConfig, add_lora, autocast_type
 
 SCORE_BATCH = 64  # edits that are scored at a time for the mapping of rewards, as relabelling does by default
 GUIDED = 3  # rows of a UNet call for each edit that is sampled: text, image and neither
-MOMENTS = {"adamw": 8, "adamw8bit": 2, "muon": 8}  # bytes of optimizer state for each trained parameter, at most
+# bytes of optimizer state for each trained parameter, at most
+MOMENTS = {"adamw": 8, "adamw8bit": 2, "muon": 8}
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,12 @@ class Blueprint:
 
     @classmethod
     def make(
-        cls, family: EditFamily, unet: dict[str, Any], vae: dict[str, Any], text_encoder: dict[str, Any], size: int
+        cls,
+        family: EditFamily,
+        unet: dict[str, Any],
+        vae: dict[str, Any],
+        text_encoder: dict[str, Any],
+        size: int,
     ) -> "Blueprint":
         """From the configurations of its parts."""
         with torch.device("meta"):
@@ -98,11 +106,16 @@ class Training:
 
 
 def training(
-    editor: Blueprint, train: Train, processes: int = 1, reward: Reward | None = None, scorer: Scorer | None = None
+    editor: Blueprint,
+    train: TrainConfig,
+    processes: int = 1,
+    reward: RewardConfig | None = None,
+    scorer: Scorer | None = None,
 ) -> Training:
     """What fine-tuning needs, on the pairs alone or with a reward."""
     micro_batch, _ = train.micro_batches(processes)
-    unet, half = trained_unet(editor, train), autocast_type(train.precision)
+    unet = trained_unet(editor, train)
+    half = autocast_type(train.mixed_precision)
     trained = [p for p in unet.parameters() if p.requires_grad]
     for p in trained:
         p.grad = torch.empty_like(p)
@@ -118,48 +131,65 @@ def training(
     parts = [call]
     if reward is not None and reward.weight:
         assert scorer is not None
-        with_gradient = max(reward.steps or ()) if reward.grad_steps is None else reward.grad_steps
-        parts += [call] * with_gradient * (GUIDED if reward.text_guidance else 1)
-        parts += [_decoding(editor, reward, micro_batch, half), _scoring(editor, scorer, reward, micro_batch, half)]
-    if reward is not None and reward.anchor:
+        with_gradient = (
+            max(reward.num_inference_steps or ()) if reward.grad_steps is None else reward.grad_steps
+        )
+        parts += [call] * with_gradient * (GUIDED if reward.guidance_scale else 1)
+        parts += [
+            _decoding(editor, reward, micro_batch, half),
+            _scoring(editor, scorer, reward, micro_batch, half),
+        ]
+    if reward is not None and reward.reference_weight:
         parts.append(call)
     step = sum(part.kept for part in parts) + max(part.peak - part.kept for part in parts)
     casts = HALF * parameters(unet) if half is not None and not train.lora_rank else 0
     return Training(frozen + each * learned, step, FULL * learned, casts)
 
 
-def trained_unet(editor: Blueprint, train: Train) -> Any:
+def trained_unet(editor: Blueprint, train: TrainConfig) -> Any:
     """The UNet as it is fine-tuned, on `meta`."""
     with torch.device("meta"):
         unet: Any = UNet2DConditionModel.from_config(editor.unet.config)
         if train.lora_rank:
-            unet.requires_grad_(False).to(autocast_type(train.precision) or torch.float32)
+            unet.requires_grad_(False).to(autocast_type(train.mixed_precision) or torch.float32)
             add_lora(editor.family, unet, train)
-    if train.checkpointing:
+    if train.gradient_checkpointing:
         unet.enable_gradient_checkpointing()
     return unet.train()
 
 
 def _pairs(editor: Blueprint, unet: Any, batch: int) -> Tensor:
-    edited, noise = editor.latents(batch), editor.latents(batch)
-    return editor.family.loss(unet, DDPMScheduler(), edited, noise, editor.times(batch), editor.conditioning(batch))
+    edited = editor.latents(batch)
+    noise = editor.latents(batch)
+    return editor.family.loss(
+        unet, DDPMScheduler(), edited, noise, editor.times(batch), editor.conditioning(batch)
+    )
 
 
-def _decoding(editor: Blueprint, reward: Reward, batch: int, half: torch.dtype | None) -> Bytes:
-    (editor.vae.enable_gradient_checkpointing if "vae" in reward.checkpointing else editor.vae.disable_gradient_checkpointing)()
+def _decoding(editor: Blueprint, reward: RewardConfig, batch: int, half: torch.dtype | None) -> Bytes:
+    (
+        editor.vae.enable_gradient_checkpointing
+        if "vae" in reward.gradient_checkpointing
+        else editor.vae.disable_gradient_checkpointing
+    )()
     return measure(lambda: editor.family.decode(editor.vae, editor.latents(batch).requires_grad_()), half)
 
 
-def _scoring(editor: Blueprint, scorer: Scorer, reward: Reward, batch: int, half: torch.dtype | None) -> Bytes:
+def _scoring(
+    editor: Blueprint, scorer: Scorer, reward: RewardConfig, batch: int, half: torch.dtype | None
+) -> Bytes:
     edited = editor.images(batch).requires_grad_()
-    if "scorer" in reward.checkpointing:
-        return measure(lambda: checkpoint(lambda x: scored(editor, scorer, x), edited, use_reentrant=False), half)
+    if "scorer" in reward.gradient_checkpointing:
+        return measure(
+            lambda: checkpoint(lambda x: scored(editor, scorer, x), edited, use_reentrant=False), half
+        )
     return measure(lambda: scored(editor, scorer, edited), half)
 
 
 def scored(editor: Blueprint, scorer: Scorer, edited: Tensor) -> Tensor:
     """Scores of edits that have all that a scorer may ask for."""
-    b, texts = len(edited), ["a word"] * len(edited)
+    b = len(edited)
+    texts = ["a word"] * len(edited)
     mask = torch.empty(b, 1, editor.size, editor.size, device="meta")
     return scorer(EditBatch(editor.images(b), texts, edited, editor.images(b), mask, texts, texts)).score
 
@@ -171,36 +201,48 @@ def scoring(editor: Blueprint, scorer: Scorer) -> int:
 
 
 def reward_conditioned(config: Any, editor: Blueprint, scorer: Scorer, processes: int = 1) -> dict[str, int]:
-    """Bytes that each stage of such a recipe needs at most; candidates come from editors of the same architecture."""
+    """Bytes that each stage of such a recipe needs at most;
+    candidates come from editors of the same architecture.
+    """
     scorer.to("meta")
-    needed, train = training(editor, config.train, processes), config.train
+    needed = training(editor, config.train, processes)
+    train = config.train
     stages = {}
     if config.candidates is not None and config.candidates.editors:
         number = HALF if config.candidates.half else FULL
-        stages["candidates"] = editor.bytes(number) + config.candidates.batch * editor.sampled * number // FULL
-    stages["scores"] = parameters(scorer) * FULL + config.relabel.batch * scoring(editor, scorer)
-    stages["latents"] = editor.bytes() + (train.encode_batch or encode_batch(editor.size)) * editor.encoded
+        stages["candidates"] = (
+            editor.bytes(number) + config.candidates.batch_size * editor.sampled * number // FULL
+        )
+    stages["scores"] = parameters(scorer) * FULL + config.relabel.batch_size * scoring(editor, scorer)
+    stages["latents"] = (
+        editor.bytes() + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
+    )
     return _with_overhead(stages | _fine_tuning(editor, train, needed))
 
 
 def refl(config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int = 1) -> dict[str, int]:
     """Bytes that each stage of such a recipe needs at most; both scorers stay in memory all the time."""
-    train, reward = config.train, config.reward
+    train = config.train
+    reward = config.reward
     first, *_ = [scorer.to("meta") for scorer in scorers.values()]
     resident = sum(parameters(scorer) for scorer in scorers.values()) * FULL
     needed = training(editor, train, processes, reward, first)
-    looked = config.watch.batch * max(editor.sampled, *(scoring(editor, scorer) for scorer in scorers.values()))
+    looked = config.watch.batch_size * max(
+        editor.sampled, *(scoring(editor, scorer) for scorer in scorers.values())
+    )
     stages = {}
     if reward.scale != "none" or reward.loss == "hinge":
         stages["scores"] = parameters(first) * FULL + SCORE_BATCH * scoring(editor, first)
-    stages["latents"] = editor.bytes() + (train.encode_batch or encode_batch(editor.size)) * editor.encoded
+    stages["latents"] = (
+        editor.bytes() + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
+    )
     stages |= _fine_tuning(editor, train, needed)
     stages["watching"] = needed.resident + needed.casts + looked
     stages["sweep"] = editor.bytes(HALF) + looked * HALF // FULL
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
 
-def _fine_tuning(editor: Blueprint, train: Train, needed: Training) -> dict[str, int]:
+def _fine_tuning(editor: Blueprint, train: TrainConfig, needed: Training) -> dict[str, int]:
     stages = {"step": needed.resident + needed.step, "update": needed.resident + needed.update}
     if train.validate_every:
         stages["previews"] = needed.resident + needed.casts + editor.sampled

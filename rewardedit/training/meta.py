@@ -1,4 +1,6 @@
-"""What a step needs of a GPU's memory, found by running it on the `meta` device: real modules, no data, no GPU."""
+"""What a step needs of a GPU's memory, found by running it on the `meta` device: real modules, no data,
+no GPU.
+"""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 GIB = 2**30
 OVERHEAD = GIB  # CUDA's context and its kernels' workspaces
-FULL, HALF = 4, 2  # bytes of a number in fp32, and in bf16 or fp16
+FULL = 4
+HALF = 2  # bytes of a number in fp32, and in bf16 or fp16
 
 
 def parameters(module: nn.Module) -> int:
@@ -29,7 +32,9 @@ def table(stages: dict[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Bytes:
-    """Of one part of a step: what its forward pass keeps for the backward pass, and the most that it holds at a time."""
+    """Of one part of a step: what its forward pass keeps for the backward pass,
+    and the most that it holds at a time.
+    """
 
     kept: int
     peak: int
@@ -38,7 +43,8 @@ class Bytes:
 def measure(forward: Callable[[], Tensor], autocast: torch.dtype | None = None) -> Bytes:
     """Runs a forward pass and, where its result has a gradient, the backward pass; counts tensors on `meta`.
 
-    What was there before is not counted. `autocast` is the type of a mixed-precision run; types are as CUDA chooses them.
+    What was there before is not counted. `autocast` is the type of a mixed-precision run;
+    types are as CUDA chooses them.
     """
     counter = _Counter()
     with _LikeCuda(autocast), counter:
@@ -66,7 +72,8 @@ class _Counter(TorchDispatchMode):
         return out
 
     def _add(self, storage: torch.UntypedStorage, before: set[int]) -> None:
-        key, size = storage._cdata, storage.nbytes()
+        key = storage._cdata
+        size = storage.nbytes()
         if key in self.alive or key in before:
             return
         self.alive.add(key)
@@ -97,13 +104,25 @@ def _named(*names: str) -> set[Any]:
 
 
 # Autocast's lists for CUDA, as far as these models go: what runs in half precision, and what in fp32.
-IN_HALF = _named("conv2d", "matmul", "bmm", "baddbmm", "addmm", "mm") | {torch._C._nn.linear, Tensor.matmul, Tensor.__matmul__}
-IN_FULL = _named("group_norm", "layer_norm", "softmax") | {Tensor.softmax, F.group_norm, F.layer_norm, F.softmax, F.mse_loss}
+IN_HALF = _named("conv2d", "matmul", "bmm", "baddbmm", "addmm", "mm") | {
+    torch._C._nn.linear,
+    Tensor.matmul,
+    Tensor.__matmul__,
+}
+IN_FULL = _named("group_norm", "layer_norm", "softmax") | {
+    Tensor.softmax,
+    F.group_norm,
+    F.layer_norm,
+    F.softmax,
+    F.mse_loss,
+}
 READ = {Tensor.tolist, Tensor.item, Tensor.__bool__, Tensor.__float__, Tensor.__int__}
 
 
 class _LikeCuda(TorchFunctionMode):
-    """On `meta`, does as CUDA does: autocast's types, attention that keeps no n × n matrix, and values (all zero) to read."""
+    """On `meta`, does as CUDA does: autocast's types, attention that keeps no n × n matrix,
+    and values (all zero) to read.
+    """
 
     def __init__(self, autocast: torch.dtype | None) -> None:
         super().__init__()
@@ -114,12 +133,15 @@ class _LikeCuda(TorchFunctionMode):
         if func is Tensor.backward:  # what checkpointing computes again there is to be seen too
             with self:
                 gradient = (torch.ones_like(args[0]),)
-                return _engine_run_backward(args[:1], gradient, False, False, (), allow_unreachable=True, accumulate_grad=True)
+                return _engine_run_backward(
+                    args[:1], gradient, False, False, (), allow_unreachable=True, accumulate_grad=True
+                )
         if func in READ and args[0].is_meta:
             return func(torch.zeros(args[0].shape, dtype=args[0].dtype))
         attention = func is F.scaled_dot_product_attention
         if self.autocast is not None and (func in IN_HALF or attention):
-            args, kwargs = self._cast(args, self.autocast), {k: self._cast(v, self.autocast) for k, v in kwargs.items()}
+            args = self._cast(args, self.autocast)
+            kwargs = {k: self._cast(v, self.autocast) for k, v in kwargs.items()}
         elif self.autocast is not None and func in IN_FULL:
             args = self._cast(args, torch.float32)
         if attention and args[0].is_meta:
@@ -129,10 +151,17 @@ class _LikeCuda(TorchFunctionMode):
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
         if isinstance(value, tuple | list):
             return type(value)(self._cast(v, dtype) for v in value)
-        if not isinstance(value, Tensor) or not value.is_meta or not value.is_floating_point() or value.dtype == dtype:
+        if (
+            not isinstance(value, Tensor)
+            or not value.is_meta
+            or not value.is_floating_point()
+            or value.dtype == dtype
+        ):
             return value
         return value.to(dtype)
 
 
 def _efficient_attention(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
-    return torch.ops.aten._scaled_dot_product_efficient_attention(query, key, value, None, True, scale=scale)[0]
+    return torch.ops.aten._scaled_dot_product_efficient_attention(query, key, value, None, True, scale=scale)[
+        0
+    ]

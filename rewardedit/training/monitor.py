@@ -1,4 +1,6 @@
-"""Watching for reward hacking: the editor on fixed prompts against its base, by scores that it is not trained on."""
+"""Watching for reward hacking: the editor on fixed prompts against its base,
+by scores that it is not trained on.
+"""
 
 import dataclasses
 import shutil
@@ -11,7 +13,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from rewardedit.batch import OPTIONAL, EditBatch, collate
-from rewardedit.data import Data, distinct_rows, held_out_rows, open_rows, source_ids
+from rewardedit.data import DataConfig, distinct_rows, held_out_rows, open_rows, source_ids
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
@@ -30,21 +32,22 @@ class MonitorConfig:
     """Which prompts are edited, and what is done about a flag; how often is `train.validate_every`."""
 
     n: int = 64  # fixed prompts, each of its own source image
-    data: Data | None = None  # whose; None: the val split of the shapes world, or source images held out from the training data
-    steps: int | None = None  # denoising steps; None: the editor's own
-    batch: int = 64  # images that are denoised, decoded and scored at a time
+    # whose; None: the val split of the shapes world, or source images held out from the training data
+    data: DataConfig | None = None
+    num_inference_steps: int | None = None  # denoising steps; None: the editor's own
+    batch_size: int = 64  # images that are denoised, decoded and scored at a time
     # a reward of another family than the one that trains
     held_out: ScorerSpec = field(default_factory=lambda: {"ssim": {"against": "target"}})
     stop: bool = False  # at a flag; the result is then the editor that the held-out reward liked best
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "held_out", resolve_spec(self.held_out))
-        for name, least in (("n", 2), ("batch", 1)):
+        for name, least in (("n", 2), ("batch_size", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"watch.{name}: expected at least {least}; got {getattr(self, name)}")
 
 
-def training_data(data: Data, config: MonitorConfig) -> Data:
+def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:
     """The training data without what is watched, where that is taken from it.
 
     Raises:
@@ -54,27 +57,33 @@ def training_data(data: Data, config: MonitorConfig) -> Data:
         if data.name != "shapes":
             return dataclasses.replace(data, hold_out=config.n)
         if data.split == "val":
-            raise ValueError("watch.data: trained on is the val split, which is watched by default; give a split to watch")
+            raise ValueError(
+                "watch.data: trained on is the val split, which is watched by default; give a split to watch"
+            )
         return data
     if data.name == config.data.name == "shapes":
         shared = (data.split, data.seed) == (config.data.split, config.data.seed)
     else:
         shared = bool(_source_ids(data) & _source_ids(config.data))
     if shared:
-        raise ValueError("watch.data: shares source images with the training data; give another split or data set")
+        raise ValueError(
+            "watch.data: shares source images with the training data; give another split or data set"
+        )
     return data
 
 
-def _source_ids(data: Data) -> set[str]:
+def _source_ids(data: DataConfig) -> set[str]:
     return set() if data.name == "shapes" else set(source_ids(open_rows(data)))
 
 
-def fixed_prompts(data: Data, config: MonitorConfig) -> tuple[EditBatch, ShapesBatch | None]:
+def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, ShapesBatch | None]:
     """The sources with their instructions that are watched, of the shapes world with their truth.
 
     `data` is what `training_data` gave.
     """
-    watched = config.data or (dataclasses.replace(data, split="val", first=0) if data.name == "shapes" else None)
+    watched = config.data or (
+        dataclasses.replace(data, split="val", first=0) if data.name == "shapes" else None
+    )
     if watched is not None and watched.name == "shapes":
         samples = Shapes(watched.split, watched.seed, watched.backdrops).batch(watched.first, config.n)
         captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
@@ -97,9 +106,11 @@ class Monitor(Protocol):
 
 
 class HackingMonitor:
-    """Edits the fixed prompts from the same noise each time, and keeps what became of them in watch.jsonl and watch.html.
+    """Edits the fixed prompts from the same noise each time,
+    and keeps what became of them in watch.jsonl and watch.html.
 
-    All processes call it together: each edits and scores its share of the prompts, and all hold the values of all of them.
+    All processes call it together: each edits and scores its share of the prompts,
+    and all hold the values of all of them.
     """
 
     def __init__(
@@ -118,16 +129,24 @@ class HackingMonitor:
             checks: how often the run is evaluated in all, for which the flag's test is corrected.
             lora_of: the base, where a LoRA is trained.
         """
-        self.prompts, self.truth, self.scorers, self.folder, self.config = prompts, truth, scorers, folder, config
+        self.prompts = prompts
+        self.truth = truth
+        self.scorers = scorers
+        self.folder = folder
+        self.config = config
         self.reward, self.held_out = list(scorers)[:2]
-        self.checks, self.lora_of = checks, lora_of
+        self.checks = checks
+        self.lora_of = lora_of
         self.base: dict[str, Tensor] | None = None
-        self.best_folder, self.stopped = folder / "best", False
+        self.best_folder = folder / "best"
+        self.stopped = False
         earlier = read_log(folder, LOG) if self.best_folder.is_dir() else []
         self.best = max((check[self.held_out] for check in earlier), default=-float("inf"))
 
     def check(self, editor: Editor, step: int) -> bool:
-        """Evaluates the current weights, saves them where the held-out reward is best; returns True to stop training."""
+        """Evaluates the current weights, saves them where the held-out reward is best;
+        returns True to stop training.
+        """
         found = self.evaluate(editor)
         is_best = self.config.stop and found[self.held_out] > self.best
         if is_best:
@@ -155,17 +174,20 @@ class HackingMonitor:
     @torch.no_grad()
     def measure(self, editor: Editor) -> dict[str, Tensor]:
         """Values (n,) of every prompt by name; the prompts are divided over the processes."""
-        state, settings = processes(), editor.settings
-        if self.config.steps is not None:
-            settings = dataclasses.replace(settings, steps=self.config.steps)
-        mine = range(state.process_index, len(self.prompts), state.num_processes)
+        state = processes()
+        settings = editor.settings
+        if self.config.num_inference_steps is not None:
+            settings = dataclasses.replace(settings, num_inference_steps=self.config.num_inference_steps)
+        local = range(state.process_index, len(self.prompts), state.num_processes)
         parts = []
-        for at in range(0, len(mine), self.config.batch):
-            rows = mine[at : at + self.config.batch]
+        for at in range(0, len(local), self.config.batch_size):
+            rows = local[at : at + self.config.batch_size]
             which = slice(rows.start, rows.stop, rows.step)
             prompts = self.prompts[which]
             edited = editor(prompts.source, prompts.instruction, rows, settings=settings)
-            parts.append((list(rows), self._values(prompts, edited, None if self.truth is None else self.truth[which])))
+            parts.append(
+                (list(rows), self._values(prompts, edited, None if self.truth is None else self.truth[which]))
+            )
         if state.num_processes > 1:
             parts = gather_object(parts)
         order = torch.tensor([row for rows, _ in parts for row in rows]).argsort()
@@ -190,9 +212,13 @@ class HackingMonitor:
         for check in checks:
             if check["flag"]:
                 report.flag(f"step {check['step']}: {check['flag']}")
-        by_step = {str(row["step"]): {k: v for k, v in row.items() if k not in ("flag", "step")} for row in checks}
+        by_step = {
+            str(row["step"]): {k: v for k, v in row.items() if k not in ("flag", "step")} for row in checks
+        }
         report.table("Fixed prompts by step", by_step)
-        rows = {f"{row['scale']:g}": {k: v for k, v in row.items() if k not in ("flag", "scale")} for row in sweep}
+        rows = {
+            f"{row['scale']:g}": {k: v for k, v in row.items() if k not in ("flag", "scale")} for row in sweep
+        }
         report.table("By share of the change, from the base (0) to the result (1)", rows)
         for name in (*self.scorers, *(["oracle"] if self.truth is not None else [])):
             report.lines(name, {name: [(check["step"], check[name]) for check in checks]})

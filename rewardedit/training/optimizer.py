@@ -11,16 +11,18 @@ QUINTIC = (3.4445, -4.7750, 2.0315)  # of the Newton-Schulz iteration
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW, but groups with `muon=True` step along their orthogonalised Nesterov momentum (Jordan et al. 2024).
+    """AdamW, but groups with `muon=True` step along their orthogonalised Nesterov momentum (Jordan et al.
+    2024).
 
-    torch's own Muon takes matrices alone; here a convolution (out, in, h, w) counts as a matrix (out, in·h·w). Muon groups
-    know neither weight decay nor betas.
+    torch's own Muon takes matrices alone; here a convolution (out, in, h, w) counts as a matrix (out,
+    in·h·w). Muon groups know neither weight decay nor betas.
     """
 
     def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
         super().__init__([{"muon": False, **group} for group in groups], **options)
-        # A gradient scaler leaves it to fused optimizers to skip a step whose gradients overflowed. The kernel of AdamW
-        # does, Muon's part would not: so the scaler skips the step, as it does for any other optimizer.
+        # A gradient scaler leaves it to fused optimizers to skip a step whose gradients overflowed. The
+        # kernel of AdamW does, Muon's part would not: so the scaler skips the step, as it does for any other
+        # optimizer.
         self._step_supports_amp_scaling = False
 
     @torch.no_grad()
@@ -44,10 +46,12 @@ class Muon(torch.optim.AdamW):
 
 
 def parameter_groups(module: nn.Module, lr: float, muon_lr: float | None) -> list[dict[str, Any]]:
-    """A group of what is trained in `module`; with `muon_lr`, another of its matrices and convolutions, first and last
-    layer (conv_in, conv_out) left out."""
+    """A group of what is trained in `module`; with `muon_lr`, another of its matrices and convolutions, first
+    and last layer (conv_in, conv_out) left out."""
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    hidden = [name for name, p in named.items() if p.ndim > 1 and not name.startswith(("conv_in", "conv_out"))]
+    hidden = [
+        name for name, p in named.items() if p.ndim > 1 and not name.startswith(("conv_in", "conv_out"))
+    ]
     if muon_lr is None:
         return [{"params": list(named.values()), "lr": lr}]
     muon = {"params": [named.pop(name) for name in hidden], "lr": muon_lr, "muon": True}

@@ -6,21 +6,21 @@ from pathlib import Path
 import torch
 
 from rewardedit.batch import collate
-from rewardedit.data import Data, Rows
-from rewardedit.diffusion.editors import Editor, EditSettings
+from rewardedit.data import DataConfig, Rows
+from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.images import to_pil
 from rewardedit.processes import processes
 
 STEPS = 20
 
 
-def save_previews(editor: Editor, rows: Rows, data: Data, n: int, folder: Path) -> None:
+def save_previews(editor: Editor, rows: Rows, data: DataConfig, n: int, folder: Path) -> None:
     """Writes source and edit of the first n rows side by side, 00.png …, each process its own share of them.
 
     A preview that fails ends no run: a warning says why.
     """
     state = processes()
-    settings = EditSettings(STEPS, editor.settings.text_guidance, editor.settings.image_guidance)
+    settings = EditConfig(STEPS, editor.settings.guidance_scale, editor.settings.image_guidance_scale)
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(state.process_index, min(n, len(rows)), state.num_processes):
         try:

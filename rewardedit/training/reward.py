@@ -1,4 +1,6 @@
-"""The reward's part of a training step: a rollout that carries a gradient, its score, and the loss of that."""
+"""The reward's part of a training step: a rollout that carries a gradient, its score,
+and the loss of that.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.diffusion.families import Conditioning, EditFamily, family_of
-from rewardedit.diffusion.rollout import Rollout, Scored, rollout
-from rewardedit.diffusion.training import noising
+from rewardedit.diffusion.noising import noising
+from rewardedit.diffusion.rollout import RolloutConfig, Scored, rollout
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec
 from rewardedit.scorers import Scorer
@@ -24,104 +26,150 @@ from rewardedit.training.latents import LatentCache, TextCache
 from rewardedit.training.loop import step_generator
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "adiee": {"steps": tuple(range(10, 101, 5)), "skip": (1, 1), "scored": "prev_sample", "loss": "hinge", "most": 10.0},
-    "imagereward": {"steps": (40,), "skip": (0, 9), "scored": "pred_x0", "loss": "hinge", "most": 2.0},
-    "draft": {"steps": (50,), "skip": (0, 0), "scored": "prev_sample", "loss": "linear", "most": 0.0},
+    "adiee": {
+        "num_inference_steps": tuple(range(10, 101, 5)),
+        "stop_before_end": (1, 1),
+        "scored": "prev_sample",
+        "loss": "hinge",
+        "hinge": 10.0,
+    },
+    "imagereward": {
+        "num_inference_steps": (40,),
+        "stop_before_end": (0, 9),
+        "scored": "pred_x0",
+        "loss": "hinge",
+        "hinge": 2.0,
+    },
+    "draft": {
+        "num_inference_steps": (50,),
+        "stop_before_end": (0, 0),
+        "scored": "prev_sample",
+        "loss": "linear",
+        "hinge": 0.0,
+    },
 }
 PRESETS["adiee"] |= {"scale": "quantiles", "weight": 1e-3}
 PRESETS["imagereward"] |= {"scale": "standard", "weight": 1e-3}
 PRESETS["draft"] |= {"scale": "none", "weight": 1.0}
 
-ANCHOR_SEED = 1_000_003  # the anchor's noise is other than the rollouts'
+REFERENCE_SEED = 1_000_003  # the reference distance's noise is other than the rollouts'
 
 
 @dataclass(frozen=True)
-class Reward:
+class RewardConfig:
     """Which score trains the editor, and how. What is None is the preset's, which fills it in."""
 
     scorer: ScorerSpec = "vifi_clip"  # differentiable; its score is the reward
     # the paper whose values fill in what is null here
     preset: Literal["adiee", "imagereward", "draft"] = "adiee"
     weight: float | None = None  # λ
-    loss: Literal["hinge", "linear"] | None = None  # relu(most − s), or −s
-    most: float | None = None  # of the hinge, in units of the mapped score
+    loss: Literal["hinge", "linear"] | None = None  # relu(hinge − s), or −s
+    hinge: float | None = None  # of the hinge, in units of the mapped score
     # The score to 0–10 as in relabelling, by its mean and standard deviation over the data set, or as it is.
     scale: Literal["quantiles", "range", "standard", "none"] | None = None
-    pairs: float = 1.0  # weight of the diffusion loss on the data's own pairs beside it (ADIEE Eq. 8)
-    anchor: float = 0.0  # weight of the distance from what the starting model predicts (LoRA only)
-    steps: tuple[int, ...] | None = None  # of a rollout: one is drawn, alike on every process
-    skip: tuple[int, int] | None = None  # how many of them are left out at the end: drawn between these two, one is taken
+    # weight of the diffusion loss on the data's own pairs beside it (ADIEE Eq. 8)
+    diffusion_weight: float = 1.0
+    reference_weight: float = 0.0  # weight of the distance from what the starting model predicts (LoRA only)
+    num_inference_steps: tuple[int, ...] | None = None  # of a rollout: one is drawn, alike on every process
+    # how many of them are left out at the end: drawn between these two, one is taken
+    stop_before_end: tuple[int, int] | None = None
     grad_steps: int | None = 1  # None: all
     # what is decoded and scored: the last step's result, or its prediction of the clean latents
     scored: Scored | None = None
-    scheduler: Literal["editor", "ddpm"] = "editor"  # of rollouts: the editor's own, or DDPM on its noise schedule
-    text_guidance: float | None = None  # of rollouts; None: without classifier-free guidance
-    image_guidance: float = 1.0  # of rollouts
-    checkpointing: tuple[Literal["vae", "scorer"], ...] = ()  # whose activations are computed again; UNet: train.checkpointing
+    # of rollouts: the editor's own, or DDPM on its noise schedule
+    scheduler: Literal["editor", "ddpm"] = "editor"
+    guidance_scale: float | None = None  # of rollouts; None: without classifier-free guidance
+    image_guidance_scale: float = 1.0  # of rollouts
+    # whose activations are computed again; UNet: train.gradient_checkpointing
+    gradient_checkpointing: tuple[Literal["vae", "scorer"], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorer", resolve_spec(self.scorer))
         for name, value in PRESETS[self.preset].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        assert self.steps is not None
-        assert self.skip is not None
-        if not self.steps or not 0 <= self.skip[0] <= self.skip[1] or self.skip[0] >= min(self.steps):
-            raise ValueError(f"steps, skip: expected at least one step to be taken; got {self.steps}, {self.skip}")
-        for name in ("weight", "pairs", "anchor"):
+        assert self.num_inference_steps is not None
+        assert self.stop_before_end is not None
+        if (
+            not self.num_inference_steps
+            or not 0 <= self.stop_before_end[0] <= self.stop_before_end[1]
+            or self.stop_before_end[0] >= min(self.num_inference_steps)
+        ):
+            given = f"{self.num_inference_steps}, {self.stop_before_end}"
+            raise ValueError(
+                f"num_inference_steps, stop_before_end: expected at least one step to be taken; got {given}"
+            )
+        for name in ("weight", "diffusion_weight", "reference_weight"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: expected at least 0; got {getattr(self, name)}")
         if self.weight and self.grad_steps == 0:
-            raise ValueError("grad_steps: the reward has no gradient without at least one; take 1, or weight: 0")
+            raise ValueError(
+                "grad_steps: the reward has no gradient without at least one; take 1, or weight: 0"
+            )
         self.rollout(torch.Generator())  # its numbers fit each other
 
-    def skips(self, steps: int) -> tuple[int, int]:
+    def stops_before_end(self, steps: int) -> tuple[int, int]:
         """The least and the most that a rollout of so many steps leaves out."""
-        assert self.skip is not None
-        return self.skip[0], min(self.skip[1], steps - 1)
+        assert self.stop_before_end is not None
+        return self.stop_before_end[0], min(self.stop_before_end[1], steps - 1)
 
     @property
     def mean_steps(self) -> float:
         """How many steps a rollout takes on average."""
-        assert self.steps is not None
-        return sum(steps - sum(self.skips(steps)) / 2 for steps in self.steps) / len(self.steps)
+        assert self.num_inference_steps is not None
+        return sum(steps - sum(self.stops_before_end(steps)) / 2 for steps in self.num_inference_steps) / len(
+            self.num_inference_steps
+        )
 
-    def rollout(self, generator: torch.Generator) -> Rollout:
+    def rollout(self, generator: torch.Generator) -> RolloutConfig:
         """The rollout of one training step."""
-        assert self.steps is not None
+        assert self.num_inference_steps is not None
         assert self.scored is not None
-        steps = self.steps[int(torch.randint(len(self.steps), (), generator=generator))]
-        least, most = self.skips(steps)
+        steps = self.num_inference_steps[
+            int(torch.randint(len(self.num_inference_steps), (), generator=generator))
+        ]
+        least, most = self.stops_before_end(steps)
         skip = int(torch.randint(least, most + 1, (), generator=generator))
         grad_steps = None if self.grad_steps is None else min(self.grad_steps, steps - skip)
-        guidance = {"text_guidance": self.text_guidance, "image_guidance": self.image_guidance}
+        guidance = {"guidance_scale": self.guidance_scale, "image_guidance_scale": self.image_guidance_scale}
         stop = steps - skip if skip else None
-        return Rollout(steps, stop, grad_steps, self.scored, **guidance)
+        return RolloutConfig(steps, stop, grad_steps, self.scored, **guidance)
 
 
 def reward_loss(
-    score: Float[Tensor, " b"], valid: Tensor, kind: str = "hinge", most: float = 10.0, scale: RewardScale | None = None
+    score: Float[Tensor, " b"],
+    valid: Tensor,
+    loss: str = "hinge",
+    hinge: float = 10.0,
+    scale: RewardScale | None = None,
 ) -> Float[Tensor, ""]:
-    """Mean over the valid rows of relu(most − s) or −s, s being the score mapped to 0–10 where a scale is given."""
+    """Mean over the valid rows of relu(hinge − s) or −s,
+    s being the score mapped to 0–10 where a scale is given.
+    """
     kept = score[valid]
     mapped = kept if scale is None else scale(kept, clamp=False)
-    each = F.relu(most - mapped) if kind == "hinge" else -mapped
+    each = F.relu(hinge - mapped) if loss == "hinge" else -mapped
     return each.sum() / max(len(each), 1)
 
 
-def require_effect(config: Reward, scale: RewardScale | None, scores: Sequence[float]) -> None:
+def require_effect(config: RewardConfig, scale: RewardScale | None, scores: Sequence[float]) -> None:
     """Raises ValueError where the hinge is zero on every row of the data set, and so would train nothing."""
     score = torch.tensor(scores, dtype=torch.float64)
     valid = score.isfinite()
-    if config.weight and config.loss == "hinge" and reward_loss(score, valid, "hinge", config.most, scale) == 0:
+    if (
+        config.weight
+        and config.loss == "hinge"
+        and reward_loss(score, valid, "hinge", config.hinge, scale) == 0
+    ):
         least = score[valid].min() if scale is None else scale(score[valid], clamp=False).min()
         raise ValueError(
-            f"reward.most: relu({config.most:g} − s) is zero for all rows of the data set, whose least s is {least:.3g}, and "
-            "would train nothing; take reward.scale=standard or quantiles, or a higher reward.most"
+            f"reward.hinge: relu({config.hinge:g} − s) is zero for all rows of the data set, whose least "
+            f"s is {least:.3g}, and "
+            "would train nothing; take reward.scale=standard or quantiles, or a higher reward.hinge"
         )
 
 
-def rollout_scheduler(config: Reward, family: EditFamily, scheduler: Any) -> Any:
+def rollout_scheduler(config: RewardConfig, family: EditFamily, scheduler: Any) -> Any:
     """The scheduler that rollouts take, tried on a rollout of two pixels.
 
     Raises:
@@ -137,11 +185,13 @@ def rollout_scheduler(config: Reward, family: EditFamily, scheduler: Any) -> Any
     def denoiser(sample: Tensor, *_: Any, return_dict: bool) -> tuple[Tensor]:
         return (sample[:, :1] * weight,)
 
-    assert config.steps is not None
+    assert config.num_inference_steps is not None
     generator = torch.Generator().manual_seed(0)
     cond = Conditioning(torch.zeros(1, 1, 1), torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 1))
     try:
-        rollout(family, denoiser, scheduler, torch.ones(1, 1, 2, 2), cond, config.rollout(generator), [generator])
+        rollout(
+            family, denoiser, scheduler, torch.ones(1, 1, 2, 2), cond, config.rollout(generator), [generator]
+        )
     except ValueError as error:
         raise ValueError(f"reward.scheduler: {error}; or take reward.scheduler=ddpm") from error
     return scheduler
@@ -149,7 +199,9 @@ def rollout_scheduler(config: Reward, family: EditFamily, scheduler: Any) -> Any
 
 @dataclass
 class RolloutPrompts:
-    """What rollouts of a training set start from: its sources, and its instructions as the editor is to be prompted."""
+    """What rollouts of a training set start from: its sources,
+    and its instructions as the editor is to be prompted.
+    """
 
     cache: LatentCache
     texts: TextCache
@@ -185,7 +237,9 @@ def slot_noise(
 class RewardRollouts:
     """Edits of training rows that carry a gradient to the editor's weights, and their scores."""
 
-    def __init__(self, config: Reward, scorer: Scorer, prompts: RolloutPrompts, seed: int, pipe: Any) -> None:
+    def __init__(
+        self, config: RewardConfig, scorer: Scorer, prompts: RolloutPrompts, seed: int, pipe: Any
+    ) -> None:
         """
         Args:
             seed: of the rollouts' lengths and noise.
@@ -198,7 +252,7 @@ class RewardRollouts:
         self.pipe = pipe
         self.family = family_of(pipe)
         self.scheduler = rollout_scheduler(config, self.family, pipe.scheduler)
-        if "vae" in config.checkpointing:
+        if "vae" in config.gradient_checkpointing:
             pipe.vae.enable_gradient_checkpointing()
 
     def edit(self, unet: Any, micro: MicroBatch, step: int) -> Float[Tensor, "b 3 h w"]:
@@ -216,14 +270,23 @@ class RewardRollouts:
         def scores(images: Tensor) -> Scores:
             return self.scorer(self.prompts.batch(micro.rows, images))
 
-        return checkpoint(scores, edited, use_reentrant=False) if "scorer" in self.config.checkpointing else scores(edited)
+        return (
+            checkpoint(scores, edited, use_reentrant=False)
+            if "scorer" in self.config.gradient_checkpointing
+            else scores(edited)
+        )
 
     def reference_distance(self, unet: Any, micro: MicroBatch, step: int) -> Float[Tensor, ""]:
-        """Mean squared distance between what the editor and the starting model, its adapter off, predict of noisy rows."""
-        device, scheduler = self.pipe.device, noising(self.pipe.scheduler)
+        """Mean squared distance between what the editor and the starting model, its adapter off,
+        predict of noisy rows.
+        """
+        device = self.pipe.device
+        scheduler = noising(self.pipe.scheduler)
         edited = self.prompts.cache.latents(micro.rows)[0].to(device)
         cond = self.prompts.conditioning(micro.rows, device)
-        noise, generators = slot_noise(self.prompts.cache.shape, micro.slots, step, self.seed + ANCHOR_SEED)
+        noise, generators = slot_noise(
+            self.prompts.cache.shape, micro.slots, step, self.seed + REFERENCE_SEED
+        )
         most = scheduler.config.num_train_timesteps
         times = torch.stack([torch.randint(most, (), generator=g) for g in generators]).to(device)
         x_t = scheduler.add_noise(edited, noise.to(device), times)

@@ -1,5 +1,5 @@
-"""The folder of a run: config.yaml (resolved), environment.json, metrics.jsonl, metrics.json (final), checkpoints/ and what the
-trainer leaves (pipeline/, report.html …).
+"""The folder of a run: config.yaml (resolved), environment.json, metrics.jsonl, metrics.json (final),
+checkpoints/ and what the trainer leaves (pipeline/, report.html …).
 """
 
 from pathlib import Path
@@ -42,25 +42,32 @@ def clear(folder: Path, resume: bool, overwrite: bool) -> None:
         if resume or not folder.exists() or not any(folder.iterdir()):
             return
         if not overwrite:
-            raise ValueError(f"{folder} holds an earlier run; go on with --resume, start again with --overwrite, or name=…")
+            raise ValueError(
+                f"{folder} holds an earlier run; go on with --resume, start again with --overwrite, or name=…"
+            )
         remove(folder)
 
     on_main_process(decide)
 
 
 def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None:
-    """Raises ValueError where a run's settings have changed, but for `train.steps`, of which there may be more than done."""
+    """Raises ValueError where a run's settings have changed, but for `train.max_steps`:
+    there may be more of them.
+    """
     now = configs.parse_value(configs.dump(config))
     changed = differences(before, now)
-    others = [line for line in changed if not line.startswith("train.steps:")]
+    others = [line for line in changed if not line.startswith("train.max_steps:")]
     if others:
         raise ValueError(
             f"{folder} holds a run of other settings: {'; '.join(others)}. "
             "Take those settings again, or start again with --overwrite, or in another folder"
         )
-    done = max((step_of(path) for run in (folder, *folder.glob("arms/*")) for path in checkpoints(run)), default=0)
-    if changed and now["train"]["steps"] < done:
+    done = max(
+        (step_of(path) for run in (folder, *folder.glob("variants/*")) for path in checkpoints(run)),
+        default=0,
+    )
+    if changed and now["train"]["max_steps"] < done:
         raise ValueError(
-            f"{folder}: {done} steps are done, and train.steps asks for {now['train']['steps']}; "
+            f"{folder}: {done} steps are done, and train.max_steps asks for {now['train']['max_steps']}; "
             f"take at least {done}, or start again with --overwrite"
         )

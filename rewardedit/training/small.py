@@ -1,4 +1,6 @@
-"""Models that are trained on a loss of their own: AdamW or Muon, a cosine schedule, modules that losses call by parts."""
+"""Models that are trained on a loss of their own: AdamW or Muon, a cosine schedule,
+modules that losses call by parts.
+"""
 
 import math
 from collections.abc import Callable
@@ -16,13 +18,13 @@ LossOf = Callable[[int, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
-class SmallTrain(LoopConfig):
+class SmallTrainConfig(LoopConfig):
     """What the small models' recipes set."""
 
-    steps: int = 1000
+    max_steps: int = 1000
     lr: float = 1e-3
-    warmup: int = 100
-    precision: Precision = "bf16"
+    lr_warmup_steps: int = 100
+    mixed_precision: Precision = "bf16"
     tracker: Tracker = "none"
     muon_lr: float | None = None  # of hidden matrices and convolutions; None: AdamW for all
     beta2: float = 0.99  # of AdamW
@@ -31,7 +33,7 @@ class SmallTrain(LoopConfig):
 
 
 def fit(
-    config: SmallTrain,
+    config: SmallTrainConfig,
     modules: dict[str, nn.Module],
     loss_of: LossOf,
     folder: Path,
@@ -40,10 +42,13 @@ def fit(
 ) -> None:
     """Trains the modules in place (they end with their averaged weights) on `loss_of(step, generator)`."""
     folder.mkdir(parents=True, exist_ok=True)
-    accelerator = make_accelerator(folder, config.precision, 1, config.tracker)
+    accelerator = make_accelerator(folder, config.mixed_precision, 1, config.tracker)
     for module in modules.values():  # not wrapped, as losses call modules by parts
         accelerator.prepare_model(module.train(), evaluation_mode=True)
-    rates = {name: ((lrs or {}).get(name, config.lr), None if name in (lrs or {}) else config.muon_lr) for name in modules}
+    rates = {
+        name: ((lrs or {}).get(name, config.lr), None if name in (lrs or {}) else config.muon_lr)
+        for name in modules
+    }
     optimizer = Muon(
         [group for name, module in modules.items() for group in parameter_groups(module, *rates[name])],
         lr=config.lr,
@@ -54,7 +59,9 @@ def fit(
     lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: cosine(config, step))
     optimizer = accelerator.prepare(optimizer)
     parameters = [p for module in modules.values() for p in module.parameters() if p.requires_grad]
-    loop = TrainLoop(config, accelerator, optimizer, lr_scheduler, parameters, folder, resume, label=folder.name)
+    loop = TrainLoop(
+        config, accelerator, optimizer, lr_scheduler, parameters, folder, resume, label=folder.name
+    )
 
     for step in loop.steps():
         with loop.autocast():
@@ -67,10 +74,10 @@ def fit(
         module.eval()
 
 
-def cosine(config: SmallTrain, step: int) -> float:
+def cosine(config: SmallTrainConfig, step: int) -> float:
     """The share of the learning rate at a step: a linear warm-up times a cosine that ends at the floor."""
-    down = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / config.steps))
-    return min(1.0, (step + 1) / max(config.warmup, 1)) * max(down, config.floor)
+    down = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / config.max_steps))
+    return min(1.0, (step + 1) / max(config.lr_warmup_steps, 1)) * max(down, config.floor)
 
 
 def count(module: nn.Module) -> str:

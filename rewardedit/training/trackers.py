@@ -14,12 +14,25 @@ from rewardedit.processes import say
 
 # accelerate's names; "all" takes every one that is installed.
 Tracker = Literal[
-    "tensorboard", "wandb", "comet_ml", "aim", "mlflow", "clearml", "dvclive", "swanlab", "trackio", "all", "none"
+    "tensorboard",
+    "wandb",
+    "comet_ml",
+    "aim",
+    "mlflow",
+    "clearml",
+    "dvclive",
+    "swanlab",
+    "trackio",
+    "all",
+    "none",
 ]
 PROJECT = "rewardedit"
 EXTRAS = ("tensorboard", "wandb")  # of this package; the others are installed by their own names
-# What `log_images` of each of accelerate's trackers takes for one image; the trackers that are not here have none.
-AS_BATCH, AS_LIST, AS_IMAGE = "batch", "list", "image"
+# What `log_images` of each of accelerate's trackers takes for one image; the trackers that are not here have
+# none.
+AS_BATCH = "batch"
+AS_LIST = "list"
+AS_IMAGE = "image"
 TAKES_IMAGES = {
     "tensorboard": AS_BATCH,
     "wandb": AS_LIST,
@@ -30,7 +43,9 @@ TAKES_IMAGES = {
 
 
 def installed_trackers(tracker: Tracker) -> list[str]:
-    """The trackers that a setting stands for; those whose package is missing are left out, which is said in one line."""
+    """The trackers that a setting stands for; those whose package is missing are left out,
+    which is said in one line.
+    """
     available = [str(name) for name in get_available_trackers()]
     if tracker == "none":
         return []
@@ -61,8 +76,10 @@ def start_trackers(accelerator: Accelerator, folder: Path) -> None:
 
 
 def run_settings(folder: Path) -> dict[str, Any]:
-    """The resolved recipe of the run in `folder`, or of the comparison that it is part of, and `folder` itself."""
-    config = (folder.parent.parent if folder.parent.name == "arms" else folder) / "config.yaml"
+    """The resolved recipe of the run in `folder`, or of the comparison that it is part of,
+    and `folder` itself.
+    """
+    config = (folder.parent.parent if folder.parent.name == "variants" else folder) / "config.yaml"
     recipe = load_yaml(config) if config.is_file() else {}  # trained from Python there is none
     return {**recipe, "folder": str(folder)}
 
@@ -70,11 +87,13 @@ def run_settings(folder: Path) -> dict[str, Any]:
 def run_name(folder: Path, settings: Mapping[str, Any]) -> str:
     """The recipe's name; of a part of a comparison, e.g. "shapes-refl-pairs_only"."""
     recipe = settings.get("name", folder.name)
-    return f"{recipe}-{folder.name}" if folder.parent.name == "arms" else recipe
+    return f"{recipe}-{folder.name}" if folder.parent.name == "variants" else recipe
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str | int | float | bool]:
-    """Settings by their dotted names, e.g. `train.lr`; lists and None, which not every tracker takes, become text."""
+    """Settings by their dotted names, e.g. `train.lr`; lists and None, which not every tracker takes,
+    become text.
+    """
     flat: dict[str, str | int | float | bool] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:

@@ -8,8 +8,9 @@ import torch
 from diffusers.training_utils import cast_training_params
 from torch import nn
 
+from rewardedit.assets import resolve_model
 from rewardedit.attention import Backend
-from rewardedit.diffusion.editors import LORA, Editor, load_editor, locate
+from rewardedit.diffusion.editors import LORA, Editor, load_editor
 from rewardedit.diffusion.families import EditFamily
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.training.loop import LoopConfig, Precision
@@ -17,43 +18,53 @@ from rewardedit.training.optimizer import Muon, parameter_groups
 
 
 @dataclass(frozen=True)
-class Train(LoopConfig):
+class TrainConfig(LoopConfig):
     """How to fine-tune; the defaults are those of ADIEE's reward-conditioned MagicBrush."""
 
     ema: float | None = 0.9999
-    micro_batch: int | None = None  # images a process and forward pass; None: all that fall to a process
+    micro_batch_size: int | None = None  # images a process and forward pass; None: all that fall to a process
     # of the learning rate after the warm-up
-    schedule: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
+    lr_scheduler: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
     # adamw8bit needs bitsandbytes; muon takes hidden matrices, and AdamW the rest
     optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
     muon_lr: float = 5e-3  # of matrices and convolutions between first and last layer, with optimizer=muon
-    checkpointing: bool = False  # gradient checkpointing of the UNet
-    dropout: float = 0.05  # share of text alone, of both, and of image alone
-    last_step: float = 0.0  # share of rows at the last time step, where an editor of few steps decides; others uniform
+    gradient_checkpointing: bool = False  # gradient checkpointing of the UNet
+    conditioning_dropout: float = 0.05  # share of text alone, of both, and of image alone
+    # share of rows at the last time step, where an editor of few steps decides; others uniform
+    last_timestep_prob: float = 0.0
     # γ of the min-SNR weighting of the diffusion loss; None: all time steps weigh alike
     min_snr: float | None = None
     lora_rank: int | None = None  # None: full fine-tuning
     lora_alpha: int | None = None  # None: as lora_rank
-    embedding_lr: float = 1e-2  # of the learned reward embedding; with text_encoder_lr, of the label words' token embeddings
-    text_encoder_lr: float | None = None  # None: the text encoder stays as it is, and prompts are encoded once
-    unasked: Literal["edited", "source"] = "edited"  # what a row is to become whose text is dropped
+    # of the learned reward embedding; with text_encoder_lr, of the label words' token embeddings
+    embedding_lr: float = 1e-2
+    # None: the text encoder stays as it is, and prompts are encoded once
+    text_encoder_lr: float | None = None
+    null_text_target: Literal["edited", "source"] = "edited"  # what a row is to become whose text is dropped
     attention: Backend = "auto"  # kernel of the UNet's attention; auto takes the faster
-    encode_batch: int | None = None  # images that the VAE encodes at a time; None: 2 million pixels' worth, at most 64
+    # images that the VAE encodes at a time; None: 2 million pixels' worth, at most 64
+    encode_batch_size: int | None = None
     validate_every: int = 0  # updates between two validations; 0: none
     validation_rows: int = 8  # rows that are edited at each validation
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("micro_batch", "encode_batch"):
+        for name in ("micro_batch_size", "encode_batch_size"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
         self.micro_batches(processes=1)
         if self.lora_rank and self.text_encoder_lr:
-            raise ValueError("text_encoder_lr: a LoRA holds the UNet's weights alone; leave one of the two out")
-        if not 0 <= self.last_step <= 1:
-            raise ValueError(f"last_step: expected a share from 0 to 1; got {self.last_step}")
-        if not 0 <= self.dropout <= 1 / 3:
-            raise ValueError(f"dropout: expected a share from 0 to 1/3; got {self.dropout}")
+            raise ValueError(
+                "text_encoder_lr: a LoRA holds the UNet's weights alone; leave one of the two out"
+            )
+        if not 0 <= self.last_timestep_prob <= 1:
+            raise ValueError(
+                f"last_timestep_prob: expected a share from 0 to 1; got {self.last_timestep_prob}"
+            )
+        if not 0 <= self.conditioning_dropout <= 1 / 3:
+            raise ValueError(
+                f"conditioning_dropout: expected a share from 0 to 1/3; got {self.conditioning_dropout}"
+            )
 
     @property
     def result(self) -> str:
@@ -66,19 +77,20 @@ class Train(LoopConfig):
         Raises:
             ValueError: where the batch does not divide among the processes and their passes.
         """
-        micro = self.micro_batch or max(1, self.batch // processes)
+        micro = self.micro_batch_size or max(1, self.batch_size // processes)
         unit = processes * micro
-        if self.batch % unit:
-            nearest = -(-self.batch // unit) * unit
+        if self.batch_size % unit:
+            nearest = -(-self.batch_size // unit) * unit
             raise ValueError(
-                f"batch: expected a multiple of {processes} process{'es' * (processes > 1)} × {micro} images "
-                f"a forward pass; got {self.batch}; take {nearest}, or another micro_batch"
+                f"batch_size: expected a multiple of {processes} process{'es' * (processes > 1)} × "
+                f"{micro} images "
+                f"a forward pass; got {self.batch_size}; take {nearest}, or another micro_batch_size"
             )
-        return micro, self.batch // unit
+        return micro, self.batch_size // unit
 
 
 @dataclass
-class Labels:
+class RewardLabels:
     """What the rows of a training set are labelled with: parallel to its rows."""
 
     prompt: RewardPrompt | None  # None: fine-tuning without conditioning
@@ -86,11 +98,12 @@ class Labels:
 
 
 @dataclass
-class Models:
+class TrainedModules:
     unet: Any
     embedding: RewardEmbedding | None
     text_encoder: Any | None  # None: not trained
-    words: nn.Parameter | None  # of the text encoder's, its token embeddings, where those of the label's words learn faster
+    # of the text encoder's, its token embeddings, where those of the label's words learn faster
+    words: nn.Parameter | None
     trained: list[nn.Parameter] = field(default_factory=list)
 
 
@@ -106,25 +119,29 @@ def load_base(name: str, device: str | torch.device) -> Editor:
 
 def require_pipeline(name: str) -> None:
     """Raises ValueError where a base is a LoRA."""
-    if (Path(locate(name)) / LORA).is_file():
-        raise ValueError(f"base {name!r} is a LoRA; fuse it (pipe.fuse_lora, pipe.unload_lora_weights) and save the pipeline")
+    if (Path(resolve_model(name)) / LORA).is_file():
+        raise ValueError(
+            f"base {name!r} is a LoRA; fuse it (pipe.fuse_lora, pipe.unload_lora_weights) and save the "
+            "pipeline"
+        )
 
 
-def make_trainable(editor: Editor, config: Train, labels: Labels) -> Models:
+def make_trainable(editor: Editor, config: TrainConfig, labels: RewardLabels) -> TrainedModules:
     """Freezes all but the UNet (or its LoRA), the reward embedding and, where asked for, the text encoder."""
-    family, pipe = editor.family, editor.pipe
+    family = editor.family
+    pipe = editor.pipe
     denoiser: Any = family.denoiser(pipe)
     family.add_source_channels(denoiser)
     for module in (pipe.vae, pipe.text_encoder, denoiser):
         module.requires_grad_(False)
     if config.lora_rank:
         # Autocast keeps casts of trained weights alone: frozen ones it would cast anew at every call.
-        denoiser.to(autocast_type(config.precision) or torch.float32)
+        denoiser.to(autocast_type(config.mixed_precision) or torch.float32)
         add_lora(family, denoiser, config)
     else:
         denoiser.requires_grad_(True)
     denoiser.train()
-    if config.checkpointing:
+    if config.gradient_checkpointing:
         denoiser.enable_gradient_checkpointing()
 
     embedding = None
@@ -136,14 +153,15 @@ def make_trainable(editor: Editor, config: Train, labels: Labels) -> Models:
         words = _word_embeddings(pipe, labels.prompt)
     modules = [m for m in (denoiser, embedding, text_encoder) if m is not None]
     trained = [p for m in modules for p in m.parameters() if p.requires_grad]
-    return Models(denoiser, embedding, text_encoder, words, trained)
+    return TrainedModules(denoiser, embedding, text_encoder, words, trained)
 
 
 def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
     """The text encoder's token embeddings, where from now on those of the label's words alone have gradients.
 
-    An editor that has learned to overlook what follows the instruction has next to no gradient towards the label; the words'
-    own embeddings, at a rate of their own (as in textual inversion), are what gets it started.
+    An editor that has learned to overlook what follows the instruction has next to no gradient towards the
+    label; the words' own embeddings, at a rate of their own (as in textual inversion),
+    are what gets it started.
     """
     tokens = pipe.tokenizer(list(prompt.words), add_special_tokens=False).input_ids
     embeddings = pipe.text_encoder.get_input_embeddings().weight
@@ -158,7 +176,7 @@ def autocast_type(precision: Precision) -> torch.dtype | None:
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
 
-def add_lora(family: EditFamily, denoiser: Any, config: Train) -> None:
+def add_lora(family: EditFamily, denoiser: Any, config: TrainConfig) -> None:
     """A LoRA adapter on the attention layers, in fp32; at the start it changes nothing."""
     from peft import LoraConfig
 
@@ -173,10 +191,12 @@ def add_lora(family: EditFamily, denoiser: Any, config: Train) -> None:
     cast_training_params(denoiser, torch.float32)
 
 
-def make_optimizer(config: Train, models: Models) -> torch.optim.Optimizer:
+def make_optimizer(config: TrainConfig, models: TrainedModules) -> torch.optim.Optimizer:
     groups = parameter_groups(models.unet, config.lr, config.muon_lr if config.optimizer == "muon" else None)
     if models.embedding is not None:
-        groups.append({"params": list(models.embedding.parameters()), "lr": config.embedding_lr, "weight_decay": 0.0})
+        groups.append(
+            {"params": list(models.embedding.parameters()), "lr": config.embedding_lr, "weight_decay": 0.0}
+        )
     if models.text_encoder is not None:
         others = [p for p in models.text_encoder.parameters() if p is not models.words]
         groups.append({"params": others, "lr": config.text_encoder_lr})
@@ -189,5 +209,7 @@ def make_optimizer(config: Train, models: Models) -> torch.optim.Optimizer:
     try:
         import bitsandbytes  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise ValueError("optimizer: adamw8bit needs bitsandbytes; pip install bitsandbytes, or take adamw") from None
+        raise ValueError(
+            "optimizer: adamw8bit needs bitsandbytes; pip install bitsandbytes, or take adamw"
+        ) from None
     return bitsandbytes.optim.AdamW8bit(groups, lr=config.lr, weight_decay=config.weight_decay)

@@ -1,7 +1,8 @@
 """Makes the photographs of the shapes world from those of scikit-image: python -m tests.data.make_photographs
 
-Each is written as a gray PNG of 15 bits with its red, green and blue planes one below the other: with 8 bits, one in four of
-the values where an object's edge is blended with a photograph would be another, and with 16 they would all be over a MiB.
+Each is written as a gray PNG of 15 bits with its red, green and blue planes one below the other: with 8 bits,
+one in four of the values where an object's edge is blended with a photograph would be another,
+and with 16 they would all be over a MiB.
 """
 
 import numpy as np
@@ -15,8 +16,8 @@ SHORTER = 160  # pixels
 
 
 def originals() -> dict[str, np.ndarray]:
-    """The pictures (h, w, 3) in [0, 1], shorter side 160 pixels."""
-    pictures = {
+    """The images (h, w, 3) in [0, 1], shorter side 160 pixels."""
+    images = {
         "astronaut": data.astronaut(),
         "coffee": data.coffee(),
         "chelsea": data.chelsea(),
@@ -24,20 +25,20 @@ def originals() -> dict[str, np.ndarray]:
         "immunohistochemistry": data.immunohistochemistry(),
         "motorcycle": data.stereo_motorcycle()[0],
     }
-    assert tuple(pictures) == PHOTOGRAPHS
-    return {name: _small(picture) for name, picture in pictures.items()}
+    assert tuple(images) == PHOTOGRAPHS
+    return {name: _small(image) for name, image in images.items()}
 
 
-def _small(picture: np.ndarray) -> np.ndarray:
-    h, w = picture.shape[:2]
+def _small(image: np.ndarray) -> np.ndarray:
+    h, w = image.shape[:2]
     scale = SHORTER / min(h, w)
-    return resize(picture, (round(h * scale), round(w * scale)), anti_aliasing=True).astype(np.float32)
+    return resize(image, (round(h * scale), round(w * scale)), anti_aliasing=True).astype(np.float32)
 
 
-def faded(picture: np.ndarray) -> np.ndarray:
-    """A picture in [0, 1] with the contrast that backdrops have."""
+def faded(image: np.ndarray) -> np.ndarray:
+    """An image in [0, 1] with the contrast that backdrops have."""
     low, span = FADED
-    return low + span * picture
+    return low + span * image
 
 
 def levels(values: np.ndarray) -> np.ndarray:
@@ -45,13 +46,15 @@ def levels(values: np.ndarray) -> np.ndarray:
     return np.round(values.astype(np.float32) * np.float32(255))
 
 
-def stored(picture: np.ndarray) -> np.ndarray:
-    """The picture in `LEVELS`, chosen so that the backdrop has the 256 levels of a file that it has without them."""
-    found = np.round(picture * LEVELS)
+def stored(image: np.ndarray) -> np.ndarray:
+    """The image in `LEVELS`, chosen so that the backdrop has the 256 levels of a file that it has without
+    them.
+    """
+    found = np.round(image * LEVELS)
     for step in (1, -1):
         moved = np.clip(found + step, 0, LEVELS)
-        wrong = levels(faded(np.float32(found) / np.float32(LEVELS))) != levels(faded(picture))
-        better = levels(faded(np.float32(moved) / np.float32(LEVELS))) == levels(faded(picture))
+        wrong = levels(faded(np.float32(found) / np.float32(LEVELS))) != levels(faded(image))
+        better = levels(faded(np.float32(moved) / np.float32(LEVELS))) == levels(faded(image))
         found = np.where(wrong & better, moved, found)
     return found.astype(np.uint16)
 
@@ -59,4 +62,6 @@ def stored(picture: np.ndarray) -> np.ndarray:
 if __name__ == "__main__":
     for name, picture in originals().items():
         planes = stored(picture).transpose(2, 0, 1)
-        Image.fromarray(planes.reshape(-1, planes.shape[-1])).save(PHOTOGRAPHS_FOLDER / f"{name}.png", optimize=True)
+        Image.fromarray(planes.reshape(-1, planes.shape[-1])).save(
+            PHOTOGRAPHS_FOLDER / f"{name}.png", optimize=True
+        )

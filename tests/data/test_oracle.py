@@ -1,4 +1,6 @@
-"""The oracle is held to its words. Ratings are 0–10; every promise is kept by every sample, not on average."""
+"""The oracle is held to its words. Ratings are 0–10; every promise is kept by every sample,
+not on average.
+"""
 
 import itertools
 from dataclasses import replace
@@ -9,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from rewardedit.data.shapes import BACKDROPS, Shapes, ShapesBatch, ShapesOracle, candidates
-from rewardedit.data.shapes.candidates import wrong_colour, wrong_place
+from rewardedit.data.shapes.mixed_quality import wrong_colour, wrong_place
 from rewardedit.data.shapes.render import BACKGROUND_RGB, OBJECT_RGB, render, render_backgrounds
 
 
@@ -18,7 +20,7 @@ def score(samples: ShapesBatch, edited: torch.Tensor) -> torch.Tensor:
 
 
 def rows(samples: ShapesBatch, *kinds: str) -> torch.Tensor:
-    return torch.tensor([kind in kinds for kind in samples.kind])
+    return torch.tensor([kind in kinds for kind in samples.edit_type])
 
 
 DRAWN = ("add", "replace", "recolour", "resize", "move")
@@ -64,10 +66,10 @@ def test_an_add_between_two_cells_is_right_too():
     clear = samples.before.shape[at[0], neighbour] == -1
     # 4.5 pixels off the centre of its cell, an object lies over the border and is still whole in its patch.
     offset[at] = np.where(towards[:, :1] != 0, towards * [1, 0], towards * [0, 1]) * 4.5
-    picture = render(replace(after, offset=offset.astype(np.float32)))
+    image = render(replace(after, offset=offset.astype(np.float32)))
     chosen = torch.from_numpy(at[0][clear])
     assert len(chosen) > 5
-    assert score(samples, picture)[chosen].min() >= 9
+    assert score(samples, image)[chosen].min() >= 9
 
 
 def test_a_cross_fade_is_no_edit(samples):
@@ -89,7 +91,12 @@ def test_half_an_edit_is_no_edit(samples, axis, keep_first):
     share = changed.cumsum(1) / changed.sum(1, keepdim=True)
     middle = (share < 0.5).sum(1)[:, None, None]
     line = torch.arange(64) if axis == 0 else torch.arange(64)[:, None]
-    drawn = ((line < middle) if keep_first else (line > middle)).float().expand(-1, 64, 64)[:, None].expand_as(samples.source)
+    drawn = (
+        ((line < middle) if keep_first else (line > middle))
+        .float()
+        .expand(-1, 64, 64)[:, None]
+        .expand_as(samples.source)
+    )
     # The upper part of a triangle is a triangle: where no size was asked for, it is a right edit.
     whole = rows(samples, "add") & torch.tensor(["triangle" in text for text in samples.instruction])
     cut = ~whole if axis == 1 and keep_first else torch.ones_like(whole)
@@ -113,8 +120,10 @@ def test_a_wrong_colour_and_a_wrong_place_are_no_edit(samples):
 
 def test_a_right_edit_with_a_damaged_background_lies_between(samples):
     # Noise on every pixel that is more than twelve pixels away from all objects, before and after.
-    pictures = ((samples.source, samples.before), (samples.target, samples.after))
-    objects = sum((p - render_backgrounds(scene)).abs().amax(1, keepdim=True).gt(0.01).float() for p, scene in pictures)
+    images = ((samples.source, samples.before), (samples.target, samples.after))
+    objects = sum(
+        (p - render_backgrounds(scene)).abs().amax(1, keepdim=True).gt(0.01).float() for p, scene in images
+    )
     noise = 0.3 * torch.randn(samples.target.shape, generator=torch.Generator().manual_seed(0))
     far = F.max_pool2d(objects, 25, 1, 12) == 0
     rated = score(samples, (samples.target + noise * far).clamp(0, 1))
@@ -126,7 +135,9 @@ def test_a_right_edit_with_a_damaged_background_lies_between(samples):
 
 def test_worse_is_rated_lower(samples):
     samples = samples[:140]
-    fades = [score(samples, samples.target.lerp(samples.source, share)) for share in (0, 0.1, 0.2, 0.3, 0.4, 0.5)]
+    fades = [
+        score(samples, samples.target.lerp(samples.source, share)) for share in (0, 0.1, 0.2, 0.3, 0.4, 0.5)
+    ]
     blurs = [score(samples, blur(samples.target, sigma)) for sigma in (0.3, 0.7, 1.0, 1.5, 2.0)]
     spots = []
     for side in (0, 8, 16, 24, 32):
@@ -152,7 +163,8 @@ def test_aspects_tell_what_is_wrong(samples):
 
 def others(samples: ShapesBatch) -> np.ndarray:
     """(b, 9) True where a cell holds an object that the instruction does not name."""
-    present, drawn = samples.after.present.copy(), rows(samples, *DRAWN).numpy()
+    present = samples.after.present.copy()
+    drawn = rows(samples, *DRAWN).numpy()
     present[drawn, samples.edits.to_cell[drawn]] = False
     return present
 
@@ -160,7 +172,8 @@ def others(samples: ShapesBatch) -> np.ndarray:
 def test_consistency_is_the_cube_of_the_share_that_survives(samples):
     """With one of n other objects gone the share is (n − 1) / n: 10 / 8 where there were two."""
     samples = samples[:70]
-    n, shape = others(samples).sum(1), samples.after.shape.copy()
+    n = others(samples).sum(1)
+    shape = samples.after.shape.copy()
     lost = np.flatnonzero((n >= 2) & ~rows(samples, "background").numpy())
     shape[lost, others(samples)[lost].argmax(1)] = -1
     found = ShapesOracle().rate(samples, render(replace(samples.after, shape=shape))).consistency[lost]
@@ -170,20 +183,24 @@ def test_consistency_is_the_cube_of_the_share_that_survives(samples):
 
 
 def test_damage_counts_by_its_area(samples):
-    """A square of 18 × 18 pixels where nothing stood: 316 more than are let pass, of 200 for consistency, 800 for quality."""
+    """A square of 18 × 18 pixels where nothing stood: 316 more than are let pass, of 200 for consistency,
+    800 for quality.
+    """
     samples = samples[:70]
     empty = ~samples.before.present & ~samples.after.present
-    spoiled, chosen = (
-        samples.target.clone(),
-        np.flatnonzero(empty.any(1) & rows(samples, "remove", "recolour", "resize").numpy()),
-    )
+    spoiled = samples.target.clone()
+    chosen = np.flatnonzero(empty.any(1) & rows(samples, "remove", "recolour", "resize").numpy())
     for i, cell in zip(chosen, empty[chosen].argmax(1), strict=True):
         x, y = (int((k + 0.5) * 64 / 3) - 9 for k in (cell % 3, cell // 3))
         spoiled[i, :, y : y + 18, x : x + 18] = torch.tensor([1.0, 0.0, 1.0])[:, None, None]
     found = ShapesOracle().rate(samples, spoiled)
     assert len(chosen) > 20
-    torch.testing.assert_close(found.consistency[chosen], torch.full((len(chosen),), 10 / (1 + 316 / 200)), rtol=0, atol=0.3)
-    torch.testing.assert_close(found.quality[chosen], torch.full((len(chosen),), 10 / (1 + 316 / 800)), rtol=0, atol=0.3)
+    torch.testing.assert_close(
+        found.consistency[chosen], torch.full((len(chosen),), 10 / (1 + 316 / 200)), rtol=0, atol=0.3
+    )
+    torch.testing.assert_close(
+        found.quality[chosen], torch.full((len(chosen),), 10 / (1 + 316 / 800)), rtol=0, atol=0.3
+    )
 
 
 def test_other_objects_may_not_drift(samples):
@@ -191,7 +208,8 @@ def test_other_objects_may_not_drift(samples):
     alone = np.flatnonzero((others(samples).sum(1) == 1) & ~rows(samples, "background").numpy())
     cell = others(samples)[alone].argmax(1)
     small = samples.after.size[alone, cell] == 0  # what is larger would leave its cell
-    alone, cell = alone[small], cell[small]
+    alone = alone[small]
+    cell = cell[small]
 
     def consistency(pixels: float) -> torch.Tensor:
         offset = samples.after.offset.copy()
@@ -207,5 +225,5 @@ def test_it_is_no_scorer_and_wants_one_picture_a_sample(samples):
     from rewardedit import Scorer
 
     assert not isinstance(ShapesOracle(), Scorer)
-    with pytest.raises(ValueError, match="one picture a sample"):
+    with pytest.raises(ValueError, match="one image a sample"):
         ShapesOracle().rate(samples, samples.target[:3])

@@ -7,7 +7,7 @@ import torch
 from PIL import Image, ImageFile
 from torch.utils.data import DataLoader
 
-from rewardedit.data import Data, batches, held_out_rows, open_rows, source_ids
+from rewardedit.data import DataConfig, batches, held_out_rows, open_rows, source_ids
 from rewardedit.data.humanedit import HumanEdit
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.table import Table
@@ -28,7 +28,8 @@ def test_csv_and_jsonl_give_the_same_rows(folder):
     (folder / "rows.csv").write_text("id,source,instruction,target\nx,a.png,make it blue,b.png\n")
     record = {"id": "x", "source": "a.png", "instruction": "make it blue", "target": "b.png"}
     (folder / "other.jsonl").write_text(json.dumps(record) + "\n")
-    one, two = Table(str(folder))[0], Table(str(folder / "other.jsonl"))[0]
+    one = Table(str(folder))[0]
+    two = Table(str(folder / "other.jsonl"))[0]
     assert one.id == two.id == "x"
     assert one.instruction == "make it blue"
     assert torch.equal(one.source, two.source)
@@ -46,7 +47,10 @@ def test_csv_and_jsonl_give_the_same_rows(folder):
         ("", "holds no rows"),
         ("\n\n", "holds no rows"),
         ('{"source": "a.png", "instruction": " ", "target": "b.png"}', "row 1 has no instruction"),
-        ('{"source": "a.png", "instruction": 7, "target": "b.png"}', "row 1: instruction: expected text; got 7"),
+        (
+            '{"source": "a.png", "instruction": 7, "target": "b.png"}',
+            "row 1: instruction: expected text; got 7",
+        ),
         ("[1, 2]", "line 1: expected an object"),
     ],
 )
@@ -57,24 +61,32 @@ def test_bad_tables_are_refused_by_row(folder, line, message):
 
 
 def test_tables_as_programs_write_them(folder):
-    """Excel's byte-order mark, quoted line breaks and numbers in CSV; U+2028 in a text and empty lines in JSONL."""
-    csv = 'id,source,instruction,target,kind\r\n007,a.png,"make it blue,\r\nand large",b.png\r\n\r\n8,a.png,0123,b.png,Add\r\n'
+    """Excel's byte-order mark, quoted line breaks and numbers in CSV;
+    U+2028 in a text and empty lines in JSONL.
+    """
+    head = "id,source,instruction,target,edit_type\r\n"
+    csv = head + '007,a.png,"make it blue,\r\nand large",b.png\r\n\r\n8,a.png,0123,b.png,Add\r\n'
     (folder / "rows.csv").write_bytes(b"\xef\xbb\xbf" + csv.encode())
     rows = Table(str(folder / "rows.csv"))
-    assert [(row.id, row.instruction, row.kind) for row in rows] == [
+    assert [(row.id, row.instruction, row.edit_type) for row in rows] == [
         ("007", "make it blue,\r\nand large", None),
         ("8", "0123", "Add"),
     ]
     record = {"id": 0, "source": "a.png", "instruction": "say\u2028it\x85twice", "target": "b.png"}
     lines = json.dumps(record, ensure_ascii=False)
     (folder / "rows.jsonl").write_bytes(b"\xef\xbb\xbf" + f"{lines}\r\n\r\n{lines}\n\n".encode())
-    assert [(row.id, row.instruction) for row in Table(str(folder / "rows.jsonl"))] == [("0", "say\u2028it\x85twice")] * 2
+    assert [(row.id, row.instruction) for row in Table(str(folder / "rows.jsonl"))] == [
+        ("0", "say\u2028it\x85twice")
+    ] * 2
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"source,instruction,target\na.png,make it blue, please,b.png\n", "row 1 has more cells than there are columns"),
+        (
+            b"source,instruction,target\na.png,make it blue, please,b.png\n",
+            "row 1 has more cells than there are columns",
+        ),
         (b'source,instruction,target\na.png,"make it" blue,b.png\n', "row 1 is not CSV"),
         ("source,instruction,target\na.png,plus foncé,b.png\n".encode("latin-1"), "expected UTF-8 text"),
     ],
@@ -96,7 +108,7 @@ def test_a_brushed_mask_of_a_table_marks_the_brushed_place(folder):
 def test_rows_beyond_the_last_are_refused(folder):
     (folder / "rows.csv").write_text("source,instruction,target\na.png,make it blue,b.png\n")
     with pytest.raises(ValueError, match=r"data.first: expected a row below 1, as many as .* holds; got 1"):
-        open_rows(Data("table", str(folder), first=1))
+        open_rows(DataConfig("table", str(folder), first=1))
 
 
 def test_parts_of_rows_know_their_sources_and_can_be_read_by_workers(folder):
@@ -104,8 +116,9 @@ def test_parts_of_rows_know_their_sources_and_can_be_read_by_workers(folder):
         save(folder / f"{i}.png", colour=(40 * i, 0, 0))
     lines = [f"{i},{i % 6}.png,make it blue,b.png\n" for i in range(12)]
     (folder / "rows.csv").write_text("id,source,instruction,target\n" + "".join(lines))
-    data = Data("table", str(folder), first=1, hold_out=2)
-    rest, gone = open_rows(data), held_out_rows(data)
+    data = DataConfig("table", str(folder), first=1, hold_out=2)
+    rest = open_rows(data)
+    gone = held_out_rows(data)
     held = {int(row.id) % 6 for row in gone}
     assert [int(row.id) for row in rest] == [i for i in range(1, 12) if i % 6 not in held]
     ids = source_ids(Table(str(folder)))
@@ -121,7 +134,7 @@ def test_mixed_sizes_come_out_as_one(folder):
         {"source": "b.png", "instruction": "y", "target": "a.png"},
     ]
     (folder / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    data = Data("table", str(folder), size=16, policy="pad")
+    data = DataConfig("table", str(folder), size=16, policy="pad")
     ((ids, batch),) = list(batches(open_rows(data), data, 8))
     assert ids == ["0", "1"]
     assert batch.source.shape == (2, 3, 16, 16)
@@ -131,7 +144,13 @@ def test_magicbrush_reads_a_folder_and_parquet_alike(folder):
     import datasets
 
     Image.new("RGBA", (20, 10), (0, 0, 0, 0)).save(folder / "m.png")
-    record = {"img_id": "7", "turn_index": 2, "source_img": "a.png", "mask_img": "m.png", "target_img": "b.png"}
+    record = {
+        "img_id": "7",
+        "turn_index": 2,
+        "source_img": "a.png",
+        "mask_img": "m.png",
+        "target_img": "b.png",
+    }
     (folder / "metadata.jsonl").write_text(json.dumps({**record, "instruction": "make it blue"}) + "\n")
     one = MagicBrush(str(folder))
     assert one[0].id == "7-2"
@@ -151,22 +170,29 @@ def test_magicbrush_reads_a_folder_and_parquet_alike(folder):
     two = MagicBrush(str(folder / "data" / "train-00000.parquet"))
     assert two[0].instruction == one[0].instruction
     assert two[0].source.size == one[0].source.size == (20, 10)
-    part = open_rows(Data("magicbrush", str(folder / "data"), rows=1, size=16))
+    part = open_rows(DataConfig("magicbrush", str(folder / "data"), rows=1, size=16))
     assert len(part) == 1
 
 
 def test_only_the_pictures_that_are_used_are_decoded(folder, monkeypatch):
     save(folder / "m.png")
-    record = {"img_id": "7", "turn_index": 2, "source_img": "a.png", "mask_img": "m.png", "target_img": "b.png"}
+    record = {
+        "img_id": "7",
+        "turn_index": 2,
+        "source_img": "a.png",
+        "mask_img": "m.png",
+        "target_img": "b.png",
+    }
     (folder / "metadata.jsonl").write_text(json.dumps({**record, "instruction": "make it blue"}) + "\n")
-    decoded, load = set(), ImageFile.ImageFile.load
+    decoded = set()
+    load = ImageFile.ImageFile.load
 
     def seen(image):
         decoded.add(Path(image.filename).name)
         return load(image)
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", seen)
-    data = Data("magicbrush", str(folder), size=16)
+    data = DataConfig("magicbrush", str(folder), size=16)
     assert len(list(batches(open_rows(data), data, 8, fields=()))) == 1
     assert decoded == {"a.png", "b.png"}  # source and target
 
@@ -176,16 +202,18 @@ def test_what_is_no_magicbrush_is_refused(folder):
     with pytest.raises(ValueError, match=r"lacks instruction, mask_img, source_img, target_img, turn_index"):
         MagicBrush(str(folder))
     with pytest.raises(ValueError, match="path: magicbrush rows need one"):
-        Data("magicbrush")
+        DataConfig("magicbrush")
 
 
 def test_humanedit_brings_captions_and_the_type_of_edit(folder):
     Image.new("RGBA", (20, 10), (0, 0, 0, 0)).save(folder / "m.png")
     record = {"IMAGE_ID": 3, "EDITING_TYPE": "Add", "EDITING_INSTRUCTION": "add a hat", "INPUT_IMG": "a.png"}
     record |= {"MASK_IMG": "m.png", "OUTPUT_IMG": "b.png", "INPUT_CAPTION_BY_LLAMA": "a man"}
-    (folder / "metadata.jsonl").write_text(json.dumps({**record, "OUTPUT_CAPTION_BY_LLAMA": "a man in a hat"}) + "\n")
-    row = open_rows(Data("humanedit", str(folder)))[0]
-    assert (row.id, row.kind, row.instruction) == ("3", "Add", "add a hat")
+    (folder / "metadata.jsonl").write_text(
+        json.dumps({**record, "OUTPUT_CAPTION_BY_LLAMA": "a man in a hat"}) + "\n"
+    )
+    row = open_rows(DataConfig("humanedit", str(folder)))[0]
+    assert (row.id, row.edit_type, row.instruction) == ("3", "Add", "add a hat")
     assert (row.source_caption, row.target_caption) == ("a man", "a man in a hat")
     assert row.target is not None
     (folder / "metadata.jsonl").write_text(json.dumps(record) + "\n")
@@ -194,18 +222,18 @@ def test_humanedit_brings_captions_and_the_type_of_edit(folder):
 
 
 def test_draws_are_other_edits_of_the_same_sources():
-    rows = open_rows(Data(rows=8, draws=2, first=2, shares={"right": 1.0}))
+    rows = open_rows(DataConfig(rows=8, draws=2, first=2, shares={"right": 1.0}))
     for i in range(0, 8, 2):
         assert torch.equal(rows[i].source, rows[i + 1].source)
-        assert rows[i].kind != rows[i + 1].kind
+        assert rows[i].edit_type != rows[i + 1].edit_type
         assert rows[i].id != rows[i + 1].id
-    plain = open_rows(Data(rows=4, first=1, shares={"right": 1.0}))
+    plain = open_rows(DataConfig(rows=4, first=1, shares={"right": 1.0}))
     assert [rows[i].id for i in range(0, 8, 2)] == [plain[i].id for i in range(4)]
     assert torch.equal(rows[2].target, plain[1].target)
 
 
 def with_stored_pictures(folder, name, *columns):
-    """A Parquet table of one row whose named columns hold the bytes of pictures, as 🤗 datasets writes them."""
+    """A Parquet table of one row whose named columns hold the bytes of images, as 🤗 datasets writes them."""
     import datasets
 
     record = {"id": 7, "source": "a.png", "instruction": "make it blue", "target": "b.png", "mask": "m.png"}
@@ -223,28 +251,33 @@ def test_parquet_gives_the_rows_of_jsonl_whether_it_holds_paths_or_pictures(fold
     mask = Image.new("RGBA", (20, 10), (230, 230, 230, 255))
     mask.paste((0, 0, 0, 0), (0, 0, 4, 3))
     mask.save(folder / "m.png")
-    record = with_stored_pictures(folder, "pictures.parquet", "source", "target", "mask")
+    record = with_stored_pictures(folder, "images.parquet", "source", "target", "mask")
     with_stored_pictures(folder, "paths.parquet")
     (folder / "rows.jsonl").write_text(json.dumps(record) + "\n")
-    contents = {name: (folder / file).read_bytes() for name, file in record.items() if file in ("a.png", "m.png")}
+    contents = {
+        name: (folder / file).read_bytes() for name, file in record.items() if file in ("a.png", "m.png")
+    }
     pq.write_table(pa.Table.from_pylist([record | contents]), folder / "bytes.parquet")
-    structs = {"source": {"bytes": None, "path": "a.png"}, "target": {"bytes": (folder / "b.png").read_bytes()}}
+    structs = {
+        "source": {"bytes": None, "path": "a.png"},
+        "target": {"bytes": (folder / "b.png").read_bytes()},
+    }
     pq.write_table(pa.Table.from_pylist([record | structs]), folder / "structs.parquet")
 
     told = Table(str(folder / "rows.jsonl"))
-    for name in ("pictures", "paths", "bytes", "structs"):
+    for name in ("images", "paths", "bytes", "structs"):
         rows = Table(str(folder / f"{name}.parquet"))
         assert rows.source_ids() == told.source_ids(), name
-        assert (rows[0].id, rows[0].instruction, rows[0].kind) == ("7", "make it blue", None), name
-        for picture in ("source", "target", "mask"):
-            assert torch.equal(getattr(rows[0], picture), getattr(told[0], picture)), (name, picture)
+        assert (rows[0].id, rows[0].instruction, rows[0].edit_type) == ("7", "make it blue", None), name
+        for image in ("source", "target", "mask"):
+            assert torch.equal(getattr(rows[0], image), getattr(told[0], image)), (name, image)
     assert pickle.loads(pickle.dumps(rows))[0].id == "7"  # as workers that read rows are given it
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"source": b"no picture"}, "row 2: source: the bytes are not a picture"),
+        ({"source": b"no image"}, "row 2: source: the bytes are not an image"),
         ({"source": None}, "row 2 has no source"),
         ({"target": None}, "row 2 has neither edited nor target"),
         ({"instruction": b"make it blue"}, "row 1: instruction: expected text"),
@@ -258,7 +291,10 @@ def test_bad_parquet_is_refused_by_row_and_column(folder, change, message):
 
     content = (folder / "a.png").read_bytes()
     record = {"source": content, "instruction": "make it blue", "target": content}
-    first = {**record, **{key: value for key, value in change.items() if value is not None and key != "source"}}
+    first = {
+        **record,
+        **{key: value for key, value in change.items() if value is not None and key != "source"},
+    }
     first |= {key: value for key, value in change.items() if isinstance(value, dict)}
     pq.write_table(pa.Table.from_pylist([first, record | change]), folder / "rows.parquet")
     with pytest.raises(ValueError, match=message):
@@ -274,12 +310,16 @@ def test_what_only_is_named_parquet_is_refused(folder):
 
 
 def test_an_image_folder_is_a_table(folder):
-    (folder / "metadata.csv").write_text("source_file_name,instruction,edited_file_name\na.png,make it blue,b.png\n")
+    (folder / "metadata.csv").write_text(
+        "source_file_name,instruction,edited_file_name\na.png,make it blue,b.png\n"
+    )
     assert Table(str(folder))[0].edited.shape == (3, 30, 12)
 
 
 def test_a_picture_that_cannot_be_read_is_named_by_row_and_column(folder):
-    (folder / "c.png").write_text("no picture")
-    (folder / "rows.csv").write_text("source,instruction,target\na.png,make it blue,b.png\na.png,make it blue,c.png\n")
-    with pytest.raises(ValueError, match=r"rows.csv: row 2: target: .*c.png: not a picture that can be read"):
+    (folder / "c.png").write_text("no image")
+    (folder / "rows.csv").write_text(
+        "source,instruction,target\na.png,make it blue,b.png\na.png,make it blue,c.png\n"
+    )
+    with pytest.raises(ValueError, match=r"rows.csv: row 2: target: .*c.png: not an image that can be read"):
         Table(str(folder))[1]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from rewardedit.data.shapes import BACKDROPS, KINDS, QUALITIES, Shapes, ShapesRows, candidates
+from rewardedit.data.shapes import BACKDROPS, EDIT_TYPES, QUALITIES, Shapes, ShapesRows, candidates
 from rewardedit.data.shapes.render import PHOTOGRAPHS_FOLDER, photographs, render
 from rewardedit.data.shapes.scenes import sample_edits, sample_scenes
 from rewardedit.data.shapes.sheet import draw_sheet
@@ -16,7 +16,8 @@ def samples():
 
 def test_a_sample_is_the_same_however_it_is_asked_for():
     world = Shapes("train", seed=3)
-    whole, part = world.batch(270, 20), world.batch(275, 5)
+    whole = world.batch(270, 20)
+    part = world.batch(275, 5)
     assert part.id == whole.id[5:10]
     assert part.instruction == whole.instruction[5:10]
     assert torch.equal(part.source, whole.source[5:10])
@@ -25,13 +26,13 @@ def test_a_sample_is_the_same_however_it_is_asked_for():
 
 def test_splits_and_seeds_share_nothing():
     worlds = [Shapes(split, seed) for split in ("train", "val", "test") for seed in (0, 1)]
-    pictures = [world.batch(0, 35).source for world in worlds]
-    flat = torch.cat(pictures).flatten(1)
+    images = [world.batch(0, 35).source for world in worlds]
+    flat = torch.cat(images).flatten(1)
     assert len(torch.unique(flat, dim=0)) == len(flat)
 
 
 def test_kinds_and_counts_take_turns(samples):
-    assert [samples.kind.count(kind) for kind in KINDS] == [40] * 7
+    assert [samples.edit_type.count(kind) for kind in EDIT_TYPES] == [40] * 7
     counts = samples.before.present.sum(1)
     assert [int((counts == n).sum()) for n in range(1, 6)] == [56] * 5
 
@@ -39,7 +40,7 @@ def test_kinds_and_counts_take_turns(samples):
 def test_the_mask_is_exact(samples):
     changed = (samples.source != samples.target).any(1, keepdim=True)
     assert not (changed & (samples.mask == 0)).any()
-    objects = torch.tensor([kind != "background" for kind in samples.kind])
+    objects = torch.tensor([kind != "background" for kind in samples.edit_type])
     share = (changed[objects].float().sum((1, 2, 3)) / samples.mask[objects].sum((1, 2, 3))).median()
     assert share > 0.5  # and no larger than the object before and after
 
@@ -49,7 +50,7 @@ def test_boxes_hold_the_object(samples):
         inside = torch.zeros(64, 64)
         for x0, y0, x1, y1 in samples.boxes[i].tolist():
             inside[y0:y1, x0:x1] = 1
-        if samples.kind[i] != "background":
+        if samples.edit_type[i] != "background":
             assert not ((samples.mask[i, 0] > 0) & (inside == 0)).any()
         else:
             assert samples.boxes[i].sum() == 0
@@ -60,15 +61,15 @@ def test_words_and_truth_agree(samples):
         samples.instruction, samples.parsed, samples.source_caption, samples.target_caption, strict=True
     ):
         assert before != after
-        if parsed.kind in ("add", "replace", "recolour") and parsed.edited is not None:
+        if parsed.edit_type in ("add", "replace", "recolour") and parsed.edited is not None:
             words = parsed.edited.split()
             assert all(word in after for word in words)
-        if parsed.kind == "move":
+        if parsed.edit_type == "move":
             assert parsed.position in text
             assert f"at {parsed.position}" in after
-        if parsed.kind == "resize":
+        if parsed.edit_type == "resize":
             assert parsed.size in ("bigger", "smaller")
-        if parsed.kind == "remove":
+        if parsed.edit_type == "remove":
             assert parsed.edited is None
             assert after in before or len(after) < len(before)
 
@@ -90,8 +91,8 @@ def test_a_sequence_goes_on_where_it_stopped():
 def test_objects_never_touch():
     rng = np.random.default_rng(0)
     scenes = sample_scenes(rng, np.full(50, 9), ("plain",))
-    picture = render(scenes)
-    assert picture.shape == (50, 3, 64, 64)
+    image = render(scenes)
+    assert image.shape == (50, 3, 64, 64)
     with pytest.raises(ValueError, match="no free cell"):
         sample_edits(rng, scenes, np.zeros(50, dtype=int))
 
@@ -152,11 +153,13 @@ def test_every_block_and_every_draw_has_qualities_of_its_own():
 
 
 def test_the_photographs_are_scikit_image_s():
-    """Where nothing is drawn over them the 256 levels of a file are the same; no value is off by more than 0.005 of a level."""
-    for mine, (name, original) in zip(photographs(), make.originals().items(), strict=True):
+    """Where nothing is drawn over them the 256 levels of a file are the same;
+    no value is off by more than 0.005 of a level.
+    """
+    for local, (name, original) in zip(photographs(), make.originals().items(), strict=True):
         backdrop = make.faded(original).transpose(2, 0, 1)
-        assert np.array_equal(make.levels(mine.numpy()), make.levels(backdrop)), name
-        assert abs(mine.numpy() - backdrop).max() * 255 < 0.005, name
+        assert np.array_equal(make.levels(local.numpy()), make.levels(backdrop)), name
+        assert abs(local.numpy() - backdrop).max() * 255 < 0.005, name
     files = list(PHOTOGRAPHS_FOLDER.iterdir())
     assert sum(file.stat().st_size for file in files) < 2**20
     told = (PHOTOGRAPHS_FOLDER / "LICENSES.txt").read_text()

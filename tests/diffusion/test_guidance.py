@@ -1,4 +1,6 @@
-"""Mask guidance on real pipelines at tiny size: exact at 0 and 1, nothing left hooked, pairs of picture and prompt kept."""
+"""Mask guidance on real pipelines at tiny size: exact at 0 and 1, nothing left hooked,
+pairs of image and prompt kept.
+"""
 
 import pytest
 import torch
@@ -21,13 +23,19 @@ from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
 from PIL import Image
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-from rewardedit import Editor, EditSettings, change_mask, mask_guidance, two_round_edit
+from rewardedit import EditConfig, Editor, change_mask, mask_guidance, two_round_edit
 from rewardedit.encoded import Encoded
 from rewardedit.images import resize
 from tests.models import text_config, tiny_pipeline
 
-SCHEDULERS = (DDIMScheduler, EulerAncestralDiscreteScheduler, DPMSolverMultistepScheduler, HeunDiscreteScheduler)
-PROMPTS, NEGATIVE = ["make the circle red", "remove the star"], "blue square"
+SCHEDULERS = (
+    DDIMScheduler,
+    EulerAncestralDiscreteScheduler,
+    DPMSolverMultistepScheduler,
+    HeunDiscreteScheduler,
+)
+PROMPTS = ["make the circle red", "remove the star"]
+NEGATIVE = "blue square"
 
 
 def sources(b: int = 2) -> torch.Tensor:
@@ -77,7 +85,12 @@ def ask(pipe, prompt=PROMPTS, image=None, **options) -> torch.Tensor:
     image = list(sources(len(prompt)) if image is None else image)
     generator = torch.Generator().manual_seed(0)
     return pipe(
-        prompt, image=image, negative_prompt=[NEGATIVE] * len(prompt), output_type="pt", generator=generator, **options
+        prompt,
+        image=image,
+        negative_prompt=[NEGATIVE] * len(prompt),
+        output_type="pt",
+        generator=generator,
+        **options,
     )[0]
 
 
@@ -86,7 +99,8 @@ def ask(pipe, prompt=PROMPTS, image=None, **options) -> torch.Tensor:
 def test_ones_are_the_stock_pipeline_and_zeros_the_negative_prompt(make, scheduler):
     pipe = make()
     pipe.scheduler = scheduler.from_config(pipe.scheduler.config)
-    stock, negative = ask(pipe), ask(pipe, [NEGATIVE] * 2)
+    stock = ask(pipe)
+    negative = ask(pipe, [NEGATIVE] * 2)
     with mask_guidance(pipe, torch.ones(1, 1, 32, 32)):
         assert torch.equal(ask(pipe), stock)
     with mask_guidance(pipe, torch.zeros(2, 1, 16, 16)):
@@ -104,7 +118,8 @@ def test_two_prompts_with_two_pictures_each():
 
 def test_masks_follow_the_sources_where_stock_pipelines_mix_pairs_up():
     """Stock: prompts p0 p0 p1 p1, sources i0 i1 i0 i1. Masks must lie on the sources' rows."""
-    pipe, options = tiny_pipeline(), {"num_images_per_prompt": 2, "output_type": "latent"}
+    pipe = tiny_pipeline()
+    options = {"num_images_per_prompt": 2, "output_type": "latent"}
     pipe.set_progress_bar_config(disable=True)
     common = {"num_inference_steps": 2, "guidance_scale": 5.0, "image_guidance_scale": 1.5}
     noise = torch.randn(4, 4, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -133,10 +148,14 @@ def test_masks_follow_the_sources_where_stock_pipelines_mix_pairs_up():
 
 def test_less_moves_outside_the_mask():
     pipe = tiny_pipeline()
-    stock, negative = ask(pipe), ask(pipe, [NEGATIVE] * 2)
+    stock = ask(pipe)
+    negative = ask(pipe, [NEGATIVE] * 2)
     with mask_guidance(pipe, half()):
         guided = ask(pipe)
-    moved = {name: (picture - negative).abs().mean(1) > 2 / 255 for name, picture in (("stock", stock), ("guided", guided))}
+    moved = {
+        name: (image - negative).abs().mean(1) > 2 / 255
+        for name, image in (("stock", stock), ("guided", guided))
+    }
     outside = slice(24, 32)  # away from the rim, which the UNet's and VAE's receptive fields blur
     assert moved["guided"][..., outside].sum() < 0.7 * moved["stock"][..., outside].sum()
     assert (guided - stock)[..., :8].abs().mean() < (guided - stock)[..., outside].abs().mean()
@@ -189,7 +208,10 @@ def test_nothing_stays_hooked_after_an_error():
     stock = ask(pipe)
     with pytest.raises(KeyError), mask_guidance(pipe, half()):
         raise KeyError
-    with pytest.raises(ValueError, match="3 rows do not fit 2 sources"), mask_guidance(pipe, torch.ones(3, 1, 32, 32)):
+    with (
+        pytest.raises(ValueError, match="3 rows do not fit 2 sources"),
+        mask_guidance(pipe, torch.ones(3, 1, 32, 32)),
+    ):
         ask(pipe)
     assert not pipe.unet._forward_hooks
     assert torch.equal(ask(pipe), stock)
@@ -251,9 +273,14 @@ def tiny_kontext() -> FluxKontextPipeline:
 def ask_kontext(pipe, negative=True, swap=False, rows=2):
     pipe.set_progress_bar_config(disable=True)
     g = torch.Generator().manual_seed(5)
-    embeds, pooled = torch.randn(2, rows, 6, 8, generator=g), torch.randn(2, rows, 8, generator=g)
+    embeds = torch.randn(2, rows, 6, 8, generator=g)
+    pooled = torch.randn(2, rows, 8, generator=g)
     positive = 1 if swap else 0
-    options = {"prompt_embeds": embeds[positive], "pooled_prompt_embeds": pooled[positive], "true_cfg_scale": 4.0}
+    options = {
+        "prompt_embeds": embeds[positive],
+        "pooled_prompt_embeds": pooled[positive],
+        "true_cfg_scale": 4.0,
+    }
     if negative:
         options |= {"negative_prompt_embeds": embeds[1], "negative_pooled_prompt_embeds": pooled[1]}
     return pipe(
@@ -321,15 +348,20 @@ def ask_qwen(pipe, negative=True, swap=False, rows=1):
 
 @pytest.fixture
 def small_qwen(monkeypatch):
-    """Qwen-Image-Edit works at a fixed area of 1024²; here at 32 × 64, in sides of 32 pixels: 32 × 32 for a square."""
+    """Qwen-Image-Edit works at a fixed area of 1024²; here at 32 × 64, in sides of 32 pixels:
+    32 × 32 for a square.
+    """
     dimensions = pipeline_qwenimage_edit.calculate_dimensions
-    monkeypatch.setattr(pipeline_qwenimage_edit, "calculate_dimensions", lambda area, ratio: dimensions(32 * 64, ratio))
+    monkeypatch.setattr(
+        pipeline_qwenimage_edit, "calculate_dimensions", lambda area, ratio: dimensions(32 * 64, ratio)
+    )
 
 
 @pytest.mark.parametrize(("make", "call"), [(tiny_kontext, ask_kontext), (tiny_qwen, ask_qwen)])
 def test_pipelines_with_one_call_a_branch(make, call, small_qwen):
     pipe = make()
-    stock, negative = call(pipe), call(pipe, swap=True)
+    stock = call(pipe)
+    negative = call(pipe, swap=True)
     with mask_guidance(pipe, torch.ones(1, 1, 32, 32)):
         assert torch.equal(call(pipe), stock)
     with mask_guidance(pipe, torch.zeros(1, 1, 32, 32)):
@@ -348,16 +380,21 @@ def test_two_rounds_share_noise_and_encodings():
     pipe = tiny_pipeline()
     pipe.set_progress_bar_config(disable=True)
     calls = {"vae": 0, "text": 0}
-    encode, read = pipe.vae.encode, pipe.text_encoder.forward
+    encode = pipe.vae.encode
+    read = pipe.text_encoder.forward
     pipe.vae.encode = lambda *a, **k: calls.update(vae=calls["vae"] + 1) or encode(*a, **k)
     pipe.text_encoder.forward = lambda *a, **k: calls.update(text=calls["text"] + 1) or read(*a, **k)
     rounds = two_round_edit(pipe, sources(2), PROMPTS, seed=3, num_inference_steps=3)
     assert calls == {"vae": 1, "text": 2}  # instructions, and the empty text
     assert rounds.first is not None
     assert torch.equal(rounds.mask, change_mask(sources(2), rounds.first))
-    whole = two_round_edit(pipe, sources(2), PROMPTS, seed=3, mask=lambda s, e: torch.ones(2, 1, 32, 32), num_inference_steps=3)
+    whole = two_round_edit(
+        pipe, sources(2), PROMPTS, seed=3, mask=lambda s, e: torch.ones(2, 1, 32, 32), num_inference_steps=3
+    )
     assert torch.equal(whole.edited, rounds.first)
-    own = two_round_edit(pipe, sources(2), PROMPTS, seed=3, mask=torch.ones(1, 1, 32, 32), num_inference_steps=3)
+    own = two_round_edit(
+        pipe, sources(2), PROMPTS, seed=3, mask=torch.ones(1, 1, 32, 32), num_inference_steps=3
+    )
     assert own.first is None
     assert torch.equal(own.edited, rounds.first)
 
@@ -381,12 +418,17 @@ def test_two_rounds_on_sdxl_with_reused_encodings():
 
 
 class WithPrompts(Editor):
-    """An editor whose prompts are embedded already: the text encoders of these pipelines are left out here."""
+    """An editor whose prompts are embedded already:
+    the text encoders of these pipelines are left out here.
+    """
 
     def encode(self, source, instruction, *, score=10.0):
         g = torch.Generator().manual_seed(5)
         encoded = super().encode(source, instruction, score=score).inputs
-        embeds = {name: torch.randn(len(source), 6, 8, generator=g) for name in ("prompt_embeds", "negative_prompt_embeds")}
+        embeds = {
+            name: torch.randn(len(source), 6, 8, generator=g)
+            for name in ("prompt_embeds", "negative_prompt_embeds")
+        }
         if isinstance(self.pipe, FluxKontextPipeline):
             pooled = ("pooled_prompt_embeds", "negative_pooled_prompt_embeds")
             more = {name: torch.randn(len(source), 8, generator=g) for name in pooled}
@@ -395,9 +437,11 @@ class WithPrompts(Editor):
         return Encoded({"image": encoded["image"], **embeds, **more})
 
 
-@pytest.mark.parametrize(("make", "more"), [(tiny_kontext, {"max_area": 32 * 32, "_auto_resize": False}), (tiny_qwen, {})])
+@pytest.mark.parametrize(
+    ("make", "more"), [(tiny_kontext, {"max_area": 32 * 32, "_auto_resize": False}), (tiny_qwen, {})]
+)
 def test_two_rounds_of_pipelines_that_answer_in_a_size_of_their_own(make, more, small_qwen):
-    editor = WithPrompts(make(), EditSettings(steps=2))
+    editor = WithPrompts(make(), EditConfig(num_inference_steps=2))
     editor.pipe.set_progress_bar_config(disable=True)
     source = torch.rand(1, 3, 40, 80, generator=torch.Generator().manual_seed(3))
     options = {"true_cfg_scale": 4.0, **more}
@@ -409,7 +453,12 @@ def test_two_rounds_of_pipelines_that_answer_in_a_size_of_their_own(make, more, 
     assert rounds.mask.shape == (1, 1, h, w)
     assert torch.equal(rounds.mask, change_mask(resize(source, (h, w)), rounds.first))
     whole = two_round_edit(
-        editor, source, ["make it red"], mask=lambda s, e: torch.ones(1, 1, *e.shape[-2:]), first=rounds.first, **options
+        editor,
+        source,
+        ["make it red"],
+        mask=lambda s, e: torch.ones(1, 1, *e.shape[-2:]),
+        first=rounds.first,
+        **options,
     )
     assert torch.equal(whole.edited, rounds.first)
 

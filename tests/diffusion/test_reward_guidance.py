@@ -47,7 +47,8 @@ def edit(pipe, **options) -> torch.Tensor:
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_the_score_rises_and_scale_zero_is_the_stock_pipeline(pipe, name):
     pipe.scheduler = SCHEDULERS[name]
-    scorer, plain = load_scorer("l1"), edit(pipe)
+    scorer = load_scorer("l1")
+    plain = edit(pipe)
     with reward_guidance(pipe, scorer, SOURCE, TEXTS, scale=0.0):
         assert torch.equal(edit(pipe), plain)
     with reward_guidance(pipe, scorer, SOURCE, TEXTS, scale=0.2):
@@ -61,7 +62,8 @@ def test_the_score_rises_and_scale_zero_is_the_stock_pipeline(pipe, name):
 def test_the_clean_latents_are_the_schedulers_own(name):
     scheduler = type(SCHEDULERS[name]).from_config(SCHEDULERS[name].config)
     scheduler.set_timesteps(5)
-    sample, predicted = torch.randn(1, 4, 8, 8), torch.randn(1, 4, 8, 8)
+    sample = torch.randn(1, 4, 8, 8)
+    predicted = torch.randn(1, 4, 8, 8)
     timestep = scheduler.timesteps[0]
     a, b = pred_x0_coefficients(scheduler, timestep, 0)
     scheduler.scale_model_input(sample, timestep)
@@ -80,7 +82,10 @@ def test_it_holds_for_the_steps_asked_for_and_leaves_nothing_behind(pipe):
     with reward_guidance(pipe, scorer, SOURCE, TEXTS, between=(0.5, 1.0)):
         edit(pipe)
     assert calls == [2, 2]
-    with pytest.raises(ValueError, match="2 sources for 4 pictures"), reward_guidance(pipe, scorer, SOURCE, TEXTS):
+    with (
+        pytest.raises(ValueError, match="2 sources for 4 images"),
+        reward_guidance(pipe, scorer, SOURCE, TEXTS),
+    ):
         edit(pipe, num_images_per_prompt=2, generator=torch.Generator().manual_seed(0))
     assert "step" not in vars(pipe.scheduler)
 
@@ -95,10 +100,14 @@ def test_a_block_within_a_block_leaves_the_outer_one_as_it_was(pipe):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"scale": -1.0}, "scale: expected at least 0"), ({"between": (0.5, 0.2)}, "two rising shares")]
+    ("options", "message"),
+    [({"scale": -1.0}, "scale: expected at least 0"), ({"between": (0.5, 0.2)}, "two rising shares")],
 )
 def test_bad_settings_are_refused(pipe, options, message):
-    with pytest.raises(ValueError, match=message), reward_guidance(pipe, load_scorer("l1"), SOURCE, TEXTS, **options):
+    with (
+        pytest.raises(ValueError, match=message),
+        reward_guidance(pipe, load_scorer("l1"), SOURCE, TEXTS, **options),
+    ):
         pass
 
 
@@ -115,30 +124,35 @@ def test_scorers_without_gradient_and_other_schedulers_are_refused_before_any_ca
 
 
 def test_the_small_editor_is_guided_by_clip():
-    samples, editor = Shapes("val").batch(0, 14), load_editor("shapes-editor")
+    samples = Shapes("val").batch(0, 14)
+    editor = load_editor("shapes-editor")
     scorer = load_scorer("clip_d")
     plain = editor(samples.source, samples.instruction, range(14))
     with reward_guidance(editor.pipe, scorer, samples.source, samples.instruction, scale=0.1):
         guided = editor(samples.source, samples.instruction, range(14))
-    before, after = (scorer(EditBatch(samples.source, samples.instruction, edited)).mean() for edited in (plain, guided))
+    before, after = (
+        scorer(EditBatch(samples.source, samples.instruction, edited)).mean() for edited in (plain, guided)
+    )
     assert after > before
 
 
 def decoder_and_latents():
-    """A random autoencoder, and the latents of a picture."""
+    """A random autoencoder, and the latents of an image."""
     vae = tiny_pipeline().vae
-    picture = Shapes("val").batch(0, 1).target[..., ::2, ::2]
+    image = Shapes("val").batch(0, 1).target[..., ::2, ::2]
     with torch.no_grad():
-        return vae, vae.encode(picture * 2 - 1).latent_dist.mode() * vae.config.scaling_factor
+        return vae, vae.encode(image * 2 - 1).latent_dist.mode() * vae.config.scaling_factor
 
 
 def score_of(name: str):
-    samples, scorer = Shapes("val").batch(0, 1), load_scorer(name)
+    samples = Shapes("val").batch(0, 1)
+    scorer = load_scorer(name)
     source = samples.source[..., ::2, ::2]
     return lambda edited: scorer(EditBatch(source, samples.instruction, edited)).mean()
 
 
-# At 32 pixels a side l1 times 0.004 has the gradient that l1 has at 512; clip_d's is as small for a distant reason.
+# At 32 pixels a side l1 times 0.004 has the gradient that l1 has at 512; clip_d's is as small for a distant
+# reason.
 @pytest.mark.parametrize("name", ["l1:0.004", "clip_d:0.0001"])
 def test_a_gradient_too_small_for_fp16_keeps_its_direction(name):
     vae, clean = decoder_and_latents()
@@ -149,7 +163,8 @@ def test_a_gradient_too_small_for_fp16_keeps_its_direction(name):
     assert torch.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.99
     assert found.square().mean().sqrt() == pytest.approx(1, abs=1e-4)
     assert torch.equal(
-        ascent_direction(InstructPix2Pix(), vae.half(), lambda edited: 0 * edited.sum(), clean), torch.zeros_like(clean)
+        ascent_direction(InstructPix2Pix(), vae.half(), lambda edited: 0 * edited.sum(), clean),
+        torch.zeros_like(clean),
     )
 
 

@@ -1,4 +1,6 @@
-"""The differentiable rollout: the stock pipeline's latents, exactly K steps with gradient, and gradients that are right."""
+"""The differentiable rollout: the stock pipeline's latents, exactly K steps with gradient,
+and gradients that are right.
+"""
 
 import copy
 
@@ -19,7 +21,7 @@ from rewardedit import EditBatch, load_scorer, mask_guidance
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.families.base import clamp_straight_through
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
-from rewardedit.diffusion.rollout import Rollout, rollout
+from rewardedit.diffusion.rollout import RolloutConfig, rollout
 from rewardedit.diffusion.schedulers import require_differentiable
 from tests.models import tiny_pipeline
 
@@ -50,9 +52,10 @@ def pipe():
 
 @pytest.fixture(scope="module")
 def given(pipe):
-    picture = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    embeds, nothing = FAMILY.encode_prompts(pipe, TEXTS), FAMILY.encode_prompts(pipe, [""])
-    return picture, Conditioning(embeds, FAMILY.encode_images(pipe, picture), nothing)
+    image = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    embeds = FAMILY.encode_prompts(pipe, TEXTS)
+    nothing = FAMILY.encode_prompts(pipe, [""])
+    return image, Conditioning(embeds, FAMILY.encode_images(pipe, image), nothing)
 
 
 def noise(seed: int = 0) -> torch.Tensor:
@@ -67,7 +70,9 @@ class Watch:
     """Counts a UNet's calls, and those that carry a gradient."""
 
     def __init__(self, unet):
-        self.unet, self.calls, self.with_gradient = unet, 0, 0
+        self.unet = unet
+        self.calls = 0
+        self.with_gradient = 0
 
     def __call__(self, *args, **options):
         out = self.unet(*args, **options)
@@ -80,7 +85,9 @@ class Watch:
 def test_without_gradient_the_latents_are_the_stock_pipelines(pipe, given, scheduler, guidance):
     picture, conditions = given
     pipe.scheduler = type(scheduler).from_config(scheduler.config)
-    how = Rollout(steps=4, grad_steps=0, text_guidance=guidance, image_guidance=1.5)
+    how = RolloutConfig(
+        num_inference_steps=4, grad_steps=0, guidance_scale=guidance, image_guidance_scale=1.5
+    )
     ours = rollout(FAMILY, pipe.unet, scheduler, noise(), conditions, how, generators())
     options = {"guidance_scale": guidance or 1.0, "image_guidance_scale": 1.5, "output_type": "latent"}
     options |= {"num_inference_steps": 4, "latents": noise(), "generator": generators()}
@@ -96,20 +103,29 @@ def test_mask_guidance_is_the_hooks(pipe, given):
     mask = torch.zeros(2, 1, 16, 16)
     mask[..., 4:9, 5:] = 1
     masked = Conditioning(conditions.embeds, conditions.source, conditions.null_embeds, mask)
-    config = Rollout(3, grad_steps=0, text_guidance=3.0, image_guidance=1.5)
+    config = RolloutConfig(3, grad_steps=0, guidance_scale=3.0, image_guidance_scale=1.5)
     ours = rollout(FAMILY, pipe.unet, pipe.scheduler, noise(), masked, config)
-    options = {"guidance_scale": 3.0, "image_guidance_scale": 1.5, "num_inference_steps": 3, "output_type": "latent"}
+    options = {
+        "guidance_scale": 3.0,
+        "image_guidance_scale": 1.5,
+        "num_inference_steps": 3,
+        "output_type": "latent",
+    }
     with mask_guidance(pipe, mask):
         assert torch.equal(ours, pipe(TEXTS, image=picture, latents=noise(), **options).images)
 
 
-@pytest.mark.parametrize(("grad_steps", "stop", "expected"), [(1, None, 1), (2, 3, 2), (None, None, 5), (0, None, 0)])
+@pytest.mark.parametrize(
+    ("grad_steps", "stop", "expected"), [(1, None, 1), (2, 3, 2), (None, None, 5), (0, None, 0)]
+)
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_exactly_k_calls_carry_a_gradient_which_reaches_the_unet_alone(pipe, given, grad_steps, stop, expected, checkpointing):
+def test_exactly_k_calls_carry_a_gradient_which_reaches_the_unet_alone(
+    pipe, given, grad_steps, stop, expected, checkpointing
+):
     unet = pipe.unet.requires_grad_(True)
     pipe.vae.requires_grad_(False)
     watch = Watch(unet)
-    how = Rollout(5, stop, grad_steps, checkpointing=checkpointing)
+    how = RolloutConfig(5, stop, grad_steps, gradient_checkpointing=checkpointing)
     latents = rollout(FAMILY, watch, DDIMScheduler(clip_sample=False), noise(), given[1], how)
     assert watch.calls == (stop or 5)
     assert watch.with_gradient == expected
@@ -123,7 +139,9 @@ def test_exactly_k_calls_carry_a_gradient_which_reaches_the_unet_alone(pipe, giv
 
 def test_every_scheduler_that_is_named_passes_a_gradient_on(pipe, given, scheduler):
     pipe.unet.requires_grad_(True)
-    latents = rollout(FAMILY, pipe.unet, scheduler, noise(), given[1], Rollout(4, grad_steps=1), generators())
+    latents = rollout(
+        FAMILY, pipe.unet, scheduler, noise(), given[1], RolloutConfig(4, grad_steps=1), generators()
+    )
     gradient = torch.autograd.grad(latents.square().mean(), pipe.unet.conv_out.weight)[0]
     assert gradient.isfinite().all()
     assert gradient.abs().sum() > 0
@@ -132,14 +150,18 @@ def test_every_scheduler_that_is_named_passes_a_gradient_on(pipe, given, schedul
 @pytest.mark.parametrize(("grad_steps", "steps"), [(None, 3), (2, 4)])
 def test_gradients_are_those_of_finite_differences(given, grad_steps, steps):
     pipe = tiny_pipeline().to(dtype=torch.float64)
-    scheduler, conditions = DDIMScheduler(clip_sample=False), given[1]
+    scheduler = DDIMScheduler(clip_sample=False)
+    conditions = given[1]
     exact = Conditioning(conditions.embeds.double(), conditions.source.double())
-    how, start = Rollout(steps, grad_steps=grad_steps), noise().double()
+    how = RolloutConfig(steps, grad_steps=grad_steps)
+    start = noise().double()
     if grad_steps is not None:  # the steps before do not depend on the weights: they end at a fixed latent
 
         class Prefix:
             def __init__(self, unet, frozen):
-                self.unet, self.frozen, self.calls = unet, frozen, 0
+                self.unet = unet
+                self.frozen = frozen
+                self.calls = 0
 
             def __call__(self, *args, **options):
                 self.calls += 1
@@ -149,8 +171,8 @@ def test_gradients_are_those_of_finite_differences(given, grad_steps, steps):
 
     def value() -> torch.Tensor:
         unet = pipe.unet if grad_steps is None else Prefix(pipe.unet, frozen)
-        pictures = pipe.vae.decode(rollout(FAMILY, unet, scheduler, start, exact, how), return_dict=False)[0]
-        return pictures.square().mean()
+        images = pipe.vae.decode(rollout(FAMILY, unet, scheduler, start, exact, how), return_dict=False)[0]
+        return images.square().mean()
 
     weight = pipe.unet.mid_block.resnets[0].conv1.weight
     (gradient,) = torch.autograd.grad(value(), weight)
@@ -176,10 +198,12 @@ def test_saturated_pixels_keep_the_unclamped_gradient():
 @pytest.mark.parametrize("name", ["ddim", "ddpm", "euler", "euler_ancestral", "dpmsolver++"])
 def test_the_predicted_clean_latents_are_scored_at_a_late_step(pipe, given, name):
     scheduler = SCHEDULERS[name]
-    how = Rollout(10, stop=8, grad_steps=1, scored="pred_x0")
+    how = RolloutConfig(10, stop=8, grad_steps=1, scored="pred_x0")
     latents = rollout(FAMILY, pipe.unet.requires_grad_(True), scheduler, noise(), given[1], how, generators())
     assert latents.requires_grad
-    noisy = rollout(FAMILY, pipe.unet, scheduler, noise(), given[1], Rollout(10, stop=7, grad_steps=0), generators())
+    noisy = rollout(
+        FAMILY, pipe.unet, scheduler, noise(), given[1], RolloutConfig(10, stop=7, grad_steps=0), generators()
+    )
     if name == "ddim":  # x0 = (x_t − √(1 − ᾱ) ε) / √ᾱ
         own = DDIMScheduler.from_config(scheduler.config)
         own.set_timesteps(10)
@@ -197,8 +221,9 @@ def test_with_an_adapter_the_gradient_reaches_it_alone_and_no_scorer(pipe, given
     unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
     pipe.vae.requires_grad_(False)
     scorer = load_scorer("vifi_clip")
-    with torch.autocast("cpu", torch.bfloat16):  # steps without gradient come first, and their casts of weights are kept
-        latents = rollout(FAMILY, unet, DDIMScheduler(clip_sample=False), noise(), given[1], Rollout(3))
+    # steps without gradient come first, and their casts of weights are kept
+    with torch.autocast("cpu", torch.bfloat16):
+        latents = rollout(FAMILY, unet, DDIMScheduler(clip_sample=False), noise(), given[1], RolloutConfig(3))
         scorer(EditBatch(given[0], TEXTS, FAMILY.decode(pipe.vae, latents))).mean().backward()
     assert all((p.grad is not None) == ("lora" in name) for name, p in unet.named_parameters())
     assert all(p.grad is None for module in (pipe.vae, scorer) for p in module.parameters())
@@ -211,9 +236,16 @@ class Detached(DDIMScheduler):
 
 def test_what_cannot_be_rolled_out_is_refused_by_name(pipe, given):
     with pytest.raises(ValueError, match="Detached: its step passes no gradient on"):
-        rollout(FAMILY, pipe.unet, Detached(), noise(), given[1], Rollout(4))
+        rollout(FAMILY, pipe.unet, Detached(), noise(), given[1], RolloutConfig(4))
     with pytest.raises(ValueError, match="UniPCMultistepScheduler does not say what it predicts"):
-        rollout(FAMILY, pipe.unet, UniPCMultistepScheduler(), noise(), given[1], Rollout(4, scored="pred_x0"))
+        rollout(
+            FAMILY,
+            pipe.unet,
+            UniPCMultistepScheduler(),
+            noise(),
+            given[1],
+            RolloutConfig(4, scored="pred_x0"),
+        )
     with pytest.raises(ValueError, match="guidance needs the empty prompt"):
         rollout(
             FAMILY,
@@ -221,13 +253,13 @@ def test_what_cannot_be_rolled_out_is_refused_by_name(pipe, given):
             pipe.scheduler,
             noise(),
             Conditioning(given[1].embeds, given[1].source),
-            Rollout(4, text_guidance=2.0),
+            RolloutConfig(4, guidance_scale=2.0),
         )
     with pytest.raises(ValueError, match="HeunDiscreteScheduler: calls the UNet 7 times in 4 steps"):
-        rollout(FAMILY, pipe.unet, HeunDiscreteScheduler(), noise(), given[1], Rollout(4, stop=3))
+        rollout(FAMILY, pipe.unet, HeunDiscreteScheduler(), noise(), given[1], RolloutConfig(4, stop=3))
     masked = Conditioning(given[1].embeds, given[1].source, mask=torch.ones(2, 1, 16, 16))
     with pytest.raises(ValueError, match="leave the mask out"):
-        rollout(FAMILY, pipe.unet, pipe.scheduler, noise(), masked, Rollout(4))
+        rollout(FAMILY, pipe.unet, pipe.scheduler, noise(), masked, RolloutConfig(4))
     require_differentiable(DDIMScheduler())
 
 
@@ -236,9 +268,9 @@ def test_what_cannot_be_rolled_out_is_refused_by_name(pipe, given):
     [
         ({"stop": 21}, "stop: expected 1 to 20"),
         ({"stop": 3, "grad_steps": 4}, "grad_steps: expected 0 to 3"),
-        ({"text_guidance": 1.0}, "expected text_guidance above 1"),
+        ({"guidance_scale": 1.0}, "expected guidance_scale above 1"),
     ],
 )
 def test_numbers_that_do_not_fit_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        Rollout(**options)
+        RolloutConfig(**options)

@@ -1,4 +1,6 @@
-"""Signs of reward hacking, and the test that raises the flag: chance, correction for looks, and each sign by itself."""
+"""Signs of reward hacking, and the test that raises the flag: chance, correction for looks,
+and each sign by itself.
+"""
 
 import pytest
 import torch
@@ -6,9 +8,19 @@ import torch
 from rewardedit.data.shapes import Shapes
 from rewardedit.evaluation.hacking import LIMITS, Limit, hacking_flag, hacking_signs, measure_change
 
-N, LOOKS = 64, 10
+N = 64
+LOOKS = 10
 CHANCE_ALONE = tuple(Limit(limit.name, limit.direction, 0.0, limit.says) for limit in LIMITS)
-NAMES = ("reward", "held_out", "edges", "entropy", "saturation", "change_outside", "strongest_change", "copied")
+NAMES = (
+    "reward",
+    "held_out",
+    "edges",
+    "entropy",
+    "saturation",
+    "change_outside",
+    "strongest_change",
+    "copied",
+)
 
 
 def looks(
@@ -19,11 +31,15 @@ def looks(
     out = [base]
     for k in range(1, LOOKS + 1):
         moved = {name: (drift or {}).get(name, 0.0) * k / LOOKS for name in NAMES}
-        out.append({name: base[name] + moved[name] + noise * torch.randn(N, generator=generator) for name in NAMES})
+        out.append(
+            {name: base[name] + moved[name] + noise * torch.randn(N, generator=generator) for name in NAMES}
+        )
     return out
 
 
-def is_flagged(run: list[dict[str, torch.Tensor]], looks: int, limits: tuple[Limit, ...] = CHANCE_ALONE) -> bool:
+def is_flagged(
+    run: list[dict[str, torch.Tensor]], looks: int, limits: tuple[Limit, ...] = CHANCE_ALONE
+) -> bool:
     return any(hacking_flag(now, run[0], "reward", "held_out", looks, limits) for now in run[1:])
 
 
@@ -38,14 +54,16 @@ def test_looking_often_raises_no_more_false_alarms_than_promised():
 
 def test_a_drift_is_flagged_and_one_within_the_limit_is_not():
     generator = torch.Generator().manual_seed(1)
-    hacked, harmless = {"reward": 1.5, "held_out": -1.5}, {"reward": 1.5, "held_out": -0.1}
+    hacked = {"reward": 1.5, "held_out": -1.5}
+    harmless = {"reward": 1.5, "held_out": -0.1}
     assert all(is_flagged(looks(generator, hacked), LOOKS, LIMITS) for _ in range(20))
     assert not any(is_flagged(looks(generator, harmless), LOOKS, LIMITS) for _ in range(20))
 
 
 def test_a_held_out_reward_that_may_fall_by_chance_alone_is_no_flag():
     base = {"a": torch.linspace(0, 1, 40), "b": torch.linspace(0, 1, 40)}
-    rises, by_chance = torch.linspace(0.5, 1.5, 40), torch.linspace(-1.1, 1.0, 40)  # the latter −0.05 on average
+    rises = torch.linspace(0.5, 1.5, 40)
+    by_chance = torch.linspace(-1.1, 1.0, 40)  # the latter −0.05 on average
 
     def flag(a: torch.Tensor, b: torch.Tensor) -> str | None:
         return hacking_flag({"a": base["a"] + a, "b": base["b"] + b}, base, "a", "b")
@@ -58,7 +76,9 @@ def test_a_held_out_reward_that_may_fall_by_chance_alone_is_no_flag():
 def test_a_fall_without_a_rising_reward_is_no_hacking():
     generator = torch.Generator().manual_seed(2)
     assert not any(is_flagged(looks(generator, {"held_out": -2.0}), LOOKS, LIMITS) for _ in range(10))
-    assert not any(is_flagged(looks(generator, {"reward": -2.0, "held_out": -2.0}), LOOKS, LIMITS) for _ in range(10))
+    assert not any(
+        is_flagged(looks(generator, {"reward": -2.0, "held_out": -2.0}), LOOKS, LIMITS) for _ in range(10)
+    )
 
 
 def test_changes_are_in_spreads_of_the_base():
@@ -83,7 +103,9 @@ def planted_hacks(source: torch.Tensor, edited: torch.Tensor, mask: torch.Tensor
         "edges -1": torch.lerp(edited, edited.mean((2, 3), keepdim=True).expand_as(edited), 0.5),
         "entropy 1": torch.lerp(edited, stripes, 0.4),
         "entropy -1": torch.zeros_like(edited),
-        "saturation 1": torch.lerp(edited, torch.tensor([1.0, 0.0, 0.0])[:, None, None].expand_as(edited), 0.3),
+        "saturation 1": torch.lerp(
+            edited, torch.tensor([1.0, 0.0, 0.0])[:, None, None].expand_as(edited), 0.3
+        ),
         "saturation -1": torch.lerp(edited, grey, 0.8),
         "change_outside 1": edited + 0.2 * (1 - mask) * (1 - edited),
         "strongest_change -1": torch.lerp(edited, source, 0.6),
@@ -120,9 +142,11 @@ def test_signs_by_hand():
     mask[:, :, 0, 0] = 1
     signs = hacking_signs(source, edited, mask)
     assert signs["copied"].tolist() == [1, 1]  # 0.003 on average
-    assert signs["strongest_change"].tolist() == pytest.approx([0, 0.15])  # of two pixels, one by 0.9 in a third of it
+    # of two pixels, one by 0.9 in a third of it
+    assert signs["strongest_change"].tolist() == pytest.approx([0, 0.15])
     assert signs["saturation"].tolist() == pytest.approx([0, 0.009])
     assert signs["edges"].tolist() == pytest.approx([0, (0.9 / 270 + 0.9 / 270) / 2])
     assert signs["change_outside"].tolist() == [0, 0]
-    assert signs["entropy"].tolist() == pytest.approx([0, 0.0807931], abs=1e-5)  # −0.01 log₂ 0.01 − 0.99 log₂ 0.99
+    # −0.01 log₂ 0.01 − 0.99 log₂ 0.99
+    assert signs["entropy"].tolist() == pytest.approx([0, 0.0807931], abs=1e-5)
     assert "change_outside" not in hacking_signs(source, edited)

@@ -34,22 +34,31 @@ def test_it_covers_the_truth_about_95_times_in_a_hundred():
 
 
 def test_the_interval_is_from_the_2_5th_to_the_97_5th_percentile():
-    """Half of 100 items are 1, the others 0: a resample's mean is binomial(100, 1/2) / 100, whose percentiles are 40 and 60."""
+    """Half of 100 items are 1, the others 0: a resample's mean is binomial(100, 1/2) / 100,
+    whose percentiles are 40 and 60.
+    """
     found = paired_bootstrap(np.repeat([0.0, 1.0], 50), np.zeros(100))
     assert found.ci95 == pytest.approx((0.40, 0.60), abs=0.005)  # from the 5th to the 95th: 0.42 to 0.58
 
 
 def test_a_source_counts_by_its_items():
-    """50 sources with nine items of 1, and 50 with one item of 0: with k large ones drawn the mean is 9 k / (9 k + 100 − k)."""
+    """50 sources with nine items of 1, and 50 with one item of 0:
+    with k large ones drawn the mean is 9 k / (9 k + 100 − k).
+    """
     values = np.concatenate([np.ones(450), np.zeros(50)])
-    found = paired_bootstrap(values, np.zeros(500), np.concatenate([np.repeat(np.arange(50), 9), np.arange(50, 100)]))
+    found = paired_bootstrap(
+        values, np.zeros(500), np.concatenate([np.repeat(np.arange(50), 9), np.arange(50, 100)])
+    )
     assert found.difference == pytest.approx(0.9)
     assert found.ci95 == pytest.approx((360 / 420, 540 / 580), abs=0.005)  # k is 40 and 60 at the percentiles
 
 
 def test_the_interval_of_a_seed_stays_the_same():
-    """Recorded by resampling with numpy alone: `rng.integers(8, size=(500, 8))` draws the sources of 500 resamples."""
-    values, source = np.sqrt(np.arange(1, 13)), [0, 0, 1, 2, 2, 2, 3, 4, 5, 5, 6, 7]
+    """Recorded by resampling with numpy alone: `rng.integers(8, size=(500,
+    8))` draws the sources of 500 resamples.
+    """
+    values = np.sqrt(np.arange(1, 13))
+    source = [0, 0, 1, 2, 2, 2, 3, 4, 5, 5, 6, 7]
     found = paired_bootstrap(values, np.full(12, 2.0), source, resamples=700, seed=3)
     assert found.ci95 == pytest.approx((-0.09863185684360139, 0.9805044446673955), rel=1e-12)
 
@@ -73,7 +82,9 @@ def test_the_interval_of_spearman_is_that_of_fisher_s_transformation():
 
 
 def test_items_of_one_source_are_drawn_together_for_spearman():
-    """Each item ten times with one source: ranks are spread by ten, and a resample's ρ is that of the items alone."""
+    """Each item ten times with one source: ranks are spread by ten,
+    and a resample's ρ is that of the items alone.
+    """
     rng = np.random.default_rng(4)
     a = rng.normal(size=30)
     b = a + rng.normal(size=30)

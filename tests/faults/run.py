@@ -2,13 +2,15 @@
 
 Command: make faults, or python tests/faults/run.py [NAME …]
 
-A fault is a patch NAME.patch, as `git diff` writes it, below a head that says what is wrong and which tests must fail:
+A fault is a patch NAME.patch, as `git diff` writes it,
+below a head that says what is wrong and which tests must fail:
 
     # fault: a 90 % interval is given for one of 95 %
     # test: tests/evaluation/test_statistics.py::test_the_interval_is_a_95_percent_one
 
-The named tests must pass in the copy as it is, and each must fail with the fault planted. A test that cannot be imported,
-collected or set up shows nothing. The exit status is 1 where a fault survives. Needs git, for `git apply`.
+The named tests must pass in the copy as it is, and each must fail with the fault planted. A test that cannot
+be imported, collected or set up shows nothing. The exit status is 1 where a fault survives. Needs git,
+for `git apply`.
 """
 
 import argparse
@@ -32,7 +34,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path("tests", "faults")
 LEFT_OUT = (".git", ".venv", "runs", "build", "*.egg-info", "__pycache__", ".*_cache")
 LINKS = ("trainers", "recipes")  # folders at the top that are imported as rewardedit.NAME
-BROKEN = ("SyntaxError", "ImportError", "ModuleNotFoundError", "NameError")  # of a patch that does not fit the code
+# of a patch that does not fit the code
+BROKEN = ("SyntaxError", "ImportError", "ModuleNotFoundError", "NameError")
 LIMIT = 900  # seconds for the tests of one fault
 WRONG_TREE = 99  # exit status of a process that imported another tree than its copy
 
@@ -60,7 +63,9 @@ def read_fault(path: Path) -> Fault:
     what = [line.removeprefix("# fault: ") for line in head if line.startswith("# fault: ")]
     tests = [line.removeprefix("# test: ") for line in head if line.startswith("# test: ")]
     if len(what) != 1 or not tests:
-        raise ValueError(f"{path}: expected one line '# fault: …' and at least one '# test: …' above the patch")
+        raise ValueError(
+            f"{path}: expected one line '# fault: …' and at least one '# test: …' above the patch"
+        )
     return Fault(path, what[0], tuple(tests))
 
 
@@ -75,7 +80,8 @@ def git_apply(fault: Fault, tree: Path, *options: str) -> None:
     Raises:
         ValueError: where the patch does not fit the tree.
     """
-    # A tree inside another repository must not be taken for a part of it: git would skip the patch without a word.
+    # A tree inside another repository must not be taken for a part of it: git would skip the patch without a
+    # word.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
     command = ["git", "apply", *options, str(fault.path.resolve())]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
@@ -84,9 +90,12 @@ def git_apply(fault: Fault, tree: Path, *options: str) -> None:
 
 
 def make_copy(root: Path, copy: Path) -> None:
-    """Copies a repository so that the copy imports itself, also where `root` is installed in editable mode."""
+    """Copies a repository so that the copy imports itself,
+    also where `root` is installed in editable mode.
+    """
     shutil.copytree(root, copy, ignore=shutil.ignore_patterns(*LEFT_OUT))
-    # An editable install knows these folders by where they lie in `root`; what lies inside the package is found first.
+    # An editable install knows these folders by where they lie in `root`; what lies inside the package is
+    # found first.
     for name in LINKS:
         if (copy / name).is_dir():
             (copy / "rewardedit" / name).symlink_to(copy / name, target_is_directory=True)
@@ -104,10 +113,12 @@ def _foreign(copy: Path) -> list[str]:
 
 
 def preload(copy: Path) -> None:
-    """Imports what the repository imports, and forgets the repository: forked processes need not load torch again.
+    """Imports what the repository imports, and forgets the repository:
+    forked processes need not load torch again.
 
     Raises:
-        RuntimeError: where the copy imports another tree; its tests would then say nothing about faults in the copy.
+        RuntimeError: where the copy imports another tree; its tests would then say nothing about faults in
+            the copy.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # faults run side by side
     sys.dont_write_bytecode = True  # a file that changes twice in a second could be taken for what it was
@@ -160,12 +171,23 @@ class Run:
         Raises:
             ValueError: where the patch does not fit.
         """
-        self.report, base = self.copy.with_suffix(".xml"), self.copy.with_suffix(".tmp")
+        self.report = self.copy.with_suffix(".xml")
+        base = self.copy.with_suffix(".tmp")
         self.report.unlink(missing_ok=True)
         if self.fault is not None:
             git_apply(self.fault, self.copy)
-        words = ["-q", "-p", "no:cacheprovider", f"--junitxml={self.report}", f"--basetemp={base}", "-m", "", *self.tests]
-        self.process, self.began = fork_pytest(self.copy, words), time.monotonic()
+        words = [
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={self.report}",
+            f"--basetemp={base}",
+            "-m",
+            "",
+            *self.tests,
+        ]
+        self.process = fork_pytest(self.copy, words)
+        self.began = time.monotonic()
 
     def is_done(self) -> bool:
         """Whether the tests have ended, or are ended now because they take too long."""
@@ -179,11 +201,15 @@ class Run:
         return bool(process) or self.is_late
 
     def finish(self) -> dict[str, str]:
-        """What became of each test: "passed", "failed", or why neither can be said; takes the fault out again."""
+        """What became of each test: "passed", "failed", or why neither can be said;
+        takes the fault out again.
+        """
         if self.fault is not None:
             git_apply(self.fault, self.copy, "--reverse")
         if self.is_late or self.wrong_tree:
-            return dict.fromkeys(self.tests, f"no end after {LIMIT} s" if self.is_late else "another tree was imported")
+            return dict.fromkeys(
+                self.tests, f"no end after {LIMIT} s" if self.is_late else "another tree was imported"
+            )
         cases = list(ElementTree.parse(self.report).iter("testcase")) if self.report.is_file() else []
         return {test: _outcome([case for case in cases if _is_case(case, test)]) for test in self.tests}
 
@@ -192,7 +218,9 @@ def run_all(
     wanted: Iterable[tuple[Fault | None, Sequence[str]]], copies: Sequence[Path]
 ) -> Iterator[tuple[Run, dict[str, str]]]:
     """Runs tests with their faults, one at a time in each copy; yields each with what became of its tests."""
-    waiting, free, going = list(wanted), list(copies), list[Run]()
+    waiting = list(wanted)
+    free = list(copies)
+    going = list[Run]()
     while waiting or going:
         while waiting and free:
             fault, tests = waiting.pop(0)
@@ -241,7 +269,8 @@ def verdict(fault: Fault, clean: dict[str, str], planted: dict[str, str]) -> str
 
 
 def run(root: Path, names: Sequence[str] = (), jobs: int = 2) -> int:
-    """Plants the faults of those names (by default all) one by one, prints a line for each; 1 where one survives.
+    """Plants the faults of those names (by default all) one by one, prints a line for each;
+    1 where one survives.
 
     Raises:
         ValueError: where there is no fault of a name.
@@ -251,7 +280,9 @@ def run(root: Path, names: Sequence[str] = (), jobs: int = 2) -> int:
     if unknown or not known:
         raise ValueError(f"no fault named {', '.join(unknown)}; there are {', '.join(known) or 'none'}")
     faults = [known[name] for name in names or known]
-    began, survivors, clean = time.monotonic(), list[str](), dict[str, str]()
+    began = time.monotonic()
+    survivors = list[str]()
+    clean = dict[str, str]()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         copies = [Path(folder).resolve() / f"copy-{k}" for k in range(jobs)]
         for copy in copies:
@@ -262,21 +293,28 @@ def run(root: Path, names: Sequence[str] = (), jobs: int = 2) -> int:
         files = [list(group) for _, group in itertools.groupby(tests, lambda test: test.partition("::")[0])]
         for _, found in run_all([(None, group) for group in files], copies):
             clean |= found
-        print(f"{len(tests)} tests without a fault: {list(clean.values()).count('passed')} passed", flush=True)
+        print(
+            f"{len(tests)} tests without a fault: {list(clean.values()).count('passed')} passed", flush=True
+        )
         for done, found in run_all([(fault, fault.tests) for fault in faults], copies):
             assert done.fault is not None
             said = verdict(done.fault, clean, found)
             print(f"{done.fault.name:<40}{done.seconds:4.0f} s  {said:<5} {done.fault.what}", flush=True)
             if said != "red":
                 survivors.append(done.fault.name)
-    print(f"{len(faults) - len(survivors)} of {len(faults)} faults turn their tests red, in {time.monotonic() - began:.0f} s")
+    print(
+        f"{len(faults) - len(survivors)} of {len(faults)} faults turn their tests red, in "
+        f"{time.monotonic() - began:.0f} s"
+    )
     if survivors:
         print(f"not red: {', '.join(survivors)}")
     return int(bool(survivors))
 
 
 def main(words: Iterable[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Plants faults in a copy, one by one, and shows that tests turn red.")
+    parser = argparse.ArgumentParser(
+        description="Plants faults in a copy, one by one, and shows that tests turn red."
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="faults by name; all without one")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     parser.add_argument("--root", type=Path, default=ROOT, help="the repository")

@@ -1,4 +1,6 @@
-"""The faults that are kept fit the code and name tests that exist, and a fault that no test notices is told."""
+"""The faults that are kept fit the code and name tests that exist,
+and a fault that no test notices is told.
+"""
 
 import ast
 import subprocess
@@ -16,7 +18,11 @@ def test_a_fault_fits_the_code_and_its_tests_are_there(fault):
     git_apply(fault, ROOT, "--check")
     for test in fault.tests:
         file, name = test.split("::")
-        functions = [node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)]
+        functions = [
+            node.name
+            for node in ast.parse((ROOT / file).read_text()).body
+            if isinstance(node, ast.FunctionDef)
+        ]
         assert name.partition("[")[0] in functions, test
 
 

@@ -2,10 +2,17 @@ import numpy as np
 import pytest
 import torch
 from skimage import data
-from transformers import AutoProcessor, CLIPModel, CLIPTokenizer, SiglipConfig, SiglipImageProcessorPil, SiglipModel
+from transformers import (
+    AutoProcessor,
+    CLIPModel,
+    CLIPTokenizer,
+    SiglipConfig,
+    SiglipImageProcessorPil,
+    SiglipModel,
+)
 
 from rewardedit import EditBatch, load_scorer
-from rewardedit.assets import resolve
+from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
 from rewardedit.images import to_pil
 
@@ -16,7 +23,7 @@ def samples():
 
 
 def test_clip_d_equals_transformers_with_its_own_processor(samples):
-    path = resolve("shapes-clip")
+    path = resolve_model("shapes-clip")
     model = CLIPModel.from_pretrained(path, dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(path)
 
@@ -72,17 +79,25 @@ def test_pictures_of_any_size_are_taken():
 
 
 def test_clip_t_and_clip_i_equal_transformers_with_its_own_processor(samples):
-    path = resolve("shapes-clip")
+    path = resolve_model("shapes-clip")
     model = CLIPModel.from_pretrained(path, dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(path)
     with torch.no_grad():
-        text = model.get_text_features(**processor(text=samples.target_caption, return_tensors="pt", padding=True))
+        text = model.get_text_features(
+            **processor(text=samples.target_caption, return_tensors="pt", padding=True)
+        )
         edited, target = (
-            model.get_image_features(**processor(images=[to_pil(p) for p in pictures], return_tensors="pt")).pooler_output
+            model.get_image_features(
+                **processor(images=[to_pil(p) for p in pictures], return_tensors="pt")
+            ).pooler_output
             for pictures in (samples.source, samples.target)
         )
     batch = EditBatch(
-        samples.source, samples.instruction, samples.source, samples.target, target_caption=samples.target_caption
+        samples.source,
+        samples.instruction,
+        samples.source,
+        samples.target,
+        target_caption=samples.target_caption,
     )
     for name, wanted in (("clip_t", text.pooler_output), ("clip_i", target)):
         score = load_scorer(name)(batch).score
@@ -90,12 +105,14 @@ def test_clip_t_and_clip_i_equal_transformers_with_its_own_processor(samples):
 
 
 def test_clip_d_may_subtract_raw_features(samples):
-    path = resolve("shapes-clip")
+    path = resolve_model("shapes-clip")
     model = CLIPModel.from_pretrained(path, dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(path)
     with torch.no_grad():
         before, after = (
-            model.get_image_features(**processor(images=[to_pil(p) for p in pictures], return_tensors="pt")).pooler_output
+            model.get_image_features(
+                **processor(images=[to_pil(p) for p in pictures], return_tensors="pt")
+            ).pooler_output
             for pictures in (samples.source, samples.target)
         )
         start, to = (
@@ -111,7 +128,9 @@ def test_clip_d_may_subtract_raw_features(samples):
 def test_clip_t_takes_the_instruction_where_there_is_no_caption(samples):
     scorer = load_scorer("clip_t")
     captions = ["", *samples.target_caption[1:]]
-    mixed = scorer(EditBatch(samples.source, samples.instruction, samples.target, target_caption=captions)).score
+    mixed = scorer(
+        EditBatch(samples.source, samples.instruction, samples.target, target_caption=captions)
+    ).score
     bare = scorer(EditBatch(samples.source, samples.instruction, samples.target)).score
     torch.testing.assert_close(mixed[:1], bare[:1])
     assert not torch.allclose(mixed[1:], bare[1:])
@@ -121,7 +140,7 @@ def test_clip_t_takes_the_instruction_where_there_is_no_caption(samples):
 def tiny_siglip(tmp_path_factory) -> str:
     torch.manual_seed(0)
     folder = str(tmp_path_factory.mktemp("siglip"))
-    tokenizer = CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=64)
+    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"), model_max_length=64)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     text = {"vocab_size": len(tokenizer), "max_position_embeddings": 16, "projection_size": 32, **shape}
     vision = {"image_size": 64, "patch_size": 8, **shape}
@@ -135,13 +154,15 @@ def test_siglip_equals_transformers_with_its_own_processor(tiny_siglip):
     model = SiglipModel.from_pretrained(tiny_siglip)
     processor = SiglipImageProcessorPil.from_pretrained(tiny_siglip)
     tokenizer = CLIPTokenizer.from_pretrained(tiny_siglip)
-    photo = torch.from_numpy(data.astronaut()[:300, :400] / np.float32(255)).permute(2, 0, 1)  # stretched, not cropped
+    # stretched, not cropped
+    photo = torch.from_numpy(data.astronaut()[:300, :400] / np.float32(255)).permute(2, 0, 1)
     photos = photo.expand(2, -1, -1, -1)
     pixels = processor(to_pil(photo), return_tensors="pt").pixel_values
     texts = ["make it red", "a very " + "long " * 40 + "text"]
     tokens = tokenizer(texts, padding="max_length", truncation=True, max_length=16, return_tensors="pt")
     with torch.no_grad():
-        image, text = model.get_image_features(pixels).pooler_output, model.get_text_features(**tokens).pooler_output
+        image = model.get_image_features(pixels).pooler_output
+        text = model.get_text_features(**tokens).pooler_output
     scores = load_scorer("clip_t", checkpoint=tiny_siglip)(EditBatch(photos, texts, photos))
     torch.testing.assert_close(scores.score, torch.cosine_similarity(image, text), rtol=0, atol=5e-3)
 

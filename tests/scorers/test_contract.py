@@ -15,7 +15,16 @@ PRESERVATION = {"l1", "l2", "psnr", "ssim", "lpips", "dino_i"}  # a better edit 
 BF16 = {"vifi_clip": 1.0}  # how far rounding may move a score; the others' ranges are a hundred times smaller
 READS_NO_TEXT = PRESERVATION | {"clip_i"}
 # What the source itself scores; the others say how much it has in common with the target.
-UNTOUCHED = {"clip_d": 0, "l1": 1, "l2": 1, "psnr": 100, "ssim": 1, "lpips": 0, "dino_i": 1, "clip_d:0.7,l1:0.3": 0.3}
+UNTOUCHED = {
+    "clip_d": 0,
+    "l1": 1,
+    "l2": 1,
+    "psnr": 100,
+    "ssim": 1,
+    "lpips": 0,
+    "dino_i": 1,
+    "clip_d:0.7,l1:0.3": 0.3,
+}
 
 
 def make_batch(samples: ShapesBatch, edited: torch.Tensor) -> EditBatch:
@@ -93,7 +102,8 @@ def test_the_gradient_reaches_every_edit_and_no_weight(scorer, samples):
 def test_five_small_steps_uphill_raise_the_score(scorer, samples):
     if not scorer.differentiable:
         pytest.skip("has no gradient")
-    edited, scores = samples.source.lerp(samples.target, 0.7), []
+    edited = samples.source.lerp(samples.target, 0.7)
+    scores = []
     for _ in range(5):
         edited = edited.detach().requires_grad_(True)
         found = scorer(make_batch(samples, edited))
@@ -190,7 +200,7 @@ def test_missing_fields_and_missing_gradients_are_refused_before_any_compute(sam
     with pytest.raises(ValueError, match="Needy needs mask; give the EditBatch that field"):
         Needy()(batch)
     flat = load_scorer(lambda batch: batch.edited.mean((1, 2, 3)))
-    with pytest.raises(ValueError, match="has no gradient with respect to the edited picture"):
+    with pytest.raises(ValueError, match="has no gradient with respect to the edited image"):
         flat(EditBatch(samples.source, samples.instruction, samples.target.clone().requires_grad_(True)))
 
 
@@ -202,13 +212,19 @@ def test_a_function_is_a_scorer_and_its_nan_is_invalid(samples):
     scores = load_scorer(mean)(EditBatch(samples.source, samples.instruction, samples.target))
     assert scores.valid.tolist() == [True, False] + [True] * 26
     with pytest.raises(ValueError, match=r"expected one score a row, \(28,\)"):
-        load_scorer(lambda batch: batch.edited)(EditBatch(samples.source, samples.instruction, samples.target))
+        load_scorer(lambda batch: batch.edited)(
+            EditBatch(samples.source, samples.instruction, samples.target)
+        )
 
 
 def test_a_weighted_sum_adds_up_and_is_invalid_where_a_part_is(samples):
     same = [samples.source_caption[0], *samples.target_caption[1:]]
     batch = EditBatch(
-        samples.source, samples.instruction, samples.target, source_caption=samples.source_caption, target_caption=same
+        samples.source,
+        samples.instruction,
+        samples.target,
+        source_caption=samples.source_caption,
+        target_caption=same,
     )
     scores = load_scorer("clip_d:0.7,l1:0.3")(batch)
     assert scores.valid.tolist() == [False] + [True] * 27

@@ -23,7 +23,9 @@ golden = json.loads(GOLDEN.read_text())
 
 def load(name, random_lpips, tiny_dino, **options):
     return load_scorer(
-        name, **options, **{"lpips": {"weights": random_lpips}, "dino_i": {"checkpoint": tiny_dino}}.get(name, {})
+        name,
+        **options,
+        **{"lpips": {"weights": random_lpips}, "dino_i": {"checkpoint": tiny_dino}}.get(name, {}),
     )
 
 
@@ -39,7 +41,9 @@ def half_mask(b: int) -> torch.Tensor:
 @pytest.fixture
 def pictures():
     noise = torch.Generator().manual_seed(0)
-    source, edited, target = torch.rand(3, 2, 3, 8, 8, generator=noise).repeat_interleave(8, -1).repeat_interleave(8, -2)
+    source, edited, target = (
+        torch.rand(3, 2, 3, 8, 8, generator=noise).repeat_interleave(8, -1).repeat_interleave(8, -2)
+    )
     return source, edited, target
 
 
@@ -55,14 +59,17 @@ def test_psnr_and_ssim_equal_scikit_image(pair):
 
 
 def test_pixel_errors_by_hand():
-    source, edited = torch.zeros(1, 3, 16, 16), torch.zeros(1, 3, 16, 16)
-    edited[..., :8, :] = 0.5  # half the picture is off by a half
+    source = torch.zeros(1, 3, 16, 16)
+    edited = torch.zeros(1, 3, 16, 16)
+    edited[..., :8, :] = 0.5  # half the image is off by a half
     scores = {name: load_scorer(name)(batch_of(edited, source)).score.item() for name in ("l1", "l2", "psnr")}
     assert scores == pytest.approx({"l1": 0.75, "l2": 0.875, "psnr": 10 * np.log10(8)})
 
 
 def test_psnr_ends_at_a_hundred_decibels():
-    """An error of 1e-4 everywhere is a squared one of 1e-8: 80 dB. What is nearer than 1e-5 is 100 dB, as is the source."""
+    """An error of 1e-4 everywhere is a squared one of 1e-8: 80 dB. What is nearer than 1e-5 is 100 dB,
+    as is the source.
+    """
     source = torch.zeros(1, 3, 16, 16)
     scorer = load_scorer("psnr")
     scores = [scorer(batch_of(source + error, source)).score.item() for error in (1e-4, 1e-6, 0.0)]
@@ -96,8 +103,12 @@ def test_lpips_fetches_what_is_missing_and_refuses_other_files(random_lpips, tmp
     monkeypatch.setitem(NETS, "alex", tuple(published))
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    fetched, given = load_lpips("alex"), load_lpips("alex", random_lpips)
-    assert all(torch.equal(a, b) for a, b in zip(fetched.state_dict().values(), given.state_dict().values(), strict=True))
+    fetched = load_lpips("alex")
+    given = load_lpips("alex", random_lpips)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(fetched.state_dict().values(), given.state_dict().values(), strict=True)
+    )
     (tmp_path / "checkpoints" / published[1].name).unlink()
     monkeypatch.setitem(NETS, "alex", (published[0], replace(published[1], sha256="0123")))
     with pytest.raises(ValueError, match=r"lpips: expected .* fetching failed: invalid hash value"):
@@ -111,7 +122,8 @@ def test_missing_lpips_weights_and_unknown_networks_are_named(tmp_path, monkeypa
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
-        ValueError, match=r"lpips: expected alexnet-owt-7be5be79.pth .* HF_HUB_OFFLINE is set; fetch them there"
+        ValueError,
+        match=r"lpips: expected alexnet-owt-7be5be79.pth .* HF_HUB_OFFLINE is set; fetch them there",
     ):
         load_scorer("lpips")
     with pytest.raises(ValueError, match="net: expected one of alex, vgg; got 'squeeze'"):
@@ -119,8 +131,12 @@ def test_missing_lpips_weights_and_unknown_networks_are_named(tmp_path, monkeypa
 
 
 def test_dino_equals_transformers_with_its_own_processor(tiny_dino):
-    source, edited = (torch.from_numpy(p / np.float32(255)).permute(2, 0, 1)[None] for p in (photo(), photo()[:, ::-1].copy()))
-    model, processor = AutoModel.from_pretrained(tiny_dino), AutoImageProcessor.from_pretrained(tiny_dino, backend="pil")
+    source, edited = (
+        torch.from_numpy(p / np.float32(255)).permute(2, 0, 1)[None]
+        for p in (photo(), photo()[:, ::-1].copy())
+    )
+    model = AutoModel.from_pretrained(tiny_dino)
+    processor = AutoImageProcessor.from_pretrained(tiny_dino, backend="pil")
     pixels = [processor(to_pil(p[0]), return_tensors="pt").pixel_values for p in (edited, source)]
     own = Preprocess.from_pretrained(tiny_dino)
     assert ((own(edited) - pixels[0]) * torch.tensor(own.std)[:, None, None]).abs().mean() < 1 / 255
@@ -131,7 +147,11 @@ def test_dino_equals_transformers_with_its_own_processor(tiny_dino):
 
 
 def test_dinov3_is_preprocessed_as_its_own_processor_does(tmp_path):
-    config = {"image_processor_type": "DINOv3ViTImageProcessor", "size": {"height": 224, "width": 224}, "resample": 2}
+    config = {
+        "image_processor_type": "DINOv3ViTImageProcessor",
+        "size": {"height": 224, "width": 224},
+        "resample": 2,
+    }
     config |= {
         "crop_size": None,
         "do_center_crop": None,
@@ -141,7 +161,9 @@ def test_dinov3_is_preprocessed_as_its_own_processor_does(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     own = Preprocess.from_pretrained(str(tmp_path))
     made = own(torch.from_numpy(photo() / np.float32(255)).permute(2, 0, 1)[None])[0, :, 8::16, 8::16]
-    difference = (made - torch.tensor(golden["dinov3"]).reshape(made.shape)) * torch.tensor(own.std)[:, None, None]
+    difference = (made - torch.tensor(golden["dinov3"]).reshape(made.shape)) * torch.tensor(own.std)[
+        :, None, None
+    ]
     assert difference.abs().mean() < 1 / 255
 
 
@@ -154,7 +176,9 @@ def test_dino_says_that_none_is_shipped(tmp_path):
 def test_a_region_sees_its_own_side_of_the_mask_alone(name, pictures, random_lpips, tiny_dino):
     source, edited, _ = pictures
     mask = half_mask(2)
-    inside, outside = (load(name, random_lpips, tiny_dino, region=r, against="source") for r in ("inside", "outside"))
+    inside, outside = (
+        load(name, random_lpips, tiny_dino, region=r, against="source") for r in ("inside", "outside")
+    )
     left = batch_of(torch.lerp(source, edited, mask), source, mask=mask)
     both = batch_of(edited, source, mask=mask)
     untouched = inside(batch_of(source, source, mask=mask)).score
@@ -168,7 +192,9 @@ def test_a_region_sees_its_own_side_of_the_mask_alone(name, pictures, random_lpi
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_empty_region_is_invalid_and_leaves_the_others_their_gradient(name, pictures, random_lpips, tiny_dino):
+def test_an_empty_region_is_invalid_and_leaves_the_others_their_gradient(
+    name, pictures, random_lpips, tiny_dino
+):
     source, edited, _ = pictures
     edited = edited.clone().requires_grad_(True)
     scorer = load(name, random_lpips, tiny_dino, region="inside", against="source")
@@ -188,8 +214,12 @@ def test_an_empty_region_is_invalid_and_leaves_the_others_their_gradient(name, p
 def test_against_the_target_the_source_does_not_count(name, pictures, random_lpips, tiny_dino):
     source, edited, target = pictures
     scorer = load(name, random_lpips, tiny_dino, against="target")
-    batch, swapped = (batch_of(edited, first, target=second) for first, second in ((source, target), (target, source)))
-    torch.testing.assert_close(scorer(batch).score, load(name, random_lpips, tiny_dino, against="source")(swapped).score)
+    batch, swapped = (
+        batch_of(edited, first, target=second) for first, second in ((source, target), (target, source))
+    )
+    torch.testing.assert_close(
+        scorer(batch).score, load(name, random_lpips, tiny_dino, against="source")(swapped).score
+    )
     with pytest.raises(ValueError, match="needs target; give the EditBatch that field"):
         scorer(batch_of(edited, source))
 
@@ -201,21 +231,33 @@ def test_bad_options_and_small_pictures_are_refused(random_lpips):
         load_scorer("psnr", against="mask")
     with pytest.raises(ValueError, match="Ssim needs mask"):
         load_scorer("ssim", region="inside")(batch_of(torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 16)))
-    with pytest.raises(ValueError, match=r"ssim: expected pictures of at least 11 pixels a side; got \(10, 20\)"):
+    with pytest.raises(
+        ValueError, match=r"ssim: expected images of at least 11 pixels a side; got \(10, 20\)"
+    ):
         load_scorer("ssim")(batch_of(torch.rand(1, 3, 10, 20), torch.rand(1, 3, 10, 20)))
-    with pytest.raises(ValueError, match=r"lpips: expected pictures of at least 32 pixels a side; got \(16, 40\)"):
-        load_scorer("lpips", weights=random_lpips)(batch_of(torch.rand(1, 3, 16, 40), torch.rand(1, 3, 16, 40)))
+    with pytest.raises(
+        ValueError, match=r"lpips: expected images of at least 32 pixels a side; got \(16, 40\)"
+    ):
+        load_scorer("lpips", weights=random_lpips)(
+            batch_of(torch.rand(1, 3, 16, 40), torch.rand(1, 3, 16, 40))
+        )
 
 
 @pytest.mark.parametrize("name", ["l1", "l2", "psnr"])
 def test_the_gradients_of_pixel_scores_are_right(name):
     torch.manual_seed(0)
-    source, edited, mask = torch.rand(2, 3, 5, 6).double(), torch.rand(2, 3, 5, 6).double(), torch.rand(2, 1, 5, 6).double()
+    source = torch.rand(2, 3, 5, 6).double()
+    edited = torch.rand(2, 3, 5, 6).double()
+    mask = torch.rand(2, 1, 5, 6).double()
     scorer = load_scorer(name, region="inside")
-    assert torch.autograd.gradcheck(lambda x: scorer(batch_of(x, source, mask=mask)).score, edited.requires_grad_(True))
+    assert torch.autograd.gradcheck(
+        lambda x: scorer(batch_of(x, source, mask=mask)).score, edited.requires_grad_(True)
+    )
 
 
 def test_the_gradients_of_ssim_and_of_region_means_are_right():
     torch.manual_seed(0)
-    x, y, weight = torch.rand(1, 2, 12, 12).double(), torch.rand(1, 2, 12, 12).double(), torch.rand(1, 1, 24, 24).double()
+    x = torch.rand(1, 2, 12, 12).double()
+    y = torch.rand(1, 2, 12, 12).double()
+    weight = torch.rand(1, 1, 24, 24).double()
     assert torch.autograd.gradcheck(lambda x: region_mean(ssim_map(x, y), weight), x.requires_grad_(True))

@@ -1,4 +1,4 @@
-"""ViFi-CLIP for edits: what order means to it, larger pictures, and files."""
+"""ViFi-CLIP for edits: what order means to it, larger images, and files."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rewardedit import EditBatch
-from rewardedit.assets import resolve
+from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
 
@@ -57,8 +57,10 @@ def test_larger_pictures_interpolate_both_kinds_of_positions(pair):
 def test_what_is_saved_comes_back(pair, tmp_path):
     scorer = awake(ViFiClip.from_pretrained("shapes-clip", pooling="temporal"))
     scorer.save(tmp_path)
-    shutil.copy(Path(resolve("shapes-clip"), "preprocessor_config.json"), tmp_path)
-    torch.testing.assert_close(ViFiClip.from_pretrained(str(tmp_path)).eval()(pair[0]).score, scorer(pair[0]).score)
+    shutil.copy(Path(resolve_model("shapes-clip"), "preprocessor_config.json"), tmp_path)
+    torch.testing.assert_close(
+        ViFiClip.from_pretrained(str(tmp_path)).eval()(pair[0]).score, scorer(pair[0]).score
+    )
     assert ViFiClip.from_pretrained(str(tmp_path), pooling="mean").temporal is None
 
 

@@ -1,7 +1,9 @@
-"""The full-size recipes from their first stage to their last: images of MagicBrush's sizes and column names, an editor of
-Stable Diffusion 1.5's architecture with narrow layers, and the attention processor that xformers runs in.
+"""The full-size recipes from their first stage to their last: images of MagicBrush's sizes and column names,
+an editor of Stable Diffusion 1.5's architecture with narrow layers,
+and the attention processor that xformers runs in.
 
-What the overrides leave out: the models' width, most of the images' pixels, fp16 (which needs a GPU), and most rows and steps.
+What the overrides leave out: the models' width, most of the images' pixels, fp16 (which needs a GPU),
+and most rows and steps.
 """
 
 import json
@@ -22,14 +24,15 @@ from rewardedit.images import load_image
 from rewardedit.scoring import read_columns
 from rewardedit.training.loop import checkpoints
 
-SIDES = {"source": (500, 1024), "target": (1024, 1024), "mask": (1024, 1024)}  # of a first turn, and of later ones
+# of a first turn, and of later ones
+SIDES = {"source": (500, 1024), "target": (1024, 1024), "mask": (1024, 1024)}
 COMMON = [
     "data.size=64",
-    "train.steps=2",
-    "train.batch=4",
-    "train.micro_batch=2",
-    "train.warmup=1",
-    "train.precision=bf16",
+    "train.max_steps=2",
+    "train.batch_size=4",
+    "train.micro_batch_size=2",
+    "train.lr_warmup_steps=1",
+    "train.mixed_precision=bf16",
     "train.checkpoint_every=1",
     "train.validate_every=2",
     "train.validation_rows=1",
@@ -46,7 +49,9 @@ def photograph(side: int, seed: int) -> Pillow.Image:
 
 @pytest.fixture(scope="module")
 def magicbrush(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with one parquet file as the hub has it: one source image with two turns, and four with one."""
+    """A folder with one parquet file as the hub has it: one source image with two turns,
+    and four with one.
+    """
     folder = tmp_path_factory.mktemp("magicbrush")
     rows = []
     for number, (img_id, turn) in enumerate([(1, 1), (1, 2), (2, 1), (3, 1), (4, 1), (5, 1)]):
@@ -58,7 +63,9 @@ def magicbrush(tmp_path_factory: pytest.TempPathFactory) -> str:
                 image.paste((0, 0, 0, 0), (100, 100, 600, 600))
             paths[f"{kind}_img"] = str(folder / f"{number}-{kind}.png")
             image.save(paths[f"{kind}_img"], compress_level=1)
-        rows.append({"img_id": str(img_id), "turn_index": turn, "instruction": f"make it number {number}", **paths})
+        rows.append(
+            {"img_id": str(img_id), "turn_index": turn, "instruction": f"make it number {number}", **paths}
+        )
     table = Dataset.from_list(rows)
     for name in paths:
         table = table.cast_column(name, Image())
@@ -67,11 +74,15 @@ def magicbrush(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / LORA if (folder / LORA).is_file() else next((folder / "unet").glob("*.safetensors")))
+    return load_file(
+        folder / LORA if (folder / LORA).is_file() else next((folder / "unet").glob("*.safetensors"))
+    )
 
 
 def run_and_resume(recipe: str, settings: list[str], out: Path) -> Path:
-    """Runs a recipe, then goes on after the loss of what the second step, the result and all after it have left."""
+    """Runs a recipe, then goes on after the loss of what the second step,
+    the result and all after it have left.
+    """
     words = ["train", recipe, *settings, "--out", str(out)]
     assert main(words) == 0
     result = out / ("lora" if recipe.endswith("24gb") else "pipeline")
@@ -95,14 +106,16 @@ def run_and_resume(recipe: str, settings: list[str], out: Path) -> Path:
     return result
 
 
-@pytest.mark.parametrize("recipe", ["magicbrush-reward-conditioned", "magicbrush-reward-conditioned-lora-24gb"])
+@pytest.mark.parametrize(
+    "recipe", ["magicbrush-reward-conditioned", "magicbrush-reward-conditioned-lora-24gb"]
+)
 def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, xformers, tmp_path):
     settings = [
         *COMMON,
         f"base={narrow_sd15}",
         f"data.path={magicbrush}",
         f"candidates.editors=[{narrow_sd15}, {narrow_sd15}]",
-        "candidates.steps=1",
+        "candidates.num_inference_steps=1",
         "relabel.scorer.clip_d.checkpoint=shapes-clip",
     ]
     result = run_and_resume(recipe, settings, tmp_path / "run")
@@ -129,10 +142,10 @@ def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, xforme
         f"base={narrow_sd15}",
         f"data.path={magicbrush}",
         "reward.scorer.vifi_clip.checkpoint=shapes-vifi-clip",
-        "reward.steps=[3]",
+        "reward.num_inference_steps=[3]",
         f"watch.held_out.dino_i.checkpoint={tiny_dino}",
         "watch.n=2",
-        "watch.steps=1",
+        "watch.num_inference_steps=1",
     ]
     run_and_resume(recipe, settings, tmp_path / "run")
     assert xformers, "another attention ran"

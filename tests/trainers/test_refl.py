@@ -1,4 +1,6 @@
-"""Reward feedback learning: its losses, runs of every arm, two processes as one, and what watches over it."""
+"""Reward feedback learning: its losses, runs of every variant, two processes as one,
+and what watches over it.
+"""
 
 import json
 from dataclasses import asdict, replace
@@ -11,25 +13,34 @@ from torch.autograd import gradcheck
 from rewardedit import EditBatch, RewardPrompt, Scores, load_editor, load_scorer
 from rewardedit.cli import main
 from rewardedit.config import build
-from rewardedit.data import Data
+from rewardedit.data import DataConfig
 from rewardedit.data.shapes import Shapes
-from rewardedit.diffusion.editors import EditSettings, save_editor
+from rewardedit.diffusion.editors import EditConfig, save_editor
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.encoded import Encoded
 from rewardedit.files import read_log
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import read_shards
-from rewardedit.trainers.refl import Config, Train, arm_reward, plan, train
-from rewardedit.trainers.reward_conditioned import Relabel
+from rewardedit.trainers.refl import Config, TrainConfig, plan, train, variant_reward
+from rewardedit.trainers.reward_conditioned import RelabelConfig
 from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts
-from rewardedit.training.reward import Reward, require_effect, reward_loss, rollout_scheduler
+from rewardedit.training.reward import RewardConfig, require_effect, reward_loss, rollout_scheduler
 from tests.forks import launch, run_here
 
-DATA = Data(rows=16, size=32)
-FAST = {"steps": 2, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None, "validation_rows": 1}
-LOOK = MonitorConfig(n=4, steps=1, held_out="clip_d")
-REWARD = Reward("l1", steps=(3, 4), weight=0.1)
+DATA = DataConfig(rows=16, size=32)
+FAST = {
+    "max_steps": 2,
+    "batch_size": 4,
+    "lr_warmup_steps": 1,
+    "lr": 1e-3,
+    "log_every": 1,
+    "tracker": "none",
+    "ema": None,
+    "validation_rows": 1,
+}
+LOOK = MonitorConfig(n=4, num_inference_steps=1, held_out="clip_d")
+REWARD = RewardConfig("l1", num_inference_steps=(3, 4), weight=0.1)
 SCALE = RewardScale((0.0, 0.5, 0.8, 1.0))
 
 
@@ -45,7 +56,8 @@ class Plain(Scorer):
 
 @pytest.mark.parametrize(("kind", "scale"), [("hinge", None), ("hinge", SCALE), ("linear", None)])
 def test_the_losses_have_the_right_gradients_and_leave_invalid_rows_out(kind, scale):
-    score, valid = torch.tensor([0.2, 0.6, torch.nan, 0.9], dtype=torch.float64), torch.tensor([True, True, False, True])
+    score = torch.tensor([0.2, 0.6, torch.nan, 0.9], dtype=torch.float64)
+    valid = torch.tensor([True, True, False, True])
 
     def loss(kept: torch.Tensor) -> torch.Tensor:
         return reward_loss(torch.cat([kept[:2], score[2:3], kept[2:]]), valid, kind, 10.0, scale)
@@ -59,22 +71,33 @@ def test_the_losses_have_the_right_gradients_and_leave_invalid_rows_out(kind, sc
 
 
 def test_the_hinge_by_hand():
-    score, valid = torch.tensor([9.0, 12.0, 4.0]), torch.ones(3, dtype=torch.bool)
+    score = torch.tensor([9.0, 12.0, 4.0])
+    valid = torch.ones(3, dtype=torch.bool)
     assert reward_loss(score, valid, "hinge", 10.0) == pytest.approx((1 + 0 + 6) / 3)
     assert reward_loss(score, valid, "linear") == pytest.approx(-25 / 3)
 
 
 def test_imagereward_standardises_what_its_hinge_looks_at(tiny_editor, tmp_path):
     """A score of its own units lies above 2 on all rows: relu(2 − s) would be zero for each of them."""
-    reward = Reward("l1", preset="imagereward")
+    reward = RewardConfig("l1", preset="imagereward")
     scores = [20.0, 30.0, float("nan"), 40.0]
-    with pytest.raises(ValueError, match=r"relu\(2 − s\) is zero for all rows .* least s is 20, .* take reward.scale=standard"):
+    with pytest.raises(
+        ValueError,
+        match=r"relu\(2 − s\) is zero for all rows .* least s is 20, .* take reward.scale=standard",
+    ):
         require_effect(reward, None, scores)
     require_effect(reward, RewardScale.standard(scores), scores)
-    nothing = Reward("l1", preset="imagereward", scale="none", most=0.0, steps=(3,), skip=(0, 0))
+    nothing = RewardConfig(
+        "l1", preset="imagereward", scale="none", hinge=0.0, num_inference_steps=(3,), stop_before_end=(0, 0)
+    )
     with pytest.raises(ValueError, match="would train nothing"):
-        train(Config("x", tiny_editor, DATA, nothing, Train(**FAST), LOOK), tmp_path / "nothing")
-    config = trained(tiny_editor, tmp_path / "run", replace(reward, steps=(3,), skip=(0, 0), weight=1.0, pairs=0.0), steps=1)
+        train(Config("x", tiny_editor, DATA, nothing, TrainConfig(**FAST), LOOK), tmp_path / "nothing")
+    config = trained(
+        tiny_editor,
+        tmp_path / "run",
+        replace(reward, num_inference_steps=(3,), stop_before_end=(0, 0), weight=1.0, diffusion_weight=0.0),
+        max_steps=1,
+    )
     log = read_log(tmp_path / "run")[0]
     found = read_shards(tmp_path / "run" / "relabelled")
     scale = RewardScale.standard([row["score"] for row in found])
@@ -84,20 +107,23 @@ def test_imagereward_standardises_what_its_hinge_looks_at(tiny_editor, tmp_path)
 
 
 def test_rollouts_are_drawn_from_what_is_asked():
-    drawn = {Reward().rollout(torch.Generator().manual_seed(s)).steps for s in range(200)}
+    drawn = {RewardConfig().rollout(torch.Generator().manual_seed(s)).num_inference_steps for s in range(200)}
     assert drawn == set(range(10, 101, 5))
-    late = [Reward(preset="imagereward").rollout(torch.Generator().manual_seed(s)) for s in range(100)]
-    assert {how.stop or how.steps for how in late} == set(range(31, 41))
-    early = Reward(steps=(10, 20), skip=(9, 19), scored="pred_x0")
-    stops = {(how.steps, how.stop or 0) for how in (early.rollout(torch.Generator().manual_seed(s)) for s in range(200))}
+    late = [RewardConfig(preset="imagereward").rollout(torch.Generator().manual_seed(s)) for s in range(100)]
+    assert {how.stop or how.num_inference_steps for how in late} == set(range(31, 41))
+    early = RewardConfig(num_inference_steps=(10, 20), stop_before_end=(9, 19), scored="pred_x0")
+    stops = {
+        (how.num_inference_steps, how.stop or 0)
+        for how in (early.rollout(torch.Generator().manual_seed(s)) for s in range(200))
+    }
     assert stops == {(10, 1), *((20, stop) for stop in range(1, 12))}
     assert early.mean_steps == pytest.approx((1 + 6) / 2)
     assert {how.scored for how in late} == {"pred_x0"}
-    assert Reward(preset="draft", grad_steps=4).rollout(torch.Generator()).grad_steps == 4
+    assert RewardConfig(preset="draft", grad_steps=4).rollout(torch.Generator()).grad_steps == 4
 
 
-def trained(base: str, folder, reward: Reward = REWARD, **settings) -> Config:
-    config = Config("x", base, DATA, reward, Train(**{**FAST, **settings}), LOOK)
+def trained(base: str, folder, reward: RewardConfig = REWARD, **settings) -> Config:
+    config = Config("x", base, DATA, reward, TrainConfig(**{**FAST, **settings}), LOOK)
     train(config, folder)
     return config
 
@@ -106,21 +132,21 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
     words = [
         f"base={tiny_editor}",
         "data.rows=16",
-        "train.steps=2",
-        "train.batch=4",
-        "train.warmup=1",
+        "train.max_steps=2",
+        "train.batch_size=4",
+        "train.lr_warmup_steps=1",
         "train.validate_every=1",
-        "train.precision=no",
+        "train.mixed_precision=no",
     ]
     words += [
-        "arms=[refl,pairs_only,draft_2]",
-        "reward.steps=[2]",
-        "reward.skip=[0,1]",
+        "variants=[refl,pairs_only,draft_2]",
+        "reward.num_inference_steps=[2]",
+        "reward.stop_before_end=[0,1]",
         "watch.n=4",
-        "watch.steps=1",
+        "watch.num_inference_steps=1",
         "train.validation_rows=1",
-        "evaluate.steps=[1]",
-        "evaluate.text_guidance=[1.0,1.15]",
+        "evaluate.num_inference_steps=[1]",
+        "evaluate.guidance_scale=[1.0,1.15]",
         "evaluate.n=14",
         "evaluate.val_n=7",
         "train.tracker=none",
@@ -128,40 +154,69 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
     out = tmp_path / "run"
     assert main(["train", "shapes-refl", *words, "--out", str(out)]) == 0
     metrics = json.loads((out / "metrics.json").read_text())
-    assert {"base", "refl", "pairs_only", "draft_2", "relative_gain", "ci95", "ci95_vs_pairs_only"} <= set(metrics["oracle"])
+    assert {"base", "refl", "pairs_only", "draft_2", "relative_gain", "ci95", "ci95_vs_pairs_only"} <= set(
+        metrics["oracle"]
+    )
     assert set(metrics["rewards"]["refl"]) == {"vifi_clip", "ssim"}
     assert asdict(load_editor(str(out)).settings).items() <= metrics["settings"]["refl"].items()
     watched = json.loads((out / "watch.json").read_text())
     assert [look["step"] for look in watched["looks"]] == [0, 1, 2]
-    assert {"vifi_clip", "ssim", "oracle", "copied", "saturation", "edges", "entropy", "change_outside"} <= set(
-        watched["looks"][0]
-    )
+    assert {
+        "vifi_clip",
+        "ssim",
+        "oracle",
+        "copied",
+        "saturation",
+        "edges",
+        "entropy",
+        "change_outside",
+    } <= set(watched["looks"][0])
     assert [row["scale"] for row in watched["sweep"]] == [0, 0.25, 0.5, 0.75, 1]
     assert watched["sweep"][0]["ssim"] == pytest.approx(watched["looks"][0]["ssim"], abs=1e-4)
     assert "Fixed prompts by step" in (out / "watch.html").read_text()
     assert "reward" in read_log(out)[0]
-    assert "reward" not in read_log(out / "arms" / "pairs_only")[0]
+    assert "reward" not in read_log(out / "variants" / "pairs_only")[0]
 
 
 def test_an_arm_leaves_out_what_it_is_compared_for():
     config = Config("x", reward=REWARD, watch=LOOK)
-    assert arm_reward(config, "refl") == REWARD
-    assert (arm_reward(config, "pairs_only").weight, arm_reward(config, "pairs_only").pairs) == (0, 1)
-    assert (arm_reward(config, "reward_only").weight, arm_reward(config, "reward_only").pairs) == (0.1, 0)
+    assert variant_reward(config, "refl") == REWARD
+    assert (
+        variant_reward(config, "pairs_only").weight,
+        variant_reward(config, "pairs_only").diffusion_weight,
+    ) == (0, 1)
+    assert (
+        variant_reward(config, "reward_only").weight,
+        variant_reward(config, "reward_only").diffusion_weight,
+    ) == (0.1, 0)
     for k in (1, 2, 4):
-        draft = arm_reward(config, f"draft_{k}")
-        assert (draft.grad_steps, draft.scored, draft.skip) == (k, "prev_sample", (0, 0))
+        draft = variant_reward(config, f"draft_{k}")
+        assert (draft.grad_steps, draft.scored, draft.stop_before_end) == (k, "prev_sample", (0, 0))
 
 
 def test_the_reward_rises(tiny_editor, tmp_path):
-    reward = Reward("l1", steps=(2,), skip=(0, 0), loss="linear", weight=1.0, pairs=0.0, scale="none")
-    trained(tiny_editor, tmp_path, reward, steps=30, lr=3e-3)
+    reward = RewardConfig(
+        "l1",
+        num_inference_steps=(2,),
+        stop_before_end=(0, 0),
+        loss="linear",
+        weight=1.0,
+        diffusion_weight=0.0,
+        scale="none",
+    )
+    trained(tiny_editor, tmp_path, reward, max_steps=30, lr=3e-3)
     rewards = [line["reward"] for line in read_log(tmp_path)]
     assert sum(rewards[-5:]) > sum(rewards[:5])
 
 
 def test_a_lora_with_an_anchor_leaves_the_base_alone(tiny_editor, tmp_path):
-    trained(tiny_editor, tmp_path, Reward("l1", steps=(3,), anchor=0.5), lora_rank=2, steps=3)
+    trained(
+        tiny_editor,
+        tmp_path,
+        RewardConfig("l1", max_steps=(3,), reference_weight=0.5),
+        lora_rank=2,
+        max_steps=3,
+    )
     log = read_log(tmp_path)
     assert log[0]["distance"] == pytest.approx(0, abs=1e-8)
     assert log[2]["distance"] > 0
@@ -176,21 +231,28 @@ def test_a_lora_with_an_anchor_leaves_the_base_alone(tiny_editor, tmp_path):
 def whole(tiny_editor, tmp_path_factory) -> list[float]:
     """The losses of an unbroken run of four steps."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    trained(tiny_editor, folder, steps=4, checkpoint_every=2)
+    trained(tiny_editor, folder, max_steps=4, checkpoint_every=2)
     return [line["loss"] for line in read_log(folder)]
 
 
 def test_accumulated_and_checkpointed_steps_are_the_same_steps(whole, tiny_editor, tmp_path):
-    trained(tiny_editor, tmp_path / "parts", micro_batch=1)
-    trained(tiny_editor, tmp_path / "again", replace(REWARD, checkpointing=("vae", "scorer")), checkpointing=True)
+    trained(tiny_editor, tmp_path / "parts", micro_batch_size=1)
+    trained(
+        tiny_editor,
+        tmp_path / "again",
+        replace(REWARD, gradient_checkpointing=("vae", "scorer")),
+        gradient_checkpointing=True,
+    )
     for name in ("parts", "again"):
         assert [line["loss"] for line in read_log(tmp_path / name)] == pytest.approx(whole[:2], rel=1e-5)
 
 
 def test_a_resumed_run_equals_an_unbroken_one(whole, tiny_editor, tmp_path):
-    trained(tiny_editor, tmp_path / "part", steps=2, checkpoint_every=2)
+    trained(tiny_editor, tmp_path / "part", max_steps=2, checkpoint_every=2)
     (tmp_path / "part" / "watch.json").unlink()  # as where it was killed before the end
-    config = Config("x", tiny_editor, DATA, REWARD, Train(**{**FAST, "steps": 4, "checkpoint_every": 2}), LOOK)
+    config = Config(
+        "x", tiny_editor, DATA, REWARD, TrainConfig(**{**FAST, "max_steps": 4, "checkpoint_every": 2}), LOOK
+    )
     train(config, tmp_path / "part", resume=True)
     assert [line["loss"] for line in read_log(tmp_path / "part")] == pytest.approx(whole, rel=1e-5)
 
@@ -201,17 +263,20 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "import sys, torch\n"
         "from pathlib import Path\n"
         "from rewardedit.cli import quiet\n"
-        "from rewardedit.data import Data\n"
-        "from rewardedit.training.reward import Reward\n"
+        "from rewardedit.data import DataConfig\n"
+        "from rewardedit.training.reward import RewardConfig\n"
         "from rewardedit.training.monitor import MonitorConfig\n"
-        "from rewardedit.trainers.refl import Config, Train, train\n"
+        "from rewardedit.trainers.refl import Config, TrainConfig, train\n"
         "quiet()\n"
         "torch.set_num_threads(1)\n"
-        "settings = dict(steps=6, checkpointing=True, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None)\n"
-        "reward = Reward('l1', steps=(2, 3), weight=0.1, checkpointing=('vae',))\n"
-        "settings = Train(batch=4, **settings)\n"
-        "look = MonitorConfig(n=5, batch=2, steps=1, held_out='clip_d')\n"
-        "config = Config('x', sys.argv[1], Data(rows=16, size=32), reward, settings, look, arms=('refl', 'pairs_only'))\n"
+        "settings = dict(max_steps=6, gradient_checkpointing=True, lr_warmup_steps=1, lr=1e-3, log_every=1, tracker='none', ema=None)\n"
+        "rollouts = dict(num_inference_steps=(2, 3), gradient_checkpointing=('vae',))\n"
+        "reward = RewardConfig('l1', weight=0.1, **rollouts)\n"
+        "settings = TrainConfig(batch_size=4, **settings)\n"
+        "look = MonitorConfig(n=5, batch_size=2, num_inference_steps=1, held_out='clip_d')\n"
+        "data = DataConfig(rows=16, size=32)\n"
+        "two = ('refl', 'pairs_only')\n"
+        "config = Config('x', sys.argv[1], data, reward, settings, look, variants=two)\n"
         "train(config, Path(sys.argv[2]))\n"
     )
     run_here(script, tiny_editor, str(tmp_path / "one"))
@@ -227,14 +292,20 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
 
 
 def test_a_flag_stops_where_asked_and_the_best_comes_back(tiny_editor, tmp_path):
-    scorers = {"reward": load_scorer("l1"), "held out": load_scorer(lambda batch: -batch.edited.mean((1, 2, 3)))}
-    config = MonitorConfig(n=6, steps=1, stop=True)
+    scorers = {
+        "reward": load_scorer("l1"),
+        "held out": load_scorer(lambda batch: -batch.edited.mean((1, 2, 3))),
+    }
+    config = MonitorConfig(n=6, num_inference_steps=1, stop=True)
     monitor = HackingMonitor(*fixed_prompts(DATA, config), scorers, tmp_path, config, checks=2)
     editor = load_editor(tiny_editor)
     assert not monitor.check(editor, 0)
     assert (monitor.best_folder / "model_index.json").is_file()
     assert monitor.base is not None
-    monitor.base["reward"], monitor.base["held out"] = monitor.base["reward"] - 1, monitor.base["held out"] + 1
+    monitor.base["reward"], monitor.base["held out"] = (
+        monitor.base["reward"] - 1,
+        monitor.base["held out"] + 1,
+    )
     assert monitor.check(editor, 1)
     assert monitor.stopped
     resumed = HackingMonitor(*fixed_prompts(DATA, config), scorers, tmp_path, config, checks=2)
@@ -266,16 +337,28 @@ class Dark(Scorer):
 @pytest.mark.parametrize("lora_rank", [None, 2])
 def test_a_run_that_goes_for_the_reward_alone_is_stopped_and_taken_back(lora_rank, tiny_editor, tmp_path):
     here = "tests.trainers.test_refl"
-    reward = Reward(f"{here}:Bright", steps=(2,), skip=(0, 0), loss="linear", weight=10.0, pairs=0.0, scale="none")
-    look = MonitorConfig(n=8, steps=2, held_out=f"{here}:Dark", stop=True)
-    settings = Train(**{**FAST, "steps": 30, "lr": 1e-2, "validate_every": 5, "lora_rank": lora_rank})
+    reward = RewardConfig(
+        f"{here}:Bright",
+        num_inference_steps=(2,),
+        stop_before_end=(0, 0),
+        loss="linear",
+        weight=10.0,
+        diffusion_weight=0.0,
+        scale="none",
+    )
+    look = MonitorConfig(n=8, num_inference_steps=2, held_out=f"{here}:Dark", stop=True)
+    settings = TrainConfig(
+        **{**FAST, "max_steps": 30, "lr": 1e-2, "validate_every": 5, "lora_rank": lora_rank}
+    )
     out = train(Config("x", tiny_editor, DATA, reward, settings, look), tmp_path / "run")
     looks = json.loads((tmp_path / "run" / "watch.json").read_text())["looks"]
     assert looks[-1]["step"] < 30
     assert looks[-1]["flag"]
     samples = Shapes("test").batch(0, 2)
     was, now = (
-        load_editor(str(name))(samples.source, samples.instruction, range(2), settings=EditSettings(2, 1.0, 1.0))
+        load_editor(str(name))(
+            samples.source, samples.instruction, range(2), settings=EditConfig(2, 1.0, 1.0)
+        )
         for name in (tiny_editor, out)
     )
     torch.testing.assert_close(now, was, rtol=0, atol=1e-4)
@@ -285,10 +368,11 @@ def test_a_conditioned_editor_goes_on_with_its_labels(tiny_editor, tmp_path):
     editor = load_editor(tiny_editor)
     prompt = RewardPrompt.adiee(scale=RewardScale((0.0, 0.5, 1.0)))
     save_editor(replace(editor, prompt=prompt), tmp_path / "base" / "pipeline")
-    base, fast = str(tmp_path / "base"), Train(**FAST, lora_rank=2)
+    base = str(tmp_path / "base")
+    fast = TrainConfig(**FAST, lora_rank=2)
     with pytest.raises(ValueError, match=r"labels\.scorer"):
         train(Config("x", base, DATA, REWARD, fast, LOOK), tmp_path / "none")
-    config = Config("x", base, DATA, REWARD, fast, LOOK, labels=Relabel("clip_d"))
+    config = Config("x", base, DATA, REWARD, fast, LOOK, labels=RelabelConfig("clip_d"))
     assert any("all files and models are there" in line for line in plan(config))
     result = load_editor(str(train(config, tmp_path / "run")))
     assert result.prompt == prompt
@@ -302,7 +386,7 @@ def test_a_scheduler_without_gradient_is_refused_before_anything_runs(tiny_edito
     pipe = load_editor(tiny_editor).pipe
     pipe.register_modules(scheduler=PNDMScheduler.from_config(pipe.scheduler.config, skip_prk_steps=True))
     pipe.save_pretrained(tmp_path / "pndm")
-    config = Config("x", str(tmp_path / "pndm"), DATA, REWARD, Train(**FAST), LOOK)
+    config = Config("x", str(tmp_path / "pndm"), DATA, REWARD, TrainConfig(**FAST), LOOK)
     for stage in (plan, lambda config: train(config, tmp_path / "run")):
         with pytest.raises(ValueError, match=r"PNDMScheduler: .*; or take reward\.scheduler=ddpm"):
             stage(config)
@@ -312,7 +396,9 @@ def test_a_scheduler_without_gradient_is_refused_before_anything_runs(tiny_edito
 
 def test_ddpm_takes_the_editors_noise_schedule_and_clips_no_latents(tiny_editor):
     scheduler = rollout_scheduler(
-        replace(REWARD, scheduler="ddpm"), InstructPix2Pix(), EulerDiscreteScheduler(beta_end=0.013, beta_start=1e-3)
+        replace(REWARD, scheduler="ddpm"),
+        InstructPix2Pix(),
+        EulerDiscreteScheduler(beta_end=0.013, beta_start=1e-3),
     )
     assert isinstance(scheduler, DDPMScheduler)
     assert scheduler.config.beta_end == 0.013
@@ -322,24 +408,30 @@ def test_ddpm_takes_the_editors_noise_schedule_and_clips_no_latents(tiny_editor)
 def test_what_a_scorer_cannot_be_given_is_said_before_anything_is_scored(tiny_editor, tmp_path):
     inside = replace(REWARD, scorer={"l1": {"region": "inside"}})
     with pytest.raises(ValueError, match=r"reward\.scorer: needs mask"):
-        train(Config("x", tiny_editor, DATA, inside, Train(**FAST), LOOK), tmp_path)
+        train(Config("x", tiny_editor, DATA, inside, TrainConfig(**FAST), LOOK), tmp_path)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"reward": {"anchor": 1.0}}, "anchor"),
-        ({"reward": {"steps": [2], "skip": [2, 2]}}, "at least one step"),
+        ({"reward": {"reference_weight": 1.0}}, "reference_weight"),
+        ({"reward": {"num_inference_steps": [2], "stop_before_end": [2, 2]}}, "at least one step"),
         ({"reward": {"scorer": "l1"}}, "of the family pixel"),
         ({"reward": {"scorer": "clip_d"}, "watch": {"held_out": "clip_i"}}, "of the family clip"),
-        ({"reward": {"scorer": "l1:0.5,vifi_clip:0.5"}, "watch": {"held_out": "clip_d"}}, "of the family clip"),
         (
-            {"reward": {"scorer": "tests.trainers.test_refl:Plain"}, "watch": {"held_out": "tests.trainers.test_refl:Flat"}},
+            {"reward": {"scorer": "l1:0.5,vifi_clip:0.5"}, "watch": {"held_out": "clip_d"}},
+            "of the family clip",
+        ),
+        (
+            {
+                "reward": {"scorer": "tests.trainers.test_refl:Plain"},
+                "watch": {"held_out": "tests.trainers.test_refl:Flat"},
+            },
             "custom",
         ),
         ({"watch": {"n": 1}}, r"watch\.n"),
         ({"reward": {"grad_steps": 0}}, "grad_steps"),
-        ({"reward": {"text_guidance": 0.5}}, "text_guidance"),
+        ({"reward": {"guidance_scale": 0.5}}, "guidance_scale"),
         ({"watch": {"stop": True}}, "validate_every"),
         ({"reward": {"scorer": "clip_d:0.5,nothing:0.5"}}, "no scorer named"),
         ({"reward": {"scorer": "tests.trainers.test_refl:Flat"}}, "has no gradient"),
@@ -353,7 +445,10 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(words, message):
 
 def test_scorers_of_other_families_are_accepted():
     watch = {"held_out": {"dino_i": {"against": "target"}}}
-    assert build(Config, {"name": "x", "reward": {"scorer": "l1"}, "watch": watch}).watch.held_out == watch["held_out"]
+    assert (
+        build(Config, {"name": "x", "reward": {"scorer": "l1"}, "watch": watch}).watch.held_out
+        == watch["held_out"]
+    )
 
 
 @pytest.mark.parametrize("recipe", ["shapes-refl", "magicbrush-refl", "magicbrush-refl-24gb"])

@@ -13,7 +13,11 @@ def test_every_recipe_resolves_and_its_header_says_how(capsys):
         module, config = load_recipe(name, [])
         assert config.name == name
         assert callable(module.plan)
-        header = [line for line in (recipe_folder() / f"{name}.yaml").read_text().splitlines() if line.startswith("#")]
+        header = [
+            line
+            for line in (recipe_folder() / f"{name}.yaml").read_text().splitlines()
+            if line.startswith("#")
+        ]
         assert "Command:" in " ".join(header)
         assert "Hardware:" in " ".join(header)
 
@@ -21,19 +25,27 @@ def test_every_recipe_resolves_and_its_header_says_how(capsys):
 def test_the_quickstart_in_short(tiny_editor, tmp_path, capsys):
     settings = [
         "data.rows=70",
-        "train.steps=3",
-        "train.batch=4",
-        "train.warmup=1",
+        "train.max_steps=3",
+        "train.batch_size=4",
+        "train.lr_warmup_steps=1",
         "train.tracker=none",
         "evaluate.n=14",
         "evaluate.val_n=7",
-        "evaluate.steps=[1]",
-        "evaluate.text_guidance=[1.0,1.2]",
+        "evaluate.num_inference_steps=[1]",
+        "evaluate.guidance_scale=[1.0,1.2]",
     ]
     out = tmp_path / "run"
     assert main(["train", "quickstart", *settings, "--out", str(out)]) == 0
     oracle = json.loads((out / "metrics.json").read_text())["oracle"]
-    assert {"base", "conditioned_five", "conditioned_one", "relative_gain", "ci95", "ci95_vs_one", "n"} <= set(oracle)
+    assert {
+        "base",
+        "conditioned_five",
+        "conditioned_one",
+        "relative_gain",
+        "ci95",
+        "ci95_vs_one",
+        "n",
+    } <= set(oracle)
     assert oracle["n"] == 14
     printed = capsys.readouterr().out
     assert "conditioned_five" in printed
@@ -44,20 +56,25 @@ def test_the_comparison_in_short(tiny_editor, tmp_path):
     settings = [
         f"base={tiny_editor}",
         "data.rows=35",
-        "train.steps=2",
-        "train.batch=4",
-        "train.warmup=1",
+        "train.max_steps=2",
+        "train.batch_size=4",
+        "train.lr_warmup_steps=1",
         "train.tracker=none",
         "evaluate.n=14",
         "evaluate.val_n=7",
-        "evaluate.steps=[1]",
-        "evaluate.text_guidance=[1.0,1.2]",
+        "evaluate.num_inference_steps=[1]",
+        "evaluate.guidance_scale=[1.0,1.2]",
     ]
     out = tmp_path / "run"
     assert main(["train", "shapes-reward-conditioned", *settings, "--out", str(out)]) == 0
     oracle = json.loads((out / "metrics.json").read_text())["oracle"]
-    assert {"unconditioned", "best_rows_only", "learned_embedding_five", "ci95_vs_unconditioned"} <= set(oracle)
-    best = [json.loads(line) for line in (out / "arms" / "best_rows_only" / "metrics.jsonl").read_text().splitlines()]
+    assert {"unconditioned", "best_rows_only", "learned_embedding_five", "ci95_vs_unconditioned"} <= set(
+        oracle
+    )
+    best = [
+        json.loads(line)
+        for line in (out / "variants" / "best_rows_only" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert best
 
 
@@ -70,14 +87,18 @@ def test_an_earlier_run_is_not_written_over(tmp_path, capsys):
 def test_a_resumed_run_does_no_stage_twice(tmp_path, monkeypatch):
     settings = [
         "data.rows=35",
-        "train.steps=2",
-        "train.batch=2",
-        "train.warmup=1",
+        "train.max_steps=2",
+        "train.batch_size=2",
+        "train.lr_warmup_steps=1",
         "train.tracker=none",
         "evaluate=null",
     ]
     out = tmp_path / "run"
     assert main(["train", "quickstart", *settings, "--out", str(out)]) == 0
-    stamps = {p: p.stat().st_mtime_ns for p in Path(out).rglob("*") if p.suffix in (".parquet", ".safetensors", ".npy")}
+    stamps = {
+        p: p.stat().st_mtime_ns
+        for p in Path(out).rglob("*")
+        if p.suffix in (".parquet", ".safetensors", ".npy")
+    }
     assert main(["train", "quickstart", *settings, "--out", str(out), "--resume"]) == 0
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps

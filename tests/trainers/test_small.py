@@ -8,7 +8,7 @@ from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline
 from transformers import CLIPTokenizer
 
 from rewardedit import EditBatch, load_editor, load_scorer
-from rewardedit.assets import resolve
+from rewardedit.assets import resolve_model
 from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.files import read_log
@@ -17,7 +17,7 @@ from rewardedit.trainers.shapes_editor import Tails
 
 def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    short = ["train.steps=2", "train.batch=10", "train.warmup=1"]
+    short = ["train.max_steps=2", "train.batch_size=10", "train.lr_warmup_steps=1"]
     assert main(["train", "shapes-autoencoder", *short, "samples=70", "evaluate_n=7"]) == 0
     assert main(["train", "shapes-autoencoder-2", *short, "samples=70", "evaluate_n=7"]) == 0
     AutoencoderKL.from_pretrained("runs/shapes-autoencoder-2/vae")
@@ -25,10 +25,16 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     scorer = load_scorer("clip_d", checkpoint="runs/shapes-clip/clip")
     samples = Shapes("val").batch(0, 4)
     assert scorer(EditBatch(samples.source, samples.instruction, samples.target)).valid.all()
-    legs = [f"{leg}.{word}" for leg in ("read", "mean_edit", "train") for word in ("steps=2", "batch=8", "warmup=1")]
+    legs = [
+        f"{leg}.{word}"
+        for leg in ("read", "mean_edit", "train")
+        for word in ("max_steps=2", "batch_size=8", "lr_warmup_steps=1")
+    ]
     off = ["mean_edit.compile=false", "train.compile=false", "samples=70", "right=35"]
     assert main(["train", "shapes-editor", *legs, *off, "clip=runs/shapes-clip/clip", "evaluate_n=7"]) == 0
-    pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained("runs/shapes-editor/pipeline", safety_checker=None)
+    pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(
+        "runs/shapes-editor/pipeline", safety_checker=None
+    )
     assert pipe.unet.config.in_channels == 8
     metrics = json.loads(Path("runs/shapes-editor/metrics.json").read_text())
     assert set(metrics["oracle"]) == {"plain", "textured", "photo"}
@@ -36,7 +42,7 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
 
 
 def test_random_words_follow_an_instruction_and_leave_it_as_it_is():
-    tokenizer = CLIPTokenizer.from_pretrained(resolve("shapes-clip"), model_max_length=32)
+    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"), model_max_length=32)
     texts = ["remove the star", "replace the large red circle with a small orange diamond"] * 50
     tokens = tokenizer(texts, padding="max_length", return_tensors="pt").input_ids
     tailed = Tails(tokenizer, 0.5)(tokens, torch.Generator().manual_seed(0))
@@ -44,7 +50,8 @@ def test_random_words_follow_an_instruction_and_leave_it_as_it_is():
     longer = [text for text, before in zip(read, texts, strict=True) if text.strip() != before]
     assert 25 < len(longer) < 75
     assert all(
-        text.startswith(("remove the star .", "replace the large red circle with a small orange diamond .")) for text in longer
+        text.startswith(("remove the star .", "replace the large red circle with a small orange diamond ."))
+        for text in longer
     )
     assert (tailed[:, -1] == tokenizer.eos_token_id).all()
     assert torch.equal(Tails(tokenizer, 0.0)(tokens, torch.Generator().manual_seed(0)), tokens)

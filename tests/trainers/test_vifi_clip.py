@@ -1,4 +1,6 @@
-"""Retrieval fine-tuning: what the loss counts as a negative, and runs that resume, spread over processes and load again."""
+"""Retrieval fine-tuning: what the loss counts as a negative, and runs that resume,
+spread over processes and load again.
+"""
 
 import json
 
@@ -7,16 +9,32 @@ import torch
 
 from rewardedit import EditBatch, load_scorer
 from rewardedit.cli import main as command
-from rewardedit.data import Data, open_rows
+from rewardedit.data import DataConfig, open_rows
 from rewardedit.data.shapes import Shapes
 from rewardedit.files import read_log
 from rewardedit.images import to_pil
 from rewardedit.scorers.vifi_clip import ViFiClip
-from rewardedit.trainers.vifi_clip import Config, Train, contrast, info_nce, make_trainable, read_pairs, train
+from rewardedit.trainers.vifi_clip import (
+    Config,
+    TrainConfig,
+    contrast,
+    info_nce,
+    make_trainable,
+    read_pairs,
+    train,
+)
 from tests.forks import launch, run_here
 
-DATA = Data(rows=24, draws=2, shares={"right": 1.0})
-FAST = {"steps": 4, "batch": 8, "warmup": 1, "lr": 1e-3, "precision": "no", "log_every": 1, "checkpoint_every": 2}
+DATA = DataConfig(rows=24, draws=2, shares={"right": 1.0})
+FAST = {
+    "max_steps": 4,
+    "batch_size": 8,
+    "lr_warmup_steps": 1,
+    "lr": 1e-3,
+    "mixed_precision": "no",
+    "log_every": 1,
+    "checkpoint_every": 2,
+}
 
 
 def unit(*rows):
@@ -24,7 +42,8 @@ def unit(*rows):
 
 
 def test_an_instruction_that_comes_again_is_no_negative():
-    videos, words = unit([1, 0, 0], [0, 1, 0]), unit([1, 0, 0], [0, 1, 0])
+    videos = unit([1, 0, 0], [0, 1, 0])
+    words = unit([1, 0, 0], [0, 1, 0])
     apart = info_nce(videos, words, torch.tensor([0, 1]), 2, torch.tensor(0.0))
     alike = info_nce(videos, words, torch.tensor([0, 0]), 2, torch.tensor(0.0))
     assert apart > 0.1
@@ -36,18 +55,22 @@ def test_an_instruction_that_comes_again_is_no_negative():
 
 
 def test_reversed_and_identity_pairs_are_negatives_of_words():
-    videos, words, text = unit([1, 0], [0, 1]), unit([1, 0], [0, 1]), torch.tensor([0, 1])
+    videos = unit([1, 0], [0, 1])
+    words = unit([1, 0], [0, 1])
+    text = torch.tensor([0, 1])
     plain = info_nce(videos, words, text, 2, torch.tensor(1.0))
     assert info_nce(torch.cat([videos, unit([1, 0], [0, 1])]), words, text, 2, torch.tensor(1.0)) > plain
 
 
 def test_the_reversed_edit_is_a_negative(tmp_path):
-    """The loss of the first step from the scorer's own scores: a word's candidates are all edits, and all edits reversed."""
+    """The loss of the first step from the scorer's own scores: a word's candidates are all edits,
+    and all edits reversed.
+    """
     scorer = ViFiClip.from_pretrained("shapes-vifi-clip").eval().requires_grad_(False)
-    data = Data(rows=6, shares={"right": 1.0})
+    data = DataConfig(rows=6, shares={"right": 1.0})
     rows = open_rows(data)
     pairs = read_pairs(rows, data, scorer, tmp_path)
-    config = Config("x", data=data, negatives=("reversed",), train=Train(**FAST | {"batch": 6}))
+    config = Config("x", data=data, negatives=("reversed",), train=TrainConfig(**FAST | {"batch_size": 6}))
     found = contrast(config, scorer, pairs, 0, torch.Generator().manual_seed(0))
 
     samples = Shapes("train").batch(0, 6)
@@ -57,8 +80,10 @@ def test_the_reversed_edit_is_a_negative(tmp_path):
         columns = [EditBatch(first, [text] * 6, second) for text in samples.instruction]
         return scale * torch.stack([scorer(batch).score for batch in columns], dim=1)
 
-    there, back = scores(samples.source, samples.target), scores(samples.target, samples.source)
-    own, by_words = torch.arange(6), torch.cat([there, back]).T
+    there = scores(samples.source, samples.target)
+    back = scores(samples.target, samples.source)
+    own = torch.arange(6)
+    by_words = torch.cat([there, back]).T
     assert (there.diagonal() - back.diagonal()).abs().max() > 1
     wanted = [torch.nn.functional.cross_entropy(logits, own) for logits in (there, by_words)]
     assert found.item() == pytest.approx(torch.stack(wanted).mean().item(), rel=0.02)
@@ -70,7 +95,7 @@ def test_rows_that_share_a_source_know_each_others_instructions(tmp_path):
     assert pairs.pictures.shape == (24, 2, 3, 64, 64)
     assert all(pairs.another(i, 0.5) == int(pairs.text[i ^ 1]) for i in range(24))
     with pytest.raises(ValueError, match=r"data\.rows: 24 there, 8 here"):
-        read_pairs(open_rows(Data(rows=8)), Data(rows=8), scorer, tmp_path)
+        read_pairs(open_rows(DataConfig(rows=8)), DataConfig(rows=8), scorer, tmp_path)
 
 
 def test_all_but_token_embeddings_or_a_lora_is_trained(tmp_path):
@@ -84,7 +109,7 @@ def test_all_but_token_embeddings_or_a_lora_is_trained(tmp_path):
     trained = [n for n, p in lora.named_parameters() if p.requires_grad]
     assert all("lora" in n or "logit_scale" in n or n.startswith("temporal") for n in trained)
     pairs = read_pairs(open_rows(DATA), DATA, lora, tmp_path)
-    config = Config("x", pooling="temporal", data=DATA, train=Train(**FAST))
+    config = Config("x", pooling="temporal", data=DATA, train=TrainConfig(**FAST))
     contrast(config, lora, pairs, 0, torch.Generator().manual_seed(0)).backward()
     assert all(p.grad is not None for n, p in lora.named_parameters() if p.requires_grad)
 
@@ -92,7 +117,11 @@ def test_all_but_token_embeddings_or_a_lora_is_trained(tmp_path):
 @pytest.mark.parametrize("rank", [None, 2])
 def test_a_run_learns_is_resumed_and_loads(tmp_path, rank):
     config = Config(
-        "x", data=DATA, held_out=Data(split="val", rows=12, shares={"right": 1.0}), lora_rank=rank, train=Train(**FAST)
+        "x",
+        data=DATA,
+        held_out=DataConfig(split="val", rows=12, shares={"right": 1.0}),
+        lora_rank=rank,
+        train=TrainConfig(**FAST),
     )
     saved = train(config, tmp_path / "whole")
     scorer = load_scorer("vifi_clip", checkpoint=str(saved))
@@ -102,13 +131,15 @@ def test_a_run_learns_is_resumed_and_loads(tmp_path, rank):
     assert (there != back).all()
     assert json.loads((tmp_path / "whole" / "metrics.json").read_text())["retrieval"]["n"] == 12
     if rank is None:
-        half = Config("x", data=DATA, train=Train(**{**FAST, "steps": 2}))
+        half = Config("x", data=DATA, train=TrainConfig(**{**FAST, "max_steps": 2}))
         log = read_log(tmp_path / "whole")
         train(half, tmp_path / "again")
         train(Config("x", data=DATA, train=config.train), tmp_path / "again", resume=True)
         again = read_log(tmp_path / "again")
         assert len(again) == 4
-        assert [line["loss"] for line in again[:2]] == pytest.approx([line["loss"] for line in log[:2]], rel=1e-3)
+        assert [line["loss"] for line in again[:2]] == pytest.approx(
+            [line["loss"] for line in log[:2]], rel=1e-3
+        )
 
 
 def test_two_processes_equal_one(tmp_path):
@@ -116,12 +147,13 @@ def test_two_processes_equal_one(tmp_path):
     script.write_text(
         "import sys, torch\n"
         "from pathlib import Path\n"
-        "from rewardedit.data import Data\n"
-        "from rewardedit.trainers.vifi_clip import Config, Train, train\n"
+        "from rewardedit.data import DataConfig\n"
+        "from rewardedit.trainers.vifi_clip import Config, TrainConfig, train\n"
         "torch.set_num_threads(1)\n"
-        "settings = dict(steps=4, warmup=1, lr=1e-3, precision='no', log_every=1)\n"
-        "data = Data(rows=24, draws=2, shares={'right': 1.0})\n"
-        "train(Config('x', data=data, train=Train(batch=int(sys.argv[2]), **settings)), Path(sys.argv[1]))\n"
+        "settings = dict(max_steps=4, lr_warmup_steps=1, lr=1e-3, mixed_precision='no', log_every=1)\n"
+        "data = DataConfig(rows=24, draws=2, shares={'right': 1.0})\n"
+        "settings = TrainConfig(batch_size=int(sys.argv[2]), **settings)\n"
+        "train(Config('x', data=data, train=settings), Path(sys.argv[1]))\n"
     )
     run_here(script, str(tmp_path / "one"), "8")
     launch(script, 2, str(tmp_path / "two"), "4")
@@ -139,14 +171,30 @@ def test_the_humanedit_recipe_runs_on_a_folder_of_its_columns(tmp_path):
     samples = Shapes("train").batch(0, 6)
     lines = []
     for i in range(6):
-        for name, picture in (("in", samples.source), ("out", samples.target), ("mask", samples.mask.expand(-1, 3, -1, -1))):
-            to_pil(picture[i]).save(tmp_path / f"{name}{i}.png")
-        record = {"IMAGE_ID": i, "EDITING_TYPE": samples.kind[i], "EDITING_INSTRUCTION": samples.instruction[i]}
+        for name, image in (
+            ("in", samples.source),
+            ("out", samples.target),
+            ("mask", samples.mask.expand(-1, 3, -1, -1)),
+        ):
+            to_pil(image[i]).save(tmp_path / f"{name}{i}.png")
+        record = {
+            "IMAGE_ID": i,
+            "EDITING_TYPE": samples.edit_type[i],
+            "EDITING_INSTRUCTION": samples.instruction[i],
+        }
         record |= {"INPUT_IMG": f"in{i}.png", "OUTPUT_IMG": f"out{i}.png", "MASK_IMG": f"mask{i}.png"}
         captions = {"INPUT_CAPTION_BY_LLAMA": "a scene", "OUTPUT_CAPTION_BY_LLAMA": "a scene"}
         lines.append(json.dumps({**record, **captions}))
     (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
-    out, at = tmp_path / "run", f"path={tmp_path}"
-    words = ["checkpoint=shapes-clip", f"data.{at}", "data.rows=4", f"held_out.{at}", "held_out.first=4", "train.steps=1"]
-    assert command(["train", "humanedit-vifi-clip", *words, "train.batch=4", "--out", str(out)]) == 0
+    out = tmp_path / "run"
+    at = f"path={tmp_path}"
+    words = [
+        "checkpoint=shapes-clip",
+        f"data.{at}",
+        "data.rows=4",
+        f"held_out.{at}",
+        "held_out.first=4",
+        "train.max_steps=1",
+    ]
+    assert command(["train", "humanedit-vifi-clip", *words, "train.batch_size=4", "--out", str(out)]) == 0
     assert json.loads((out / "metrics.json").read_text())["retrieval"]["n"] == 2

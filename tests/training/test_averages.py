@@ -1,31 +1,36 @@
 """Trainers end with the moving averages of the weights where they are asked for.
 
-The averages' share of the old is min(t / (10 + t), ema) after step t + 1: 0, 1/11, 1/6 … (`EMAModel` with its warm-up).
+The averages' share of the old is min(t / (10 + t), ema) after step t + 1: 0, 1/11,
+1/6 … (`EMAModel` with its warm-up).
 """
 
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
 
-from rewardedit.data import Data, open_rows
+from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.trainers.reward_conditioned import finetune
 from rewardedit.training.latents import make_cache
-from rewardedit.training.small import SmallTrain, fit
-from rewardedit.training.trainable import Labels, Train
+from rewardedit.training.small import SmallTrainConfig, fit
+from rewardedit.training.trainable import RewardLabels, TrainConfig
 
-DATA = Data(rows=8, size=32)
+DATA = DataConfig(rows=8, size=32)
 
 
 def test_a_fine_tuned_editor_has_its_averaged_weights(tiny_editor, tmp_path):
     cache = make_cache(open_rows(DATA), DATA, load_editor(tiny_editor), tmp_path / "cache")
 
     def weights(steps: int, ema: float | None) -> torch.Tensor:
-        config = Train(steps=steps, batch=2, warmup=0, lr=1e-2, tracker="none", ema=ema)
-        out = finetune(config, tiny_editor, cache, Labels(None, [0] * 8), tmp_path / f"{steps}-{ema}")
+        config = TrainConfig(
+            max_steps=steps, batch_size=2, lr_warmup_steps=0, lr=1e-2, tracker="none", ema=ema
+        )
+        out = finetune(config, tiny_editor, cache, RewardLabels(None, [0] * 8), tmp_path / f"{steps}-{ema}")
         pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(out)
         return torch.cat([p.detach().flatten() for p in pipe.unet.parameters()])
 
-    one, two, averaged = weights(1, None), weights(2, None), weights(2, 0.9)
+    one = weights(1, None)
+    two = weights(2, None)
+    averaged = weights(2, 0.9)
     assert (two - one).abs().max() > 1e-3
     torch.testing.assert_close(averaged, (one + 10 * two) / 11, rtol=0, atol=1e-5)
 
@@ -40,7 +45,7 @@ def test_a_small_model_ends_with_its_averaged_weights(tmp_path):
             seen.append(module.weight.detach().clone())
             return module(torch.randn(8, 3, generator=generator)).square().mean()
 
-        config = SmallTrain(steps=3, lr=0.1, warmup=1, precision="no", ema=ema)
+        config = SmallTrainConfig(max_steps=3, lr=0.1, lr_warmup_steps=1, mixed_precision="no", ema=ema)
         fit(config, {"module": module}, loss_of, tmp_path / str(ema), False)
         return seen, module.weight.detach()
 

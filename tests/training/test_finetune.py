@@ -9,7 +9,7 @@ from diffusers import StableDiffusionInstructPix2PixPipeline
 from safetensors.torch import load_file
 
 from rewardedit.config import build
-from rewardedit.data import Data, open_rows
+from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editors import LORA, load_editor, write_prompts
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.files import read_log
@@ -17,22 +17,32 @@ from rewardedit.images import load_image
 from rewardedit.reward_prompt import RewardPrompt
 from rewardedit.trainers.reward_conditioned import finetune
 from rewardedit.training.finetune import draw_times
-from rewardedit.training.latents import LatentCache, encode_batch, make_cache
+from rewardedit.training.latents import LatentCache, encode_batch_size, make_cache
 from rewardedit.training.loop import TrainingStopped
-from rewardedit.training.trainable import Labels, Train, make_trainable
+from rewardedit.training.trainable import RewardLabels, TrainConfig, make_trainable
 from tests.forks import launch, run_here
 
-DATA = Data(rows=32, size=32)
-FAST = {"steps": 6, "batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "checkpoint_every": 3, "tracker": "none"}
+DATA = DataConfig(rows=32, size=32)
+FAST = {
+    "max_steps": 6,
+    "batch_size": 4,
+    "lr_warmup_steps": 1,
+    "lr": 1e-3,
+    "log_every": 1,
+    "checkpoint_every": 3,
+    "tracker": "none",
+}
 
 
 @pytest.fixture(scope="module")
 def cache(tiny_editor, tmp_path_factory) -> LatentCache:
-    return make_cache(open_rows(DATA), DATA, load_editor(tiny_editor), tmp_path_factory.mktemp("cache") / "latents")
+    return make_cache(
+        open_rows(DATA), DATA, load_editor(tiny_editor), tmp_path_factory.mktemp("cache") / "latents"
+    )
 
 
-def labels(prompt: RewardPrompt | None = None) -> Labels:
-    return Labels(prompt, [i % 5 for i in range(32)])
+def labels(prompt: RewardPrompt | None = None) -> RewardLabels:
+    return RewardLabels(prompt, [i % 5 for i in range(32)])
 
 
 def losses(folder: Path) -> list[float]:
@@ -46,12 +56,18 @@ def weights(folder: Path) -> torch.Tensor:
 
 def test_the_result_is_a_stock_pipeline_with_its_reward_prompt(tiny_editor, cache, tmp_path):
     prompt = RewardPrompt.adiee()
-    out = finetune(Train(**FAST, ema=0.9), tiny_editor, cache, labels(prompt), tmp_path)
+    out = finetune(TrainConfig(**FAST, ema=0.9), tiny_editor, cache, labels(prompt), tmp_path)
     assert RewardPrompt.load(out) == prompt
-    libraries = {value[0] for value in json.loads((out / "model_index.json").read_text()).values() if isinstance(value, list)}
+    libraries = {
+        value[0]
+        for value in json.loads((out / "model_index.json").read_text()).values()
+        if isinstance(value, list)
+    }
     assert libraries - {None} == {"diffusers", "transformers"}, "it loads without ours"
     pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(out, safety_checker=None)
-    edited = pipe("make it red", image=torch.zeros(1, 3, 32, 32), num_inference_steps=2, output_type="np").images
+    edited = pipe(
+        "make it red", image=torch.zeros(1, 3, 32, 32), num_inference_steps=2, output_type="np"
+    ).images
     assert edited.shape == (1, 32, 32, 3)
     assert not torch.equal(weights(out), weights(Path(tiny_editor)))
 
@@ -60,10 +76,12 @@ def test_text_is_the_same_to_the_byte_in_training_and_inference(tiny_editor, cac
     encoded: list[str] = []
     real = InstructPix2Pix.encode_prompts
     monkeypatch.setattr(
-        InstructPix2Pix, "encode_prompts", lambda own, pipe, prompts: encoded.extend(prompts) or real(own, pipe, prompts)
+        InstructPix2Pix,
+        "encode_prompts",
+        lambda own, pipe, prompts: encoded.extend(prompts) or real(own, pipe, prompts),
     )
     editor = load_editor(tiny_editor)
-    cache.texts(editor, Labels(RewardPrompt.adiee(), [4] * 32))
+    cache.texts(editor, RewardLabels(RewardPrompt.adiee(), [4] * 32))
     in_training = set(encoded)
     encoded.clear()
     editor.prompt = RewardPrompt.adiee()
@@ -75,20 +93,27 @@ def test_text_is_the_same_to_the_byte_in_training_and_inference(tiny_editor, cac
 def test_eight_steps_of_one_equal_one_of_eight(tiny_editor, cache, tmp_path):
     runs = []
     for micro in (None, 1):
-        config = Train(**FAST | {"batch": 8, "micro_batch": micro, "steps": 3}, ema=None)
-        runs.append((losses_of(config, tiny_editor, cache, tmp_path / f"{micro}"), weights(tmp_path / f"{micro}" / "pipeline")))
+        config = TrainConfig(**FAST | {"batch_size": 8, "micro_batch_size": micro, "max_steps": 3}, ema=None)
+        runs.append(
+            (
+                losses_of(config, tiny_editor, cache, tmp_path / f"{micro}"),
+                weights(tmp_path / f"{micro}" / "pipeline"),
+            )
+        )
     assert runs[0][0] == pytest.approx(runs[1][0], rel=1e-5)
     torch.testing.assert_close(runs[0][1], runs[1][1], rtol=1e-3, atol=2e-5)
 
 
-def losses_of(config: Train, base: str, cache: LatentCache, folder: Path, resume: bool = False) -> list[float]:
+def losses_of(
+    config: TrainConfig, base: str, cache: LatentCache, folder: Path, resume: bool = False
+) -> list[float]:
     folder.mkdir(exist_ok=True)
     finetune(config, base, cache, labels(), folder, resume)
     return losses(folder)
 
 
 def test_a_killed_and_resumed_run_gives_the_losses_of_an_unbroken_one(tiny_editor, cache, tmp_path):
-    config = Train(**FAST, ema=0.9)
+    config = TrainConfig(**FAST, ema=0.9)
     whole = losses_of(config, tiny_editor, cache, tmp_path / "whole")
     broken = tmp_path / "broken"
     finetune(config, tiny_editor, cache, labels(), broken_folder(broken), False)
@@ -100,7 +125,9 @@ def test_a_killed_and_resumed_run_gives_the_losses_of_an_unbroken_one(tiny_edito
     log = (broken / "metrics.jsonl").read_text().splitlines()
     (broken / "metrics.jsonl").write_text("\n".join(log[:4]) + "\n")
     assert losses_of(config, tiny_editor, cache, broken, resume=True) == pytest.approx(whole, rel=1e-6)
-    torch.testing.assert_close(weights(broken / "pipeline"), weights(tmp_path / "whole" / "pipeline"), rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        weights(broken / "pipeline"), weights(tmp_path / "whole" / "pipeline"), rtol=0, atol=1e-7
+    )
 
 
 def broken_folder(path: Path) -> Path:
@@ -111,12 +138,16 @@ def broken_folder(path: Path) -> Path:
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_batch(tiny_editor, cache, tmp_path):
     spoiled = LatentCache(**{**vars(cache), "edited": np.array(cache.edited)})
     spoiled.edited[7] = np.nan
-    with pytest.raises(TrainingStopped, match=r"the loss is nan at step \d, in the batch of rows .*train-0-7"):
-        finetune(Train(**FAST | {"steps": 20}), tiny_editor, spoiled, labels(), tmp_path)
+    with pytest.raises(
+        TrainingStopped, match=r"the loss is nan at step \d, in the batch of rows .*train-0-7"
+    ):
+        finetune(TrainConfig(**FAST | {"max_steps": 20}), tiny_editor, spoiled, labels(), tmp_path)
 
 
 def test_lora_trains_the_adapter_alone_and_loads_beside_its_base(tiny_editor, cache, tmp_path):
-    out = finetune(Train(**FAST, ema=None, lora_rank=2), tiny_editor, cache, labels(RewardPrompt.adiee()), tmp_path)
+    out = finetune(
+        TrainConfig(**FAST, ema=None, lora_rank=2), tiny_editor, cache, labels(RewardPrompt.adiee()), tmp_path
+    )
     assert out.name == "lora"
     assert json.loads((out / "editing.json").read_text())["base"] == tiny_editor
     pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(tiny_editor, safety_checker=None)
@@ -129,7 +160,14 @@ def test_lora_trains_the_adapter_alone_and_loads_beside_its_base(tiny_editor, ca
 
 
 def test_what_a_lora_leaves_frozen_is_in_the_type_that_training_runs_in(tiny_editor, cache, tmp_path):
-    config = Train(**FAST | {"steps": 1}, ema=None, lora_rank=2, precision="bf16", validate_every=1, validation_rows=1)
+    config = TrainConfig(
+        **FAST | {"max_steps": 1},
+        ema=None,
+        lora_rank=2,
+        mixed_precision="bf16",
+        validate_every=1,
+        validation_rows=1,
+    )
     models = make_trainable(load_editor(tiny_editor), config, labels())
     assert {p.dtype for p in models.unet.parameters() if not p.requires_grad} == {torch.bfloat16}
     assert {p.dtype for p in models.trained} == {torch.float32}
@@ -137,28 +175,39 @@ def test_what_a_lora_leaves_frozen_is_in_the_type_that_training_runs_in(tiny_edi
     assert (tmp_path / "validation" / "step-000001" / "00.png").is_file()
     assert {w.dtype for w in load_file(out / LORA).values()} == {torch.float32}
     full = replace(config, lora_rank=None)
-    assert {p.dtype for p in make_trainable(load_editor(tiny_editor), full, labels()).unet.parameters()} == {torch.float32}
+    assert {p.dtype for p in make_trainable(load_editor(tiny_editor), full, labels()).unet.parameters()} == {
+        torch.float32
+    }
 
 
 @pytest.mark.parametrize(
-    "prompt", [RewardPrompt.adiee(), RewardPrompt.hive(), RewardPrompt("make it so: {instruction} (a {word})")]
+    "prompt",
+    [RewardPrompt.adiee(), RewardPrompt.hive(), RewardPrompt("make it so: {instruction} (a {word})")],
 )
 def test_a_long_instruction_is_cut_and_never_its_label(prompt, tiny_editor, cache):
     editor = load_editor(tiny_editor)
     editor.prompt = prompt
     instruction = "turn the small red circle into a big blue star " * 9
-    with pytest.warns(UserWarning, match="1 of 1 texts are longer than the tokenizer's 32 tokens: their instructions are cut"):
-        worst, best = (editor.encode(torch.rand(1, 3, 32, 32), [instruction], score=s).inputs["prompt_embeds"] for s in (0, 10))
+    with pytest.warns(
+        UserWarning,
+        match="1 of 1 texts are longer than the tokenizer's 32 tokens: their instructions are cut",
+    ):
+        worst, best = (
+            editor.encode(torch.rand(1, 3, 32, 32), [instruction], score=s).inputs["prompt_embeds"]
+            for s in (0, 10)
+        )
     assert not torch.equal(worst, best), "asked for one and for five in the same words"
     long = LatentCache(**{**vars(cache), "instructions": [*cache.instructions[:-1], instruction]})
     with pytest.warns(UserWarning, match="their labels kept"):
-        texts = long.texts(editor, Labels(prompt, [4] * 32))
+        texts = long.texts(editor, RewardLabels(prompt, [4] * 32))
     trained = texts.take(torch.tensor([31]), torch.tensor([False]))[1]
     read = editor.pipe.tokenizer.batch_decode(trained, skip_special_tokens=True)[0]
     assert "five" in read
     asked = write_prompts(editor.pipe, [instruction], [4], prompt)
     assert torch.equal(InstructPix2Pix().tokenize(editor.pipe, asked).input_ids, trained)
-    assert 30 <= len(editor.pipe.tokenizer(asked[0]).input_ids) <= 32, "as much of the instruction as there is room for"
+    assert 30 <= len(editor.pipe.tokenizer(asked[0]).input_ids) <= 32, (
+        "as much of the instruction as there is room for"
+    )
 
 
 def test_a_template_without_room_for_an_instruction_is_refused(tiny_editor):
@@ -168,39 +217,45 @@ def test_a_template_without_room_for_an_instruction_is_refused(tiny_editor):
 
 
 def test_so_many_images_are_encoded_at_a_time(tiny_editor, tmp_path):
-    assert [encode_batch(size) for size in (64, 256, 512, 4096)] == [64, 32, 8, 1]
+    assert [encode_batch_size(size) for size in (64, 256, 512, 4096)] == [64, 32, 8, 1]
     editor = load_editor(tiny_editor)
     sizes = []
     editor.pipe.vae.encoder.register_forward_hook(lambda module, inputs, out: sizes.append(len(out)))
-    make_cache(open_rows(replace(DATA, rows=10)), replace(DATA, rows=10), editor, tmp_path / "latents", batch_size=4)
+    make_cache(
+        open_rows(replace(DATA, rows=10)), replace(DATA, rows=10), editor, tmp_path / "latents", batch_size=4
+    )
     assert sizes == [4, 4, 4, 4, 2, 2]
 
 
 def test_the_learned_embedding_is_trained_saved_and_asked(tiny_editor, cache, tmp_path):
-    out = finetune(Train(**FAST, ema=None), tiny_editor, cache, labels(RewardPrompt.learned()), tmp_path)
+    out = finetune(
+        TrainConfig(**FAST, ema=None), tiny_editor, cache, labels(RewardPrompt.learned()), tmp_path
+    )
     editor = load_editor(str(out))
     assert editor.embedding is not None
     assert editor.embedding.vectors.weight.shape == (6, 16)
     assert editor.embedding.vectors.weight.abs().sum() > 0
     source = torch.rand(1, 3, 32, 32)
-    assert not torch.equal(editor(source, ["make it red"], [0], score=10), editor(source, ["make it red"], [0], score=0))
+    assert not torch.equal(
+        editor(source, ["make it red"], [0], score=10), editor(source, ["make it red"], [0], score=0)
+    )
 
 
 def test_rows_without_a_label_are_left_out(tiny_editor, cache, tmp_path):
     with pytest.raises(ValueError, match="no row has a label"):
-        finetune(Train(**FAST), tiny_editor, cache, Labels(None, [None] * 32), tmp_path)
+        finetune(TrainConfig(**FAST), tiny_editor, cache, RewardLabels(None, [None] * 32), tmp_path)
 
 
 def test_everything_at_once(tiny_editor, cache, tmp_path):
-    config = Train(
-        **FAST | {"steps": 2, "tracker": "tensorboard"},
-        precision="bf16",
-        checkpointing=True,
+    config = TrainConfig(
+        **FAST | {"max_steps": 2, "tracker": "tensorboard"},
+        mixed_precision="bf16",
+        gradient_checkpointing=True,
         min_snr=5.0,
-        schedule="cosine",
+        lr_scheduler="cosine",
         validate_every=2,
         validation_rows=2,
-        micro_batch=2,
+        micro_batch_size=2,
     )
     finetune(config, tiny_editor, cache, labels(RewardPrompt.hive()), tmp_path)
     previews = sorted((tmp_path / "validation" / "step-000002").iterdir())
@@ -210,35 +265,40 @@ def test_everything_at_once(tiny_editor, cache, tmp_path):
 
 
 def test_a_preview_that_fails_warns_and_the_run_goes_on(tiny_editor, cache, tmp_path):
-    config = Train(**FAST | {"steps": 1}, ema=None, validate_every=1, validation_rows=1)
+    config = TrainConfig(**FAST | {"max_steps": 1}, ema=None, validate_every=1, validation_rows=1)
     broken = LatentCache(**{**vars(cache), "data": replace(DATA, size=33)})  # no multiple of the VAE's factor
-    with pytest.warns(UserWarning, match="no preview of row 0, the training goes on: ValueError: source: expected sides"):
+    with pytest.warns(
+        UserWarning, match="no preview of row 0, the training goes on: ValueError: source: expected sides"
+    ):
         out = finetune(config, tiny_editor, broken, labels(), tmp_path)
     assert (out / "model_index.json").is_file()
 
 
 def test_a_run_with_xformers_saves_a_stock_pipeline(tiny_editor, cache, tmp_path, xformers):
-    out = finetune(Train(**FAST | {"steps": 1}, ema=None), tiny_editor, cache, labels(), tmp_path)
+    out = finetune(TrainConfig(**FAST | {"max_steps": 1}, ema=None), tiny_editor, cache, labels(), tmp_path)
     assert xformers, "the run took another processor"
     assert torch.isfinite(weights(out)).all()
 
 
-@pytest.mark.parametrize(("settings", "processes"), [({"batch": 6, "micro_batch": 4}, 1), ({"batch": 6}, 4)])
+@pytest.mark.parametrize(
+    ("settings", "processes"), [({"batch_size": 6, "micro_batch_size": 4}, 1), ({"batch_size": 6}, 4)]
+)
 def test_a_batch_that_does_not_divide_is_refused(settings, processes):
     with pytest.raises(ValueError, match=r"batch: expected a multiple of .* got 6; take 8"):
-        Train(**settings).micro_batches(processes)
+        TrainConfig(**settings).micro_batches(processes)
 
 
 @pytest.mark.parametrize(
-    ("micro_batch", "processes", "expected"), [(None, 1, (384, 1)), (64, 1, (64, 6)), (64, 6, (64, 1)), (None, 3, (128, 1))]
+    ("micro_batch", "processes", "expected"),
+    [(None, 1, (384, 1)), (64, 1, (64, 6)), (64, 6, (64, 1)), (None, 3, (128, 1))],
 )
 def test_accumulation_follows_from_batch_micro_batch_and_processes(micro_batch, processes, expected):
-    assert Train(batch=384, micro_batch=micro_batch).micro_batches(processes) == expected
+    assert TrainConfig(batch_size=384, micro_batch_size=micro_batch).micro_batches(processes) == expected
 
 
 def test_the_old_way_to_accumulate_names_the_new_one():
     with pytest.raises(ValueError, match=r"train\.accumulate: renamed; use train\.micro_batch"):
-        build(Train, {"batch": 64, "accumulate": 6}, "train.")
+        build(TrainConfig, {"batch_size": 64, "accumulate": 6}, "train.")
 
 
 def test_eight_bit_adam_is_asked_for_by_name(tiny_editor, cache, tmp_path):
@@ -247,7 +307,7 @@ def test_eight_bit_adam_is_asked_for_by_name(tiny_editor, cache, tmp_path):
         import bitsandbytes  # noqa: F401
     except ImportError:
         with pytest.raises(ValueError, match="adamw8bit needs bitsandbytes"):
-            finetune(Train(**FAST, optimizer="adamw8bit"), tiny_editor, cache, labels(), tmp_path)
+            finetune(TrainConfig(**FAST, optimizer="adamw8bit"), tiny_editor, cache, labels(), tmp_path)
 
 
 def test_two_processes_equal_one(tiny_editor, tmp_path):
@@ -256,18 +316,20 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
     script.write_text(
         "import sys, torch\n"
         "from pathlib import Path\n"
-        "from rewardedit.data import Data, open_rows\n"
+        "from rewardedit.data import DataConfig, open_rows\n"
         "from rewardedit.diffusion.editors import load_editor\n"
         "from rewardedit.training.latents import make_cache\n"
         "from rewardedit.trainers.reward_conditioned import finetune\n"
-        "from rewardedit.training.trainable import Labels, Train\n"
+        "from rewardedit.training.trainable import RewardLabels, TrainConfig\n"
         "torch.set_num_threads(1)\n"
         "base, out = sys.argv[1], Path(sys.argv[2])\n"
-        "data = Data(rows=32, size=32)\n"
+        "data = DataConfig(rows=32, size=32)\n"
         "cache = make_cache(open_rows(data), data, load_editor(base), out.parent / f'cache-{out.name}')\n"
         "out.mkdir(exist_ok=True)\n"
-        "finetune(Train(steps=4, batch=4, warmup=1, lr=1e-3, log_every=1, tracker='none', ema=None), base, cache,"
-        " Labels(None, [i % 5 for i in range(32)]), out)\n"
+        "config = dict(max_steps=4, batch_size=4, lr_warmup_steps=1, lr=1e-3, log_every=1)\n"
+        "config = TrainConfig(**config, tracker='none', ema=None)\n"
+        "finetune(config, base, cache,"
+        " RewardLabels(None, [i % 5 for i in range(32)]), out)\n"
     )
     run_here(script, tiny_editor, str(tmp_path / "one"))
     launch(script, 2, tiny_editor, str(tmp_path / "two"))
@@ -281,7 +343,7 @@ def test_latents_of_other_rows_are_not_taken_for_these(tiny_editor, tmp_path):
     editor = load_editor(tiny_editor)
     make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents")
     assert len(make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents").ids) == 32
-    other = Data(rows=32, size=32, first=280)
+    other = DataConfig(rows=32, size=32, first=280)
     with pytest.raises(ValueError, match=r"data\.first: 0 there, 280 here"):
         make_cache(open_rows(other), other, editor, tmp_path / "latents")
 
@@ -292,7 +354,7 @@ def test_a_share_of_rows_stays_at_the_last_time_step():
     late = draw_times(4000, 1000, 0.3, torch.Generator().manual_seed(0))
     assert 0.27 < (late == 999).float().mean() < 0.33
     with pytest.raises(ValueError, match="last_step"):
-        Train(last_step=1.5)
+        TrainConfig(last_timestep_prob=1.5)
 
 
 def test_the_text_encoder_learns_where_asked(tiny_editor, cache, tmp_path):
@@ -300,25 +362,35 @@ def test_the_text_encoder_learns_where_asked(tiny_editor, cache, tmp_path):
         pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(folder)
         return torch.cat([p.detach().flatten() for p in pipe.text_encoder.parameters()])
 
-    frozen = finetune(Train(**FAST), tiny_editor, cache, labels(RewardPrompt.adiee()), tmp_path / "frozen")
+    frozen = finetune(
+        TrainConfig(**FAST), tiny_editor, cache, labels(RewardPrompt.adiee()), tmp_path / "frozen"
+    )
     assert torch.equal(read(frozen), read(tiny_editor))
     learned = finetune(
-        Train(**FAST, text_encoder_lr=1e-3), tiny_editor, cache, labels(RewardPrompt.adiee()), tmp_path / "learned"
+        TrainConfig(**FAST, text_encoder_lr=1e-3),
+        tiny_editor,
+        cache,
+        labels(RewardPrompt.adiee()),
+        tmp_path / "learned",
     )
     assert not torch.equal(read(learned), read(tiny_editor))
     assert losses(tmp_path / "learned")[0] == pytest.approx(losses(tmp_path / "frozen")[0], rel=1e-3)
     before, after = (load_editor(str(folder)).pipe for folder in (tiny_editor, learned))
-    moved = (after.text_encoder.get_input_embeddings().weight - before.text_encoder.get_input_embeddings().weight).norm(dim=1)
+    moved = (
+        after.text_encoder.get_input_embeddings().weight - before.text_encoder.get_input_embeddings().weight
+    ).norm(dim=1)
     words = before.tokenizer("one two three four five", add_special_tokens=False).input_ids
     assert set(moved.nonzero().flatten().tolist()) <= set(words), "token embeddings of other words have moved"
     assert moved[words].max() > 1e-3
     with pytest.raises(ValueError, match="text_encoder_lr"):
-        Train(text_encoder_lr=1e-3, lora_rank=2)
+        TrainConfig(text_encoder_lr=1e-3, lora_rank=2)
 
 
 def test_rows_without_text_may_stay_as_they_are(tiny_editor, cache, tmp_path):
-    often = {**FAST, "steps": 1, "dropout": 1 / 3, "batch": 32}
-    edited = finetune(Train(**often), tiny_editor, cache, labels(), tmp_path / "edited")
-    source = finetune(Train(**often, unasked="source"), tiny_editor, cache, labels(), tmp_path / "source")
+    often = {**FAST, "max_steps": 1, "conditioning_dropout": 1 / 3, "batch_size": 32}
+    edited = finetune(TrainConfig(**often), tiny_editor, cache, labels(), tmp_path / "edited")
+    source = finetune(
+        TrainConfig(**often, null_text_target="source"), tiny_editor, cache, labels(), tmp_path / "source"
+    )
     assert edited != source
     assert losses(tmp_path / "edited") != losses(tmp_path / "source")

@@ -13,17 +13,17 @@ import pytest
 from rewardedit import scoring
 from rewardedit.cli import main
 from rewardedit.config import build, load_yaml
-from rewardedit.data import Data, open_rows
+from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.files import read_log
 from rewardedit.trainers.reward_conditioned import Config, train
 from rewardedit.training import run
 from rewardedit.training.latents import LatentCache
-from rewardedit.training.trainable import Labels
+from rewardedit.training.trainable import RewardLabels
 from tests import forks
 
-DATA = ["data.rows=40", "data.size=32", "relabel.scorer=l1", "relabel.batch=2"]
+DATA = ["data.rows=40", "data.size=32", "relabel.scorer=l1", "relabel.batch_size=2"]
 KILLED = """
 import os, signal, sys
 from rewardedit.cli import main
@@ -50,7 +50,9 @@ def files(folder: Path, pattern: str) -> dict[str, bytes]:
 
 
 def stamps(folder: Path) -> dict[Path, int]:
-    found = [path for path in folder.rglob("*") if path.suffix in (".png", ".parquet") and ".part" not in str(path)]
+    found = [
+        path for path in folder.rglob("*") if path.suffix in (".png", ".parquet") and ".part" not in str(path)
+    ]
     return {path: path.stat().st_mtime_ns for path in found}
 
 
@@ -58,7 +60,13 @@ def stamps(folder: Path) -> dict[Path, int]:
 def relabelled(tiny_editor, tmp_path_factory) -> tuple[list[str], Path]:
     """The words of a relabelling with candidates, and its folder."""
     folder = tmp_path_factory.mktemp("relabelled")
-    words = ["relabel", *DATA, f"candidates.editors=[{tiny_editor}]", "candidates.steps=1", "candidates.batch=2"]
+    words = [
+        "relabel",
+        *DATA,
+        f"candidates.editors=[{tiny_editor}]",
+        "candidates.num_inference_steps=1",
+        "candidates.batch_size=2",
+    ]
     assert main([*words, "--out", str(folder / "whole")]) == 0
     return words, folder / "whole"
 
@@ -66,7 +74,8 @@ def relabelled(tiny_editor, tmp_path_factory) -> tuple[list[str], Path]:
 def test_a_killed_relabelling_goes_on_from_its_whole_shards(relabelled, tmp_path, monkeypatch):
     """Killed among the candidates, killed again among the scores."""
     words, whole = relabelled
-    out, script = tmp_path / "killed", tmp_path / "killed.py"
+    out = tmp_path / "killed"
+    script = tmp_path / "killed.py"
     script.write_text(KILLED)
     kept: dict[Path, int] = {}
     for where, calls in (("candidates", 36), ("scores", 3)):
@@ -75,14 +84,19 @@ def test_a_killed_relabelling_goes_on_from_its_whole_shards(relabelled, tmp_path
         assert kept.items() <= stamps(out).items()
         kept = stamps(out)
     assert [path.suffix for path in kept].count(".png") == 40
-    assert sorted(path.name for path in kept if path.suffix == ".parquet") == ["scores-00000.parquet", "scores-00001.parquet"]
+    assert sorted(path.name for path in kept if path.suffix == ".parquet") == [
+        "scores-00000.parquet",
+        "scores-00001.parquet",
+    ]
     scored = []
     score_rows = scoring.score_rows
     monkeypatch.setattr(scoring, "score_rows", lambda *args: scored.append(args) or score_rows(*args))
 
     assert main([*words, "--out", str(out)]) == 0
     assert len(scored) == 2  # of four shards
-    assert {path: stamp for path, stamp in kept.items() if path.suffix == ".png"}.items() <= stamps(out).items()
+    assert {path: stamp for path, stamp in kept.items() if path.suffix == ".png"}.items() <= stamps(
+        out
+    ).items()
     for pattern in ("*.png", "part-*.parquet", "scale.json", "made_of.json"):
         assert files(out, pattern) == files(whole, pattern), pattern
     rows = [pq.read_table(path).num_rows for path in sorted((out / "relabelled").glob("part-*.parquet"))]
@@ -123,7 +137,7 @@ def test_a_relabelling_by_other_settings_is_refused_in_the_same_folder(relabelle
 
 
 def config_of(**changes) -> Config:
-    return build(Config, {"name": "x", "relabel": {"scorer": "l1"}, "train": {"steps": 6}, **changes})
+    return build(Config, {"name": "x", "relabel": {"scorer": "l1"}, "train": {"max_steps": 6}, **changes})
 
 
 @pytest.mark.parametrize(
@@ -132,8 +146,8 @@ def config_of(**changes) -> Config:
         ({"relabel": {"scorer": "ssim"}}, 'relabel.scorer: "l1" there, "ssim" here'),
         ({"relabel": {"scorer": "l1", "upper": [1, 2, 3, 4, 10]}}, "relabel.upper: null there"),
         ({"data": {"first": 4}}, "data.first: 0 there, 4 here"),
-        ({"train": {"steps": 8, "lr": 1.0}}, "train.lr: 5e-05 there, 1.0 here"),
-        ({"train": {"steps": 5}}, "6 steps are done, and train.steps asks for 5"),
+        ({"train": {"max_steps": 8, "lr": 1.0}}, "train.lr: 5e-05 there, 1.0 here"),
+        ({"train": {"max_steps": 5}}, "6 steps are done, and train.max_steps asks for 5"),
     ],
 )
 def test_a_run_is_not_resumed_with_other_settings(changes, shown, tmp_path):
@@ -142,15 +156,15 @@ def test_a_run_is_not_resumed_with_other_settings(changes, shown, tmp_path):
     with pytest.raises(ValueError, match="--overwrite") as refused:
         run.start(tmp_path, config_of(**changes), resume=True)
     assert shown in str(refused.value)
-    assert load_yaml(tmp_path / "config.yaml")["train"]["steps"] == 6
-    run.start(tmp_path, config_of(train={"steps": 8}), resume=True)
-    assert load_yaml(tmp_path / "config.yaml")["train"]["steps"] == 8
+    assert load_yaml(tmp_path / "config.yaml")["train"]["max_steps"] == 6
+    run.start(tmp_path, config_of(train={"max_steps": 8}), resume=True)
+    assert load_yaml(tmp_path / "config.yaml")["train"]["max_steps"] == 8
 
 
 def test_a_run_goes_on_to_more_steps_and_makes_anew_what_is_not_whole(tiny_editor, tmp_path):
     settings = {"base": tiny_editor, "data": {"rows": 16, "size": 32}, "relabel": {"scorer": "l1"}}
-    fast = {"batch": 4, "warmup": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None}
-    config = build(Config, {"name": "x", **settings, "train": {**fast, "steps": 2}})
+    fast = {"batch_size": 4, "lr_warmup_steps": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None}
+    config = build(Config, {"name": "x", **settings, "train": {**fast, "max_steps": 2}})
     out = train(config, tmp_path / "run")
     whole = files(out, "*.safetensors")
     (out / "made_of.json").unlink()  # as if it had been killed before the result was said to be whole
@@ -158,19 +172,20 @@ def test_a_run_goes_on_to_more_steps_and_makes_anew_what_is_not_whole(tiny_edito
         path.unlink()
     train(config, tmp_path / "run", resume=True)
     assert files(out, "*.safetensors") == whole
-    more = replace(config, train=replace(config.train, steps=4))
+    more = replace(config, train=replace(config.train, max_steps=4))
     train(more, tmp_path / "run", resume=True)
     assert [line["step"] for line in read_log(tmp_path / "run")] == [1, 2, 3, 4]
-    assert json.loads((out / "made_of.json").read_text())["train"]["steps"] == 4
+    assert json.loads((out / "made_of.json").read_text())["train"]["max_steps"] == 4
     assert files(out, "*.safetensors") != whole
 
 
 def test_prompts_are_encoded_once_and_one_long_text_costs_only_itself(tiny_editor, tmp_path, monkeypatch):
-    data = Data(rows=4000, size=32)
+    data = DataConfig(rows=4000, size=32)
     instructions = [f"make {i % 50} red" for i in range(3999)] + ["x" * 20_000]
     zeros = np.zeros((4000, 4, 1, 1), np.float16)
     cache = LatentCache(open_rows(data), data, instructions, instructions, tmp_path, 1.0, zeros, zeros)
-    editor, labels = load_editor(tiny_editor), Labels(None, [0] * 4000)
+    editor = load_editor(tiny_editor)
+    labels = RewardLabels(None, [0] * 4000)
     tracemalloc.start()
     texts = cache.texts(editor, labels)
     peak = tracemalloc.get_traced_memory()[1]

@@ -1,4 +1,6 @@
-"""What a recipe needs of a GPU's memory: the reckoning by hand, the VAE's checkpointing, and each full-size recipe's card."""
+"""What a recipe needs of a GPU's memory: the reckoning by hand, the VAE's checkpointing,
+and each full-size recipe's card.
+"""
 
 import re
 import sys
@@ -28,9 +30,12 @@ def sd15() -> Blueprint:
 
 
 def test_bytes_by_hand():
-    """A product has 512 numbers, their squares another 512; only without a gradient is the product let go for the sum."""
+    """A product has 512 numbers, their squares another 512;
+    only without a gradient is the product let go for the sum.
+    """
     with torch.device("meta"):
-        layer, x = nn.Linear(16, 32, bias=False), torch.empty(16, 16)
+        layer = nn.Linear(16, 32, bias=False)
+        x = torch.empty(16, 16)
 
     def forward() -> Tensor:
         return layer(x).square().sum()
@@ -61,7 +66,8 @@ def test_attention_keeps_no_matrix_of_all_pairs():
 
 def test_what_is_checkpointed_is_computed_again_and_counted():
     with torch.device("meta"):
-        block, x = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8))), torch.empty(1024, 64)
+        block = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)))
+        x = torch.empty(1024, 64)
     plain = measure(lambda: block(x).sum())
 
     def one_segment() -> Tensor:
@@ -78,9 +84,13 @@ def test_what_is_checkpointed_is_computed_again_and_counted():
 
 
 def test_the_vaes_own_checkpointing_saves_memory(narrow_sd15):
-    """One segment around all of the decoding saves nothing: its activations are all there again in the backward pass."""
+    """One segment around all of the decoding saves nothing:
+    its activations are all there again in the backward pass.
+    """
     with torch.device("meta"):
-        vae = AutoencoderKL.from_config(AutoencoderKL.load_config(narrow_sd15, subfolder="vae")).requires_grad_(False)
+        vae = AutoencoderKL.from_config(
+            AutoencoderKL.load_config(narrow_sd15, subfolder="vae")
+        ).requires_grad_(False)
 
     def peak() -> int:
         latents = torch.empty(2, 4, 32, 32, device="meta", requires_grad=True)
@@ -102,5 +112,7 @@ def test_a_full_size_recipe_fits_its_card(recipe, sd15):
 def test_more_processes_need_more(sd15):
     recipe = "magicbrush-reward-conditioned"
     six = memory.stages(recipe, sd15, 6)["step"]
-    (head,) = re.findall(rf"{re.escape(memory.HEAD)}.*step ([\d.]+)", (recipe_folder() / f"{recipe}.yaml").read_text())
+    (head,) = re.findall(
+        rf"{re.escape(memory.HEAD)}.*step ([\d.]+)", (recipe_folder() / f"{recipe}.yaml").read_text()
+    )
     assert float(head) * GIB < six < SHARE * 80 * GIB  # the head's is that of one process

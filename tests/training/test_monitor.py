@@ -8,21 +8,24 @@ import pytest
 import torch
 
 from rewardedit.batch import EditSample
-from rewardedit.data import Data, open_rows
+from rewardedit.data import DataConfig, open_rows
 from rewardedit.images import to_pil, to_tensor
 from rewardedit.training.monitor import MonitorConfig, fixed_prompts, training_data
 
-SOURCES, CONFIG = 30, MonitorConfig(n=3)
+SOURCES = 30
+CONFIG = MonitorConfig(n=3)
 
 
 def picture(name: str) -> torch.Tensor:
-    """A picture of eight pixels a side that its name decides."""
+    """An image of eight pixels a side that its name decides."""
     generator = torch.Generator().manual_seed(int(hashlib.sha256(name.encode()).hexdigest()[:8], 16))
     return torch.rand(3, 8, 8, generator=generator)
 
 
-def write(folder: Path, kind: str, first: int = 0) -> Data:
-    """Two rows of each source; in MagicBrush's the second starts from what the first made, elsewhere from the same picture."""
+def write(folder: Path, kind: str, first: int = 0) -> DataConfig:
+    """Two rows of each source; in MagicBrush's the second starts from what the first made,
+    elsewhere from the same image.
+    """
     folder.mkdir()
     records = []
     for i in range(first, first + SOURCES):
@@ -32,17 +35,25 @@ def write(folder: Path, kind: str, first: int = 0) -> Data:
             to_pil(picture(source)).save(folder / names["source"])
             to_pil(picture(f"{i}-{turn}")).save(folder / names["target"])
             if kind == "magicbrush":
-                pictures = {"source_img": names["source"], "mask_img": names["source"], "target_img": names["target"]}
-                records.append({"img_id": str(i), "turn_index": turn, "instruction": "x", **pictures})
+                images = {
+                    "source_img": names["source"],
+                    "mask_img": names["source"],
+                    "target_img": names["target"],
+                }
+                records.append({"img_id": str(i), "turn_index": turn, "instruction": "x", **images})
             elif kind == "humanedit":
-                pictures = {"INPUT_IMG": names["source"], "MASK_IMG": names["source"], "OUTPUT_IMG": names["target"]}
+                images = {
+                    "INPUT_IMG": names["source"],
+                    "MASK_IMG": names["source"],
+                    "OUTPUT_IMG": names["target"],
+                }
                 texts = {"EDITING_TYPE": "Add", "INPUT_CAPTION_BY_LLAMA": "a", "OUTPUT_CAPTION_BY_LLAMA": "b"}
-                records.append({"IMAGE_ID": f"{i}{turn}", "EDITING_INSTRUCTION": "x", **texts, **pictures})
+                records.append({"IMAGE_ID": f"{i}{turn}", "EDITING_INSTRUCTION": "x", **texts, **images})
             else:
                 records.append({"id": f"{i}-{turn}", "instruction": "x", **names})
     name = "rows.jsonl" if kind == "table" else "metadata.jsonl"
     (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
-    return Data(kind, str(folder), size=8)
+    return DataConfig(kind, str(folder), size=8)
 
 
 def content(source: object) -> bytes:
@@ -65,14 +76,16 @@ def test_no_source_that_is_watched_is_trained_on(kind, tmp_path):
         assert len(images) == CONFIG.n
         assert not {int(row.id.split("-")[0]) for row in rows} & images
     again, other = (
-        fixed_prompts(training_data(Data(kind, data.path, size=8, seed=seed), CONFIG), CONFIG)[0] for seed in (0, 1)
+        fixed_prompts(training_data(DataConfig(kind, data.path, size=8, seed=seed), CONFIG), CONFIG)[0]
+        for seed in (0, 1)
     )
     assert torch.equal(again.source, prompts.source)
     assert not torch.equal(other.source, prompts.source)
 
 
 def test_a_data_set_of_its_own_is_watched_if_it_shares_no_source(tmp_path):
-    data, apart = write(tmp_path / "data", "table"), write(tmp_path / "apart", "table", first=SOURCES)
+    data = write(tmp_path / "data", "table")
+    apart = write(tmp_path / "apart", "table", first=SOURCES)
     config = MonitorConfig(n=20, data=apart)
     assert training_data(data, config) == data
     prompts, _ = fixed_prompts(data, config)
@@ -83,23 +96,25 @@ def test_a_data_set_of_its_own_is_watched_if_it_shares_no_source(tmp_path):
 
 
 def test_the_shapes_world_is_watched_on_another_split():
-    data = Data(rows=16, seed=3)
+    data = DataConfig(rows=16, seed=3)
     prompts, truth = fixed_prompts(training_data(data, CONFIG), CONFIG)
     assert truth is not None
     assert all("val" in name for name in truth.id)
     assert not {content(image) for image in prompts.source} & {content(row.source) for row in open_rows(data)}
-    for wrong, config in ((Data(split="val"), CONFIG), (data, MonitorConfig(data=Data(seed=3)))):
+    for wrong, config in ((DataConfig(split="val"), CONFIG), (data, MonitorConfig(data=DataConfig(seed=3)))):
         with pytest.raises(ValueError, match=r"watch\.data"):
             training_data(wrong, config)
-    test = Data(split="test", seed=3)
+    test = DataConfig(split="test", seed=3)
     assert not torch.equal(fixed_prompts(data, MonitorConfig(n=3, data=test))[0].source, prompts.source)
 
 
 def test_too_few_sources_are_not_parted(tmp_path):
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"source": "a.png", "instruction": "x", "target": "a.png"}) + "\n")
+    (tmp_path / "rows.jsonl").write_text(
+        json.dumps({"source": "a.png", "instruction": "x", "target": "a.png"}) + "\n"
+    )
     to_pil(picture("a")).save(tmp_path / "a.png")
     with pytest.raises(ValueError, match=r"too few .* give watch\.data"):
-        open_rows(training_data(Data("table", str(tmp_path), size=8), CONFIG))
+        open_rows(training_data(DataConfig("table", str(tmp_path), size=8), CONFIG))
 
 
 def test_prompts_have_the_fields_that_all_of_them_have(tmp_path):

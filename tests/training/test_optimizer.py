@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rewardedit.training.optimizer import Muon, orthogonalised, parameter_groups
-from rewardedit.training.small import SmallTrain, fit
+from rewardedit.training.small import SmallTrainConfig, fit
 
 
 def test_orthogonalised_matrices_have_singular_values_near_one():
@@ -18,7 +18,9 @@ def test_orthogonalised_matrices_have_singular_values_near_one():
 
 def test_only_hidden_matrices_and_convolutions_step_by_muon():
     unet = nn.Module()
-    unet.conv_in, unet.middle, unet.norm = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8)
+    unet.conv_in = nn.Conv2d(3, 8, 3)
+    unet.middle = nn.Conv2d(8, 8, 3)
+    unet.norm = nn.GroupNorm(2, 8)
     unet.frozen = nn.Linear(4, 4).requires_grad_(False)
     others, muon = parameter_groups(unet, 1e-4, 0.02)
     assert [p.shape for p in muon["params"]] == [(8, 8, 3, 3)]
@@ -52,8 +54,11 @@ def test_a_run_with_muon_goes_on_where_it_stopped(tmp_path):
     def loss_of(net: nn.Module):
         return lambda step, generator: (net(torch.randn(2, 3, 8, 8, generator=generator)) - 1).square().mean()
 
-    whole, broken = make(), make()
-    config = SmallTrain(steps=6, muon_lr=0.02, ema=0.9, precision="no", checkpoint_every=3, log_every=2)
+    whole = make()
+    broken = make()
+    config = SmallTrainConfig(
+        max_steps=6, muon_lr=0.02, ema=0.9, mixed_precision="no", checkpoint_every=3, log_every=2
+    )
     fit(config, {"net": whole}, loss_of(whole), tmp_path / "whole", False)
 
     def stopping(step, generator):

@@ -1,4 +1,6 @@
-"""The command on two processes: they divide the stages, none waits in a collective, and the results are one process's."""
+"""The command on two processes: they divide the stages, none waits in a collective,
+and the results are one process's.
+"""
 
 import json
 import os
@@ -21,7 +23,8 @@ from rewardedit.scoring import read_shards
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 6  # seconds of the process group, as its 10 minutes are beside a stage of hours
-SLOW = 8  # seconds that rank 0 takes for each of its two shards of scores, of which the second is a quarter of a shard
+# seconds that rank 0 takes for each of its two shards of scores, of which the second is a quarter of a shard
+SLOW = 8
 
 SCRIPT = f"""
 import datetime, os, pathlib, sys, time
@@ -37,7 +40,7 @@ while not all((folder / f"ready-{{r}}").exists() for r in range(2)):
     time.sleep(0.05)
 PartialState(cpu=True, timeout=datetime.timedelta(seconds={TIMEOUT}))
 fresh, out, *words = sys.argv[2:]
-short = ["data.rows=4", "candidates=null", "evaluate=null", "train.batch=2", "train.steps=1"]
+short = ["data.rows=4", "candidates=null", "evaluate=null", "train.batch_size=2", "train.max_steps=1"]
 for folder, more, wanted in (
     (out, [], 2),
     (out, ["--overwrite"], 0),
@@ -55,7 +58,8 @@ class Slow(Scorer):
     range = (-1.0, 0.0)
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
-        rank, log = int(os.environ.get("RANK", 0)), Path(os.environ["SCORED"])
+        rank = int(os.environ.get("RANK", 0))
+        log = Path(os.environ["SCORED"])
         if len(batch) == 2:  # a relabelling's batch, and no evaluation's
             with log.open("a") as file:
                 file.write(f"{rank} {batch.instruction[0]}\n")
@@ -65,10 +69,31 @@ class Slow(Scorer):
 
 
 def words_of(base: str) -> list[str]:
-    data = ["data.rows=36", "data.size=32", f"relabel.scorer={__name__}:Slow", "relabel.batch=2"]
-    candidates = [f"candidates.editors=[{base}]", "candidates.source=false", "candidates.batch=2", "candidates.steps=1"]
-    train = ["steps=2", "batch=4", "warmup=1", "tracker=none", "precision=no", "ema=null", "log_every=1", "optimizer=adamw"]
-    evaluate = ["n=7", "val_n=4", "batch=4", "steps=[1]", "text_guidance=[1.0,1.2]", "autocast=false"]
+    data = ["data.rows=36", "data.size=32", f"relabel.scorer={__name__}:Slow", "relabel.batch_size=2"]
+    candidates = [
+        f"candidates.editors=[{base}]",
+        "candidates.source=false",
+        "candidates.batch_size=2",
+        "candidates.num_inference_steps=1",
+    ]
+    train = [
+        "max_steps=2",
+        "batch_size=4",
+        "lr_warmup_steps=1",
+        "tracker=none",
+        "mixed_precision=no",
+        "ema=null",
+        "log_every=1",
+        "optimizer=adamw",
+    ]
+    evaluate = [
+        "n=7",
+        "val_n=4",
+        "batch_size=4",
+        "num_inference_steps=[1]",
+        "guidance_scale=[1.0,1.2]",
+        "autocast=false",
+    ]
     more = [*(f"train.{word}" for word in train), *(f"evaluate.{word}" for word in evaluate)]
     return [f"base={base}", *data, *candidates, *more]
 
@@ -85,8 +110,21 @@ def test_two_processes_divide_the_stages_and_make_what_one_makes(tiny_editor, tm
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     scored = tmp_path / "scored-by-two"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SCORED": str(scored), "SLOW": str(SLOW), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", str(script)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "SCORED": str(scored),
+        "SLOW": str(SLOW),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node=2",
+        "--standalone",
+        str(script),
+    ]
     command += [str(tmp_path), str(fresh), str(two), *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=550)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -94,8 +132,11 @@ def test_two_processes_divide_the_stages_and_make_what_one_makes(tiny_editor, tm
     assert done.stdout.count("gain over the base") == 2
     assert (fresh / "pipeline" / "made_of.json").is_file()
 
-    # Each scored its own shards, in the run that was written over (the fresh one has one shard), and none when it was resumed.
-    by_rank = [sum(line.startswith(f"{rank} ") for line in scored.read_text().splitlines()) for rank in (0, 1)]
+    # Each scored its own shards, in the run that was written over (the fresh one has one shard), and none
+    # when it was resumed.
+    by_rank = [
+        sum(line.startswith(f"{rank} ") for line in scored.read_text().splitlines()) for rank in (0, 1)
+    ]
     assert by_rank == [16 + 4 + 2, 16]
     assert not (two / "left over").exists()
     assert read_shards(two / "relabelled") == read_shards(one / "relabelled")
@@ -106,10 +147,12 @@ def test_two_processes_divide_the_stages_and_make_what_one_makes(tiny_editor, tm
     assert made[0] == made[1]
     losses = [[line["loss"] for line in read_log(run)] for run in (one, two)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-    unets = [load_file(run / "pipeline" / "unet" / "diffusion_pytorch_model.safetensors") for run in (one, two)]
+    unets = [
+        load_file(run / "pipeline" / "unet" / "diffusion_pytorch_model.safetensors") for run in (one, two)
+    ]
     for name, value in unets[0].items():
         torch.testing.assert_close(unets[1][name], value, rtol=1e-3, atol=1e-4)
     metrics = [json.loads((run / "metrics.json").read_text()) for run in (one, two)]
-    for arm, means in metrics[0]["rewards"].items():
-        assert metrics[1]["rewards"][arm] == pytest.approx(means, abs=1e-3)
+    for variant, means in metrics[0]["rewards"].items():
+        assert metrics[1]["rewards"][variant] == pytest.approx(means, abs=1e-3)
     assert not (two / "evaluation").exists()

@@ -29,7 +29,8 @@ class Dies:
 
 
 def test_a_checkpoint_that_was_being_written_when_the_run_was_killed_is_not_taken_up(tmp_path):
-    accelerator, thing = Accelerator(cpu=True), Dies()
+    accelerator = Accelerator(cpu=True)
+    thing = Dies()
     accelerator.register_for_checkpointing(thing)
 
     def save(step: int, killed: bool) -> None:
@@ -49,20 +50,25 @@ def test_a_checkpoint_that_was_being_written_when_the_run_was_killed_is_not_take
 
 
 def test_a_result_that_was_cut_off_does_not_count_as_finished(tiny_editor, tmp_path):
-    editor, out, made_of = load_editor(tiny_editor), tmp_path / "pipeline", {"arm": "conditioned", "train": {"steps": 4}}
+    editor = load_editor(tiny_editor)
+    out = tmp_path / "pipeline"
+    made_of = {"variant": "conditioned", "train": {"max_steps": 4}}
     save_editor(editor, out)
-    assert not is_made(out, made_of)  # killed before the end of the arm
+    assert not is_made(out, made_of)  # killed before the end of the variant
     mark_made(out, made_of)
     assert is_made(out, made_of)
-    assert not is_made(out, {**made_of, "train": {"steps": 8}})
+    assert not is_made(out, {**made_of, "train": {"max_steps": 8}})
 
 
-def test_a_pipeline_that_is_killed_while_it_is_saved_leaves_no_folder_and_an_earlier_one_as_it_was(tiny_editor, tmp_path):
+def test_a_pipeline_that_is_killed_while_it_is_saved_leaves_no_folder_and_an_earlier_one_as_it_was(
+    tiny_editor, tmp_path
+):
     class Killed(RewardPrompt):
         def save(self, folder) -> None:
             raise KeyboardInterrupt
 
-    editor, out = load_editor(tiny_editor), tmp_path / "pipeline"
+    editor = load_editor(tiny_editor)
+    out = tmp_path / "pipeline"
     for earlier in (False, True):
         with pytest.raises(KeyboardInterrupt):
             save_editor(replace(editor, prompt=Killed("{instruction} {word}")), out)

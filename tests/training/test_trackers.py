@@ -1,4 +1,6 @@
-"""Where a training logs to: metrics, the run's settings and previews, in every tracker that accelerate knows."""
+"""Where a training logs to: metrics, the run's settings and previews,
+in every tracker that accelerate knows.
+"""
 
 import contextlib
 import io
@@ -12,15 +14,15 @@ from accelerate.utils import LoggerType
 from torch import nn
 
 from rewardedit.cli import load_recipe
-from rewardedit.data import Data
+from rewardedit.data import DataConfig
 from rewardedit.files import read_log
 from rewardedit.images import load_image
-from rewardedit.trainers.refl import Config, Train
+from rewardedit.trainers.refl import Config, TrainConfig
 from rewardedit.trainers.refl import train as train_refl
 from rewardedit.training import previews
 from rewardedit.training.monitor import MonitorConfig
-from rewardedit.training.reward import Reward
-from rewardedit.training.small import SmallTrain, fit
+from rewardedit.training.reward import RewardConfig
+from rewardedit.training.small import SmallTrainConfig, fit
 from rewardedit.training.trackers import TAKES_IMAGES, Tracker, flatten, run_name
 
 AVAILABLE = "accelerate.tracking._available_trackers"  # what accelerate found installed
@@ -47,30 +49,35 @@ class Memory(GeneralTracker):
 
 def train_small(folder: Path, tracker: Tracker) -> None:
     model = nn.Linear(2, 2)
-    config = SmallTrain(steps=2, batch=1, warmup=1, precision="no", log_every=1, tracker=tracker)
+    config = SmallTrainConfig(
+        max_steps=2, batch_size=1, lr_warmup_steps=1, mixed_precision="no", log_every=1, tracker=tracker
+    )
     fit(config, {"model": model}, lambda step, generator: model.weight.square().sum(), folder, resume=False)
 
 
 def train_editor(base: str, folder: Path, tracker: Tracker) -> None:
-    settings = Train(
-        steps=2,
-        batch=2,
-        warmup=1,
+    settings = TrainConfig(
+        max_steps=2,
+        batch_size=2,
+        lr_warmup_steps=1,
         log_every=1,
         ema=None,
         tracker=tracker,
         validate_every=1,
         validation_rows=2,
     )
-    watch = MonitorConfig(n=2, steps=1, held_out="clip_d")
-    reward = Reward("l1", steps=(2,), skip=(0, 0), weight=0.1)
-    train_refl(Config("x", base, Data(rows=4, size=32), reward, settings, watch), folder)
+    watch = MonitorConfig(n=2, num_inference_steps=1, held_out="clip_d")
+    reward = RewardConfig("l1", num_inference_steps=(2,), stop_before_end=(0, 0), weight=0.1)
+    train_refl(Config("x", base, DataConfig(rows=4, size=32), reward, settings, watch), folder)
 
 
 @pytest.fixture(scope="module")
 def tracked(tiny_editor, tmp_path_factory) -> tuple[Path, list[str]]:
-    """The folder of a run that logs to TensorBoard and to a tracker without images, and what it said of trackers."""
-    folder, out = tmp_path_factory.mktemp("tracked") / "run", io.StringIO()
+    """The folder of a run that logs to TensorBoard and to a tracker without images,
+    and what it said of trackers.
+    """
+    folder = tmp_path_factory.mktemp("tracked") / "run"
+    out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
         patch.setattr(AVAILABLE, [LoggerType.TENSORBOARD, LoggerType.COMETML])
         patch.setitem(LOGGER_TYPE_TO_CLASS, "comet_ml", Memory)
@@ -93,7 +100,7 @@ def test_tensorboard_holds_metrics_settings_and_previews(tracked, tiny_editor, t
     settings = HParamsPluginData.FromString(content).session_start_info.hparams
     assert settings["base"].string_value == tiny_editor
     assert settings["train.lr"].number_value == 5e-5
-    assert settings["reward.steps"].string_value == "[2]"
+    assert settings["reward.num_inference_steps"].string_value == "[2]"
     assert settings["data.rows"].number_value == 4
     assert settings["folder"].string_value == str(folder)
 
@@ -108,7 +115,9 @@ def test_tensorboard_holds_metrics_settings_and_previews(tracked, tiny_editor, t
 
 def test_a_tracker_without_images_has_the_rest_and_that_is_said_once(tracked):
     folder, said = tracked
-    assert said == [f"tracker: comet_ml takes no images from accelerate; previews are in {folder / 'validation'}"]
+    assert said == [
+        f"tracker: comet_ml takes no images from accelerate; previews are in {folder / 'validation'}"
+    ]
     assert [step for step, _ in Memory.logged] == [1, 2]
     assert {"loss", "lr", "reward"} <= set(Memory.logged[0][1])
     assert Memory.settings["name"] == "x"
@@ -118,12 +127,18 @@ def test_a_tracker_without_images_has_the_rest_and_that_is_said_once(tracked):
 @pytest.mark.parametrize(
     ("tracker", "said"),
     [
-        ("tensorboard", "tensorboard is not installed (pip install 'rewardedit[tensorboard]'); metrics are in metrics.jsonl"),
+        (
+            "tensorboard",
+            "tensorboard is not installed (pip install 'rewardedit[tensorboard]'); metrics are in "
+            "metrics.jsonl",
+        ),
         ("trackio", "trackio is not installed (pip install trackio); metrics are in metrics.jsonl"),
         ("all", "none that accelerate knows is installed; metrics are in metrics.jsonl"),
     ],
 )
-def test_without_its_package_a_training_runs_and_says_that_it_has_no_tracker(tracker, said, tmp_path, monkeypatch, capsys):
+def test_without_its_package_a_training_runs_and_says_that_it_has_no_tracker(
+    tracker, said, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(AVAILABLE, [])
     train_small(tmp_path, tracker)
     lines = [line for line in capsys.readouterr().out.splitlines() if "tracker" in line]
@@ -134,9 +149,13 @@ def test_without_its_package_a_training_runs_and_says_that_it_has_no_tracker(tra
 
 def test_every_tracker_of_accelerate_is_known_and_no_other():
     assert set(get_args(Tracker)) == {*LOGGER_TYPE_TO_CLASS, "all", "none"}
-    assert set(TAKES_IMAGES) == {name for name, kind in LOGGER_TYPE_TO_CLASS.items() if hasattr(kind, "log_images")}
+    assert set(TAKES_IMAGES) == {
+        name for name, kind in LOGGER_TYPE_TO_CLASS.items() if hasattr(kind, "log_images")
+    }
     assert load_recipe("quickstart", ["train.tracker=trackio"])[1].train.tracker == "trackio"
-    with pytest.raises(ValueError, match=r"train\.tracker: expected one of .*comet_ml.*; got 'wandbb'; did you mean wandb"):
+    with pytest.raises(
+        ValueError, match=r"train\.tracker: expected one of .*comet_ml.*; got 'wandbb'; did you mean wandb"
+    ):
         load_recipe("quickstart", ["train.tracker=wandbb"])
 
 
@@ -147,4 +166,4 @@ def test_settings_are_flat_values_that_every_tracker_takes():
 
 def test_a_part_of_a_comparison_has_a_name_of_its_own():
     assert run_name(Path("runs/mine"), {"name": "shapes-refl"}) == "shapes-refl"
-    assert run_name(Path("runs/mine/arms/refl"), {"name": "shapes-refl"}) == "shapes-refl-refl"
+    assert run_name(Path("runs/mine/variants/refl"), {"name": "shapes-refl"}) == "shapes-refl-refl"

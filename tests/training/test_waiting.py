@@ -1,10 +1,13 @@
-"""A stage that takes longer than the process group's timeout: no process waits for another in a collective."""
+"""A stage that takes longer than the process group's timeout:
+no process waits for another in a collective.
+"""
 
 import json
 
 from tests.forks import launch
 
-TIMEOUT, SHARD = 5, 4  # seconds of the process group, and of each shard of the first process
+TIMEOUT = 5
+SHARD = 4  # seconds of the process group, and of each shard of the first process
 
 SCRIPT = f"""
 import datetime, json, os, pathlib, sys, time

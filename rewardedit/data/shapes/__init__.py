@@ -1,14 +1,14 @@
 """The offline world: rendered scenes, instructions about them, exact truth, and the judge that knows it."""
 
-from rewardedit.data.shapes.candidates import MIXED, QUALITIES, candidates
+from rewardedit.data.shapes.mixed_quality import MIXED, QUALITIES, candidates
 from rewardedit.data.shapes.oracle import Rating, ShapesOracle
 from rewardedit.data.shapes.rows import ShapesRows
-from rewardedit.data.shapes.vocabulary import BACKDROPS, KINDS
+from rewardedit.data.shapes.vocabulary import BACKDROPS, EDIT_TYPES
 from rewardedit.data.shapes.world import Shapes, ShapesBatch, join
 
 __all__ = [
     "BACKDROPS",
-    "KINDS",
+    "EDIT_TYPES",
     "MIXED",
     "QUALITIES",
     "Rating",

@@ -1,18 +1,41 @@
-"""Scenes and edits to English: captions, instructions in varied wording, and the truth a parser should find."""
+"""Scenes and edits to English: captions, instructions in varied wording,
+and the truth a parser should find.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from rewardedit.data.shapes.scenes import CELLS, EMPTY, Edits, Scenes
-from rewardedit.data.shapes.vocabulary import BACKDROPS, BACKGROUNDS, COLOURS, KINDS, PLACES, SHAPES, SIZES, TEXTURES
+from rewardedit.data.shapes.vocabulary import (
+    BACKDROPS,
+    BACKGROUNDS,
+    COLOURS,
+    EDIT_TYPES,
+    PLACES,
+    SHAPES,
+    SIZES,
+    TEXTURES,
+)
 
-_COLOURS, _BACKGROUNDS = tuple(COLOURS), tuple(BACKGROUNDS)
+_COLOURS = tuple(COLOURS)
+_BACKGROUNDS = tuple(BACKGROUNDS)
 
 TEMPLATES = {
-    "add": ("add {new}{at}", "put {new}{at}", "draw {new}{at}", "insert {new}{at}", "there should be {new}{at}"),
+    "add": (
+        "add {new}{at}",
+        "put {new}{at}",
+        "draw {new}{at}",
+        "insert {new}{at}",
+        "there should be {new}{at}",
+    ),
     "remove": ("remove {old}", "delete {old}", "take away {old}", "get rid of {old}", "erase {old}"),
-    "replace": ("replace {old} with {new}", "swap {old} for {new}", "turn {old} into {new}", "change {old} into {new}"),
+    "replace": (
+        "replace {old} with {new}",
+        "swap {old} for {new}",
+        "turn {old} into {new}",
+        "change {old} into {new}",
+    ),
     "recolour": (
         "make {old} {colour}",
         "paint {old} {colour}",
@@ -41,7 +64,7 @@ TEMPLATES = {
 class ParsedEdit:
     """What an instruction asks, in BPM's terms (Sec. 3.1): None stands for "nothing"."""
 
-    kind: str
+    edit_type: str
     original: str | None  # o1, the object before the edit
     edited: str | None  # o2, the object after it
     size: str  # "bigger", "smaller" or "unchanged"
@@ -55,13 +78,16 @@ def article(words: str) -> str:
 def caption(scenes: Scenes, row: int) -> str:
     """e.g. "a small red circle at top left, a large blue star at center, on a gray background"."""
     parts = [
-        f"a {SIZES[scenes.size[row, c]]} {_COLOURS[scenes.colour[row, c]]} {SHAPES[scenes.shape[row, c]]} at {PLACES[c]}"
+        f"a {SIZES[scenes.size[row, c]]} {_COLOURS[scenes.colour[row, c]]} {SHAPES[scenes.shape[row, c]]} "
+        f"at {PLACES[c]}"
         for c in range(CELLS)
         if scenes.shape[row, c] != EMPTY
     ]
     plain = _BACKGROUNDS[scenes.background[row]]
     backdrop = BACKDROPS[scenes.backdrop[row]]
-    kind = {"plain": plain, "textured": f"{TEXTURES[scenes.texture[row]]} {plain}", "photo": "photographic"}[backdrop]
+    kind = {"plain": plain, "textured": f"{TEXTURES[scenes.texture[row]]} {plain}", "photo": "photographic"}[
+        backdrop
+    ]
     return ", ".join([*parts, f"on a {kind} background"])
 
 
@@ -78,7 +104,8 @@ def _reference(rng: np.random.Generator, scenes: Scenes, row: int, cell: int) ->
 
 def describe(rng: np.random.Generator, scenes: Scenes, edits: Edits, row: int) -> tuple[str, ParsedEdit]:
     """An instruction for the edit in `row`, and its parsed truth."""
-    kind, cell = KINDS[edits.kind[row]], int(edits.cell[row])
+    kind = EDIT_TYPES[edits.edit_type[row]]
+    cell = int(edits.cell[row])
     old = None if kind in ("add", "background") else _reference(rng, scenes, row, cell)
     words = f"{_COLOURS[edits.colour[row]]} {SHAPES[edits.shape[row]]}"
     place = PLACES[edits.to_cell[row]]
@@ -97,6 +124,8 @@ def describe(rng: np.random.Generator, scenes: Scenes, edits: Edits, row: int) -
         place=place,
         background=_BACKGROUNDS[edits.background[row]],
     )
-    edited = {"remove": None, "background": f"{_BACKGROUNDS[edits.background[row]]} background"}.get(kind, words)
+    edited = {"remove": None, "background": f"{_BACKGROUNDS[edits.background[row]]} background"}.get(
+        kind, words
+    )
     original = "background" if kind == "background" else old and old.removeprefix("the ")
     return text, ParsedEdit(kind, original, edited, size, place if says_place else "unchanged")

@@ -1,11 +1,12 @@
-"""The exact judge of the shapes world: it recovers the scene from a picture and rates it against the instruction.
+"""The exact judge of the shapes world: it recovers the scene from an image and rates it against the
+instruction.
 
 For evaluation only. It knows the truth, so no training signal may come from it, and it is not a `Scorer`.
 
-How it looks at a picture: every object that should be there is searched for in its place (an added or moved one all over
-the picture). The share of each pixel that shows the object's colour is measured between the known background and that
-colour; its area and centre give the object's size and place; the six shapes, drawn at that size and place, are compared
-with it. What no object explains is damage to the background.
+How it looks at an image: every object that should be there is searched for in its place (an added or moved
+one all over the image). The share of each pixel that shows the object's colour is measured between the known
+background and that colour; its area and centre give the object's size and place; the six shapes, drawn at
+that size and place, are compared with it. What no object explains is damage to the background.
 """
 
 import functools
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from rewardedit.data.shapes.render import OBJECT_RGB, ORIGINS, PATCH, coverage, render_backgrounds
 from rewardedit.data.shapes.scenes import CENTRES, Edits, Scenes
-from rewardedit.data.shapes.vocabulary import CELL, KINDS, RADII, SHAPES, SIZE
+from rewardedit.data.shapes.vocabulary import CELL, EDIT_TYPES, RADII, SHAPES, SIZE
 from rewardedit.data.shapes.world import ShapesBatch
 
 
@@ -30,7 +31,7 @@ class Rating:
     """
 
     score: Float[Tensor, " b"]
-    alignment: Float[Tensor, " b"]  # the asked change, seen in the picture
+    alignment: Float[Tensor, " b"]  # the asked change, seen in the image
     consistency: Float[Tensor, " b"]  # the rest of the scene survived
     quality: Float[Tensor, " b"]  # objects are clean and whole, the background is clean
 
@@ -39,7 +40,7 @@ class Rating:
 class _Objects:
     """n objects to look for, and what was found of each."""
 
-    row: Tensor  # (n,) which picture
+    row: Tensor  # (n,) which image
     shape: Tensor  # (n,) the wanted shape
     alpha: Tensor  # (n, 24, 24) the wanted shape at the recovered size and place
     origin: Tensor  # (n, 2) where the patch lies, (x, y) pixels
@@ -59,7 +60,9 @@ def _ramp(value: Tensor, bad: float, good: float) -> Tensor:
 def _grid(origin: Tensor) -> tuple[Tensor, Tensor]:
     """Pixel indices (n, 24, 24) of the patches, x and y."""
     line = torch.arange(PATCH)
-    return (origin[:, :1] + line)[:, None, :].expand(-1, PATCH, -1), (origin[:, 1:] + line)[:, :, None].expand(-1, -1, PATCH)
+    return (origin[:, :1] + line)[:, None, :].expand(-1, PATCH, -1), (origin[:, 1:] + line)[
+        :, :, None
+    ].expand(-1, -1, PATCH)
 
 
 def _patch(image: Tensor, row: Tensor, origin: Tensor) -> Tensor:
@@ -74,9 +77,12 @@ def _draw(shape: Tensor, centre: Tensor, radius: Tensor, origin: Tensor) -> Tens
 
 
 def _share(image: Tensor, background: Tensor, colour: Tensor) -> tuple[Tensor, Tensor]:
-    """How much of each pixel shows `colour` (n, 3) over `background`, and the same before off-colour pixels are discounted."""
+    """How much of each pixel shows `colour` (n, 3) over `background`,
+    and the same before off-colour pixels are discounted.
+    """
     colour = colour[:, :, None, None]
-    span, change = colour - background, image - background
+    span = colour - background
+    change = image - background
     raw = ((change * span).sum(1) / (span * span).sum(1).clamp_min(0.05)).clamp(0, 1)
     off = (change - raw[:, None] * span).norm(dim=1)
     return raw * _ramp(off, 0.27, 0.12), raw
@@ -85,7 +91,8 @@ def _share(image: Tensor, background: Tensor, colour: Tensor) -> tuple[Tensor, T
 @functools.cache
 def _unit_shapes() -> tuple[Tensor, Tensor, Tensor]:
     """Of each shape with radius 1: area, mean offset of its pixels (x, y), length of its outline."""
-    r, n = 60.0, 160
+    r = 60.0
+    n = 160
     line = torch.arange(n) + 0.8 - n / 2  # off the pixel raster, so that straight outlines are counted too
     y, x = (v[None].expand(len(SHAPES), -1, -1) for v in torch.meshgrid(line, line, indexing="ij"))
     alpha = coverage(torch.arange(len(SHAPES)), x.contiguous(), y.contiguous(), torch.full((len(SHAPES),), r))
@@ -96,11 +103,20 @@ def _unit_shapes() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _recover(
-    image: Tensor, background: Tensor, row: Tensor, shape: Tensor, colour: Tensor, origin: Tensor, window: Tensor
+    image: Tensor,
+    background: Tensor,
+    row: Tensor,
+    shape: Tensor,
+    colour: Tensor,
+    origin: Tensor,
+    window: Tensor,
 ) -> _Objects:
-    """Size, place, shape and cleanness of the object of the given colour that shows inside each `window` (n, 24, 24)."""
+    """Size, place, shape and cleanness of the object of the given colour that shows inside each `window`
+    (n, 24, 24).
+    """
     share, raw = _share(_patch(image, row, origin), _patch(background, row, origin), OBJECT_RGB[colour])
-    share, raw = share * window, raw * window
+    share = share * window
+    raw = raw * window
     x, y = (v + 0.5 for v in _grid(origin))
     area = share.sum((1, 2))
     weight = share**2  # faint far pixels must not pull the centre
@@ -112,7 +128,9 @@ def _recover(
         radius = (area / unit_area[candidate]).sqrt().clamp(3.5, 11.5)
         kind = torch.full_like(row, candidate)
         alpha = _draw(kind, centroid - unit_mean[candidate] * radius[:, None], radius, origin) * window
-        overlaps.append(torch.minimum(share, alpha).sum((1, 2)) / torch.maximum(share, alpha).sum((1, 2)).clamp_min(1e-6))
+        overlaps.append(
+            torch.minimum(share, alpha).sum((1, 2)) / torch.maximum(share, alpha).sum((1, 2)).clamp_min(1e-6)
+        )
     overlap = torch.stack(overlaps, dim=1)
     wanted = overlap.gather(1, shape[:, None])[:, 0]
     best = overlap.amax(1)
@@ -135,7 +153,9 @@ def _recover(
 
 
 def _seen_background(image: Tensor, wanted: Tensor) -> Tensor:
-    """What the objects stand on: the wanted background, or one even colour where most of the picture has that instead."""
+    """What the objects stand on: the wanted background,
+    or one even colour where most of the image has that instead.
+    """
     even = image.flatten(2).median(dim=2).values[:, :, None, None].expand_as(image)
     off = (image - even).norm(dim=1).flatten(1)
     plain = wanted.flatten(2).std(2).amax(1) < 0.01
@@ -153,8 +173,12 @@ def _cover(objects: _Objects, b: int, grow: float, only: Tensor | None = None) -
     return (canvas > 0).float()
 
 
-def _search(image: Tensor, background: Tensor, taken: Tensor, row: Tensor, colour: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the most of a colour lies that the objects in `taken` do not account for: patch origins, and their windows."""
+def _search(
+    image: Tensor, background: Tensor, taken: Tensor, row: Tensor, colour: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Where the most of a colour lies that the objects in `taken` do not account for: patch origins,
+    and their windows.
+    """
     free = 1 - taken[row]
     share = _ramp(_share(image[row], background[row], OBJECT_RGB[colour])[0], 0.35, 0.75) * free
     heaped = torch.nn.functional.avg_pool2d(share[:, None], 17, 1, 8)[:, 0].flatten(1).argmax(1)
@@ -164,14 +188,18 @@ def _search(image: Tensor, background: Tensor, taken: Tensor, row: Tensor, colou
         weight = _patch(share[:, None], torch.arange(len(row)), origin)[:, 0]
         x, y = (v + 0.5 for v in _grid(origin))
         total = weight.sum((1, 2))[:, None]
-        moved = torch.stack([(weight * x).sum((1, 2)), (weight * y).sum((1, 2))], dim=1) / total.clamp_min(1e-6)
+        moved = torch.stack([(weight * x).sum((1, 2)), (weight * y).sum((1, 2))], dim=1) / total.clamp_min(
+            1e-6
+        )
         centre = torch.where(total > 1, moved, centre)
     origin = (centre.round().long() - PATCH // 2).clamp(0, SIZE - PATCH)
     return origin, _patch(free[:, None], torch.arange(len(row)), origin)[:, 0]
 
 
 def _in_place(after: Scenes, keep: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The objects of the cells in `keep` (b, 9): row, cell, centre, patch origin and window (their own cell)."""
+    """The objects of the cells in `keep` (b, 9): row, cell, centre,
+    patch origin and window (their own cell).
+    """
     row, cell = (torch.from_numpy(v) for v in np.nonzero(keep))
     middle = torch.from_numpy(CENTRES)[cell]
     origin = torch.tensor(ORIGINS)[cell]
@@ -183,29 +211,42 @@ def _in_place(after: Scenes, keep: np.ndarray) -> tuple[Tensor, Tensor, Tensor, 
 
 
 class ShapesOracle:
-    """Rates edits of the shapes world as an exact person would; see the module's docstring for how it looks."""
+    """Rates edits of the shapes world as an exact person would;
+    see the module's docstring for how it looks.
+    """
 
     @torch.no_grad()
     def rate(self, samples: ShapesBatch, edited: Float[Tensor, "b 3 64 64"]) -> Rating:
         """Ratings of `edited` (RGB in [0, 1]) as edits of `samples`, 0–10 each.
 
         Raises:
-            ValueError: if `edited` does not hold one 64×64 picture for each sample.
+            ValueError: if `edited` does not hold one 64×64 image for each sample.
         """
         if edited.shape != samples.source.shape:
-            raise ValueError(f"edited: expected {tuple(samples.source.shape)}, one picture a sample; got {tuple(edited.shape)}")
+            raise ValueError(
+                f"edited: expected {tuple(samples.source.shape)}, one image a sample; got "
+                f"{tuple(edited.shape)}"
+            )
         parts = [
-            self._rate(samples.before[i : i + 256], samples.after[i : i + 256], samples.edits[i : i + 256], edited[i : i + 256])
+            self._rate(
+                samples.before[i : i + 256],
+                samples.after[i : i + 256],
+                samples.edits[i : i + 256],
+                edited[i : i + 256],
+            )
             for i in range(0, len(samples), 256)
         ]
         return Rating(*(torch.cat(values) * 10 for values in zip(*parts, strict=True)))
 
-    def _rate(self, before: Scenes, after: Scenes, edits: Edits, edited: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _rate(
+        self, before: Scenes, after: Scenes, edits: Edits, edited: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         image = edited.detach().float().cpu().clamp(0, 1)
-        b, rows = len(image), np.arange(len(image))
+        b = len(image)
+        rows = np.arange(len(image))
         wanted = render_backgrounds(after)
         background = _seen_background(image, wanted)
-        kind = {name: torch.from_numpy(edits.kind == i) for i, name in enumerate(KINDS)}
+        kind = {name: torch.from_numpy(edits.edit_type == i) for i, name in enumerate(EDIT_TYPES)}
         drawn = ~(kind["remove"] | kind["background"])
         keep = after.present.copy()
         keep[rows[drawn.numpy()], edits.to_cell[drawn.numpy()]] = False
@@ -235,19 +276,26 @@ class ShapesOracle:
 
         spare = 1 - torch.maximum(_cover(kept, b, 1.5), _cover(asked, b, 1.5))
         damage = (_ramp((image - wanted).norm(dim=1), 0.1, 0.25) * spare).sum((1, 2))
-        ones, n_kept = torch.ones(b), torch.from_numpy(keep.sum(1))
-        mean_survived = torch.where(n_kept > 0, torch.zeros(b).index_add_(0, kept.row, survived) / n_kept.clamp_min(1), ones)
+        ones = torch.ones(b)
+        n_kept = torch.from_numpy(keep.sum(1))
+        mean_survived = torch.where(
+            n_kept > 0, torch.zeros(b).index_add_(0, kept.row, survived) / n_kept.clamp_min(1), ones
+        )
         intact = torch.where(kind["background"], ones, 1 / (1 + (damage - 8).clamp_min(0) / 200))
         n_all = n_kept + drawn
         clean = torch.zeros(b).index_add_(0, kept.row, kept.clean).index_add_(0, asked.row, asked.clean)
-        quality = torch.where(n_all > 0, clean / n_all.clamp_min(1), ones) / (1 + (damage - 8).clamp_min(0) / 800)
+        quality = torch.where(n_all > 0, clean / n_all.clamp_min(1), ones) / (
+            1 + (damage - 8).clamp_min(0) / 800
+        )
         consistency = mean_survived**3 * intact
         return alignment * (0.25 + 0.75 * consistency * quality), alignment, consistency, quality
 
-    def _asked(self, image: Tensor, background: Tensor, before: Scenes, after: Scenes, edits: Edits, taken: Tensor) -> _Objects:
+    def _asked(
+        self, image: Tensor, background: Tensor, before: Scenes, after: Scenes, edits: Edits, taken: Tensor
+    ) -> _Objects:
         """The object that the instruction draws or changes, for the rows that have one."""
-        anywhere = np.isin(edits.kind, [KINDS.index("add"), KINDS.index("move")])
-        drawn = ~np.isin(edits.kind, [KINDS.index("remove"), KINDS.index("background")])
+        anywhere = np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("move")])
+        drawn = ~np.isin(edits.edit_type, [EDIT_TYPES.index("remove"), EDIT_TYPES.index("background")])
         row = torch.from_numpy(np.flatnonzero(drawn))
         shape, colour = (torch.from_numpy(v)[row].long() for v in (edits.shape, edits.colour))
         cells = np.zeros((len(edits), 9), dtype=bool)
@@ -255,17 +303,21 @@ class ShapesOracle:
         _, _, _, origin, window = _in_place(after, cells)
         free = torch.from_numpy(anywhere)[row]
         if free.any():
-            origin, window = origin.clone(), window.clone()
+            origin = origin.clone()
+            window = window.clone()
             origin[free], window[free] = _search(image, background, taken, row[free], colour[free])
         return _recover(image, background, row, shape, colour, origin, window)
 
     def _wanted_size(self, asked: _Objects, before: Scenes, edits: Edits) -> Tensor:
         """(n,) 1 where the object's size is what was asked, or what it was."""
         row = asked.row.numpy()
-        edits, radii = edits[row], np.array(RADII, dtype=np.float32)
-        is_kind = {name: torch.from_numpy(edits.kind == i) for i, name in enumerate(KINDS)}
+        edits = edits[row]
+        radii = np.array(RADII, dtype=np.float32)
+        is_kind = {name: torch.from_numpy(edits.edit_type == i) for i, name in enumerate(EDIT_TYPES)}
         old_size = before.size[row, edits.cell]
-        same = torch.from_numpy(radii[np.where(edits.kind == KINDS.index("add"), edits.size, old_size)])
+        same = torch.from_numpy(
+            radii[np.where(edits.edit_type == EDIT_TYPES.index("add"), edits.size, old_size)]
+        )
         ratio = asked.radius / same
         fits = _ramp((ratio - 1).abs(), 0.27, 0.16)
         grows = torch.from_numpy(edits.size > old_size)
@@ -278,36 +330,58 @@ class ShapesOracle:
         """(n,) 1 where the object is where it was asked to be, or where it was."""
         row = asked.row.numpy()
         edits = edits[row]
-        is_kind = {name: torch.from_numpy(edits.kind == i) for i, name in enumerate(KINDS)}
-        outside = ((asked.centre - torch.from_numpy(CENTRES[edits.to_cell])).abs() - CELL / 2).clamp_min(0).amax(1)
-        shift = (asked.centre - torch.from_numpy(CENTRES[edits.cell] + before.offset[row, edits.cell])).norm(dim=1)
+        is_kind = {name: torch.from_numpy(edits.edit_type == i) for i, name in enumerate(EDIT_TYPES)}
+        outside = (
+            ((asked.centre - torch.from_numpy(CENTRES[edits.to_cell])).abs() - CELL / 2).clamp_min(0).amax(1)
+        )
+        shift = (asked.centre - torch.from_numpy(CENTRES[edits.cell] + before.offset[row, edits.cell])).norm(
+            dim=1
+        )
         anywhere = is_kind["add"] & torch.from_numpy(~edits.says_place)
         placed = torch.where(is_kind["move"] | is_kind["add"], _ramp(outside, 6, 2.5), _ramp(shift, 6, 3))
         return torch.where(anywhere, torch.ones_like(placed), placed)
 
-    def _reshaped(self, image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: _Objects) -> Tensor:
-        """(n,) 1 where a same-coloured new shape has wholly taken the place of the old one; 1 for the rest."""
+    def _reshaped(
+        self, image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: _Objects
+    ) -> Tensor:
+        """(n,) 1 where a same-coloured new shape has wholly taken the place of the old one;
+        1 for the rest.
+        """
         row = asked.row.numpy()
         edits = edits[row]
         centre = torch.from_numpy(CENTRES[edits.cell] + before.offset[row, edits.cell])
         old_shape, old_size = (torch.from_numpy(v[row, edits.cell]) for v in (before.shape, before.size))
         old = _draw(old_shape, centre, torch.tensor(RADII)[old_size], asked.origin)
         colour = OBJECT_RGB[edits.colour]
-        share = _share(_patch(image, asked.row, asked.origin), _patch(background, asked.row, asked.origin), colour)[0]
+        share = _share(
+            _patch(image, asked.row, asked.origin), _patch(background, asked.row, asked.origin), colour
+        )[0]
         change = asked.alpha - old
         progress = ((share - old) * change).sum((1, 2)) / change.square().sum((1, 2)).clamp_min(1)
-        same = (edits.kind == KINDS.index("replace")) & (edits.colour == before.colour[row, edits.cell])
+        same = (edits.edit_type == EDIT_TYPES.index("replace")) & (
+            edits.colour == before.colour[row, edits.cell]
+        )
         return torch.where(torch.from_numpy(same), _ramp(progress, 0.75, 0.9), torch.ones_like(progress))
 
-    def _gone(self, image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: _Objects) -> Tensor:
-        """(b,) 1 where nothing is left of the object that was removed, moved, replaced or resized; 1 for the other kinds."""
+    def _gone(
+        self, image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: _Objects
+    ) -> Tensor:
+        """(b,) 1 where nothing is left of the object that was removed, moved, replaced or resized;
+        1 for the other kinds.
+        """
         b = len(edits)
-        row = torch.from_numpy(np.flatnonzero(~np.isin(edits.kind, [KINDS.index("add"), KINDS.index("background")])))
+        row = torch.from_numpy(
+            np.flatnonzero(
+                ~np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("background")])
+            )
+        )
         cell = torch.from_numpy(edits.cell)[row]
         pick = row.numpy(), edits.cell[row.numpy()]
         centre = torch.from_numpy(CENTRES[pick[1]] + before.offset[pick])
         origin = torch.tensor(ORIGINS)[cell]
-        old = _draw(torch.from_numpy(before.shape[pick]), centre, torch.tensor(RADII)[before.size[pick]], origin)
+        old = _draw(
+            torch.from_numpy(before.shape[pick]), centre, torch.tensor(RADII)[before.size[pick]], origin
+        )
         new = _patch(_cover(asked, b, 1.0)[:, None], row, origin)[:, 0]
         region = old * (1 - new)
         there = _patch(background, row, origin)
@@ -326,5 +400,7 @@ class ShapesOracle:
         spare = 1 - _cover(kept, len(image), 1.5)
         off = (image - background).norm(dim=1)
         distance = off / (old - background).norm(dim=1).clamp_min(0.15)
-        done = (_ramp(distance, 0.6, 0.35) * _ramp(off, 0.16, 0.1) * spare).sum((1, 2)) / spare.sum((1, 2)).clamp_min(1)
+        done = (_ramp(distance, 0.6, 0.35) * _ramp(off, 0.16, 0.1) * spare).sum((1, 2)) / spare.sum(
+            (1, 2)
+        ).clamp_min(1)
         return _ramp(done, 0.6, 0.95)

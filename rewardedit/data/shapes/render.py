@@ -1,4 +1,6 @@
-"""Scenes to pixels: anti-aliased shapes over plain, textured or photographic backgrounds, a whole batch at a time."""
+"""Scenes to pixels: anti-aliased shapes over plain, textured or photographic backgrounds,
+a whole batch at a time.
+"""
 
 import functools
 from pathlib import Path
@@ -22,18 +24,24 @@ OBJECT_RGB = torch.tensor(list(COLOURS.values())) / 255
 BACKGROUND_RGB = torch.tensor(list(BACKGROUNDS.values())) / 255
 
 
-def _half_planes(x: Tensor, y: Tensor, r: Tensor, edges: list[tuple[float, float]], distance: float) -> Tensor:
+def _half_planes(
+    x: Tensor, y: Tensor, r: Tensor, edges: list[tuple[float, float]], distance: float
+) -> Tensor:
     return functools.reduce(torch.maximum, (nx * x + ny * y - distance * r for nx, ny in edges))
 
 
 def _star(x: Tensor, y: Tensor, r: Tensor) -> Tensor:
-    # Fold the plane into one tenth, where a star is a half-plane through an outer tip (1, 0) and an inner corner.
+    # Fold the plane into one tenth, where a star is a half-plane through an outer tip (1, 0) and an inner
+    # corner.
     sector = np.pi / 5
     angle = torch.remainder(torch.atan2(x, -y) + sector, 2 * sector) - sector
     rho = torch.sqrt(x * x + y * y + 1e-9)
-    px, py = rho * angle.abs().cos(), rho * angle.abs().sin()
-    tip, inner = (1.1, 0.0), (0.55 * np.cos(sector), 0.55 * np.sin(sector))
-    nx, ny = inner[1] - tip[1], tip[0] - inner[0]
+    px = rho * angle.abs().cos()
+    py = rho * angle.abs().sin()
+    tip = (1.1, 0.0)
+    inner = (0.55 * np.cos(sector), 0.55 * np.sin(sector))
+    nx = inner[1] - tip[1]
+    ny = tip[0] - inner[0]
     length = float(np.hypot(nx, ny))
     return ((px - tip[0] * r) * nx + py * ny) / length
 
@@ -58,7 +66,8 @@ def _signed_distance(shape: str, x: Tensor, y: Tensor, r: Tensor) -> Tensor:
 def coverage(shape: Tensor, x: Tensor, y: Tensor, radius: Tensor) -> Tensor:
     """(n, h, w) share of each pixel that an object covers.
 
-    `shape` (n,) indexes SHAPES; `x`, `y` (n, h, w) are pixel centres relative to the object's, `radius` (n,) in pixels.
+    `shape` (n,) indexes SHAPES; `x`, `y` (n, h, w) are pixel centres relative to the object's,
+    `radius` (n,) in pixels.
     """
     distance = torch.empty_like(x)
     for i, name in enumerate(SHAPES):
@@ -70,7 +79,8 @@ def coverage(shape: Tensor, x: Tensor, y: Tensor, radius: Tensor) -> Tensor:
 
 @functools.cache
 def photographs() -> tuple[Tensor, ...]:
-    """Colour photographs, (3, h, w), shorter side 160 pixels; LICENSES.txt beside their files says where they are from.
+    """Colour photographs, (3, h, w), shorter side 160 pixels;
+    LICENSES.txt beside their files says where they are from.
 
     Their contrast is lowered to [0.28, 0.78], so that every colour of an object stands out against them.
     """
@@ -84,16 +94,17 @@ def photographs() -> tuple[Tensor, ...]:
 
 
 def _photo(seed: int) -> Tensor:
-    picture = photographs()[seed % len(photographs())]
+    image = photographs()[seed % len(photographs())]
     seed //= len(photographs())
-    top = seed % (picture.shape[1] - SIZE)
-    left = seed // (picture.shape[1] - SIZE) % (picture.shape[2] - SIZE)
-    return picture[:, top : top + SIZE, left : left + SIZE]
+    top = seed % (image.shape[1] - SIZE)
+    left = seed // (image.shape[1] - SIZE) % (image.shape[2] - SIZE)
+    return image[:, top : top + SIZE, left : left + SIZE]
 
 
 def _texture(kind: int, seed: int) -> Tensor:
     """(64, 64) in {0, 1}: where the darker of the two tones goes."""
-    period, phase = 6 + seed % 5, seed // 5 % 16
+    period = 6 + seed % 5
+    phase = seed // 5 % 16
     y, x = torch.meshgrid(torch.arange(SIZE) + phase, torch.arange(SIZE) + phase // 2, indexing="ij")
     if kind == 0:
         return ((x + y) % period < period // 2).float()
@@ -103,7 +114,7 @@ def _texture(kind: int, seed: int) -> Tensor:
 
 
 def render_backgrounds(scenes: Scenes) -> Float[Tensor, "b 3 64 64"]:
-    """The pictures without their objects."""
+    """The images without their objects."""
     image = BACKGROUND_RGB[scenes.background][:, :, None, None].expand(-1, -1, SIZE, SIZE).contiguous()
     for i in np.flatnonzero(scenes.backdrop == BACKDROPS.index("textured")):
         image[i] *= 1 - 0.14 * _texture(int(scenes.texture[i]), int(scenes.backdrop_seed[i]))
@@ -113,7 +124,9 @@ def render_backgrounds(scenes: Scenes) -> Float[Tensor, "b 3 64 64"]:
 
 
 def object_coverage(scenes: Scenes) -> list[tuple[int, np.ndarray, Tensor]]:
-    """For each cell: (cell, rows that hold an object there, their coverage (n, PATCH, PATCH) at ORIGINS[cell])."""
+    """For each cell: (cell, rows that hold an object there, their coverage (n, PATCH,
+    PATCH) at ORIGINS[cell]).
+    """
     row, cell = np.nonzero(scenes.present)
     centre = torch.from_numpy(CENTRES[cell] + scenes.offset[row, cell])
     origin = torch.tensor(ORIGINS, dtype=torch.float32)[cell]
@@ -139,17 +152,21 @@ def paint(image: Tensor, scenes: Scenes) -> Tensor:
 
 
 def render(scenes: Scenes) -> Float[Tensor, "b 3 64 64"]:
-    """The pictures, RGB in [0, 1], rounded to the 256 levels of a file."""
+    """The images, RGB in [0, 1], rounded to the 256 levels of a file."""
     return paint(render_backgrounds(scenes), scenes).mul_(255).round_().div_(255)
 
 
 def object_masks(scenes: Scenes, cells: np.ndarray) -> Float[Tensor, "b 1 64 64"]:
-    """1 where the object in `cells` (b,) of each scene touches a pixel; 0 all over where that cell is empty or -1."""
+    """1 where the object in `cells` (b,) of each scene touches a pixel;
+    0 all over where that cell is empty or -1.
+    """
     mask = torch.zeros(len(scenes), 1, SIZE, SIZE)
     for cell, rows, alpha in object_coverage(scenes):
         chosen = cells[rows] == cell
         x0, y0 = ORIGINS[cell]
-        mask[rows[chosen], 0, y0 : y0 + PATCH, x0 : x0 + PATCH] = (alpha[torch.from_numpy(chosen)] > 0).float()
+        mask[rows[chosen], 0, y0 : y0 + PATCH, x0 : x0 + PATCH] = (
+            alpha[torch.from_numpy(chosen)] > 0
+        ).float()
     return mask
 
 

@@ -6,13 +6,14 @@ from functools import lru_cache
 from torch import Tensor
 
 from rewardedit.batch import EditSample
-from rewardedit.data.shapes.candidates import candidates
-from rewardedit.data.shapes.vocabulary import KINDS
+from rewardedit.data.shapes.mixed_quality import candidates
+from rewardedit.data.shapes.vocabulary import EDIT_TYPES
 from rewardedit.data.shapes.world import BLOCK, Shapes, ShapesBatch
 
 
 class ShapesRows(Sequence):
-    """n rows; `edited` is a candidate whose quality is drawn with `shares` and known to nobody but this class.
+    """n rows; `edited` is a candidate whose quality is drawn with `shares` and known to nobody but this
+    class.
 
     With `draws` > 1 as many rows in turn are edits of one source.
     """
@@ -23,14 +24,16 @@ class ShapesRows(Sequence):
         split: str = "train",
         seed: int = 0,
         backdrops: tuple[str, ...] = ("plain",),
-        kinds: tuple[str, ...] = KINDS,
+        kinds: tuple[str, ...] = EDIT_TYPES,
         *,
         shares: dict[str, float],
         first: int = 0,
         draws: int = 1,
     ) -> None:
         self.worlds = [Shapes(split, seed, backdrops, kinds, draw) for draw in range(draws)]
-        self.n, self.first, self.shares = n, first, shares
+        self.n = n
+        self.first = first
+        self.shares = shares
         self._block = lru_cache(maxsize=8)(self._make)
 
     def _make(self, draw: int, k: int) -> tuple[ShapesBatch, list[str], Tensor]:
@@ -65,5 +68,5 @@ class ShapesRows(Sequence):
             mask=samples.mask[i],
             source_caption=samples.source_caption[i],
             target_caption=samples.target_caption[i],
-            kind=samples.kind[i],
+            edit_type=samples.edit_type[i],
         )

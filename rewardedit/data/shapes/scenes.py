@@ -1,4 +1,4 @@
-"""Scenes and edits as arrays: what is in a picture, and what an instruction changes in it."""
+"""Scenes and edits as arrays: what is in an image, and what an instruction changes in it."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -9,8 +9,8 @@ from rewardedit.data.shapes.vocabulary import (
     BACKGROUNDS,
     CELL,
     COLOURS,
+    EDIT_TYPES,
     JITTER,
-    KINDS,
     SHAPES,
     SIZES,
     TEXTURES,
@@ -48,9 +48,11 @@ class Scenes:
 
 @dataclass(frozen=True)
 class Edits:
-    """b edits. `cell` is where the object was (for "add": where it comes), `to_cell` where it is afterwards."""
+    """b edits. `cell` is where the object was (for "add": where it comes),
+    `to_cell` where it is afterwards.
+    """
 
-    kind: np.ndarray  # (b,) index into KINDS
+    edit_type: np.ndarray  # (b,) index into EDIT_TYPES
     cell: np.ndarray  # (b,)
     to_cell: np.ndarray  # (b,) differs from `cell` for "move" only
     shape: np.ndarray  # (b,) the object's attributes after the edit
@@ -61,7 +63,7 @@ class Edits:
     says_place: np.ndarray  # (b,) bool: an "add" that names its place
 
     def __len__(self) -> int:
-        return len(self.kind)
+        return len(self.edit_type)
 
     def __getitem__(self, index) -> "Edits":
         return Edits(*(getattr(self, field.name)[index] for field in fields(self)))
@@ -103,8 +105,9 @@ def sample_edits(rng: np.random.Generator, scenes: Scenes, kind: np.ndarray) -> 
     Raises:
         ValueError: where a scene is too full to add to or to move in, or holds nothing to edit.
     """
-    b, rows = len(scenes), np.arange(len(scenes))
-    is_kind = {name: kind == i for i, name in enumerate(KINDS)}
+    b = len(scenes)
+    rows = np.arange(len(scenes))
+    is_kind = {name: kind == i for i, name in enumerate(EDIT_TYPES)}
     objects = scenes.present.sum(1)
     if np.any((objects == CELLS) & (is_kind["add"] | is_kind["move"])):
         raise ValueError("a scene with nine objects has no free cell to add to or move to")
@@ -114,7 +117,8 @@ def sample_edits(rng: np.random.Generator, scenes: Scenes, kind: np.ndarray) -> 
     some = pick(rng, scenes.present)
     cell = np.where(is_kind["add"], free, some)
     shape, colour, size = (a[rows, cell] for a in (scenes.shape, scenes.colour, scenes.size))
-    # A new (colour, shape) pair that no object of the scene has: taken for add, replace (another shape), recolour.
+    # A new (colour, shape) pair that no object of the scene has: taken for add, replace (another shape),
+    # recolour.
     pairs = np.ones((b, len(COLOURS), len(SHAPES)), dtype=bool)
     for c in range(CELLS):
         here = scenes.present[:, c]
@@ -131,12 +135,14 @@ def sample_edits(rng: np.random.Generator, scenes: Scenes, kind: np.ndarray) -> 
     added_size = np.where(says_size, rng.integers(len(SIZES), size=b), 1)
     grows = np.where(size == 0, True, np.where(size == 2, False, rng.random(b) < 0.5))
     return Edits(
-        kind=kind,
+        edit_type=kind,
         cell=cell,
         to_cell=np.where(is_kind["move"], free, cell),
         shape=np.where(renewed, pair % len(SHAPES), shape),
         colour=np.where(renewed, pair // len(SHAPES), colour),
-        size=np.where(is_kind["add"], added_size, np.where(is_kind["resize"], size + np.where(grows, 1, -1), size)),
+        size=np.where(
+            is_kind["add"], added_size, np.where(is_kind["resize"], size + np.where(grows, 1, -1), size)
+        ),
         background=(scenes.background + rng.integers(1, len(BACKGROUNDS), size=b)) % len(BACKGROUNDS),
         says_size=says_size,
         says_place=rng.random(b) < 0.75,
@@ -146,19 +152,25 @@ def sample_edits(rng: np.random.Generator, scenes: Scenes, kind: np.ndarray) -> 
 def apply_edits(scenes: Scenes, edits: Edits) -> Scenes:
     """The scenes after the edits."""
     rows = np.arange(len(scenes))
-    is_kind = {name: edits.kind == i for i, name in enumerate(KINDS)}
+    is_kind = {name: edits.edit_type == i for i, name in enumerate(EDIT_TYPES)}
     after = replace(scenes, **{f.name: getattr(scenes, f.name).copy() for f in fields(scenes)})
     gone = is_kind["remove"] | is_kind["move"]
     after.shape[rows[gone], edits.cell[gone]] = EMPTY
     drawn = ~(is_kind["remove"] | is_kind["background"])
     at = rows[drawn], edits.to_cell[drawn]
-    after.shape[at], after.colour[at], after.size[at] = edits.shape[drawn], edits.colour[drawn], edits.size[drawn]
+    after.shape[at], after.colour[at], after.size[at] = (
+        edits.shape[drawn],
+        edits.colour[drawn],
+        edits.size[drawn],
+    )
     # A moved object keeps its offset; an added one may lie only as far off centre as its size allows.
     moved = is_kind["move"]
     after.offset[rows[moved], edits.to_cell[moved]] = scenes.offset[rows[moved], edits.cell[moved]]
     added = is_kind["add"]
     limit = np.array(JITTER)[edits.size[added]][:, None]
-    after.offset[rows[added], edits.cell[added]] = np.clip(scenes.offset[rows[added], edits.cell[added]], -limit, limit)
+    after.offset[rows[added], edits.cell[added]] = np.clip(
+        scenes.offset[rows[added], edits.cell[added]], -limit, limit
+    )
     new = is_kind["background"]
     after.background[new], after.backdrop[new] = edits.background[new], BACKDROPS.index("plain")
     return after

@@ -1,7 +1,7 @@
 """The words and the palette of the shapes world: what a scene may hold and what an instruction may name."""
 
 SIZE = 64  # pixels a side
-KINDS = ("add", "remove", "replace", "recolour", "resize", "move", "background")
+EDIT_TYPES = ("add", "remove", "replace", "recolour", "resize", "move", "background")
 SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross")
 SIZES = ("small", "medium", "large")
 RADII = (5.5, 7.25, 9.25)  # pixels, one for each of SIZES

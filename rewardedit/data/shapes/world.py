@@ -1,4 +1,6 @@
-"""The samples of the shapes world: `Shapes(split).batch(start, n)`, deterministic from split, seed and index."""
+"""The samples of the shapes world: `Shapes(split).batch(start, n)`, deterministic from split,
+seed and index.
+"""
 
 from dataclasses import dataclass
 
@@ -10,7 +12,7 @@ from torch import Tensor
 from rewardedit.data.shapes import language
 from rewardedit.data.shapes.render import object_interiors, object_masks, render
 from rewardedit.data.shapes.scenes import Edits, Scenes, apply_edits, concatenate, sample_edits, sample_scenes
-from rewardedit.data.shapes.vocabulary import BACKDROPS, KINDS
+from rewardedit.data.shapes.vocabulary import BACKDROPS, EDIT_TYPES
 
 BLOCK = 280  # samples that share one random generator; a multiple of 7 kinds × 5 object counts
 SPLITS = ("train", "val", "test")
@@ -18,14 +20,15 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class ShapesBatch:
-    """b samples with their truth. Pictures are RGB in [0, 1]."""
+    """b samples with their truth. Images are RGB in [0, 1]."""
 
     id: list[str]
     source: Float[Tensor, "b 3 64 64"]
     instruction: list[str]
     target: Float[Tensor, "b 3 64 64"]
-    mask: Float[Tensor, "b 1 64 64"]  # 1 where the edit may change the picture
-    boxes: Int[Tensor, "b 2 4"]  # xyxy pixels of the edited object before and after; zeros where there is none
+    mask: Float[Tensor, "b 1 64 64"]  # 1 where the edit may change the image
+    # xyxy pixels of the edited object before and after; zeros where there is none
+    boxes: Int[Tensor, "b 2 4"]
     source_caption: list[str]
     target_caption: list[str]
     parsed: list[language.ParsedEdit]
@@ -41,8 +44,8 @@ class ShapesBatch:
         return ShapesBatch(**{name: value[index] for name, value in values.items()})
 
     @property
-    def kind(self) -> list[str]:
-        return [parsed.kind for parsed in self.parsed]
+    def edit_type(self) -> list[str]:
+        return [parsed.edit_type for parsed in self.parsed]
 
 
 def join(batches: list[ShapesBatch]) -> ShapesBatch:
@@ -51,7 +54,11 @@ def join(batches: list[ShapesBatch]) -> ShapesBatch:
     def both(values):
         if isinstance(values[0], Tensor):
             return torch.cat(values)
-        return concatenate(values) if isinstance(values[0], Scenes | Edits) else [value for part in values for value in part]
+        return (
+            concatenate(values)
+            if isinstance(values[0], Scenes | Edits)
+            else [value for part in values for value in part]
+        )
 
     names = ShapesBatch.__dataclass_fields__
     return ShapesBatch(**{name: both([getattr(batch, name) for batch in batches]) for name in names})
@@ -59,7 +66,8 @@ def join(batches: list[ShapesBatch]) -> ShapesBatch:
 
 def mask_boxes(mask: Float[Tensor, "b 1 h w"]) -> Int[Tensor, "b 4"]:
     """xyxy of the non-zero pixels, right and bottom exclusive; zeros where there are none."""
-    columns, rows = mask.flatten(1, 2).amax(1) > 0, mask[:, 0].amax(2) > 0
+    columns = mask.flatten(1, 2).amax(1) > 0
+    rows = mask[:, 0].amax(2) > 0
 
     def span(line: Tensor) -> tuple[Tensor, Tensor]:
         line = line.int()
@@ -73,8 +81,10 @@ def make_batch(rng: np.random.Generator, ids: list[str], before: Scenes, kind: n
     """Draws an edit of the given kind for each scene, and renders source, target and mask."""
     edits = sample_edits(rng, before, kind)
     after = apply_edits(before, edits)
-    texts, parsed = zip(*(language.describe(rng, before, edits, row) for row in range(len(before))), strict=True)
-    is_background = kind == KINDS.index("background")
+    texts, parsed = zip(
+        *(language.describe(rng, before, edits, row) for row in range(len(before))), strict=True
+    )
+    is_background = kind == EDIT_TYPES.index("background")
     old = object_masks(before, np.where(is_background, -1, edits.cell))
     new = object_masks(after, np.where(is_background, -1, edits.to_cell))
     mask = torch.maximum(old, new)
@@ -99,21 +109,21 @@ def make_batch(rng: np.random.Generator, ids: list[str], before: Scenes, kind: n
 class Shapes:
     """An endless, deterministic data set: sample i of a split and seed is always the same.
 
-    Kinds of instruction and numbers of objects (1–5) take turns, so any 35 samples in a row hold each pair once. Worlds that
-    differ in `draw` alone have the same sources, each with another kind of edit.
+    Kinds of instruction and numbers of objects (1–5) take turns, so any 35 samples in a row hold each pair
+    once. Worlds that differ in `draw` alone have the same sources, each with another kind of edit.
     """
 
     split: str = "train"
     seed: int = 0
     backdrops: tuple[str, ...] = ("plain",)
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = EDIT_TYPES
     draw: int = 0
 
     def __post_init__(self) -> None:
         for name, values, allowed in (
             ("split", (self.split,), SPLITS),
             ("backdrops", self.backdrops, BACKDROPS),
-            ("kinds", self.kinds, KINDS),
+            ("kinds", self.kinds, EDIT_TYPES),
         ):
             if not values or not set(values) <= set(allowed):
                 raise ValueError(f"{name}: expected some of {', '.join(allowed)}; got {values!r}")
@@ -122,7 +132,8 @@ class Shapes:
         """Samples start … start + n - 1."""
         if n < 1 or start < 0:
             raise ValueError(f"expected start >= 0 and n >= 1; got start={start}, n={n}")
-        first, last = start // BLOCK, (start + n - 1) // BLOCK
+        first = start // BLOCK
+        last = (start + n - 1) // BLOCK
         blocks = join([self._block(k) for k in range(first, last + 1)])
         return blocks[start - first * BLOCK : start - first * BLOCK + n]
 
@@ -130,8 +141,9 @@ class Shapes:
         return np.random.default_rng([SPLITS.index(self.split), self.seed, *key])
 
     def _block(self, k: int) -> ShapesBatch:
-        index, rng = np.arange(k * BLOCK, (k + 1) * BLOCK), self._rng(k)
-        kinds = np.array([KINDS.index(kind) for kind in self.kinds])
+        index = np.arange(k * BLOCK, (k + 1) * BLOCK)
+        rng = self._rng(k)
+        kinds = np.array([EDIT_TYPES.index(kind) for kind in self.kinds])
         before = sample_scenes(rng, 1 + index // len(kinds) % 5, self.backdrops)
         ids = [f"{self.split}-{self.seed}-{i}" + (f"-{self.draw}" if self.draw else "") for i in index]
         edits = self._rng(k, self.draw, 0, 2) if self.draw else rng
@@ -146,10 +158,14 @@ class Shapes:
         steps = []
         for turn in range(turns):
             objects = int(scene.present.sum())
-            kinds = [k for k in self.kinds if (objects > 1 or k in ("add", "background")) and (objects < 6 or k != "add")]
+            kinds = [
+                k
+                for k in self.kinds
+                if (objects > 1 or k in ("add", "background")) and (objects < 6 or k != "add")
+            ]
             if not kinds:
                 raise ValueError(f"no kind of {self.kinds!r} fits a scene with {objects} objects")
-            kind = np.array([KINDS.index(kinds[rng.integers(len(kinds))])])
+            kind = np.array([EDIT_TYPES.index(kinds[rng.integers(len(kinds))])])
             steps.append(make_batch(rng, [f"{self.split}-{self.seed}-sequence-{index}-{turn}"], scene, kind))
             scene = steps[-1].after
         return join(steps)

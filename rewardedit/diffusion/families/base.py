@@ -19,15 +19,16 @@ class Conditioning:
     embeds: Float[Tensor, "b n d"]  # of the prompts
     source: Float[Tensor, "b c h w"]  # latents of the sources: modes, unscaled
     null_embeds: Float[Tensor, "1 n d"] | None = None  # of the empty prompt; needed for guidance
-    mask: Float[Tensor, "b 1 h w"] | None = None  # at the latents' size: where the text guidance holds (BPM Eq. 4)
+    # at the latents' size: where the text guidance holds (BPM Eq. 4)
+    mask: Float[Tensor, "b 1 h w"] | None = None
 
 
 class EditFamily:
     """An architecture of editors: how it is loaded, conditioned, guided and trained. It holds no weights.
 
-    This class itself stands for any pipeline that takes prompts and images: it can be sampled from, and no more. Subclasses
-    say what else theirs can do. `pipe` is a stock diffusers pipeline; `denoiser` is its denoiser, bare or wrapped for
-    training on several processes.
+    This class itself stands for any pipeline that takes prompts and images: it can be sampled from, and no
+    more. Subclasses say what else theirs can do. `pipe` is a stock diffusers pipeline; `denoiser` is its
+    denoiser, bare or wrapped for training on several processes.
     """
 
     pipelines: tuple[str, ...] = ()  # class names of its stock pipelines
@@ -45,17 +46,21 @@ class EditFamily:
 
     def encode(self, pipe: Any, source: Float[Tensor, "b 3 h w"], prompts: list[str]) -> Encoded:
         """What the pipeline is called with, for any number of noises and settings."""
-        return Encoded({"prompt": prompts, "image": [to_pil(picture) for picture in source]})
+        return Encoded({"prompt": prompts, "image": [to_pil(image) for image in source]})
 
     def guidance_options(self, guidance_scale: float, image_guidance_scale: float) -> dict[str, Any]:
         """The pipeline's options for these guidance scales; none where it has no such guidance."""
         return {}
 
     def size_options(self, height: int, width: int) -> dict[str, Any]:
-        """The pipeline's options for a picture of this shape, where it does not keep the source's by itself."""
+        """The pipeline's options for an image of this shape,
+        where it does not keep the source's by itself.
+        """
         return {}
 
-    def mask_hook(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> "MaskHook":
+    def mask_hook(
+        self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]
+    ) -> "MaskHook":
         """A forward hook of the denoiser that restricts the text guidance to the mask.
 
         Raises:
@@ -64,7 +69,9 @@ class EditFamily:
         raise self._unknown(pipe, "mask guidance")
 
     def add_source_channels(self, denoiser: Any) -> None:
-        """Makes of a text-to-image denoiser one that can be conditioned on a source image; others stay as they are."""
+        """Makes of a text-to-image denoiser one that can be conditioned on a source image;
+        others stay as they are.
+        """
 
     def save_lora(self, denoiser: Any, folder: Path) -> None:
         """Writes the denoiser's LoRA weights where the pipeline's `load_lora_weights` finds them."""
@@ -83,11 +90,13 @@ class EditFamily:
         raise self._untrained()
 
     def encode_images(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
-        """Latents of pictures in [0, 1], as the denoiser is conditioned on them."""
+        """Latents of images in [0, 1], as the denoiser is conditioned on them."""
         raise self._untrained()
 
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
-        """Pictures of latents as a rollout ends with them, RGB in [0, 1], with a gradient also where they saturate."""
+        """Images of latents as a rollout ends with them, RGB in [0, 1],
+        with a gradient also where they saturate.
+        """
         raise self._untrained()
 
     def predict(
@@ -124,7 +133,9 @@ class EditFamily:
         raise self._untrained()
 
     def _untrained(self) -> ValueError:
-        return ValueError(f"{type(self).__name__}: this family can be sampled from, and not be trained or rolled out")
+        return ValueError(
+            f"{type(self).__name__}: this family can be sampled from, and not be trained or rolled out"
+        )
 
     def _unknown(self, pipe: Any, what: str) -> ValueError:
         from rewardedit.diffusion.families import FAMILIES
@@ -134,7 +145,9 @@ class EditFamily:
 
 
 class MaskHook:
-    """What the families' hooks share: the mask at the latents' size, and whether a step is one of those meant."""
+    """What the families' hooks share: the mask at the latents' size,
+    and whether a step is one of those meant.
+    """
 
     def __init__(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> None:
         self.pipe = pipe
@@ -161,7 +174,9 @@ class MaskHook:
             ValueError: where their numbers do not fit.
         """
         if n % len(self.mask):
-            raise ValueError(f"mask: {len(self.mask)} rows do not fit {n} sources; expected one for each, or one for all")
+            raise ValueError(
+                f"mask: {len(self.mask)} rows do not fit {n} sources; expected one for each, or one for all"
+            )
         return self.mask.repeat(n // len(self.mask), 1, 1, 1)
 
     def close(self) -> None:

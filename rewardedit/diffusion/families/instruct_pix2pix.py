@@ -1,8 +1,9 @@
-"""InstructPix2Pix (Brooks et al. 2023), on Stable Diffusion and on SDXL, and what is fine-tuned from it (MagicBrush, HIVE).
+"""InstructPix2Pix (Brooks et al. 2023), on Stable Diffusion and on SDXL,
+and what is fine-tuned from it (MagicBrush, HIVE).
 
-The denoiser is a UNet whose first layer takes the source's latents as further channels. The source's latents are modes and are
-not scaled by the VAE's factor; those that are denoised are. Guidance has two scales and three predictions: with text and
-image, with the image alone, and with neither.
+The denoiser is a UNet whose first layer takes the source's latents as further channels. The source's latents
+are modes and are not scaled by the VAE's factor; those that are denoised are. Guidance has two scales and
+three predictions: with text and image, with the image alone, and with neither.
 """
 
 from pathlib import Path
@@ -20,7 +21,12 @@ from rewardedit.reward_prompt import RewardEmbedding
 
 SD = "StableDiffusionInstructPix2PixPipeline"
 SDXL = "StableDiffusionXLInstructPix2PixPipeline"
-SDXL_EMBEDS = ("prompt_embeds", "negative_prompt_embeds", "pooled_prompt_embeds", "negative_pooled_prompt_embeds")
+SDXL_EMBEDS = (
+    "prompt_embeds",
+    "negative_prompt_embeds",
+    "pooled_prompt_embeds",
+    "negative_pooled_prompt_embeds",
+)
 
 
 class InstructPix2Pix(EditFamily):
@@ -37,7 +43,9 @@ class InstructPix2Pix(EditFamily):
         if class_name == SDXL:
             return diffusers.StableDiffusionXLInstructPix2PixPipeline.from_pretrained(folder, dtype=dtype)
         no_checker = {"safety_checker": None, "requires_safety_checker": False}
-        return diffusers.StableDiffusionInstructPix2PixPipeline.from_pretrained(folder, dtype=dtype, **no_checker)
+        return diffusers.StableDiffusionInstructPix2PixPipeline.from_pretrained(
+            folder, dtype=dtype, **no_checker
+        )
 
     @torch.no_grad()
     def encode(
@@ -48,13 +56,19 @@ class InstructPix2Pix(EditFamily):
         embedding: RewardEmbedding | None = None,
         label: int | None = None,
     ) -> Encoded:
-        """What the pipeline is called with; with a learned reward `embedding`, every prompt has its vector of `label`."""
+        """What the pipeline is called with; with a learned reward `embedding`,
+        every prompt has its vector of `label`.
+        """
         embeds = self._embeds(pipe, prompts, embedding, label)
         image = pipe.image_processor.preprocess(source.to(pipe.device))
         dtype = embeds["prompt_embeds"].dtype
-        return Encoded({**embeds, "image": pipe.prepare_image_latents(image, len(source), 1, dtype, pipe.device, False)})
+        return Encoded(
+            {**embeds, "image": pipe.prepare_image_latents(image, len(source), 1, dtype, pipe.device, False)}
+        )
 
-    def _embeds(self, pipe: Any, prompts: list[str], embedding: RewardEmbedding | None, label: int | None) -> dict[str, Tensor]:
+    def _embeds(
+        self, pipe: Any, prompts: list[str], embedding: RewardEmbedding | None, label: int | None
+    ) -> dict[str, Tensor]:
         if _is_sdxl(pipe):
             return dict(zip(SDXL_EMBEDS, pipe.encode_prompt(prompts, device=pipe.device), strict=True))
         embeds = self.encode_prompts(pipe, prompts)
@@ -76,8 +90,8 @@ class InstructPix2Pix(EditFamily):
     def add_source_channels(self, denoiser: Any) -> None:
         """Gives a text-to-image UNet the channels for a source image: 4 become 8, the new weights are zero.
 
-        A UNet that already has twice its output channels is left exactly as it is; re-creating its first layer would throw
-        the image conditioning away.
+        A UNet that already has twice its output channels is left exactly as it is; re-creating its first
+        layer would throw the image conditioning away.
 
         Raises:
             ValueError: for any other number of channels.
@@ -86,7 +100,10 @@ class InstructPix2Pix(EditFamily):
         if denoiser.config.in_channels == 2 * channels:
             return
         if denoiser.config.in_channels != channels:
-            raise ValueError(f"UNet: expected {channels} or {2 * channels} input channels; got {denoiser.config.in_channels}")
+            raise ValueError(
+                f"UNet: expected {channels} or {2 * channels} input channels; got "
+                f"{denoiser.config.in_channels}"
+            )
         old = denoiser.conv_in
         new = nn.Conv2d(2 * channels, old.out_channels, old.kernel_size, old.stride, old.padding)
         new = new.to(old.weight.device, old.weight.dtype)
@@ -110,7 +127,11 @@ class InstructPix2Pix(EditFamily):
 
     def tokenize(self, pipe: Any, prompts: list[str]) -> Any:
         return pipe.tokenizer(
-            prompts, padding="max_length", max_length=pipe.tokenizer.model_max_length, truncation=True, return_tensors="pt"
+            prompts,
+            padding="max_length",
+            max_length=pipe.tokenizer.model_max_length,
+            truncation=True,
+            return_tensors="pt",
         )
 
     @torch.no_grad()
@@ -121,9 +142,13 @@ class InstructPix2Pix(EditFamily):
             ValueError: for a pipeline with two text encoders (SDXL), which this does not cover.
         """
         if _is_sdxl(pipe):
-            raise ValueError("expected an editor with one text encoder; SDXL editors cannot be fine-tuned here")
+            raise ValueError(
+                "expected an editor with one text encoder; SDXL editors cannot be fine-tuned here"
+            )
         tokens = self.tokenize(pipe, prompts)
-        mask = tokens.attention_mask if getattr(pipe.text_encoder.config, "use_attention_mask", False) else None
+        mask = (
+            tokens.attention_mask if getattr(pipe.text_encoder.config, "use_attention_mask", False) else None
+        )
         return pipe.text_encoder(tokens.input_ids.to(pipe.device), attention_mask=mask)[0]
 
     @torch.no_grad()
@@ -133,9 +158,11 @@ class InstructPix2Pix(EditFamily):
         return pipe.vae.encode(image).latent_dist.mode()
 
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
-        """Pictures of latents that are scaled by the VAE's factor, RGB in [0, 1], with a gradient also where they saturate.
+        """Images of latents that are scaled by the VAE's factor, RGB in [0, 1],
+        with a gradient also where they saturate.
 
-        `vae.enable_gradient_checkpointing()` saves memory: the gradient then needs the activations of one block at a time.
+        `vae.enable_gradient_checkpointing()` saves memory:
+        the gradient then needs the activations of one block at a time.
         """
         decoded = vae.decode(latents / vae.config.scaling_factor, return_dict=False)[0]
         return clamp_straight_through(decoded.float() / 2 + 0.5)
@@ -153,7 +180,8 @@ class InstructPix2Pix(EditFamily):
 
         That is InstructPix2Pix's Eq. 3, with the mask M of BPM's Eq. 4 where the conditioning has one.
         """
-        embeds, source = cond.embeds, cond.source
+        embeds = cond.embeds
+        source = cond.source
         if guidance_scale is not None:
             assert cond.null_embeds is not None
             null_embeds = cond.null_embeds.expand(len(embeds), -1, -1)
@@ -183,7 +211,7 @@ class InstructPix2Pix(EditFamily):
         """Mean squared error of the prediction, one value a row (InstructPix2Pix Eq. 2).
 
         Args:
-            x_0: latents of the edited picture, scaled by the VAE's scaling factor.
+            x_0: latents of the edited image, scaled by the VAE's scaling factor.
             cond: with a source of zeros where it is dropped.
             min_snr: γ of min-SNR weighting (Hang et al. 2023), None for equal weights.
             weight: of each place's error; None for equal weights.
@@ -199,7 +227,9 @@ class InstructPix2Pix(EditFamily):
         elif prediction_type == "sample":
             target = x_0
         else:
-            raise ValueError(f"prediction_type: expected epsilon, v_prediction or sample; got {prediction_type!r}")
+            raise ValueError(
+                f"prediction_type: expected epsilon, v_prediction or sample; got {prediction_type!r}"
+            )
         model_pred = self.predict(denoiser, scheduler.add_noise(x_0, noise, t), t, cond)
         error = F.mse_loss(model_pred.float(), target.float(), reduction="none")
         loss = (error if weight is None else error * weight).flatten(1).mean(1)
@@ -235,7 +265,8 @@ class OneCall(MaskHook):
         uncond_source = sample[2 * n :, sample.shape[1] // 2 :]
         if len(sample) % 3 or bool(uncond_source.any()):
             raise ValueError(
-                "mask guidance needs classifier-free guidance: call the pipeline with guidance_scale above 1 and "
+                "mask guidance needs classifier-free guidance: call the pipeline with guidance_scale "
+                "above 1 and "
                 "image_guidance_scale of at least 1"
             )
         height, width = self.mask.shape[-2:]

@@ -1,4 +1,6 @@
-"""FLUX-Kontext and Qwen-Image-Edit: editors whose classifier-free guidance calls the transformer twice a step."""
+"""FLUX-Kontext and Qwen-Image-Edit: editors whose classifier-free guidance calls the transformer twice a
+step.
+"""
 
 from typing import Any
 
@@ -25,7 +27,7 @@ class FluxKontext(QwenImageEdit):
     pipelines = ("FluxKontextPipeline",)
 
     def size_options(self, height: int, width: int) -> dict[str, Any]:
-        # Its pictures are square where nothing is said; what is said is scaled to its area.
+        # Its images are square where nothing is said; what is said is scaled to its area.
         return {"height": height, "width": width}
 
 
@@ -38,9 +40,11 @@ class TwoCalls(MaskHook):
         self.times: Tensor | None = None
 
     def __call__(self, transformer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        predicted, timestep = output[0], kwargs["timestep"]
+        predicted = output[0]
+        timestep = kwargs["timestep"]
         if self.pipe.scheduler.timesteps is not self.times:
-            # A pipeline makes its time steps anew in every call: what an earlier one, perhaps a failed one, left is void.
+            # A pipeline makes its time steps anew in every call: what an earlier one, perhaps a failed one,
+            # left is void.
             self.times = self.pipe.scheduler.timesteps
             self.waiting = None
             self.fitted = None
@@ -70,8 +74,10 @@ class TwoCalls(MaskHook):
 
     def _no_negative(self) -> None:
         raise ValueError(
-            "mask guidance needs true classifier-free guidance: call the pipeline with true_cfg_scale above 1 and a "
-            'negative_prompt (" " will do); without them there is one prediction a step and no text term to restrict'
+            "mask guidance needs true classifier-free guidance: call the pipeline with true_cfg_scale "
+            "above 1 and a "
+            'negative_prompt (" " will do); without them there is one prediction a step and no text term '
+            "to restrict"
         )
 
     def close(self) -> None:

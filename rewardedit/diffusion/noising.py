@@ -7,11 +7,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 
-def conditioning_dropout(u: Float[Tensor, " b"], share: float = 0.05) -> tuple[Bool[Tensor, " b"], Bool[Tensor, " b"]]:
+def conditioning_dropout(
+    u: Float[Tensor, " b"], share: float = 0.05
+) -> tuple[Bool[Tensor, " b"], Bool[Tensor, " b"]]:
     """Which rows lose their text, and which their source image, for u uniform in [0, 1).
 
-    With share p: text alone for u < p, both for p ≤ u < 2p, image alone for 2p ≤ u < 3p (InstructPix2Pix's released code;
-    the paper says 5 % each).
+    With share p: text alone for u < p, both for p ≤ u < 2p, image alone for 2p ≤ u < 3p (InstructPix2Pix's
+    released code; the paper says 5 % each).
     """
     return u < 2 * share, (u >= share) & (u < 3 * share)
 

@@ -9,19 +9,30 @@ from torch import Tensor
 
 from rewardedit.data.shapes.render import object_masks, render
 from rewardedit.data.shapes.scenes import EMPTY, Edits, Scenes, apply_edits, pick, sample_edits
-from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, KINDS
+from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, EDIT_TYPES
 from rewardedit.data.shapes.world import ShapesBatch
 
-QUALITIES = ("right", "untouched", "half_done", "over_done", "wrong_object", "wrong_colour", "wrong_place", "damaged")
+QUALITIES = (
+    "right",
+    "untouched",
+    "half_done",
+    "over_done",
+    "wrong_object",
+    "wrong_colour",
+    "wrong_place",
+    "damaged",
+)
 # What the small editor learns from, as InstructPix2Pix learned from pairs that were not all good.
 MIXED = {"right": 0.50, "untouched": 0.10, "half_done": 0.10, "over_done": 0.25, "wrong_object": 0.05}
 
 
-def candidates(samples: ShapesBatch, shares: dict[str, float], seed: int) -> tuple[list[str], Float[Tensor, "b 3 64 64"]]:
+def candidates(
+    samples: ShapesBatch, shares: dict[str, float], seed: int
+) -> tuple[list[str], Float[Tensor, "b 3 64 64"]]:
     """One candidate edit for each sample, its quality drawn with the given shares.
 
     Returns:
-        The quality of each (names of QUALITIES) and the pictures, RGB in [0, 1].
+        The quality of each (names of QUALITIES) and the images, RGB in [0, 1].
 
     Raises:
         ValueError: if a share is negative or names no quality, or the shares do not sum to 1.
@@ -62,7 +73,8 @@ def half_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     box = torch.where((samples.boxes[:, 1].sum(1) > 0)[:, None], box[:, 1], box[:, 0])
     middle = (box[:, :2] + box[:, 2:])[:, :, None, None] / 2
     line = torch.arange(64) + 0.5
-    axis, flip = torch.from_numpy(rng.random(b) < 0.5), torch.from_numpy(rng.random(b) < 0.5)
+    axis = torch.from_numpy(rng.random(b) < 0.5)
+    flip = torch.from_numpy(rng.random(b) < 0.5)
     first = torch.where(axis[:, None, None], (line < middle[:, 0]), (line[:, None] < middle[:, 1]))
     side = (first ^ flip[:, None, None]).float()[:, None]
     weight = torch.where(torch.from_numpy(rng.random(b) < 0.5)[:, None, None, None], fade, side)
@@ -72,7 +84,7 @@ def half_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
 def _others(samples: ShapesBatch) -> Scenes:
     """The scenes after the edit, without the edited object."""
     others = replace(samples.after, shape=samples.after.shape.copy())
-    edited = samples.edits.kind != KINDS.index("background")
+    edited = samples.edits.edit_type != EDIT_TYPES.index("background")
     others.shape[np.flatnonzero(edited), samples.edits.to_cell[edited]] = EMPTY
     return others
 
@@ -81,11 +93,13 @@ def over_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     """The right edit, and one more change that nobody asked for."""
     others = _others(samples)
     names = ("remove", "replace", "recolour", "resize", "background")
-    kind = np.array([KINDS.index(name) for name in names])[rng.integers(len(names), size=len(samples))]
-    kind = np.where(samples.edits.kind == KINDS.index("background"), KINDS.index("recolour"), kind)
-    kind = np.where(others.present.any(1), kind, KINDS.index("background"))
+    kind = np.array([EDIT_TYPES.index(name) for name in names])[rng.integers(len(names), size=len(samples))]
+    kind = np.where(
+        samples.edits.edit_type == EDIT_TYPES.index("background"), EDIT_TYPES.index("recolour"), kind
+    )
+    kind = np.where(others.present.any(1), kind, EDIT_TYPES.index("background"))
     spoiled = apply_edits(others, sample_edits(rng, others, kind))
-    rows = np.flatnonzero(samples.edits.kind != KINDS.index("background"))
+    rows = np.flatnonzero(samples.edits.edit_type != EDIT_TYPES.index("background"))
     at = rows, samples.edits.to_cell[rows]
     for name in ("shape", "colour", "size", "offset"):
         getattr(spoiled, name)[at] = getattr(samples.after, name)[at]
@@ -94,23 +108,26 @@ def over_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
 
 def wrong_object(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     """The same edit done to another object; the source itself where there is no other."""
-    edits, b = samples.edits, np.arange(len(samples))
+    edits = samples.edits
+    b = np.arange(len(samples))
     allowed = samples.before.present.copy()
     allowed[b, edits.cell] = False
-    able = allowed.any(1) & ~np.isin(edits.kind, [KINDS.index("add"), KINDS.index("background")])
+    able = allowed.any(1) & ~np.isin(
+        edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("background")]
+    )
     cell = np.where(able, pick(rng, allowed), edits.cell)
-    moves = edits.kind == KINDS.index("move")
-    keeps_shape = np.isin(edits.kind, [KINDS.index(k) for k in ("recolour", "resize", "move")])
-    keeps_colour = np.isin(edits.kind, [KINDS.index(k) for k in ("resize", "move")])
+    moves = edits.edit_type == EDIT_TYPES.index("move")
+    keeps_shape = np.isin(edits.edit_type, [EDIT_TYPES.index(k) for k in ("recolour", "resize", "move")])
+    keeps_colour = np.isin(edits.edit_type, [EDIT_TYPES.index(k) for k in ("resize", "move")])
     size = samples.before.size[b, cell]
     resized = np.where(size == 0, 1, np.where(size == 2, 1, edits.size))
     other = Edits(
-        kind=edits.kind,
+        edit_type=edits.edit_type,
         cell=cell,
         to_cell=np.where(moves, edits.to_cell, cell),
         shape=np.where(keeps_shape, samples.before.shape[b, cell], edits.shape),
         colour=np.where(keeps_colour, samples.before.colour[b, cell], edits.colour),
-        size=np.where(edits.kind == KINDS.index("resize"), resized, size),
+        size=np.where(edits.edit_type == EDIT_TYPES.index("resize"), resized, size),
         background=edits.background,
         says_size=edits.says_size,
         says_place=edits.says_place,
@@ -120,14 +137,18 @@ def wrong_object(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
 
 
 def wrong_colour(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
-    """The right edit in a colour that is neither the asked one nor the old one; a removed object is recoloured instead."""
-    after, edits, b = samples.after, samples.edits, np.arange(len(samples))
-    removed = edits.kind == KINDS.index("remove")
+    """The right edit in a colour that is neither the asked one nor the old one;
+    a removed object is recoloured instead.
+    """
+    after = samples.after
+    edits = samples.edits
+    b = np.arange(len(samples))
+    removed = edits.edit_type == EDIT_TYPES.index("remove")
     scenes = replace(after, **{n: getattr(after, n).copy() for n in ("shape", "colour", "background")})
     allowed = np.ones((len(b), len(COLOURS)), dtype=bool)
     allowed[b, after.colour[b, edits.to_cell]] = False
     allowed[b, samples.before.colour[b, edits.cell]] = False
-    painted = edits.kind != KINDS.index("background")
+    painted = edits.edit_type != EDIT_TYPES.index("background")
     at = b[painted], edits.to_cell[painted]
     scenes.colour[at] = pick(rng, allowed)[painted]
     scenes.shape[b[removed], edits.cell[removed]] = samples.before.shape[b[removed], edits.cell[removed]]
@@ -139,8 +160,10 @@ def wrong_colour(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
 
 def wrong_place(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     """The added or moved object in a free cell that was not asked for; `wrong_object` for the other kinds."""
-    after, edits, b = samples.after, samples.edits, np.arange(len(samples))
-    placed = np.isin(edits.kind, [KINDS.index("add"), KINDS.index("move")])
+    after = samples.after
+    edits = samples.edits
+    b = np.arange(len(samples))
+    placed = np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("move")])
     free = ~after.present
     free[b, edits.cell] = False
     to = pick(rng, free)
@@ -148,7 +171,9 @@ def wrong_place(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     for name in ("shape", "colour", "size", "offset"):
         getattr(scenes, name)[b[placed], to[placed]] = getattr(after, name)[b[placed], edits.to_cell[placed]]
     scenes.shape[b[placed], edits.to_cell[placed]] = EMPTY
-    return torch.where(torch.from_numpy(placed)[:, None, None, None], render(scenes), wrong_object(samples, rng))
+    return torch.where(
+        torch.from_numpy(placed)[:, None, None, None], render(scenes), wrong_object(samples, rng)
+    )
 
 
 def damaged(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:

@@ -2,19 +2,22 @@
 
 from rewardedit import load_scorer
 from rewardedit.data.shapes import Shapes, ShapesOracle
-from rewardedit.diffusion.editors import EditSettings, load_editor, save_editor
-from rewardedit.evaluation.editors import Evaluate, compare
+from rewardedit.diffusion.editors import EditConfig, load_editor, save_editor
+from rewardedit.evaluation.compare import EvaluateConfig, compare
 
 
 def test_settings_are_chosen_on_val(tmp_path):
-    base, samples = load_editor("shapes-editor"), Shapes("val").batch(0, 7)
+    base = load_editor("shapes-editor")
+    samples = Shapes("val").batch(0, 7)
     save_editor(base, tmp_path / "pipeline")
-    evaluate = Evaluate(n=7, val_n=7, steps=(1, 2), text_guidance=(1.4,), autocast=False)
+    evaluate = EvaluateConfig(n=7, val_n=7, num_inference_steps=(1, 2), guidance_scale=(1.4,), autocast=False)
     rewards = {"l1": load_scorer("l1"), "l2": load_scorer("l2")}
-    metrics = compare(evaluate, "shapes-editor", {"arm": tmp_path / "pipeline"}, rewards, tmp_path)
-    edits = [base(samples.source, samples.instruction, range(7), settings=EditSettings(n, 1.4, 1.0)) for n in (1, 2)]
+    metrics = compare(evaluate, "shapes-editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
+    edits = [
+        base(samples.source, samples.instruction, range(7), settings=EditConfig(n, 1.4, 1.0)) for n in (1, 2)
+    ]
     rated = [float(ShapesOracle().rate(samples, edited).score.mean()) for edited in edits]
-    for name in ("base", "arm"):
+    for name in ("base", "variant"):
         chosen = metrics["settings"][name]
         assert list(chosen["val"].values()) == [round(value, 3) for value in rated]
         assert chosen["steps"] == (1 if rated[0] >= rated[1] else 2)

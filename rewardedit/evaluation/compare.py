@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch
-from rewardedit.data import Data
+from rewardedit.data import DataConfig
 from rewardedit.data.shapes import Rating, Shapes, ShapesBatch, ShapesOracle
-from rewardedit.diffusion.editors import Editor, EditSettings, keep_settings, load_editor
+from rewardedit.diffusion.editors import EditConfig, Editor, load_editor, save_settings
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.files import read_log, remove, write_json
@@ -25,38 +25,49 @@ from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
 from rewardedit.stages import stage
 
-WORST, BEST = 0.0, 10.0
+WORST = 0.0
+BEST = 10.0
 VERSUS = {"base": "ci95", "conditioned_one": "ci95_vs_one"}  # names of intervals; others are ci95_vs_NAME
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """What is held out, and the grid from which each arm takes what is best for it on val."""
+class EvaluateConfig:
+    """What is held out, and the grid from which each variant takes what is best for it on val."""
 
     n: int = 512  # test edits
     val_n: int = 140  # edits of the val split, on which the settings are chosen
-    steps: tuple[int, ...] = (2, 4, 8)  # denoising steps
-    text_guidance: tuple[float, ...] = (1.6, 3.0)  # text guidance scales
-    image_guidance: tuple[float, ...] = (1.0,)  # image guidance scales
+    num_inference_steps: tuple[int, ...] = (2, 4, 8)  # denoising steps
+    guidance_scale: tuple[float, ...] = (1.6, 3.0)  # text guidance scales
+    image_guidance_scale: tuple[float, ...] = (1.0,)  # image guidance scales
     backdrops: tuple[str, ...] = ("plain",)  # of the shapes world's samples in turn
     seed: int = 0  # of the shapes world
-    batch: int = 128  # edits at a time
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None  # of the weights; None: float16 on a GPU, float32 on a CPU
+    batch_size: int = 128  # edits at a time
+    # of the weights; None: float16 on a GPU, float32 on a CPU
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
     autocast: bool = True  # float32 weights compute in bf16
 
 
-def require_arms(arms: Sequence[str], evaluate: Evaluate | None, data: Data) -> None:
-    """Raises ValueError where arms come twice or there are none, or the oracle is asked about another world than its own."""
-    if len(set(arms)) != len(arms) or not arms:
-        raise ValueError(f"arms: expected each at most once and at least one; got {arms}")
+def require_variants(variants: Sequence[str], evaluate: EvaluateConfig | None, data: DataConfig) -> None:
+    """Raises ValueError where variants come twice or there are none,
+    or the oracle is asked about another world.
+    """
+    if len(set(variants)) != len(variants) or not variants:
+        raise ValueError(f"variants: expected each at most once and at least one; got {variants}")
     if evaluate is not None and data.name != "shapes":
-        raise ValueError("evaluate: the oracle knows the shapes world alone; leave evaluate out for other data")
+        raise ValueError(
+            "evaluate: the oracle knows the shapes world alone; leave evaluate out for other data"
+        )
 
 
 def edit_part(
-    editor: Editor, samples: ShapesBatch, part: slice, score: float, settings: EditSettings, evaluate: Evaluate
+    editor: Editor,
+    samples: ShapesBatch,
+    part: slice,
+    score: float,
+    settings: EditConfig,
+    evaluate: EvaluateConfig,
 ) -> Tensor:
-    """Edits of some of the samples; the noise of sample i has seed i, the same in every arm."""
+    """Edits of some of the samples; the noise of sample i has seed i, the same in every variant."""
     autocast = evaluate.autocast and editor.pipe.dtype == torch.float32
     with torch.autocast(editor.pipe.device.type, torch.bfloat16, enabled=autocast):
         return editor(
@@ -68,13 +79,21 @@ def edit_part(
         )
 
 
-def slices(samples: ShapesBatch, evaluate: Evaluate) -> list[slice]:
+def slices(samples: ShapesBatch, evaluate: EvaluateConfig) -> list[slice]:
     """The samples in batches."""
-    return [slice(i, min(i + evaluate.batch, len(samples))) for i in range(0, len(samples), evaluate.batch)]
+    return [
+        slice(i, min(i + evaluate.batch_size, len(samples)))
+        for i in range(0, len(samples), evaluate.batch_size)
+    ]
 
 
 def edit_all(
-    load: Callable[[], Editor], samples: ShapesBatch, score: float, settings: EditSettings, evaluate: Evaluate, folder: Path
+    load: Callable[[], Editor],
+    samples: ShapesBatch,
+    score: float,
+    settings: EditConfig,
+    evaluate: EvaluateConfig,
+    folder: Path,
 ) -> list[Path]:
     """Edits of all samples, batch by batch in files of `folder`, which the processes divide among them."""
     parts = slices(samples, evaluate)
@@ -88,13 +107,18 @@ def edit_all(
 
 
 def choose_settings(
-    load: Callable[[], Editor], val: ShapesBatch, evaluate: Evaluate, folder: Path
-) -> tuple[EditSettings, dict[str, float]]:
+    load: Callable[[], Editor], val: ShapesBatch, evaluate: EvaluateConfig, folder: Path
+) -> tuple[EditConfig, dict[str, float]]:
     """The point of the grid with the best mean rating on val, and all of the grid's ratings.
 
     The processes divide the grid among them; `folder` keeps its ratings.
     """
-    grid = [EditSettings(n, t, i) for n in evaluate.steps for t in evaluate.text_guidance for i in evaluate.image_guidance]
+    grid = [
+        EditConfig(n, t, i)
+        for n in evaluate.num_inference_steps
+        for t in evaluate.guidance_scale
+        for i in evaluate.image_guidance_scale
+    ]
     if len(grid) == 1:
         return grid[0], {}
 
@@ -105,52 +129,61 @@ def choose_settings(
     paths = stage(folder, {"grid": grid}, rate, len(grid), "rating-{:05d}.json")
     found = {settings: json.loads(path.read_text()) for settings, path in zip(grid, paths, strict=True)}
     best = max(grid, key=lambda s: found[s])
-    names = {s: f"{s.steps} steps, text {s.text_guidance:g}, image {s.image_guidance:g}" for s in grid}
+    names = {
+        s: f"{s.num_inference_steps} steps, text {s.guidance_scale:g}, image {s.image_guidance_scale:g}"
+        for s in grid
+    }
     return best, {names[s]: round(v, 3) for s, v in found.items()}
 
 
 def compare(
-    evaluate: Evaluate, base: str, results: dict[str, Path], rewards: dict[str, Scorer], folder: Path
+    evaluate: EvaluateConfig, base: str, results: dict[str, Path], rewards: dict[str, Scorer], folder: Path
 ) -> dict[str, Any] | None:
-    """Rates the base and every arm, writes metrics.json and report.html, and prints the table.
+    """Rates the base and every variant, writes metrics.json and report.html, and prints the table.
 
-    The settings that val chose are kept with each arm's result, which is asked so from then on. All processes edit; the
-    main one rates, and has the metrics, while the others have None and may go.
+    The settings that val chose are kept with each variant's result, which is asked so from then on. All
+    processes edit; the main one rates, and has the metrics, while the others have None and may go.
 
     Args:
-        results: the arms; the first is the one that the others are compared with. One named "conditioned_five" is asked
-            for the worst too, as "conditioned_one".
-        rewards: what the arms were trained on, and what they were not; an arm is flagged where they part.
+        results: the variants; the first is the one that the others are compared with. One named
+            "conditioned_five" is asked for the worst too, as "conditioned_one".
+        rewards: what the variants were trained on, and what they were not; a variant is flagged where they
+            part.
     """
-    main, edits = next(iter(results)), folder / "evaluation"
+    main = next(iter(results))
+    edits = folder / "evaluation"
     on_main_process(lambda: remove(edits))  # an earlier one may be of editors that were trained less
     val = Shapes("val", evaluate.seed, evaluate.backdrops).batch(0, evaluate.val_n)
     test = Shapes("test", evaluate.seed, evaluate.backdrops).batch(0, evaluate.n)
     paths: dict[str, list[Path]] = {}
-    best: dict[str, EditSettings] = {}
+    best: dict[str, EditConfig] = {}
     chosen: dict[str, Any] = {}
     device = devices.default_device()
-    for name, path in {"base": base, **{arm: str(path) for arm, path in results.items()}}.items():
+    for name, path in {"base": base, **{variant: str(path) for variant, path in results.items()}}.items():
         load = cache(partial(load_editor, path, device=device, dtype=devices.inference_dtype(evaluate.dtype)))
         best[name], grid = choose_settings(load, val, evaluate, edits / name / "val")
-        chosen[name] = {**asdict(best[name]), "val": grid}
+        chosen[name] = {**_recorded(best[name]), "val": grid}
         paths[name] = edit_all(load, test, BEST, best[name], evaluate, edits / name / "test")
         if name == "conditioned_five":
-            paths["conditioned_one"] = edit_all(load, test, WORST, best[name], evaluate, edits / name / "test-worst")
+            paths["conditioned_one"] = edit_all(
+                load, test, WORST, best[name], evaluate, edits / name / "test-worst"
+            )
 
     # All processes have seen the last edits: from here on none looks for them but the main one.
     processes().wait_for_everyone()
     if not processes().is_main_process:
         return None
     for name, result in results.items():
-        keep_settings(result, best[name])
-    edited = {name: torch.cat([torch.from_numpy(np.load(path)) for path in found]) for name, found in paths.items()}
-    ratings = {name: ShapesOracle().rate(test, pictures) for name, pictures in edited.items()}
+        save_settings(result, best[name])
+    edited = {
+        name: torch.cat([torch.from_numpy(np.load(path)) for path in found]) for name, found in paths.items()
+    }
+    ratings = {name: ShapesOracle().rate(test, images) for name, images in edited.items()}
     health = {name: hacking_signs(test.source, p, test.mask) for name, p in edited.items()}
     scores = _rewards(edited, test, rewards)
 
     def flag(name: str) -> str | None:
-        now, base = (scores[arm] | health[arm] for arm in (name, "base"))
+        now, base = (scores[variant] | health[variant] for variant in (name, "base"))
         return hacking_flag(now, base, *list(rewards)[:2])
 
     metrics = {
@@ -173,6 +206,15 @@ def compare(
     return metrics
 
 
+def _recorded(settings: EditConfig) -> dict[str, Any]:
+    """Sampling settings under the keys that recorded results have."""
+    return {
+        "steps": settings.num_inference_steps,
+        "text_guidance": settings.guidance_scale,
+        "image_guidance": settings.image_guidance_scale,
+    }
+
+
 def _oracle(ratings: dict[str, Rating], test: ShapesBatch, main: str) -> dict[str, Any]:
     out: dict[str, Any] = {name: float(rating.score.mean()) for name, rating in ratings.items()}
     out["relative_gain"] = out[main] / max(out["base"], 1e-9) - 1
@@ -184,8 +226,10 @@ def _oracle(ratings: dict[str, Rating], test: ShapesBatch, main: str) -> dict[st
 
 
 def _by_kind(rating: Rating, test: ShapesBatch) -> dict[str, float]:
-    kinds = sorted(set(test.kind))
-    return {k: float(rating.score[torch.tensor([kind == k for kind in test.kind])].mean()) for k in kinds}
+    kinds = sorted(set(test.edit_type))
+    return {
+        k: float(rating.score[torch.tensor([kind == k for kind in test.edit_type])].mean()) for k in kinds
+    }
 
 
 def _aspects(rating: Rating) -> dict[str, float]:
@@ -197,9 +241,12 @@ def _means(values: dict[str, Tensor]) -> dict[str, float]:
 
 
 def _change_outside(health: dict[str, dict[str, Tensor]], test: ShapesBatch) -> dict[str, Any]:
-    """How much more each arm changes outside the true mask than the base does, for edits that have an outside."""
+    """How much more each variant changes outside the true mask than the base does,
+    for edits that have an outside.
+    """
     rows = (test.mask.flatten(1).amin(1) < 1).nonzero()[:, 0].tolist()
-    ids, outside = [test.id[i] for i in rows], {name: values["change_outside"][rows] for name, values in health.items()}
+    ids = [test.id[i] for i in rows]
+    outside = {name: values["change_outside"][rows] for name, values in health.items()}
     base = outside.pop("base").numpy()
     return {name: paired_bootstrap(values.numpy(), base, ids).as_dict() for name, values in outside.items()}
 
@@ -207,15 +254,24 @@ def _change_outside(health: dict[str, dict[str, Tensor]], test: ShapesBatch) -> 
 def _trivial(test: ShapesBatch) -> dict[str, float]:
     """What copying the source, and the true target, would be rated."""
     oracle = ShapesOracle()
-    return {name: float(oracle.rate(test, p).score.mean()) for name, p in (("source", test.source), ("target", test.target))}
+    return {
+        name: float(oracle.rate(test, p).score.mean())
+        for name, p in (("source", test.source), ("target", test.target))
+    }
 
 
-def _rewards(edited: dict[str, Tensor], test: ShapesBatch, rewards: dict[str, Scorer]) -> dict[str, dict[str, Tensor]]:
-    """Each arm's scores by every reward, a row each."""
+def _rewards(
+    edited: dict[str, Tensor], test: ShapesBatch, rewards: dict[str, Scorer]
+) -> dict[str, dict[str, Tensor]]:
+    """Each variant's scores by every reward, a row each."""
     out: dict[str, dict[str, Tensor]] = {}
-    truth = {"target": test.target, "source_caption": test.source_caption, "target_caption": test.target_caption}
-    for name, pictures in edited.items():
-        batch = EditBatch(test.source, test.instruction, pictures, **truth)
+    truth = {
+        "target": test.target,
+        "source_caption": test.source_caption,
+        "target_caption": test.target_caption,
+    }
+    for name, images in edited.items():
+        batch = EditBatch(test.source, test.instruction, images, **truth)
         out[name] = {key: scores.score for key, scores in score_batch(batch, rewards).items()}
     return out
 
@@ -223,9 +279,12 @@ def _rewards(edited: dict[str, Tensor], test: ShapesBatch, rewards: dict[str, Sc
 def table(metrics: dict[str, Any], main: str) -> str:
     """The comparison as text."""
     oracle = metrics["oracle"]
-    lines = [f"oracle mean (0–10) on {oracle['n']} held-out edits; difference of {main} − arm, 95 % interval"]
+    lines = [
+        f"oracle mean (0–10) on {oracle['n']} held-out edits; difference of {main} − variant, 95 % interval"
+    ]
     for name in metrics["kinds"]:
-        interval, versus = oracle.get(VERSUS.get(name, f"ci95_vs_{name}")), ""
+        interval = oracle.get(VERSUS.get(name, f"ci95_vs_{name}"))
+        versus = ""
         if interval is not None:
             versus = f"  {oracle[main] - oracle[name]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
         lines.append(f"  {name:<24}{oracle[name]:6.2f}{versus}")
@@ -255,7 +314,15 @@ def _report(
         cells += [(p[i], f"{ratings[name].score[i]:.1f}") for name, p in edited.items()]
         gallery.row(test.instruction[i], [*cells, (test.target[i], "")])
     report.gallery("Held-out edits, with oracle ratings", gallery)
-    report.histogram("Oracle ratings", {name: rating.score.tolist() for name, rating in ratings.items()}, 0, 10, x="rating")
-    logs = {name: read_log(path) for name, path in {main: folder, **{p.name: p for p in sorted(folder.glob("arms/*"))}}.items()}
-    report.lines("Training loss", {name: [(line["step"], line["loss"]) for line in log] for name, log in logs.items() if log})
+    report.histogram(
+        "Oracle ratings", {name: rating.score.tolist() for name, rating in ratings.items()}, 0, 10, x="rating"
+    )
+    logs = {
+        name: read_log(path)
+        for name, path in {main: folder, **{p.name: p for p in sorted(folder.glob("variants/*"))}}.items()
+    }
+    report.lines(
+        "Training loss",
+        {name: [(line["step"], line["loss"]) for line in log] for name, log in logs.items() if log},
+    )
     return report.save(folder / "report.html")
