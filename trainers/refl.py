@@ -12,9 +12,7 @@ the score is mapped to 0–10 by quantiles over the data set.
 Command: rewardedit train magicbrush-refl
 """
 
-import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +23,7 @@ from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.data.shapes import ShapesBatch
-from rewardedit.diffusion.editors import LORA, Editor, load_editor
+from rewardedit.diffusion.editors import Editor
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes, say
@@ -45,7 +43,14 @@ from rewardedit.training.estimate import (
 )
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, cache_sources, make_cache
-from rewardedit.training.monitor import HackingMonitor, Monitor, MonitorConfig, fixed_prompts, training_data
+from rewardedit.training.monitor import (
+    HackingMonitor,
+    Monitor,
+    MonitorConfig,
+    fixed_prompts,
+    training_data,
+    watched,
+)
 from rewardedit.training.reward import (
     RewardConfig,
     RewardRollouts,
@@ -54,6 +59,7 @@ from rewardedit.training.reward import (
     reward_loss,
     rollout_scheduler,
 )
+from rewardedit.training.sweep import SCALES, sweep
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 Variant = Literal["refl", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
@@ -63,7 +69,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "reward_only": {"diffusion_weight": 0.0},
     **{f"draft_{k}": {**WHOLE, "grad_steps": k} for k in (1, 2, 4)},
 }  # what a variant changes of the recipe's reward
-SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the sweep at the end
 
 
 @dataclass(frozen=True)
@@ -190,19 +195,6 @@ def require_rollouts(config: Config) -> None:
 def variant_reward(config: Config, variant: str) -> RewardConfig:
     """The recipe's reward with what the variant changes of it."""
     return replace(config.reward, **CHANGES.get(variant, {}))
-
-
-def watched(results: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """What the fixed prompts said of each variant: the first look, the last, and how many raised a flag."""
-    out = {}
-    for variant, path in results.items():
-        looks = json.loads((path.parent / "watch.json").read_text())["looks"]
-        out[variant] = {
-            "first": looks[0],
-            "last": looks[-1],
-            "flags": sum(look["flag"] is not None for look in looks),
-        }
-    return out
 
 
 def _rewards(config: Config) -> dict[str, ScorerSpec]:
@@ -348,41 +340,6 @@ def finetune(
                 if monitor.check(tuning.current_editor(), step + 1):
                     break
     return tuning.save()
-
-
-def sweep(
-    base: str, result: Path, monitor: HackingMonitor, scales: tuple[float, ...] = SCALES
-) -> list[dict[str, Any]]:
-    """What the fixed prompts become with so much of the change, from 0 (the base) to 1 (the result)."""
-    editor = load_editor(str(result), device=devices.default_device(), dtype=devices.inference_dtype())
-    out = []
-    set_scale = (
-        _scale_of_lora(editor) if (result / LORA).is_file() else _scale_of_weights(editor, base, result)
-    )
-    for scale in scales:
-        set_scale(scale)
-        out.append({"scale": scale, **monitor.evaluate(editor)})
-    return out
-
-
-def _scale_of_lora(editor: Editor) -> Callable[[float], None]:
-    return lambda scale: editor.pipe.set_adapters(editor.pipe.get_list_adapters()["unet"], scale)
-
-
-def _scale_of_weights(editor: Editor, base: str, result: Path) -> Callable[[float], None]:
-    """Sets the UNet to a share of the way from base to result; both wait in main memory, in fp32."""
-    family = editor.family
-    first, tuned, own = (
-        family.denoiser(pipe) for pipe in (load_editor(base).pipe, load_editor(str(result)).pipe, editor.pipe)
-    )
-    family.add_source_channels(first)
-
-    @torch.no_grad()
-    def set_scale(scale: float) -> None:
-        for weight, start, end in zip(own.parameters(), first.parameters(), tuned.parameters(), strict=True):
-            weight.copy_(torch.lerp(start, end, scale))
-
-    return set_scale
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

@@ -43,12 +43,13 @@ from transformers import CLIPModel, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
 from rewardedit import devices
 from rewardedit.assets import resolve_model
-from rewardedit.data.shapes import MIXED, Shapes, ShapesOracle, candidates
+from rewardedit.data.shapes import MIXED, Shapes, candidates
 from rewardedit.data.shapes.language import ParsedEdit
 from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, EDIT_TYPES, PLACES, SHAPES, SIZES
 from rewardedit.diffusion.editors import EditConfig, Editor, save_editor
 from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.noising import conditioning_dropout
+from rewardedit.evaluation.by_edit_type import rating_by_edit_type
 from rewardedit.files import write_json
 from rewardedit.training import run
 from rewardedit.training.small import LossOf, SmallTrainConfig, count, fit
@@ -220,7 +221,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     pipe.set_progress_bar_config(disable=True)
     editor = Editor(pipe, config.ask)
     write_json(
-        folder / "metrics.json", {"n": config.evaluate_n, "oracle": rating_by_kind(editor, config.evaluate_n)}
+        folder / "metrics.json",
+        {"n": config.evaluate_n, "oracle": rating_by_edit_type(editor, config.evaluate_n)},
     )
     pipe.to(dtype=torch.float16)
     save_editor(dataclasses.replace(editor, pipe=pipe), folder / "pipeline")
@@ -331,27 +333,6 @@ def _latents(config: Config, pipe: Any) -> tuple[Tensor, Tensor, Tensor, list[st
         instructions += batch.instruction
         parsed += batch.parsed
     return torch.cat(source), torch.cat(edited), torch.cat(right), instructions, parsed[: config.right]
-
-
-def rating_by_kind(editor: Editor, n: int, split: str = "test") -> dict[str, dict[str, float]]:
-    """The oracle's mean rating (0–10) by backdrop and kind of instruction."""
-    out: dict[str, dict[str, float]] = {}
-    for backdrop in ("plain", "textured", "photo"):
-        samples = Shapes(split, backdrops=(backdrop,)).batch(0, n)
-        with torch.autocast(editor.pipe.device.type, torch.bfloat16):
-            made = [
-                editor(
-                    samples.source[i : i + 140], samples.instruction[i : i + 140], range(i, min(i + 140, n))
-                )
-                for i in range(0, n, 140)
-            ]
-        score = ShapesOracle().rate(samples, torch.cat(made)).score
-        rows = {kind: torch.tensor([k == kind for k in samples.edit_type]) for kind in EDIT_TYPES}
-        out[backdrop] = {
-            "all": float(score.mean()),
-            **{kind: float(score[r].mean()) for kind, r in rows.items()},
-        }
-    return out
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

@@ -69,8 +69,8 @@ def default_of(field: dataclasses.Field) -> Any:
 
 
 def summary(kind: type) -> str:
-    """The first sentence of a class's docstring."""
-    return (inspect.getdoc(kind) or "").split("\n")[0].removesuffix(".")
+    """The first paragraph of a class's docstring."""
+    return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()).removesuffix(".")
 
 
 def field_comments(kind: type) -> dict[str, str]:

@@ -3,6 +3,7 @@ by scores that it is not trained on.
 """
 
 import dataclasses
+import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -224,3 +225,16 @@ class HackingMonitor:
             report.lines(name, {name: [(check["step"], check[name]) for check in checks]})
         write_json(self.folder / "watch.json", {"looks": checks, "sweep": sweep})
         report.save(self.folder / "watch.html")
+
+
+def watched(results: dict[str, Path]) -> dict[str, dict[str, Any]]:
+    """What the fixed prompts said of each variant: the first look, the last, and how many raised a flag."""
+    out = {}
+    for variant, path in results.items():
+        looks = json.loads((path.parent / "watch.json").read_text())["looks"]
+        out[variant] = {
+            "first": looks[0],
+            "last": looks[-1],
+            "flags": sum(look["flag"] is not None for look in looks),
+        }
+    return out

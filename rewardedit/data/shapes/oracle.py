@@ -1,5 +1,4 @@
-"""The exact judge of the shapes world: it recovers the scene from an image and rates it against the
-instruction.
+"""The exact judge of the shapes world: it recovers the scene from an image and rates it by the instruction.
 
 For evaluation only. It knows the truth, so no training signal may come from it, and it is not a `Scorer`.
 
@@ -197,9 +196,7 @@ def _search(
 
 
 def _in_place(after: Scenes, keep: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The objects of the cells in `keep` (b, 9): row, cell, centre,
-    patch origin and window (their own cell).
-    """
+    """The objects of the cells in `keep` (b, 9): row, cell, centre, patch origin and window."""
     row, cell = (torch.from_numpy(v) for v in np.nonzero(keep))
     middle = torch.from_numpy(CENTRES)[cell]
     origin = torch.tensor(ORIGINS)[cell]
@@ -211,9 +208,7 @@ def _in_place(after: Scenes, keep: np.ndarray) -> tuple[Tensor, Tensor, Tensor, 
 
 
 class ShapesOracle:
-    """Rates edits of the shapes world as an exact person would;
-    see the module's docstring for how it looks.
-    """
+    """Rates edits of the shapes world as an exact person would; the module's docstring says how."""
 
     @torch.no_grad()
     def rate(self, samples: ShapesBatch, edited: Float[Tensor, "b 3 64 64"]) -> Rating:
@@ -379,9 +374,8 @@ class ShapesOracle:
         pick = row.numpy(), edits.cell[row.numpy()]
         centre = torch.from_numpy(CENTRES[pick[1]] + before.offset[pick])
         origin = torch.tensor(ORIGINS)[cell]
-        old = _draw(
-            torch.from_numpy(before.shape[pick]), centre, torch.tensor(RADII)[before.size[pick]], origin
-        )
+        radius = torch.tensor(RADII)[before.size[pick]]
+        old = _draw(torch.from_numpy(before.shape[pick]), centre, radius, origin)
         new = _patch(_cover(asked, b, 1.0)[:, None], row, origin)[:, 0]
         region = old * (1 - new)
         there = _patch(background, row, origin)
@@ -400,7 +394,6 @@ class ShapesOracle:
         spare = 1 - _cover(kept, len(image), 1.5)
         off = (image - background).norm(dim=1)
         distance = off / (old - background).norm(dim=1).clamp_min(0.15)
-        done = (_ramp(distance, 0.6, 0.35) * _ramp(off, 0.16, 0.1) * spare).sum((1, 2)) / spare.sum(
-            (1, 2)
-        ).clamp_min(1)
+        done = _ramp(distance, 0.6, 0.35) * _ramp(off, 0.16, 0.1) * spare
+        done = done.sum((1, 2)) / spare.sum((1, 2)).clamp_min(1)
         return _ramp(done, 0.6, 0.95)

@@ -1,0 +1,105 @@
+"""Shows that two versions train the same weights, bit for bit on one thread.
+
+Command: python benchmarks/same_weights.py --before FOLDER
+
+Short trainings of both checkouts; of each the hashes of the weights, and of the losses and rewards in its
+log. FOLDER is a checkout of the earlier version with an environment of its own in .venv; settings that were
+renamed since have their old names there.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from record import keep
+
+from rewardedit.config import RENAMED
+
+ROOT = Path(__file__).parents[1]
+SHORT = ["evaluate=null", "train.log_every=1", "train.tracker=none"]
+QUICKSTART = ["quickstart", *SHORT, "data.rows=640", "train.lr_warmup_steps=2"]
+RUNS = {
+    "quickstart, 5 steps, bf16": [*QUICKSTART, "train.max_steps=5"],
+    "quickstart, 8 steps, fp32": [*QUICKSTART, "train.max_steps=8", 'train.mixed_precision="no"'],
+    "shapes-reward-conditioned, words, 3 steps, fp32": [
+        "shapes-reward-conditioned",
+        *SHORT,
+        "variants=[conditioned]",
+        "data.rows=320",
+        "train.max_steps=3",
+        "train.lr_warmup_steps=1",
+        'train.mixed_precision="no"',
+    ],
+    "shapes-refl, refl, 50 steps, fp32": [
+        "shapes-refl",
+        *SHORT,
+        "variants=[refl]",
+        "data.rows=640",
+        "watch.n=8",
+        "train.max_steps=50",
+        "train.batch_size=8",
+        "train.validate_every=0",
+        'train.mixed_precision="no"',
+    ],
+}
+
+
+def old_word(word: str) -> str:
+    """A `key=value` word as versions before the renaming had it."""
+    old_names = {new: old for old, new in RENAMED.items()}
+    key, equals, value = word.partition("=")
+    return old_names.get(key, key) + equals + value
+
+
+def hashes(tree: Path, words: list[str], folder: Path) -> dict[str, str]:
+    """Of the weights that a training leaves, and of the values in its log, by name."""
+    command = [
+        str(tree / ".venv" / "bin" / "python"),
+        "-m",
+        "rewardedit.cli",
+        "train",
+        *words,
+        "--out",
+        str(folder),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, cwd=tree, env=environment, stdout=subprocess.DEVNULL)
+    weights = {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((folder / "pipeline").rglob("*.safetensors"))
+    }
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    logged = [[line["loss"], line.get("reward")] for line in lines]
+    return {**weights, "losses and rewards": hashlib.sha256(json.dumps(logged).encode()).hexdigest()}
+
+
+def commit_of(tree: Path) -> str:
+    """The commit that is checked out."""
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], check=True, cwd=tree, capture_output=True, text=True
+    )
+    return found.stdout.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--before", type=Path, required=True, help="a checkout of the earlier version")
+    before = parser.parse_args().before.resolve()
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (name, words) in enumerate(RUNS.items()):
+            now = hashes(ROOT, words, Path(folder) / f"{number}-now")
+            then = hashes(before, [old_word(word) for word in words], Path(folder) / f"{number}-before")
+            found[name] = {"equal": now == then, "now": now, "before": then}
+            print(f"{name}: {'equal' if now == then else 'NOT EQUAL'}", flush=True)
+    keep("same-weights", f"python benchmarks/same_weights.py --before {commit_of(before)}", {"runs": found})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The fixed prompts edited with shares of a fine-tuning's change, from the base (0) to the result (1)."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rewardedit import devices
+from rewardedit.diffusion.editors import LORA, Editor, load_editor
+from rewardedit.training.monitor import HackingMonitor
+
+SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def sweep(
+    base: str, result: Path, monitor: HackingMonitor, scales: tuple[float, ...] = SCALES
+) -> list[dict[str, Any]]:
+    """What the fixed prompts become with so much of the change, from 0 (the base) to 1 (the result)."""
+    editor = load_editor(str(result), device=devices.default_device(), dtype=devices.inference_dtype())
+    out = []
+    set_scale = (
+        _scale_of_lora(editor) if (result / LORA).is_file() else _scale_of_weights(editor, base, result)
+    )
+    for scale in scales:
+        set_scale(scale)
+        out.append({"scale": scale, **monitor.evaluate(editor)})
+    return out
+
+
+def _scale_of_lora(editor: Editor) -> Callable[[float], None]:
+    return lambda scale: editor.pipe.set_adapters(editor.pipe.get_list_adapters()["unet"], scale)
+
+
+def _scale_of_weights(editor: Editor, base: str, result: Path) -> Callable[[float], None]:
+    """Sets the UNet to a share of the way from base to result; both wait in main memory, in fp32."""
+    family = editor.family
+    first = family.denoiser(load_editor(base).pipe)
+    tuned = family.denoiser(load_editor(str(result)).pipe)
+    own = family.denoiser(editor.pipe)
+    family.add_source_channels(first)
+
+    @torch.no_grad()
+    def set_scale(scale: float) -> None:
+        for weight, start, end in zip(own.parameters(), first.parameters(), tuned.parameters(), strict=True):
+            weight.copy_(torch.lerp(start, end, scale))
+
+    return set_scale
