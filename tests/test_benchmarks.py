@@ -178,6 +178,16 @@ def test_what_was_measured_of_refl_holds_what_is_promised():
     assert small["ours"]["samples_per_second"] > small["papers"]["samples_per_second"]
 
 
+def test_the_weights_are_those_of_the_version_before_the_code_moved():
+    runs = recorded("same-weights")["runs"]
+    assert len(runs) == 4
+    assert "shapes-refl, refl, 50 steps, fp32" in runs
+    for name, run in runs.items():
+        assert run["now"] == run["before"], name
+        assert "losses and rewards" in run["now"], name
+        assert sum(key.endswith(".safetensors") for key in run["now"]) >= 3, name
+
+
 def test_what_was_measured_of_hacking_holds_what_is_promised():
     found = recorded("hacking")
     assert set(found["detected"]) == {"noise", "flooding", "copying", "reward_only"}

@@ -58,4 +58,7 @@ def test_every_file_of_the_tree_is_there():
 def test_results_say_where_they_come_from(path):
     result = json.loads(path.read_text())
     assert {"command", "date", "packages", "device"} <= set(result)
-    assert path.stem.startswith(("throughput", "refl-step", "cuda-")) or '"n":' in path.read_text()
+    assert (
+        path.stem.startswith(("throughput", "refl-step", "same-weights", "cuda-"))
+        or '"n":' in path.read_text()
+    )
