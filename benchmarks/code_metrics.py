@@ -1,0 +1,178 @@
+"""Figures of the code before and after it was put in order: python benchmarks/code_metrics.py --before FOLDER
+
+FOLDER is a checkout of the earlier version. rewardedit/ and trainers/ are counted with Python's own parser,
+unresolved imports with pyright under each version's settings.
+"""
+
+import argparse
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from record import keep
+
+ROOT = Path(__file__).parents[1]
+COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
+# What says in either version that a stage is done: a file or folder whose presence is asked for.
+DONE = re.compile(
+    r"(whole|done)\.is_file|'done'\)\.is_file|MADE_OF\)\.is_file|paths\[i\]\.exists"
+    r"|results\[arm\]\.is_dir|'watch\.json'\)\.is_file"
+)
+
+
+def modules(
+    tree: Path, folders: tuple[str, ...] = ("rewardedit", "trainers")
+) -> Iterator[tuple[str, ast.Module]]:
+    """Every module's path in the checkout, and its syntax tree."""
+    for folder in folders:
+        for path in sorted((tree / folder).rglob("*.py")):
+            yield str(path.relative_to(tree)), ast.parse(path.read_text())
+
+
+def functions(module: ast.AST) -> list[ast.FunctionDef]:
+    """The functions of a module, those inside others too."""
+    return [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
+
+
+def length(function: ast.FunctionDef) -> int:
+    """Lines of a function, its docstring left out."""
+    first = function.body[0]
+    has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if has_docstring else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
+def per_hundred_statements(tree: Path) -> tuple[float, float]:
+    """Comprehensions, and assignments of a tuple to a tuple, per 100 statements."""
+    nodes = [node for _, module in modules(tree) for node in ast.walk(module)]
+    statements = sum(isinstance(node, ast.stmt) for node in nodes)
+    comprehensions = sum(isinstance(node, COMPREHENSIONS) for node in nodes)
+    tuples = sum(
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and isinstance(node.value, ast.Tuple)
+        for node in nodes
+    )
+    return round(100 * comprehensions / statements, 2), round(100 * tuples / statements, 2)
+
+
+def private_imports(tree: Path) -> list[str]:
+    """Imports of names or modules of our own that begin with an underscore, in other modules."""
+    found = []
+    for path, module in modules(tree):
+        for node in ast.walk(module):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rewardedit"):
+                parts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+                found += [f"{path}: {part}" for part in parts if part.startswith("_")]
+    return found
+
+
+def calls(function: ast.FunctionDef) -> Iterator[tuple[str, ast.Call]]:
+    """The names that a function calls."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call):
+            yield getattr(node.func, "id", getattr(node.func, "attr", "")), node
+
+
+def scoring(tree: Path) -> list[str]:
+    """Functions that score rows of data: they call a scorer and take no gradient of it.
+
+    Not counted: scorers themselves, best-of-N (its candidates share what was prepared of one source), and the
+    memory that a scorer needs, which is counted on `meta`.
+    """
+    others = ("rewardedit/scorers/", "rewardedit/selection.py", "rewardedit/training/memory.py")
+    gradient = (
+        "rewardedit/diffusion/",
+        "rewardedit/heatmap.py",
+        "rewardedit/training/reward.py",
+        "trainers/_feedback.py",
+    )
+    found = []
+    for path, module in modules(tree):
+        for function in [] if path.startswith((*others, *gradient)) else functions(module):
+            if any(name == "scorer" for name, _ in calls(function)):
+                found.append(f"{path}: {function.name}")
+    return found
+
+
+def predicted_x0(tree: Path) -> list[str]:
+    """Modules that compute the predicted clean latents."""
+    words = re.compile("pred_original_sample|alphas_cumprod")
+    return [
+        path for path, module in modules(tree) if any(words.search(ast.unparse(f)) for f in functions(module))
+    ]
+
+
+def source_channels(tree: Path) -> list[str]:
+    """Functions that concatenate a source's latents to the noisy ones along the channels."""
+    found = []
+    for path, module in modules(tree):
+        for function in functions(module):
+            for name, call in calls(function):
+                if name == "cat" and re.search(r"(source|image_latents)\], dim=1", ast.unparse(call)):
+                    found.append(f"{path}: {function.name}")
+    return found
+
+
+def stages_done(tree: Path) -> list[str]:
+    """Modules that look for what says that a stage is done."""
+    return [
+        path for path, module in modules(tree) if any(DONE.search(ast.unparse(f)) for f in functions(module))
+    ]
+
+
+def unresolved_imports(tree: Path) -> int:
+    """Imports that pyright does not find."""
+    command = [str(Path(sys.executable).with_name("pyright")), "--outputjson"]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    return sum(line.get("rule") == "reportMissingImports" for line in found)
+
+
+def measure(tree: Path) -> dict[str, Any]:
+    """All figures of a checkout."""
+    trainers = list(modules(tree, ("trainers",)))
+    longest = max(
+        (
+            (length(function), f"{path}: {function.name}")
+            for path, module in trainers
+            for function in functions(module)
+        )
+    )
+    comprehensions, tuples = per_hundred_statements(tree)
+    places = {
+        "score rows": scoring(tree),
+        "say that a stage is done": stages_done(tree),
+        "compute predicted x0": predicted_x0(tree),
+        "concatenate source channels": source_channels(tree),
+    }
+    return {
+        "lines of trainers": sum(len((tree / path).read_text().splitlines()) for path, _ in trainers),
+        "longest function of trainers": longest[0],
+        "comprehensions per 100 statements": comprehensions,
+        "tuple assignments per 100 statements": tuples,
+        "private cross-imports": len(private_imports(tree)),
+        "unresolved imports": unresolved_imports(tree),
+        **{f"places that {what}": len(found) for what, found in places.items()},
+        "places": {**places, "longest function of trainers": [longest[1]]},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="figures of the code, before and after")
+    parser.add_argument("--before", type=Path, required=True, help="a checkout of the earlier version")
+    before = parser.parse_args().before.resolve()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=before, capture_output=True, text=True
+    )
+    figures = {"before": measure(before), "after": measure(ROOT)}
+    keep("code-metrics", f"python benchmarks/code_metrics.py --before {commit.stdout.strip()}", figures)
+
+
+if __name__ == "__main__":
+    main()
