@@ -480,6 +480,18 @@ def where(result: dict[str, Any]) -> str:
     return f"`{result['command']}`, {result['device']}, {result['date']}."
 
 
+def code_metrics() -> str:
+    """The code before and after it was put in order."""
+    result = read("code-metrics")
+    if result is None:
+        return "Not recorded yet."
+    lines = ["| | before | after |", "|---|---|---|"]
+    for name, before in result["before"].items():
+        if name != "places":
+            lines.append(f"| {name} | {before:g} | {result['after'][name]:g} |")
+    return "\n".join([*lines, "", where(result)])
+
+
 TABLES = {
     "reward-conditioning": reward_conditioning,
     "quickstart": lambda: comparison("quickstart"),
@@ -501,6 +513,7 @@ TABLES = {
     "heat": heat,
     "startup": startup,
     "kills": kills,
+    "code-metrics": code_metrics,
 }
 
 

@@ -188,6 +188,18 @@ def test_the_weights_are_those_of_the_version_before_the_code_moved():
         assert sum(key.endswith(".safetensors") for key in run["now"]) >= 3, name
 
 
+def test_there_is_one_place_for_each_thing():
+    from code_metrics import measure
+
+    places = {"score rows", "say that a stage is done", "compute predicted x0", "concatenate source channels"}
+    found = measure(BENCHMARKS.parent, pyright=False)
+    assert {name: found[f"places that {name}"] for name in places} == dict.fromkeys(places, 1)
+    assert found["private cross-imports"] == 0
+    kept = recorded("code-metrics")["after"]
+    assert kept["unresolved imports"] == 0
+    assert {name: kept[f"places that {name}"] for name in places} == dict.fromkeys(places, 1)
+
+
 def test_what_was_measured_of_hacking_holds_what_is_promised():
     found = recorded("hacking")
     assert set(found["detected"]) == {"noise", "flooding", "copying", "reward_only"}

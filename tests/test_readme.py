@@ -59,6 +59,6 @@ def test_results_say_where_they_come_from(path):
     result = json.loads(path.read_text())
     assert {"command", "date", "packages", "device"} <= set(result)
     assert (
-        path.stem.startswith(("throughput", "refl-step", "same-weights", "cuda-"))
+        path.stem.startswith(("throughput", "refl-step", "same-weights", "code-metrics", "cuda-"))
         or '"n":' in path.read_text()
     )
