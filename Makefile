@@ -8,9 +8,10 @@ BIN := $(VENV)/bin
 quickstart: $(VENV)/installed
 	$(BIN)/rewardedit train quickstart
 
-# Two processes with one thread each: tiny models gain nothing from a second thread.
+# Two processes with one thread each: tiny models gain nothing from a second thread. Bytecode is kept, also where the
+# environment says otherwise: many tests start processes.
 test: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Plants known faults in a copy, one by one, and shows that a test turns red for each; FAULTS="name name" for some of them.
 faults: $(VENV)/installed-dev

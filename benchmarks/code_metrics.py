@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,25 @@ DONE = re.compile(
 )
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    """A module's syntax tree."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def source_of(function: ast.FunctionDef) -> str:
+    """A function as text, without its comments."""
+    return ast.unparse(function)
+
+
 def modules(
     tree: Path, folders: tuple[str, ...] = ("rewardedit", "trainers")
 ) -> Iterator[tuple[str, ast.Module]]:
     """Every module's path in the checkout, and its syntax tree."""
     for folder in folders:
         for path in sorted((tree / folder).rglob("*.py")):
-            yield str(path.relative_to(tree)), ast.parse(path.read_text())
+            yield str(path.relative_to(tree)), parse(path)
 
 
 def functions(module: ast.AST) -> list[ast.FunctionDef]:
@@ -104,7 +117,7 @@ def predicted_x0(tree: Path) -> list[str]:
     """Modules that compute the predicted clean latents."""
     words = re.compile("pred_original_sample|alphas_cumprod")
     return [
-        path for path, module in modules(tree) if any(words.search(ast.unparse(f)) for f in functions(module))
+        path for path, module in modules(tree) if any(words.search(source_of(f)) for f in functions(module))
     ]
 
 
@@ -122,7 +135,7 @@ def source_channels(tree: Path) -> list[str]:
 def stages_done(tree: Path) -> list[str]:
     """Modules that look for what says that a stage is done."""
     return [
-        path for path, module in modules(tree) if any(DONE.search(ast.unparse(f)) for f in functions(module))
+        path for path, module in modules(tree) if any(DONE.search(source_of(f)) for f in functions(module))
     ]
 
 

@@ -170,7 +170,15 @@ def full_size(batch: int = 4, steps: int = 20, device: str = "cuda", narrow: boo
 
 
 def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
-    """Medians of both ways in turns, after one round to warm up; memory of each in a run of its own."""
+    """Time and memory of both ways."""
+    out = measure_time(make, rounds)
+    for way, found in out.items():
+        found["peak_gib"] = measure_memory(make, way)
+    return out
+
+
+def measure_time(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
+    """Medians of both ways in turns, after one round to warm up."""
     work = make()
     out = {}
     clocks = {name: Clock(work.pipe.device) for name in WAYS}
@@ -184,11 +192,13 @@ def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
             "samples_per_second": len(work.source) / whole,
             "milliseconds": {k: 1000 * v for k, v in shares.items()},
         }
-    del work
-    for name in WAYS:
-        with multiprocessing.get_context("spawn").Pool(1) as alone:
-            out[name]["peak_gib"] = alone.apply(peak, (make, name))
     return out
+
+
+def measure_memory(make: Callable[[], Work], way: str) -> float:
+    """GiB of a run of its own, in a process that has done nothing before."""
+    with multiprocessing.get_context("spawn").Pool(1) as alone:
+        return alone.apply(peak, (make, way))
 
 
 def peak(make: Callable[[], Work], way: str) -> float:

@@ -1,5 +1,4 @@
-"""CPU seconds of commands that do little, beside another checkout's:
-python benchmarks/startup.py [--before FOLDER]
+"""CPU seconds of commands, beside another checkout's: python benchmarks/startup.py [--before FOLDER]
 
 FOLDER is a checkout of an earlier commit, with a virtual environment in its .venv. Seconds are those of the
 process and its children, user and system, the median of three runs after one that fills Python's and the
@@ -13,11 +12,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from record import keep
+from same_weights import old_word
 
 from rewardedit.data.shapes import Shapes
 from rewardedit.images import to_pil
@@ -25,6 +26,13 @@ from rewardedit.training.environment import commit
 
 ROOT = Path(__file__).parents[1]
 RUNS = 3
+QUICKSTART = [
+    "quickstart",
+    "evaluate=null",
+    "data.rows=640",
+    "train.max_steps=8",
+    'train.mixed_precision="no"',
+]
 # as the installed `rewardedit` does
 COMMAND = "import sys; from rewardedit.cli import main; sys.exit(main())"
 
@@ -50,8 +58,10 @@ def cpu_seconds(command: list[str], folder: Path) -> float:
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def commands(pair: Path) -> dict[str, list[str]]:
-    """What is measured: the words after `python`, by what the table calls them."""
+def commands(pair: Path, old: bool = False) -> dict[str, list[str]]:
+    """What is measured: the words after `python`, by what the table calls them; `old`: before settings were
+    renamed.
+    """
     words = ["-c", COMMAND]
     score = [
         *words,
@@ -60,12 +70,15 @@ def commands(pair: Path) -> dict[str, list[str]]:
         str(pair / "edited.png"),
         (pair / "instruction.txt").read_text(),
     ]
+    quickstart = [old_word(word) if old else word for word in QUICKSTART]
+    quickstart += ["--out", str(pair / ("before" if old else "after") / str(time.monotonic_ns()))]
     return {
         "import rewardedit": ["-c", "import rewardedit"],
         "rewardedit --help": [*words, "--help"],
         "rewardedit recipes": [*words, "recipes"],
         "rewardedit score, one pair, l1": [*score, "--scorer", "l1"],
         "rewardedit score, one pair, clip_d": [*score, "--scorer", "clip_d"],
+        "rewardedit train quickstart, 8 steps on 640 rows": [*words, "train", *quickstart],
     }
 
 
@@ -77,13 +90,15 @@ def write_pair(folder: Path) -> None:
     (folder / "instruction.txt").write_text(sample.instruction[0])
 
 
-def measure(python: Path, folder: Path, runs: int = RUNS) -> dict[str, float]:
+def measure(python: Path, folder: Path, runs: int = RUNS, old: bool = False) -> dict[str, float]:
     """The median CPU seconds of each command, of the checkout in `folder` by its Python."""
     found = {}
     with tempfile.TemporaryDirectory() as pair:
         write_pair(Path(pair))
-        for name, words in commands(Path(pair)).items():
-            seconds = [cpu_seconds([str(python), *words], folder) for _ in range(runs + 1)]
+        for name in commands(Path(pair), old):
+            seconds = [
+                cpu_seconds([str(python), *commands(Path(pair), old)[name]], folder) for _ in range(runs + 1)
+            ]
             found[name] = round(statistics.median(seconds[1:]), 3)
     return found
 
@@ -95,7 +110,7 @@ def main() -> None:
     figures: dict[str, Any] = {"n": RUNS, "cpu_seconds": {"after": measure(Path(sys.executable), ROOT)}}
     if args.before is not None:
         python = args.before.resolve() / ".venv" / "bin" / "python"
-        figures["cpu_seconds"]["before"] = measure(python, args.before)
+        figures["cpu_seconds"]["before"] = measure(python, args.before, old=True)
         figures["before"] = commit(args.before)
     torch.set_num_threads(1)
     keep("startup", "python benchmarks/startup.py" + (" --before FOLDER" if args.before else ""), figures)

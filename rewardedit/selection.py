@@ -80,6 +80,8 @@ def best_of_n(
     missing = sorted(scorer.needs - set(fields))
     if missing:
         raise ValueError(f"{type(scorer).__name__} needs {', '.join(missing)}; give them as fields")
+
+    # Source and instruction are encoded once; each candidate takes the first row of them.
     editor = as_editor(pipe)
     source = to_tensor(image, 3)[None]
     seeds = list(range(seed, seed + n))
@@ -104,6 +106,7 @@ def best_of_n(
             return torch.cat(images), scores
 
         images, scores = find_executable_batch_size(candidates, starting_batch_size=min(batch_size or n, n))()
+
     found = join(scores)
     if not bool(found.valid.any()):
         raise ValueError(f"none of {n} candidates could be scored: {found.reason[0]}")

@@ -153,18 +153,22 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     config.train.micro_batches(processes().num_processes)
     require_rollouts(config)
     run.start(folder, config, resume)
+
     scorers = {
         name: load_scorer(spec).to(devices.default_device()) for name, spec in _rewards(config).items()
     }
-    # what is watched is not trained on
+    # The prompts that are watched are not trained on: their source images are left out of the rows.
     config = replace(config, data=training_data(config.data, config.watch))
     prompts = fixed_prompts(config.data, config.watch)
     require_fields(prompts[0], scorers)
+
+    # Stages, each kept in the run's folder: scores → labels → latents and sources.
     rows = open_rows(config.data)
     scale = reward_scale(config, rows, folder)
     editor = load_base(config.base, devices.default_device())
     labels = _labels(config, editor, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch_size)
+    # Rollouts ask a reward-conditioned base for its best.
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
     sources = cache_sources(rows, config.data, folder / "sources")
     rollouts = RolloutPrompts(cache, cache.texts(editor, RewardLabels(labels.prompt, best)), *sources)
@@ -177,6 +181,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     made_of = {name: getattr(config, name) for name in ("base", "data", "reward", "train", "watch", "labels")}
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
+
     if config.evaluate is not None:
         metrics = compare(config.evaluate, config.base, results, scorers, folder)
         if metrics is not None:
@@ -309,6 +314,7 @@ def finetune(
         reward, shared.scorers[spec_name(reward.scorer)], shared.rollouts, config.seed, tuning.editor.pipe
     )
     monitor.check(tuning.current_editor(), 0)  # the base, which later checks are compared with
+
     loop = tuning.loop
     for step in loop.steps():
         for micro in tuning.micro_batches(step):
@@ -318,11 +324,11 @@ def finetune(
                     diffusion = reward.diffusion_weight * tuning.diffusion_loss(micro)
                     feedback = torch.zeros((), device=loop.accelerator.device)
                     if reward.weight:
-                        # Denoise without gradient, the last steps with it; decode, score, descend on λ ·
-                        # relu(10 − s).
+                        # Denoise without gradient, the last steps with it; decode and score.
                         edited = rollouts.edit(tuning.unet, micro, step)
                         scores = rollouts.score(micro, edited)
                         loop.record("reward", scores.mean(), int(scores.valid.sum()))
+                        # λ · relu(10 − s), the second term of Eq. 8.
                         shortfall = reward_loss(
                             scores.score, scores.valid, reward.loss, reward.hinge, shared.scale
                         )
@@ -333,6 +339,7 @@ def finetune(
                         feedback = feedback + reward.reference_weight * distance
                 loop.backward(diffusion + feedback, micro.ids)
         loop.update()
+
         if tuning.is_validation_step() or loop.is_last():
             with loop.ema_weights():
                 if tuning.is_validation_step():

@@ -66,20 +66,25 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """
     config.train.micro_batches(processes().num_processes)
     run.start(folder, config, resume)
+
+    # ADIEE Sec. 3.4: candidates → scores → labels → latents.
     rows = candidate_rows(config.candidates, open_rows(config.data), config.data, folder / "candidates")
     relabelled = relabel(config.relabel, rows, config.data, folder / "relabelled", config.candidates)
     editor = load_base(config.base, devices.default_device())
     latents = make_cache(
         rows, config.data, editor, folder / "cache", config.candidates, config.train.encode_batch_size
     )
-    del editor
+    del editor  # each variant loads its own
 
+    # → train, one variant at a time
     def train_one(variant: str, own: Path) -> None:
         say(f"variant {variant}: {config.train.max_steps} steps")
         finetune(config.train, config.base, latents, variant_labels(config, variant, relabelled), own, resume)
 
     made_of = {name: getattr(config, name) for name in ("base", "data", "candidates", "relabel", "train")}
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
+
+    # → evaluate
     if config.evaluate is not None:
         rewards = {spec_name(config.relabel.scorer): config.relabel.scorer, HELD_OUT: HELD_OUT}
         scorers = {name: load_scorer(spec).to(devices.default_device()) for name, spec in rewards.items()}

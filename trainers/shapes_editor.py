@@ -162,12 +162,14 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     torch.manual_seed(config.train.seed)
     pipe = make_pipeline(config).to(devices.default_device())
     source, edited, right, instructions, parsed = _latents(config, pipe)
+    # The VAE's latents are brought to unit variance, as the noise schedule expects.
     scale = 1 / float(edited.std())
     pipe.vae.register_to_config(scaling_factor=scale)
     pipe.vae.requires_grad_(False)
     tokens = pipe.tokenizer(
         [*instructions, ""], padding="max_length", truncation=True, return_tensors="pt"
     ).input_ids
+
     family = family_of(pipe)
     unet = pipe.unet.to(memory_format=torch.channels_last)
     text_encoder = pipe.text_encoder
@@ -207,7 +209,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
         return loss
 
-    modules, (first, second) = {"unet": unet, "text_encoder": text_encoder}, config.changed_weight
+    # Three legs: reading, the mean edit at the last time step, then all time steps.
+    modules = {"unet": unet, "text_encoder": text_encoder}
+    first, second = config.changed_weight
     lrs = [{"text_encoder": lr} for lr in config.text_lr]
     fit(
         config.mean_edit,
@@ -218,6 +222,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         lrs[0],
     )
     fit(config.train, modules, loss_of(config.train, edited, second, False), folder, resume, lrs[1])
+
     pipe.set_progress_bar_config(disable=True)
     editor = Editor(pipe, config.ask)
     write_json(

@@ -90,6 +90,8 @@ def rollout(
         )
     if config.guidance_scale is not None and cond.null_embeds is None:
         raise ValueError("guidance needs the empty prompt's embedding: Conditioning(null_embeds=…)")
+
+    # A scheduler of its own: the given one may be in the middle of a sampling.
     scheduler = type(scheduler).from_config(scheduler.config)
     scheduler.set_timesteps(config.num_inference_steps, device=noise.device)
     if config.stop is not None and len(scheduler.timesteps) != config.num_inference_steps:
@@ -98,11 +100,13 @@ def rollout(
             f"{name}: calls the UNet {len(scheduler.timesteps)} times in {config.num_inference_steps} "
             "steps; leave stop out"
         )
+
     times = scheduler.timesteps[: config.stop]
     first = 0 if config.grad_steps is None else len(times) - config.grad_steps
     options = step_options(scheduler, generator)
     guidance = (config.guidance_scale, config.image_guidance_scale)
     latents = noise * scheduler.init_noise_sigma
+
     for i, t in enumerate(times):
         if i == first:
             torch.clear_autocast_cache()  # what steps without gradient have cast has none to pass on

@@ -74,6 +74,7 @@ class Finetuning:
                 "no row has a label to train on; look at the scores' reasons in the relabelled shards"
             )
 
+        # New weights, of a LoRA or an embedding, are drawn from this seed, alike on every process.
         set_seed(config.seed)
         folder.mkdir(parents=True, exist_ok=True)
         self.micro_batch_size, passes = config.micro_batches(processes().num_processes)
@@ -83,18 +84,11 @@ class Finetuning:
                 f"tracker: {', '.join(names)} takes no images from accelerate; previews are in "
                 f"{folder / 'validation'}"
             )
+
         self.editor = load_base(base, self.accelerator.device)
         self.modules = make_trainable(self.editor, config, labels)
-        say(
-            str(
-                set_attention(
-                    self.modules.unet,
-                    config.attention,
-                    autocast_type(config.mixed_precision),
-                    cache.shape[-1],
-                )
-            )
-        )
+        dtype = autocast_type(config.mixed_precision)
+        say(str(set_attention(self.modules.unet, config.attention, dtype, cache.shape[-1])))
 
         optimizer = make_optimizer(config, self.modules)
         lr_scheduler = get_scheduler(

@@ -121,7 +121,7 @@ def make_cache(
 
     Args:
         candidates: that `rows` have beside the data's own edits.
-        batch_size: how many images are encoded at a time; None: as `encode_batch` says.
+        batch_size: how many images are encoded at a time; None: as `encode_batch_size` says.
 
     Raises:
         ValueError: where the folder holds latents of other rows, or by another editor.
@@ -157,6 +157,8 @@ def make_cache(
         write_json(folder / "rows.json", join_lists([shard / "rows.json" for shard in shards]))
 
     stage(folder, made_of, encode, len(parts), finish=join)
+
+    # Arrays stay on disk: a step reads its rows alone.
     texts = json.loads((folder / "rows.json").read_text())
     arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("edited", "source")]
     scaling = float(editor.pipe.vae.config.scaling_factor)

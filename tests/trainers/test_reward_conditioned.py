@@ -5,6 +5,9 @@ from pathlib import Path
 
 from rewardedit.cli import load_recipe, main
 
+# A CPU without bf16 units computes in it several times as long; other tests train and sample in it.
+WITHOUT_BF16 = ("train.mixed_precision=no", "evaluate.autocast=false")
+
 
 def test_every_recipe_resolves_and_its_header_says_how(capsys):
     from rewardedit.cli import recipe_folder, recipe_names
@@ -33,6 +36,7 @@ def test_the_quickstart_in_short(tiny_editor, tmp_path, capsys):
         "evaluate.val_n=7",
         "evaluate.num_inference_steps=[1]",
         "evaluate.guidance_scale=[1.0,1.2]",
+        *WITHOUT_BF16,
     ]
     out = tmp_path / "run"
     assert main(["train", "quickstart", *settings, "--out", str(out)]) == 0
@@ -64,6 +68,7 @@ def test_the_comparison_in_short(tiny_editor, tmp_path):
         "evaluate.val_n=7",
         "evaluate.num_inference_steps=[1]",
         "evaluate.guidance_scale=[1.0,1.2]",
+        *WITHOUT_BF16,
     ]
     out = tmp_path / "run"
     assert main(["train", "shapes-reward-conditioned", *settings, "--out", str(out)]) == 0

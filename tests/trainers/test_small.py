@@ -17,7 +17,13 @@ from rewardedit.trainers.shapes_editor import Tails
 
 def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    short = ["train.max_steps=2", "train.batch_size=10", "train.lr_warmup_steps=1"]
+    # A CPU without bf16 units computes in it several times as long.
+    short = [
+        "train.max_steps=2",
+        "train.batch_size=10",
+        "train.lr_warmup_steps=1",
+        "train.mixed_precision=no",
+    ]
     assert main(["train", "shapes-autoencoder", *short, "samples=70", "evaluate_n=7"]) == 0
     assert main(["train", "shapes-autoencoder-2", *short, "samples=70", "evaluate_n=7"]) == 0
     AutoencoderKL.from_pretrained("runs/shapes-autoencoder-2/vae")
@@ -28,7 +34,7 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     legs = [
         f"{leg}.{word}"
         for leg in ("read", "mean_edit", "train")
-        for word in ("max_steps=2", "batch_size=8", "lr_warmup_steps=1")
+        for word in ("max_steps=2", "batch_size=8", "lr_warmup_steps=1", "mixed_precision=no")
     ]
     off = ["mean_edit.compile=false", "train.compile=false", "samples=70", "right=35"]
     assert main(["train", "shapes-editor", *legs, *off, "clip=runs/shapes-clip/clip", "evaluate_n=7"]) == 0

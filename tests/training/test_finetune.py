@@ -284,7 +284,7 @@ def test_a_run_with_xformers_saves_a_stock_pipeline(tiny_editor, cache, tmp_path
     ("settings", "processes"), [({"batch_size": 6, "micro_batch_size": 4}, 1), ({"batch_size": 6}, 4)]
 )
 def test_a_batch_that_does_not_divide_is_refused(settings, processes):
-    with pytest.raises(ValueError, match=r"batch: expected a multiple of .* got 6; take 8"):
+    with pytest.raises(ValueError, match=r"batch_size: expected a multiple of .* got 6; take 8"):
         TrainConfig(**settings).micro_batches(processes)
 
 
@@ -353,7 +353,7 @@ def test_a_share_of_rows_stays_at_the_last_time_step():
     assert (uniform == 999).float().mean() < 0.01
     late = draw_times(4000, 1000, 0.3, torch.Generator().manual_seed(0))
     assert 0.27 < (late == 999).float().mean() < 0.33
-    with pytest.raises(ValueError, match="last_step"):
+    with pytest.raises(ValueError, match="last_timestep_prob"):
         TrainConfig(last_timestep_prob=1.5)
 
 
