@@ -24,7 +24,7 @@ def test_guidance():
 
     from rewardedit import load_editor
 
-    found = guidance.quality(28)
+    found = guidance.quality(14)
     assert set(found["oracle"]) == {"plain", "guided"}
     assert found["guided_minus_plain"]["preservation"]["difference"] > 0
     cost = guidance.seconds_per_step(load_editor("shapes-editor").pipe, size=16, batch=1, steps=2, rounds=2)
@@ -108,7 +108,7 @@ def test_retrieval(tmp_path):
 def test_reward_guidance():
     import reward_guidance
 
-    found = reward_guidance.measure(14, 14, scales=(0.1,))["guided_minus_plain"]
+    found = reward_guidance.measure(7, 7, scales=(0.1,))["guided_minus_plain"]
     assert found["clip_d"]["score"]["difference"] > 0
 
 

@@ -1,11 +1,14 @@
-"""A kill in each stage of a run; `python tests/kills.py` makes ten."""
+"""A kill in each stage of a run (slow), and what `python tests/kills.py` has recorded of ten in each."""
 
 import json
 from pathlib import Path
 
+import pytest
+
 from tests import forks, kills
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_resumed_makes_what_an_unbroken_one_makes():
     ended = forks.run(Path(kills.__file__), "--moments", "1")
     assert ended.statuses == [0], ended.output[-3000:]

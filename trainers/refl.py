@@ -13,7 +13,7 @@ Command: rewardedit train magicbrush-refl
 """
 
 import shutil
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,6 +48,7 @@ from rewardedit.training.monitor import (
     Monitor,
     MonitorConfig,
     fixed_prompts,
+    require_fields,
     training_data,
     watched,
 )
@@ -205,21 +206,6 @@ def variant_reward(config: Config, variant: str) -> RewardConfig:
 def _rewards(config: Config) -> dict[str, ScorerSpec]:
     """The training reward and the held-out one, by their names."""
     return {spec_name(spec): spec for spec in (config.reward.scorer, config.watch.held_out)}
-
-
-def require_fields(prompts: EditBatch, scorers: dict[str, Scorer]) -> None:
-    """Raises ValueError where a scorer needs what the rows, or a rollout of them, do not have."""
-    reward, held_out = scorers.values()
-    has = {f.name for f in fields(prompts) if getattr(prompts, f.name) is not None}
-    lacks = {
-        "reward.scorer": reward.needs - has | reward.needs & {"target", "mask"},
-        "watch.held_out": held_out.needs - has,
-    }
-    for name, missing in lacks.items():
-        if missing:
-            raise ValueError(
-                f"{name}: needs {', '.join(sorted(missing))}, which it cannot be given here; take another"
-            )
 
 
 def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None:

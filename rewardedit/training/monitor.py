@@ -5,7 +5,7 @@ by scores that it is not trained on.
 import dataclasses
 import json
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -225,6 +225,21 @@ class HackingMonitor:
             report.lines(name, {name: [(check["step"], check[name]) for check in checks]})
         write_json(self.folder / "watch.json", {"looks": checks, "sweep": sweep})
         report.save(self.folder / "watch.html")
+
+
+def require_fields(prompts: EditBatch, scorers: dict[str, Scorer]) -> None:
+    """Raises ValueError where a scorer needs what the rows, or a rollout of them, do not have."""
+    reward, held_out = scorers.values()
+    has = {f.name for f in fields(prompts) if getattr(prompts, f.name) is not None}
+    lacks = {
+        "reward.scorer": reward.needs - has | reward.needs & {"target", "mask"},
+        "watch.held_out": held_out.needs - has,
+    }
+    for name, missing in lacks.items():
+        if missing:
+            raise ValueError(
+                f"{name}: needs {', '.join(sorted(missing))}, which it cannot be given here; take another"
+            )
 
 
 def watched(results: dict[str, Path]) -> dict[str, dict[str, Any]]:

@@ -40,7 +40,7 @@ COMMON = [
 
 
 def precision(recipe: str) -> list[str]:
-    """Half precision where frozen weights are in it too; a CPU without bf16 units takes several times as long."""
+    """bf16 where frozen weights are in it too; without units for it a CPU takes several times as long."""
     return ["train.mixed_precision=bf16" if "24gb" in recipe else "train.mixed_precision=no"]
 
 
