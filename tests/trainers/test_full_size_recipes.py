@@ -110,8 +110,13 @@ def run_and_resume(recipe: str, settings: list[str], out: Path) -> Path:
     return result
 
 
+# The suite walks through one recipe of each trainer; those that train all weights are in the slow suite.
 @pytest.mark.parametrize(
-    "recipe", ["magicbrush-reward-conditioned", "magicbrush-reward-conditioned-lora-24gb"]
+    "recipe",
+    [
+        pytest.param("magicbrush-reward-conditioned", marks=pytest.mark.slow),
+        "magicbrush-reward-conditioned-lora-24gb",
+    ],
 )
 def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, xformers, tmp_path):
     settings = [
@@ -140,7 +145,9 @@ def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, xf
     assert edited.shape == (1, 3, 64, 64)
 
 
-@pytest.mark.parametrize("recipe", ["magicbrush-refl", "magicbrush-refl-24gb"])
+@pytest.mark.parametrize(
+    "recipe", [pytest.param("magicbrush-refl", marks=pytest.mark.slow), "magicbrush-refl-24gb"]
+)
 def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, xformers, tmp_path):
     settings = [
         *COMMON,

@@ -139,7 +139,7 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
         "train.mixed_precision=no",
     ]
     words += [
-        "variants=[refl,pairs_only,draft_2]",
+        "variants=[refl,pairs_only]",
         "reward.num_inference_steps=[2]",
         "reward.stop_before_end=[0,1]",
         "watch.n=4",
@@ -155,7 +155,7 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
     out = tmp_path / "run"
     assert main(["train", "shapes-refl", *words, "--out", str(out)]) == 0
     metrics = json.loads((out / "metrics.json").read_text())
-    assert {"base", "refl", "pairs_only", "draft_2", "relative_gain", "ci95", "ci95_vs_pairs_only"} <= set(
+    assert {"base", "refl", "pairs_only", "relative_gain", "ci95", "ci95_vs_pairs_only"} <= set(
         metrics["oracle"]
     )
     assert set(metrics["rewards"]["refl"]) == {"vifi_clip", "ssim"}
