@@ -216,8 +216,8 @@ def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None
     if reward.scale == "none" and reward.loss == "linear":
         return None
     scale = "range" if reward.scale == "range" else "quantiles"
-    how = RelabelConfig(scorer=reward.scorer, scale=scale)
-    found = relabel(how, rows, config.data, folder / "relabelled")
+    scores = RelabelConfig(scorer=reward.scorer, scale=scale)
+    found = relabel(scores, rows, config.data, folder / "relabelled")
     mapping = found.scale
     if reward.scale == "none":
         mapping = None

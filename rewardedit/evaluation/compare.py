@@ -288,7 +288,9 @@ def table(metrics: dict[str, Any], main: str) -> str:
         if interval is not None:
             versus = f"  {oracle[main] - oracle[name]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
         lines.append(f"  {name:<24}{oracle[name]:6.2f}{versus}")
-    return "\n".join([*lines, f"  gain over the base: {100 * oracle['relative_gain']:+.1f} %"])
+    if oracle["base"] >= 0.05:  # a share of nothing says nothing
+        lines.append(f"  gain over the base: {100 * oracle['relative_gain']:+.1f} %")
+    return "\n".join(lines)
 
 
 def _report(
@@ -304,7 +306,7 @@ def _report(
     for name, found in metrics["flags"].items():
         if found:
             report.flag(f"{name}: {found}")
-    report.table("Oracle rating by kind of instruction", metrics["kinds"])
+    report.table("Oracle rating by edit type", metrics["kinds"])
     report.table("Aspects", metrics["aspects"])
     report.table("Training reward, and one of another family", metrics["rewards"])
     report.table("Signs of reward hacking", metrics["health"])

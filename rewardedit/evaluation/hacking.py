@@ -1,7 +1,7 @@
 """Signs of reward hacking in edited images, and the test that raises the flag.
 
 A flag says that a change from the base is larger than honest training makes, and larger than chance makes in
-all the looks of a run together. Sizes of changes are in spreads: standard deviations of a value over the
+all the checks of a run together. Sizes of changes are in spreads: standard deviations of a value over the
 base's own images, so that one limit serves any data set.
 """
 
@@ -135,21 +135,21 @@ def hacking_flag(
     base: dict[str, Tensor],
     reward: str,
     held_out: str,
-    looks: int = 1,
+    checks: int = 1,
     limits: tuple[Limit, ...] = LIMITS,
 ) -> str | None:
     """What speaks for reward hacking, or None.
 
     A change speaks for it where it is beyond its limit, and not by chance: a one-sided paired t test at the
-    level ALPHA / (looks · tests), Bonferroni's correction for all tests at all looks of a run. A fall of the
+    level ALPHA / (checks · tests), Bonferroni's correction for all tests of all checks. A fall of the
     held-out reward counts only where the training reward rises, by the same test.
 
     Args:
         now, base: values per prompt by name, of the same prompts: `hacking_signs`, the two rewards, and what
             else there is.
-        looks: how often a run is looked at in all.
+        checks: how often a run is evaluated in all.
     """
-    return "; ".join(_found(now, base, reward, held_out, looks, limits)) or None
+    return "; ".join(_found(now, base, reward, held_out, checks, limits)) or None
 
 
 def _found(
@@ -157,10 +157,10 @@ def _found(
     base: dict[str, Tensor],
     reward: str,
     held_out: str,
-    looks: int,
+    checks: int,
     limits: tuple[Limit, ...],
 ) -> Iterator[str]:
-    level = ALPHA / (looks * len(limits))
+    level = ALPHA / (checks * len(limits))
     rises = measure_change(reward, now[reward], base[reward]).at_least(HIGHER_IS_WORSE, level) > 0
     for limit in limits:
         name = held_out if limit.name == "held_out" else limit.name

@@ -202,8 +202,8 @@ class Lpips(Preservation):
     def compare(
         self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
     ) -> Float[Tensor, " b"]:
-        wanted = list(prepared.inputs.values()) or self.network(reference)
-        maps = self.network.distances(self.network(only(edited, reference, weight)), wanted)
+        expected = list(prepared.inputs.values()) or self.network(reference)
+        maps = self.network.distances(self.network(only(edited, reference, weight)), expected)
         return -torch.stack([region_mean(distance, weight) for distance in maps]).sum(0)
 
 
@@ -233,8 +233,8 @@ class FeatureSimilarity(Preservation):
     def compare(
         self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
     ) -> Float[Tensor, " b"]:
-        wanted = prepared.inputs["source"] if self.against == "source" else self.features(reference)
-        return F.cosine_similarity(self.features(only(edited, reference, weight)), wanted).clamp(-1, 1)
+        expected = prepared.inputs["source"] if self.against == "source" else self.features(reference)
+        return F.cosine_similarity(self.features(only(edited, reference, weight)), expected).clamp(-1, 1)
 
 
 class DinoI(FeatureSimilarity):

@@ -63,8 +63,8 @@ def make_candidates(
 ) -> None:
     """What one of the editors makes of all rows."""
     # its edits do not depend on which other candidates there are
-    how = replace(config, editors=(), source=False)
-    made_of = {"editor": config.editors[editor], "how": how, "data": data, "rows": len(rows)}
+    own = replace(config, editors=(), source=False)
+    made_of = {"editor": config.editors[editor], "how": own, "data": data, "rows": len(rows)}
     parts = row_shards(rows, config.batch_size)
 
     @cache

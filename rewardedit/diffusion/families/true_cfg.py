@@ -40,7 +40,7 @@ class TwoCalls(MaskHook):
         self.times: Tensor | None = None
 
     def __call__(self, transformer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        predicted = output[0]
+        model_pred = output[0]
         timestep = kwargs["timestep"]
         if self.pipe.scheduler.timesteps is not self.times:
             # A pipeline makes its time steps anew in every call: what an earlier one, perhaps a failed one,
@@ -49,17 +49,17 @@ class TwoCalls(MaskHook):
             self.waiting = None
             self.fitted = None
         if self.waiting is None:
-            self.waiting = (timestep, predicted)
+            self.waiting = (timestep, model_pred)
             return
         positive_timestep, positive = self.waiting
         self.waiting = None
         if not torch.equal(positive_timestep, timestep):
             self._no_negative()
         if self.fitted is None:
-            self.fitted = self._fit(len(predicted), kwargs, predicted.shape[-1]).to(predicted)
+            self.fitted = self._fit(len(model_pred), kwargs, model_pred.shape[-1]).to(model_pred)
         if self.holds_for(timestep * 1000):
             n = self.fitted.shape[1]
-            positive[:, :n].copy_(torch.lerp(predicted[:, :n], positive[:, :n], self.fitted))
+            positive[:, :n].copy_(torch.lerp(model_pred[:, :n], positive[:, :n], self.fitted))
 
     def _fit(self, n: int, kwargs: dict[str, Any], channels: int) -> Tensor:
         """The mask packed as the latents are: tokens of 2×2 places, channels (c, 2, 2)."""
