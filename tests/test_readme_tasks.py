@@ -21,7 +21,12 @@ from tests.readme import PAIRS, blocks, sections, write_images, write_pairs
 # step a rollout and an evaluation. What is trained on, how the reward is weighed and the learning rate stay
 # as the README has them.
 SHORT = ["train.max_steps=8", "train.batch_size=8", "train.lr_warmup_steps=1", "train.mixed_precision=no"]
-SHORT += ["reward.num_inference_steps=[4]", "reward.stop_before_end=[3,3]", "watch.num_inference_steps=1"]
+SHORT += [
+    "reward.num_inference_steps=[4]",
+    "reward.stop_before_end=[3,3]",
+    "watch.num_inference_steps=1",
+    "watch.n=32",
+]
 
 
 @pytest.fixture(scope="module")

@@ -288,9 +288,9 @@ def table(metrics: dict[str, Any], main: str) -> str:
         if interval is not None:
             versus = f"  {oracle[main] - oracle[name]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
         lines.append(f"  {name:<24}{oracle[name]:6.2f}{versus}")
-    if oracle["base"] >= 0.05:  # a share of nothing says nothing
-        lines.append(f"  gain over the base: {100 * oracle['relative_gain']:+.1f} %")
-    return "\n".join(lines)
+    # A share of nothing says nothing.
+    gain = f"{100 * oracle['relative_gain']:+.1f} %" if oracle["base"] >= 0.05 else "–"
+    return "\n".join([*lines, f"  gain over the base: {gain}"])
 
 
 def _report(

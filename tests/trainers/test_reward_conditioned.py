@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from rewardedit.cli import load_recipe, main
 
 # A CPU without bf16 units computes in it several times as long; other tests train and sample in it.
@@ -56,6 +58,8 @@ def test_the_quickstart_in_short(tiny_editor, tmp_path, capsys):
     assert str(out / "report.html") in printed
 
 
+# The suite compares variants in tests/test_standin_device.py.
+@pytest.mark.slow
 def test_the_comparison_in_short(tiny_editor, tmp_path):
     settings = [
         f"base={tiny_editor}",

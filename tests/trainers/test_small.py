@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline
 from transformers import CLIPTokenizer
@@ -15,6 +16,8 @@ from rewardedit.files import read_log
 from rewardedit.trainers.shapes_editor import Tails
 
 
+# The same commands run in the suite on a device that stands in for a GPU: tests/test_standin_device.py.
+@pytest.mark.slow
 def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # A CPU without bf16 units computes in it several times as long.
