@@ -458,7 +458,8 @@ def startup() -> str:
     for command in seconds["after"]:
         lines.append(f"| `{command}` | {' | '.join(f'{seconds[name][command]:.2f}' for name in columns)} |")
     earlier = f"Before is commit {result['before'][:7]}. " if "before" in seconds else ""
-    return "\n".join([*lines, "", f"Medians of {result['n']} runs, the training's of one. {earlier}{where(result)}"])
+    medians = f"Medians of {result['n']} runs, the training's of one."
+    return "\n".join([*lines, "", f"{medians} {earlier}{where(result)}"])
 
 
 def kills() -> str:
