@@ -493,6 +493,21 @@ def code_metrics() -> str:
     return "\n".join([*lines, "", where(result)])
 
 
+def suite() -> str:
+    """How long `make test` and `make faults` take, and what they give."""
+    result = read("suite")
+    if result is None:
+        return "Not recorded yet."
+    faults = result["faults"]
+    passed = f"{result['n']} tests pass in {result['seconds']:.0f} s ({result['cpu_seconds']:.0f} CPU s)"
+    before = f"at {result['commit_before']} it took {result['seconds_before']:.0f} s"
+    red = f"{faults['red']} of {faults['planted']} planted faults turn their tests red"
+    return (
+        f"`make test`: {passed} on two idle cores; {before}.\n"
+        f"`make faults`: {red}, in {faults['seconds']:.0f} s. {result['device']}, {result['date']}."
+    )
+
+
 TABLES = {
     "reward-conditioning": reward_conditioning,
     "quickstart": lambda: comparison("quickstart"),
@@ -515,6 +530,7 @@ TABLES = {
     "startup": startup,
     "kills": kills,
     "code-metrics": code_metrics,
+    "suite": suite,
 }
 
 

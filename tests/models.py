@@ -50,9 +50,7 @@ def tiny_unet(in_channels: int = 8) -> UNet2DConditionModel:
 
 
 def tiny_pipeline(in_channels: int = 8) -> StableDiffusionInstructPix2PixPipeline:
-    """A random pipeline with every real part; images are encoded to an eighth... of 32 pixels:
-    16 × 16 latents.
-    """
+    """A random pipeline with every real part; an image of 32 pixels a side has 16 × 16 latents."""
     torch.manual_seed(0)
     tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"), model_max_length=32)
     text = text_config(tokenizer, width=16, layers=1, heads=2)

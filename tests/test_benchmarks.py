@@ -187,6 +187,13 @@ def test_the_weights_are_those_of_the_version_before_the_code_moved():
         assert sum(key.endswith(".safetensors") for key in run["now"]) >= 3, name
 
 
+def test_every_fault_that_is_kept_was_seen_red():
+    found = recorded("suite")
+    assert found["faults"]["red"] == found["faults"]["planted"]
+    assert found["faults"]["planted"] == len(list((BENCHMARKS.parent / "tests" / "faults").glob("*.patch")))
+    assert found["seconds"] < 600
+
+
 def test_there_is_one_place_for_each_thing():
     from code_metrics import measure
 

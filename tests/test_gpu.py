@@ -106,6 +106,10 @@ def test_the_small_models_are_trained_from_scratch(tmp_path):
     words += ["mean_edit.compile=false", "train.compile=false", "right=35", "evaluate_n=7"]
     words += [f"vae={tmp_path}/vae/vae", f"clip={tmp_path}/clip/clip"]
     run("shapes-editor", tmp_path / "editor", *few, *words)
+    editor = load_editor(str(tmp_path / "editor"))
+    edited = editor(torch.rand(1, 3, 64, 64), ["remove the star"], [0])
+    assert edited.shape == (1, 3, 64, 64)
+    assert edited.isfinite().all()
 
 
 def test_edit_and_score(tmp_path, capsys):
