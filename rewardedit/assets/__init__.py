@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
-NAMES = {"shapes-clip": "clip", "shapes-editor": "editor", "shapes-vifi-clip": "vifi_clip"}
+NAMES = {
+    "shapes-clip": "clip",
+    "shapes-editor": "editor",
+    "shapes-text-to-image": "text_to_image",
+    "shapes-vifi-clip": "vifi_clip",
+}
 
 
 def resolve_model(name: str) -> str:

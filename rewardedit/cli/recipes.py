@@ -9,7 +9,15 @@ from typing import Any
 
 from rewardedit import config as configs
 
-TRAINERS = ("refl", "reward_conditioned", "shapes_autoencoder", "shapes_clip", "shapes_editor", "vifi_clip")
+TRAINERS = (
+    "refl",
+    "reward_conditioned",
+    "shapes_autoencoder",
+    "shapes_clip",
+    "shapes_editor",
+    "shapes_text_encoder",
+    "vifi_clip",
+)
 
 
 def add_parser(commands: Any) -> None:

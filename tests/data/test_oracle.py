@@ -48,7 +48,7 @@ def test_the_target_is_right_and_the_source_is_not(backdrop):
 
 def test_an_add_without_a_place_is_right_anywhere_free():
     samples = Shapes("val", kinds=("add",)).batch(0, 280)
-    free = torch.from_numpy(~samples.edits.says_place)
+    free = torch.from_numpy(~samples.edits.says_place & (samples.edits.relation < 0))
     moved = score(samples, wrong_place(samples, np.random.default_rng(0)))
     assert moved[free].min() >= 9
     assert moved[~free].max() <= 3
@@ -57,6 +57,7 @@ def test_an_add_without_a_place_is_right_anywhere_free():
 def test_an_add_between_two_cells_is_right_too():
     samples = Shapes("val", kinds=("add",)).batch(0, 280)
     alone = (samples.before.present.sum(1) == 1) & ~samples.edits.says_place & (samples.edits.cell != 4)
+    alone &= samples.edits.relation < 0
     alone &= (samples.before.shape[:, 4] == -1) & (samples.edits.size < 2)
     after = samples.after
     offset = after.offset.copy()
@@ -100,21 +101,26 @@ def test_half_an_edit_is_no_edit(samples, axis, keep_first):
     # The upper part of a triangle is a triangle: where no size was asked for, it is a right edit.
     whole = rows(samples, "add") & torch.tensor(["triangle" in text for text in samples.instruction])
     cut = ~whole if axis == 1 and keep_first else torch.ones_like(whole)
-    assert score(samples, samples.source.lerp(samples.target, drawn))[cut].max() <= 3
+    rated = score(samples, samples.source.lerp(samples.target, drawn))
+    # Half of a change of size is a smaller change of size.
+    resized = rows(samples, "resize")
+    assert rated[cut & ~resized].max() <= 3
+    assert rated[resized].max() < 8
 
 
 def test_a_flat_fill_is_no_edit(samples):
     samples = samples[:70]
     for colour in (*OBJECT_RGB, *BACKGROUND_RGB):
         flat = colour[None, :, None, None].expand_as(samples.source)
-        # Where the only object was to be removed, the bare background is the right edit.
-        bare = (samples.target - flat).abs().flatten(1).amax(1) < 0.1
+        # Where the only object was to be removed, the bare background is the right edit, more or less.
+        bare = (samples.target - flat).abs().flatten(1).amax(1) < 0.2
         assert score(samples, flat)[~bare].max() <= 3
 
 
 def test_a_wrong_colour_and_a_wrong_place_are_no_edit(samples):
     assert score(samples, wrong_colour(samples, np.random.default_rng(0))).max() <= 3
-    placed = rows(samples, "move") | (rows(samples, "add") & torch.from_numpy(samples.edits.says_place))
+    says = torch.from_numpy(samples.edits.says_place | (samples.edits.relation >= 0))
+    placed = rows(samples, "move") | (rows(samples, "add") & says)
     assert score(samples, wrong_place(samples, np.random.default_rng(0)))[placed].max() <= 3
 
 
@@ -183,8 +189,8 @@ def test_consistency_is_the_cube_of_the_share_that_survives(samples):
 
 
 def test_damage_counts_by_its_area(samples):
-    """A square of 18 × 18 pixels where nothing stood: 316 more than are let pass, of 200 for consistency,
-    800 for quality.
+    """A square of 18 × 18 pixels where nothing stood, and the soft rim that its edges have for an eye that
+    averages over 3 × 3: about 360 pixels, of 60 for consistency, of 300 for quality.
     """
     samples = samples[:70]
     empty = ~samples.before.present & ~samples.after.present
@@ -196,10 +202,10 @@ def test_damage_counts_by_its_area(samples):
     found = ShapesOracle().rate(samples, spoiled)
     assert len(chosen) > 20
     torch.testing.assert_close(
-        found.consistency[chosen], torch.full((len(chosen),), 10 / (1 + 316 / 200)), rtol=0, atol=0.3
+        found.consistency[chosen], torch.full((len(chosen),), 10 / (1 + 360 / 60)), rtol=0, atol=0.3
     )
     torch.testing.assert_close(
-        found.quality[chosen], torch.full((len(chosen),), 10 / (1 + 316 / 800)), rtol=0, atol=0.3
+        found.quality[chosen], torch.full((len(chosen),), 10 / (1 + 360 / 300)), rtol=0, atol=0.3
     )
 
 
@@ -218,7 +224,7 @@ def test_other_objects_may_not_drift(samples):
 
     assert len(alone) > 4
     assert consistency(1.0).min() >= 9
-    assert consistency(4.5).max() <= 1
+    assert consistency(4.5).max() <= 3
 
 
 def test_it_is_no_scorer_and_wants_one_picture_a_sample(samples):

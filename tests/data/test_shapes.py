@@ -1,11 +1,15 @@
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from rewardedit.data.shapes import BACKDROPS, EDIT_TYPES, QUALITIES, Shapes, ShapesRows, candidates
 from rewardedit.data.shapes.render import PHOTOGRAPHS_FOLDER, photographs, render
-from rewardedit.data.shapes.scenes import sample_edits, sample_scenes
+from rewardedit.data.shapes.scenes import CENTRES, sample_edits, sample_scenes
 from rewardedit.data.shapes.sheet import draw_sheet
+from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES
+from rewardedit.instructions.parsed import RELATIONS
 from tests.data import make_photographs as make
 
 
@@ -61,31 +65,90 @@ def test_words_and_truth_agree(samples):
         samples.instruction, samples.parsed, samples.source_caption, samples.target_caption, strict=True
     ):
         assert before != after
-        if parsed.edit_type in ("add", "replace", "recolour") and parsed.edited is not None:
-            words = parsed.edited.split()
-            assert all(word in after for word in words)
-        if parsed.edit_type == "move":
+        if parsed.edit_type in ("add", "replace", "recolour"):
+            assert all(word in after for word in parsed.target.split())
+        if parsed.position in PLACES:
             assert parsed.position in text
             assert f"at {parsed.position}" in after
-        if parsed.edit_type == "resize":
-            assert parsed.size in ("bigger", "smaller")
+        if parsed.reference is not None:
+            assert parsed.position in RELATIONS
+            assert f"the {parsed.reference}" in text
+            assert all(word in before for word in parsed.reference.split())
+        assert (parsed.size != "unchanged") == (parsed.edit_type == "resize")
+        assert (parsed.source is None) == (parsed.edit_type == "add")
+        assert (parsed.target is None) == (parsed.edit_type == "remove")
+        assert parsed.is_global == (parsed.edit_type == "background")
         if parsed.edit_type == "remove":
-            assert parsed.edited is None
-            assert after in before or len(after) < len(before)
+            assert len(after) < len(before)
+
+
+def centre(scenes, row: int, cell: int) -> np.ndarray:
+    return CENTRES[cell] + scenes.offset[row, cell]
+
+
+def test_what_is_put_in_a_relation_lies_in_it():
+    """Of every relation there are examples, and of each direction also without a reference."""
+    samples = Shapes("val", kinds=("add", "move")).batch(0, 1400)
+    seen = set()
+    for i, parsed in enumerate(samples.parsed):
+        if parsed.position not in RELATIONS:
+            continue
+        edits = samples.edits
+        moves = parsed.edit_type == "move"
+        anchor = edits.cell[i] if parsed.reference is None else edits.reference[i]
+        there = centre(samples.before, i, anchor)
+        here = centre(samples.after, i, edits.to_cell[i])
+        right, down = (here - there).tolist()
+        holds = {
+            "left": right < -12 and abs(down) < 8,
+            "right": right > 12 and abs(down) < 8,
+            "up": down < -12 and abs(right) < 8,
+            "down": down > 12 and abs(right) < 8,
+            "near": 12 < np.hypot(right, down) < 37,
+            "inside": edits.cell[i] == edits.reference[i],
+        }
+        assert holds[parsed.position], samples.instruction[i]
+        assert parsed.reference is not None or moves
+        seen.add((parsed.edit_type, parsed.position, parsed.reference is None))
+    directions = {("move", name, True) for name in ("left", "right", "up", "down")}
+    moved = {("move", name, False) for name in RELATIONS if name != "inside"}
+    assert seen == {("add", name, False) for name in RELATIONS} | moved | directions
+
+
+def test_a_move_is_never_asked_for_that_holds_already():
+    samples = Shapes("val", kinds=("move",)).batch(0, 1400)
+    for i in np.flatnonzero(samples.edits.reference >= 0):
+        right, down = centre(samples.before, i, samples.edits.cell[i]) - centre(
+            samples.before, i, samples.edits.reference[i]
+        )
+        holds = {
+            "left": right < 0 and abs(down) < abs(right) - 8,
+            "right": right > 0 and abs(down) < abs(right) - 8,
+            "up": down < 0 and abs(right) < abs(down) - 8,
+            "down": down > 0 and abs(right) < abs(down) - 8,
+            "near": np.hypot(right, down) < 29,
+        }
+        assert not holds[samples.parsed[i].position], samples.instruction[i]
+
+
+def test_no_training_split_uses_a_reserved_wording():
+    reserved = Shapes("val", wordings="reserved").batch(0, 1400).instruction
+    usual = Shapes("train").batch(0, 5600).instruction + Shapes("val").batch(0, 1400).instruction
+    words = [re.escape(word) for word in (*COLOURS, *BACKGROUNDS, *SHAPES, *SIZES, *PLACES)]
+    pattern = re.compile(rf"\b({'|'.join(sorted(words, key=len, reverse=True))})\b")
+
+    def shape(text: str) -> str:
+        return re.sub(r"( _)+", " _", pattern.sub("_", re.sub(r"\ban?\b", "_", text)))
+
+    assert not {shape(text) for text in reserved} & {shape(text) for text in usual}
+    with pytest.raises(ValueError, match="for the splits val and test"):
+        Shapes("train", wordings="reserved")
 
 
 def test_wording_varies():
     texts = Shapes().batch(0, 1400).instruction
     assert len({text.split()[0] for text in texts}) >= 12
     assert len(set(texts)) > 1000
-
-
-def test_a_sequence_goes_on_where_it_stopped():
-    for index in range(8):
-        turns = Shapes("train").sequence(index, 4)
-        assert torch.equal(turns.source[1:], turns.target[:-1])
-        assert turns.source_caption[1:] == turns.target_caption[:-1]
-    assert Shapes("train").sequence(3, 2).instruction == Shapes("train").sequence(3, 2).instruction
 
 
 def test_objects_never_touch():

@@ -3,7 +3,8 @@
 from rewardedit.data.shapes.mixed_quality import MIXED, QUALITIES, candidates
 from rewardedit.data.shapes.oracle import Rating, ShapesOracle
 from rewardedit.data.shapes.rows import ShapesRows
-from rewardedit.data.shapes.vocabulary import BACKDROPS, EDIT_TYPES
+from rewardedit.data.shapes.sequences import ShapesSequence, sequence
+from rewardedit.data.shapes.vocabulary import BACKDROPS, EDIT_TYPES, WORLD_VERSION
 from rewardedit.data.shapes.world import Shapes, ShapesBatch, join
 
 __all__ = [
@@ -11,11 +12,14 @@ __all__ = [
     "EDIT_TYPES",
     "MIXED",
     "QUALITIES",
+    "WORLD_VERSION",
     "Rating",
     "Shapes",
     "ShapesBatch",
     "ShapesOracle",
     "ShapesRows",
+    "ShapesSequence",
     "candidates",
     "join",
+    "sequence",
 ]

@@ -2,8 +2,6 @@
 and the truth a parser should find.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rewardedit.data.shapes.scenes import CELLS, EMPTY, Edits, Scenes
@@ -17,11 +15,12 @@ from rewardedit.data.shapes.vocabulary import (
     SIZES,
     TEXTURES,
 )
+from rewardedit.instructions.parsed import RELATIONS, ParsedEdit, SizeState
 
 _COLOURS = tuple(COLOURS)
 _BACKGROUNDS = tuple(BACKGROUNDS)
 
-TEMPLATES = {
+USUAL = {
     "add": (
         "add {new}{at}",
         "put {new}{at}",
@@ -42,14 +41,9 @@ TEMPLATES = {
         "change the color of {old} to {colour}",
         "{old} should be {colour}",
     ),
-    "bigger": ("make {old} bigger", "make {old} larger", "enlarge {old}", "{old} should be bigger"),
+    "larger": ("make {old} bigger", "make {old} larger", "enlarge {old}", "{old} should be bigger"),
     "smaller": ("make {old} smaller", "shrink {old}", "reduce the size of {old}", "{old} should be smaller"),
-    "move": (
-        "move {old} to the {place}",
-        "shift {old} to the {place}",
-        "bring {old} to the {place}",
-        "{old} should be in the {place}",
-    ),
+    "move": ("move {old} {to}", "shift {old} {to}", "bring {old} {to}", "{old} should move {to}"),
     "background": (
         "make the background {background}",
         "change the background to {background}",
@@ -58,17 +52,36 @@ TEMPLATES = {
         "the background should be {background}",
     ),
 }
-
-
-@dataclass(frozen=True)
-class ParsedEdit:
-    """What an instruction asks, in BPM's terms (Sec. 3.1): None stands for "nothing"."""
-
-    edit_type: str
-    original: str | None  # o1, the object before the edit
-    edited: str | None  # o2, the object after it
-    size: str  # "bigger", "smaller" or "unchanged"
-    position: str  # one of PLACES, or "unchanged"
+# For evaluation alone: no training split ever uses one of these.
+RESERVED = {
+    "add": ("place {new}{at}", "I want to see {new}{at}", "could you create {new}{at}"),
+    "remove": ("make {old} disappear", "{old} must go", "I do not want {old} any more"),
+    "replace": ("substitute {new} for {old}", "{old} should become {new}", "have {new} instead of {old}"),
+    "recolour": ("give {old} a {colour} color", "color {old} {colour}", "{old} must turn {colour}"),
+    "larger": ("scale {old} up", "let {old} grow", "increase the size of {old}"),
+    "smaller": ("scale {old} down", "let {old} get smaller", "decrease the size of {old}"),
+    "move": ("drag {old} {to}", "relocate {old} {to}", "push {old} {to}"),
+    "background": (
+        "turn the background {background}",
+        "give the image a {background} background",
+        "fill the background with {background}",
+    ),
+}
+WORDINGS = {"usual": USUAL, "reserved": RESERVED}
+BESIDE = {
+    "left": ("to the left of {reference}", "left of {reference}"),
+    "right": ("to the right of {reference}", "right of {reference}"),
+    "up": ("above {reference}", "right above {reference}"),
+    "down": ("below {reference}", "under {reference}"),
+    "near": ("near {reference}", "next to {reference}"),
+    "inside": ("inside {reference}", "on {reference}"),
+}
+TOWARDS = {
+    "left": ("to the left", "left"),
+    "right": ("to the right", "right"),
+    "up": ("up", "upwards"),
+    "down": ("down", "downwards"),
+}
 
 
 def article(words: str) -> str:
@@ -77,12 +90,17 @@ def article(words: str) -> str:
 
 def caption(scenes: Scenes, row: int) -> str:
     """e.g. "a small red circle at top left, a large blue star at center, on a gray background"."""
-    parts = [
-        f"a {SIZES[scenes.size[row, c]]} {_COLOURS[scenes.colour[row, c]]} {SHAPES[scenes.shape[row, c]]} "
-        f"at {PLACES[c]}"
-        for c in range(CELLS)
-        if scenes.shape[row, c] != EMPTY
-    ]
+    parts = []
+    for c in range(CELLS):
+        if scenes.shape[row, c] == EMPTY:
+            continue
+        words = (
+            f"a {SIZES[scenes.size[row, c]]} {_COLOURS[scenes.colour[row, c]]} {SHAPES[scenes.shape[row, c]]}"
+        )
+        if scenes.inner_shape[row, c] != EMPTY:
+            inner = f"{_COLOURS[scenes.inner_colour[row, c]]} {SHAPES[scenes.inner_shape[row, c]]}"
+            words += f" with {article(inner)} inside"
+        parts.append(f"{words} at {PLACES[c]}")
     plain = _BACKGROUNDS[scenes.background[row]]
     backdrop = BACKDROPS[scenes.backdrop[row]]
     kind = {"plain": plain, "textured": f"{TEXTURES[scenes.texture[row]]} {plain}", "photo": "photographic"}[
@@ -91,41 +109,66 @@ def caption(scenes: Scenes, row: int) -> str:
     return ", ".join([*parts, f"on a {kind} background"])
 
 
-def _reference(rng: np.random.Generator, scenes: Scenes, row: int, cell: int) -> str:
-    """ "the red circle", at times with its size, at times by shape alone where that is enough."""
+def _name(rng: np.random.Generator, scenes: Scenes, row: int, cell: int) -> str:
+    """ "red circle", at times with its size, at times by shape alone where that is enough."""
     size, colour, shape = (a[row, cell] for a in (scenes.size, scenes.colour, scenes.shape))
     style = rng.random()
     if style < 0.15:
-        return f"the {SIZES[size]} {_COLOURS[colour]} {SHAPES[shape]}"
-    if style < 0.3 and np.sum(scenes.shape[row] == shape) == 1:
-        return f"the {SHAPES[shape]}"
-    return f"the {_COLOURS[colour]} {SHAPES[shape]}"
+        return f"{SIZES[size]} {_COLOURS[colour]} {SHAPES[shape]}"
+    if style < 0.3 and np.sum(scenes.shape[row] == shape) + np.sum(scenes.inner_shape[row] == shape) == 1:
+        return SHAPES[shape]
+    return f"{_COLOURS[colour]} {SHAPES[shape]}"
 
 
-def describe(rng: np.random.Generator, scenes: Scenes, edits: Edits, row: int) -> tuple[str, ParsedEdit]:
-    """An instruction for the edit in `row`, and its parsed truth."""
+def _one_of(rng: np.random.Generator, templates: tuple[str, ...]) -> str:
+    return templates[rng.integers(len(templates))]
+
+
+def describe(
+    rng: np.random.Generator, scenes: Scenes, edits: Edits, row: int, wordings: str = "usual"
+) -> tuple[str, ParsedEdit]:
+    """An instruction for the edit in `row`, and its parsed truth; `wordings` is a name of WORDINGS."""
     kind = EDIT_TYPES[edits.edit_type[row]]
     cell = int(edits.cell[row])
-    old = None if kind in ("add", "background") else _reference(rng, scenes, row, cell)
-    words = f"{_COLOURS[edits.colour[row]]} {SHAPES[edits.shape[row]]}"
-    place = PLACES[edits.to_cell[row]]
-    size = "unchanged"
-    if kind == "add" and edits.says_size[row]:
-        words = f"{SIZES[edits.size[row]]} {words}"
+    old = None if kind in ("add", "background") else _name(rng, scenes, row, cell)
+    reference = None
+    at = ""
+    to = ""
+    position = "unchanged"
+    if edits.relation[row] >= 0:
+        position = RELATIONS[edits.relation[row]]
+        if edits.reference[row] >= 0:
+            reference = _name(rng, scenes, row, int(edits.reference[row]))
+            to = _one_of(rng, BESIDE[position]).format(reference=f"the {reference}")
+        else:
+            to = _one_of(rng, TOWARDS[position])
+        at = f" {to}"
+    elif edits.says_place[row]:
+        position = PLACES[edits.to_cell[row]]
+        at = f" in the {position}"
+        to = f"to the {position}"
+
+    new = f"{_COLOURS[edits.colour[row]]} {SHAPES[edits.shape[row]]}"
+    if edits.says_size[row]:
+        new = f"{SIZES[edits.size[row]]} {new}"
+    background = _BACKGROUNDS[edits.background[row]]
+    size: SizeState = "unchanged"
     if kind == "resize":
-        size = "bigger" if edits.size[row] > scenes.size[row, cell] else "smaller"
-    says_place = kind == "move" or (kind == "add" and edits.says_place[row])
-    templates = TEMPLATES[size if kind == "resize" else kind]
-    text = templates[rng.integers(len(templates))].format(
-        old=old,
-        new=article(words),
-        at=f" in the {place}" if says_place else "",
+        size = "larger" if edits.size[row] > scenes.size[row, cell] else "smaller"
+    text = _one_of(rng, WORDINGS[wordings][size if kind == "resize" else kind]).format(
+        old=f"the {old}",
+        new=article(new),
+        at=at,
+        to=to,
         colour=_COLOURS[edits.colour[row]],
-        place=place,
-        background=_BACKGROUNDS[edits.background[row]],
+        background=background,
     )
-    edited = {"remove": None, "background": f"{_BACKGROUNDS[edits.background[row]]} background"}.get(
-        kind, words
+    return text, ParsedEdit(
+        edit_type=kind,
+        source="background" if kind == "background" else old,
+        target={"remove": None, "background": f"{background} background"}.get(kind, new),
+        reference=reference,
+        size=size,
+        position=position,
+        is_global=kind == "background",
     )
-    original = "background" if kind == "background" else old and old.removeprefix("the ")
-    return text, ParsedEdit(kind, original, edited, size, place if says_place else "unchanged")

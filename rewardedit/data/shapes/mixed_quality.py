@@ -8,8 +8,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.data.shapes.render import object_masks, render
-from rewardedit.data.shapes.scenes import EMPTY, Edits, Scenes, apply_edits, pick, sample_edits
-from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, EDIT_TYPES
+from rewardedit.data.shapes.scenes import (
+    CELLS,
+    LOOSELY_RELATED_CELLS,
+    OBJECT_FIELDS,
+    apply_edits,
+    pick,
+    sample_edits,
+    without_edited,
+)
+from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, EDIT_TYPES, JITTER
 from rewardedit.data.shapes.world import ShapesBatch
 
 QUALITIES = (
@@ -23,7 +31,7 @@ QUALITIES = (
     "damaged",
 )
 # What the small editor learns from, as InstructPix2Pix learned from pairs that were not all good.
-MIXED = {"right": 0.50, "untouched": 0.10, "half_done": 0.10, "over_done": 0.25, "wrong_object": 0.05}
+MIXED = {"right": 0.70, "untouched": 0.08, "half_done": 0.07, "over_done": 0.10, "wrong_object": 0.05}
 
 
 def candidates(
@@ -81,27 +89,20 @@ def half_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     return samples.source.lerp(samples.target, weight.expand_as(samples.target))
 
 
-def _others(samples: ShapesBatch) -> Scenes:
-    """The scenes after the edit, without the edited object."""
-    others = replace(samples.after, shape=samples.after.shape.copy())
-    edited = samples.edits.edit_type != EDIT_TYPES.index("background")
-    others.shape[np.flatnonzero(edited), samples.edits.to_cell[edited]] = EMPTY
-    return others
-
-
 def over_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     """The right edit, and one more change that nobody asked for."""
-    others = _others(samples)
+    others = without_edited(samples.after, samples.edits)
     names = ("remove", "replace", "recolour", "resize", "background")
     kind = np.array([EDIT_TYPES.index(name) for name in names])[rng.integers(len(names), size=len(samples))]
-    kind = np.where(
-        samples.edits.edit_type == EDIT_TYPES.index("background"), EDIT_TYPES.index("recolour"), kind
-    )
-    kind = np.where(others.present.any(1), kind, EDIT_TYPES.index("background"))
-    spoiled = apply_edits(others, sample_edits(rng, others, kind))
-    rows = np.flatnonzero(samples.edits.edit_type != EDIT_TYPES.index("background"))
+    is_background = samples.edits.edit_type == EDIT_TYPES.index("background")
+    kind = np.where(is_background, EDIT_TYPES.index("recolour"), kind)
+    # The edited object's own cell, which holds its host where it lies inside another object, stays as it is.
+    own = (np.arange(CELLS)[None] == samples.edits.to_cell[:, None]) & ~is_background[:, None]
+    kind = np.where((others.present & ~own).any(1), kind, EDIT_TYPES.index("background"))
+    spoiled = apply_edits(others, sample_edits(rng, others, kind, own))
+    rows = np.flatnonzero(~is_background)
     at = rows, samples.edits.to_cell[rows]
-    for name in ("shape", "colour", "size", "offset"):
+    for name in OBJECT_FIELDS:
         getattr(spoiled, name)[at] = getattr(samples.after, name)[at]
     return render(spoiled)
 
@@ -121,16 +122,13 @@ def wrong_object(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     keeps_colour = np.isin(edits.edit_type, [EDIT_TYPES.index(k) for k in ("resize", "move")])
     size = samples.before.size[b, cell]
     resized = np.where(size == 0, 1, np.where(size == 2, 1, edits.size))
-    other = Edits(
-        edit_type=edits.edit_type,
+    other = replace(
+        edits,
         cell=cell,
         to_cell=np.where(moves, edits.to_cell, cell),
         shape=np.where(keeps_shape, samples.before.shape[b, cell], edits.shape),
         colour=np.where(keeps_colour, samples.before.colour[b, cell], edits.colour),
         size=np.where(edits.edit_type == EDIT_TYPES.index("resize"), resized, size),
-        background=edits.background,
-        says_size=edits.says_size,
-        says_place=edits.says_place,
     )
     drawn = render(apply_edits(samples.before, other))
     return torch.where(torch.from_numpy(able)[:, None, None, None], drawn, samples.source)
@@ -144,17 +142,19 @@ def wrong_colour(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     edits = samples.edits
     b = np.arange(len(samples))
     removed = edits.edit_type == EDIT_TYPES.index("remove")
-    scenes = replace(after, **{n: getattr(after, n).copy() for n in ("shape", "colour", "background")})
+    scenes = after.copy()
     allowed = np.ones((len(b), len(COLOURS)), dtype=bool)
-    allowed[b, after.colour[b, edits.to_cell]] = False
+    allowed[b, edits.colour] = False
     allowed[b, samples.before.colour[b, edits.cell]] = False
-    painted = edits.edit_type != EDIT_TYPES.index("background")
-    at = b[painted], edits.to_cell[painted]
-    scenes.colour[at] = pick(rng, allowed)[painted]
+    painted = (edits.edit_type != EDIT_TYPES.index("background")) & ~edits.inside
+    new = pick(rng, allowed)
+    scenes.colour[b[painted], edits.to_cell[painted]] = new[painted]
+    scenes.inner_colour[b[edits.inside], edits.to_cell[edits.inside]] = new[edits.inside]
     scenes.shape[b[removed], edits.cell[removed]] = samples.before.shape[b[removed], edits.cell[removed]]
     grounds = np.ones((len(b), len(BACKGROUNDS)), dtype=bool)
     grounds[b, after.background], grounds[b, samples.before.background] = False, False
-    scenes.background[~painted] = pick(rng, grounds)[~painted]
+    is_background = edits.edit_type == EDIT_TYPES.index("background")
+    scenes.background[is_background] = pick(rng, grounds)[is_background]
     return render(scenes)
 
 
@@ -164,16 +164,28 @@ def wrong_place(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     edits = samples.edits
     b = np.arange(len(samples))
     placed = np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("move")])
-    free = ~after.present
+    free = ~after.present & ~_right_cells(samples)
     free[b, edits.cell] = False
+    placed &= free.any(1)
     to = pick(rng, free)
-    scenes = replace(after, **{n: getattr(after, n).copy() for n in ("shape", "colour", "size", "offset")})
-    for name in ("shape", "colour", "size", "offset"):
-        getattr(scenes, name)[b[placed], to[placed]] = getattr(after, name)[b[placed], edits.to_cell[placed]]
-    scenes.shape[b[placed], edits.to_cell[placed]] = EMPTY
+    scenes = without_edited(after, edits)
+    wrong = b[placed], to[placed]
+    scenes.shape[wrong] = edits.shape[placed]
+    scenes.colour[wrong] = edits.colour[placed]
+    scenes.size[wrong] = np.where(edits.inside, 0, edits.size)[placed]
+    offset = after.offset[b, edits.to_cell]
+    limit = np.array(JITTER)[scenes.size[b, to]][:, None]
+    scenes.offset[wrong] = np.clip(offset, -limit, limit)[placed]
     return torch.where(
         torch.from_numpy(placed)[:, None, None, None], render(scenes), wrong_object(samples, rng)
     )
+
+
+def _right_cells(samples: ShapesBatch) -> np.ndarray:
+    """(b, 9) True for cells in which an added or moved object would have the relation that was asked for."""
+    edits = samples.edits
+    anchor = np.where(edits.reference < 0, edits.cell, edits.reference)
+    return LOOSELY_RELATED_CELLS[edits.relation, anchor] & (edits.relation >= 0)[:, None]
 
 
 def damaged(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:

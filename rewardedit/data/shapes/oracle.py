@@ -3,23 +3,51 @@
 For evaluation only. It knows the truth, so no training signal may come from it, and it is not a `Scorer`.
 
 How it looks at an image: every object that should be there is searched for in its place (an added or moved
-one all over the image). The share of each pixel that shows the object's colour is measured between the known
-background and that colour; its area and centre give the object's size and place; the six shapes, drawn at
-that size and place, are compared with it. What no object explains is damage to the background.
+one all over the image, one that belongs inside another on that one). The share of each pixel that shows the
+object's colour is measured between the known background and that colour; its area and centre give the
+object's size and place; the six shapes, drawn at that size and place, are compared with it. What no object
+explains is damage to the background.
 """
 
-import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.data.shapes.render import OBJECT_RGB, ORIGINS, PATCH, coverage, render_backgrounds
-from rewardedit.data.shapes.scenes import CENTRES, Edits, Scenes
-from rewardedit.data.shapes.vocabulary import CELL, EDIT_TYPES, RADII, SHAPES, SIZE
+from rewardedit.data.shapes.recover import (
+    Objects,
+    better,
+    brightness,
+    colour_share,
+    cover,
+    draw,
+    fine_noise,
+    grid,
+    in_place,
+    patch,
+    ramp,
+    recover,
+    search,
+    seen_background,
+)
+from rewardedit.data.shapes.render import OBJECT_RGB, ORIGINS, object_masks, paint, render_backgrounds
+from rewardedit.data.shapes.scenes import (
+    CELLS,
+    CENTRES,
+    EMPTY,
+    OBJECT_FIELDS,
+    Edits,
+    Scenes,
+    concatenate,
+    without_edited,
+)
+from rewardedit.data.shapes.sequences import ShapesSequence
+from rewardedit.data.shapes.vocabulary import CELL, EDIT_TYPES, RADII, SIZE
 from rewardedit.data.shapes.world import ShapesBatch
+
+AT_ONCE = 256  # samples
 
 
 @dataclass(frozen=True)
@@ -35,176 +63,67 @@ class Rating:
     quality: Float[Tensor, " b"]  # objects are clean and whole, the background is clean
 
 
-@dataclass(frozen=True)
-class _Objects:
-    """n objects to look for, and what was found of each."""
-
-    row: Tensor  # (n,) which image
-    shape: Tensor  # (n,) the wanted shape
-    alpha: Tensor  # (n, 24, 24) the wanted shape at the recovered size and place
-    origin: Tensor  # (n, 2) where the patch lies, (x, y) pixels
-    centre: Tensor  # (n, 2)
-    radius: Tensor  # (n,)
-    surely: Tensor  # (n,) its radius by the pixels that clearly show it
-    perhaps: Tensor  # (n,) its radius by the pixels that show it at all
-    fit: Tensor  # (n,) in [0, 1], the wanted shape and no other, sharp and whole
-    clean: Tensor  # (n,) in [0, 1], sharp and whole, whatever its shape
-
-
-def _ramp(value: Tensor, bad: float, good: float) -> Tensor:
-    """0 at `bad` and beyond, 1 at `good` and beyond, straight between."""
-    return ((value - bad) / (good - bad)).clamp(0, 1)
-
-
-def _grid(origin: Tensor) -> tuple[Tensor, Tensor]:
-    """Pixel indices (n, 24, 24) of the patches, x and y."""
-    line = torch.arange(PATCH)
-    return (origin[:, :1] + line)[:, None, :].expand(-1, PATCH, -1), (origin[:, 1:] + line)[
-        :, :, None
-    ].expand(-1, -1, PATCH)
-
-
-def _patch(image: Tensor, row: Tensor, origin: Tensor) -> Tensor:
-    """(n, c, 24, 24) cut out of image (b, c, 64, 64)."""
-    x, y = _grid(origin)
-    return image[row[:, None, None], :, y, x].permute(0, 3, 1, 2)
-
-
-def _draw(shape: Tensor, centre: Tensor, radius: Tensor, origin: Tensor) -> Tensor:
-    x, y = _grid(origin)
-    return coverage(shape, x + 0.5 - centre[:, 0, None, None], y + 0.5 - centre[:, 1, None, None], radius)
-
-
-def _share(image: Tensor, background: Tensor, colour: Tensor) -> tuple[Tensor, Tensor]:
-    """How much of each pixel shows `colour` (n, 3) over `background`,
-    and the same before off-colour pixels are discounted.
+def _fill_hosts(image: Tensor, scenes: Scenes, inner: np.ndarray) -> Tensor:
+    """The image with the objects inside others (those of the cells in `inner`, (b, 9)) painted over in their
+    hosts' colours, so that a host is not judged by what lies on it.
     """
-    colour = colour[:, :, None, None]
-    span = colour - background
-    change = image - background
-    raw = ((change * span).sum(1) / (span * span).sum(1).clamp_min(0.05)).clamp(0, 1)
-    off = (change - raw[:, None] * span).norm(dim=1)
-    return raw * _ramp(off, 0.27, 0.12), raw
+    if not inner.any():
+        return image
+    image = image.clone()
+    for cell in range(CELLS):
+        region = object_masks(scenes, np.where(inner[:, cell], cell, -1), inner=True)
+        region = torch.nn.functional.max_pool2d(region, 3, 1, 1)
+        colour = OBJECT_RGB[scenes.colour[:, cell]][:, :, None, None]
+        image = torch.where(region > 0, colour, image)
+    return image
 
 
-@functools.cache
-def _unit_shapes() -> tuple[Tensor, Tensor, Tensor]:
-    """Of each shape with radius 1: area, mean offset of its pixels (x, y), length of its outline."""
-    r = 60.0
-    n = 160
-    line = torch.arange(n) + 0.8 - n / 2  # off the pixel raster, so that straight outlines are counted too
-    y, x = (v[None].expand(len(SHAPES), -1, -1) for v in torch.meshgrid(line, line, indexing="ij"))
-    alpha = coverage(torch.arange(len(SHAPES)), x.contiguous(), y.contiguous(), torch.full((len(SHAPES),), r))
-    area = alpha.sum((1, 2))
-    mean = torch.stack([(alpha * x).sum((1, 2)), (alpha * y).sum((1, 2))], dim=1) / area[:, None]
-    outline = ((alpha > 0) & (alpha < 1)).float().sum((1, 2))
-    return area / r**2, mean / r, outline / r
+def _cells(cells: np.ndarray) -> Tensor:
+    """(b, 64, 64): 1 on the squares of the grid that are True in `cells` (b, 9)."""
+    line = ((torch.arange(SIZE) + 0.5) / CELL).long()
+    return torch.from_numpy(cells).float()[:, line[:, None] * 3 + line[None]]
 
 
-def _recover(
-    image: Tensor,
-    background: Tensor,
-    row: Tensor,
-    shape: Tensor,
-    colour: Tensor,
-    origin: Tensor,
-    window: Tensor,
-) -> _Objects:
-    """Size, place, shape and cleanness of the object of the given colour that shows inside each `window`
-    (n, 24, 24).
+def _touched(edits: Edits) -> np.ndarray:
+    """(b, 9), True for the cells whose objects an edit draws, changes or takes away."""
+    touched = np.zeros((len(edits), CELLS), dtype=bool)
+    drawn = np.flatnonzero(edits.edit_type != EDIT_TYPES.index("background"))
+    touched[drawn, edits.cell[drawn]] = True
+    touched[drawn, edits.to_cell[drawn]] = True
+    return touched
+
+
+def _without_own_turn(turns: ShapesBatch, after: Scenes, touched: np.ndarray) -> Scenes:
+    """The last scene of a sequence as it would be without the turn in each row."""
+    before = after.copy()
+    for name in OBJECT_FIELDS:
+        getattr(before, name)[touched] = getattr(turns.before, name)[touched]
+    repaints = turns.edits.edit_type == EDIT_TYPES.index("background")
+    for name in ("background", "backdrop"):
+        getattr(before, name)[repaints] = getattr(turns.before, name)[repaints]
+    return before
+
+
+def _rating(alignment: Tensor, consistency: Tensor, quality: Tensor) -> Rating:
+    """The rating that three aspects in [0, 1] make."""
+    score = alignment * (0.25 + 0.75 * consistency * quality)
+    return Rating(score * 10, alignment * 10, consistency * 10, quality * 10)
+
+
+def _background_damage(error: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
+    """What is wrong where no object stands: `error` (b, 3, 64, 64) against the wanted background, on the
+    pixels of `spare` (b, 64, 64).
+
+    Returns:
+        The area in pixels of what stands out, less three, and how far the colour of the whole is off, (b,).
     """
-    share, raw = _share(_patch(image, row, origin), _patch(background, row, origin), OBJECT_RGB[colour])
-    share = share * window
-    raw = raw * window
-    x, y = (v + 0.5 for v in _grid(origin))
-    area = share.sum((1, 2))
-    weight = share**2  # faint far pixels must not pull the centre
-    total = weight.sum((1, 2)).clamp_min(1e-6)
-    centroid = torch.stack([(weight * x).sum((1, 2)), (weight * y).sum((1, 2))], dim=1) / total[:, None]
-    unit_area, unit_mean, outline = _unit_shapes()
-    overlaps = []
-    for candidate in range(len(SHAPES)):
-        radius = (area / unit_area[candidate]).sqrt().clamp(3.5, 11.5)
-        kind = torch.full_like(row, candidate)
-        alpha = _draw(kind, centroid - unit_mean[candidate] * radius[:, None], radius, origin) * window
-        overlaps.append(
-            torch.minimum(share, alpha).sum((1, 2)) / torch.maximum(share, alpha).sum((1, 2)).clamp_min(1e-6)
-        )
-    overlap = torch.stack(overlaps, dim=1)
-    wanted = overlap.gather(1, shape[:, None])[:, 0]
-    best = overlap.amax(1)
-    radius = (area / unit_area[shape]).sqrt().clamp(3.5, 11.5)
-    centre = centroid - unit_mean[shape] * radius[:, None]
-    soft = ((raw > 0.2) & (raw < 0.8)).float().sum((1, 2)) / (outline[shape] * radius)
-    sharp = _ramp(soft, 2.4, 1.5)
-    return _Objects(
-        row=row,
-        shape=shape,
-        alpha=_draw(shape, centre, radius, origin),
-        origin=origin,
-        centre=centre,
-        radius=radius,
-        surely=((share > 0.62).float().sum((1, 2)) / unit_area[shape]).sqrt(),
-        perhaps=((raw > 0.38).float().sum((1, 2)) / unit_area[shape]).sqrt(),
-        fit=_ramp(wanted - 2 * (best - wanted), 0.72, 0.85) * sharp,
-        clean=_ramp(best, 0.72, 0.85) * sharp,
-    )
-
-
-def _seen_background(image: Tensor, wanted: Tensor) -> Tensor:
-    """What the objects stand on: the wanted background,
-    or one even colour where most of the image has that instead.
-    """
-    even = image.flatten(2).median(dim=2).values[:, :, None, None].expand_as(image)
-    off = (image - even).norm(dim=1).flatten(1)
-    plain = wanted.flatten(2).std(2).amax(1) < 0.01
-    alike = torch.where(plain, (off < 0.08).float().mean(1) > 0.5, (off < 0.04).float().mean(1) > 0.75)
-    return torch.where(alike[:, None, None, None], even, wanted)
-
-
-def _cover(objects: _Objects, b: int, grow: float, only: Tensor | None = None) -> Tensor:
-    """(b, 64, 64): 1 where any of the objects (those in `only`), grown by `grow` pixels, touches a pixel."""
-    canvas = torch.zeros(b, SIZE, SIZE)
-    x, y = _grid(objects.origin)
-    alpha = _draw(objects.shape, objects.centre, objects.radius + grow, objects.origin)
-    alpha = alpha if only is None else alpha * only[:, None, None]
-    canvas.index_put_((objects.row[:, None, None].expand_as(x), y, x), alpha, accumulate=True)
-    return (canvas > 0).float()
-
-
-def _search(
-    image: Tensor, background: Tensor, taken: Tensor, row: Tensor, colour: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Where the most of a colour lies that the objects in `taken` do not account for: patch origins,
-    and their windows.
-    """
-    free = 1 - taken[row]
-    share = _ramp(_share(image[row], background[row], OBJECT_RGB[colour])[0], 0.35, 0.75) * free
-    heaped = torch.nn.functional.avg_pool2d(share[:, None], 17, 1, 8)[:, 0].flatten(1).argmax(1)
-    centre = torch.stack([heaped % SIZE, heaped // SIZE], dim=1).float() + 0.5
-    for _ in range(2):
-        origin = (centre.round().long() - PATCH // 2).clamp(0, SIZE - PATCH)
-        weight = _patch(share[:, None], torch.arange(len(row)), origin)[:, 0]
-        x, y = (v + 0.5 for v in _grid(origin))
-        total = weight.sum((1, 2))[:, None]
-        moved = torch.stack([(weight * x).sum((1, 2)), (weight * y).sum((1, 2))], dim=1) / total.clamp_min(
-            1e-6
-        )
-        centre = torch.where(total > 1, moved, centre)
-    origin = (centre.round().long() - PATCH // 2).clamp(0, SIZE - PATCH)
-    return origin, _patch(free[:, None], torch.arange(len(row)), origin)[:, 0]
-
-
-def _in_place(after: Scenes, keep: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The objects of the cells in `keep` (b, 9): row, cell, centre, patch origin and window."""
-    row, cell = (torch.from_numpy(v) for v in np.nonzero(keep))
-    middle = torch.from_numpy(CENTRES)[cell]
-    origin = torch.tensor(ORIGINS)[cell]
-    x, y = (v + 0.5 for v in _grid(origin))
-    reach = CELL / 2 + 0.75
-    window = ((x - middle[:, :1, None]).abs() < reach) & ((y - middle[:, 1:, None]).abs() < reach)
-    centre = middle + torch.from_numpy(after.offset)[row, cell]
-    return row, cell, centre, origin, window.float()
+    free = spare[:, None] > 0
+    colour = torch.where(free, error, torch.nan).flatten(2).nanmedian(dim=2).values.nan_to_num()
+    error = torch.where(free, error - colour[:, :, None, None], torch.zeros(()))
+    # Single pixels have to stand out clearly to be seen.
+    smooth, _ = fine_noise(error)
+    seen = torch.maximum(ramp(smooth.norm(dim=1), 0.08, 0.25), ramp(error.norm(dim=1), 0.4, 0.6))
+    return ((seen * spare).sum((1, 2)) - 3).clamp_min(0), colour.norm(dim=1)
 
 
 class ShapesOracle:
@@ -222,41 +141,95 @@ class ShapesOracle:
                 f"edited: expected {tuple(samples.source.shape)}, one image a sample; got "
                 f"{tuple(edited.shape)}"
             )
-        parts = [
-            self._rate(
-                samples.before[i : i + 256],
-                samples.after[i : i + 256],
-                samples.edits[i : i + 256],
-                edited[i : i + 256],
+        ratings = [
+            _rating(
+                *self._aspects(samples.before[part], samples.after[part], samples.edits[part], edited[part])
             )
-            for i in range(0, len(samples), 256)
+            for part in (slice(i, i + AT_ONCE) for i in range(0, len(samples), AT_ONCE))
         ]
-        return Rating(*(torch.cat(values) * 10 for values in zip(*parts, strict=True)))
+        names = [field.name for field in fields(Rating)]
+        return Rating(*(torch.cat([getattr(r, name) for r in ratings]) for name in names))
 
-    def _rate(
-        self, before: Scenes, after: Scenes, edits: Edits, edited: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    @torch.no_grad()
+    def rate_sequences(self, sequences: list[ShapesSequence], edited: Float[Tensor, "b 3 64 64"]) -> Rating:
+        """Ratings of `edited` as the last images of whole sequences: the alignment is the mean over the
+        turns, each seen in the last image, and so are consistency and quality.
+
+        Raises:
+            ValueError: if `edited` does not hold one 64×64 image for each sequence.
+        """
+        if edited.shape != (len(sequences), 3, SIZE, SIZE):
+            raise ValueError(
+                f"edited: expected {(len(sequences), 3, SIZE, SIZE)}, one image a sequence; got "
+                f"{tuple(edited.shape)}"
+            )
+        means = []
+        for one, image in zip(sequences, edited, strict=True):
+            turns = one.turns
+            n = len(turns)
+            after = concatenate([turns.after[-1:]] * n)
+            touched = _touched(turns.edits)
+            elsewhere = np.stack([np.delete(touched, t, axis=0).any(0) for t in range(n)])
+            repaints = turns.edits.edit_type == EDIT_TYPES.index("background")
+            aspects = self._aspects(
+                _without_own_turn(turns, after, touched),
+                after,
+                turns.edits,
+                image.expand(n, -1, -1, -1),
+                elsewhere,
+                torch.from_numpy(repaints.any() & ~repaints),
+            )
+            means.append(torch.stack([aspect.mean() for aspect in aspects]))
+        return _rating(*torch.stack(means).unbind(1))
+
+    def _aspects(
+        self,
+        before: Scenes,
+        after: Scenes,
+        edits: Edits,
+        edited: Tensor,
+        elsewhere: np.ndarray | None = None,
+        repainted: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Alignment, consistency and quality, each (b,) in [0, 1].
+
+        Args:
+            elsewhere: (b, 9), True for cells whose change is another turn's matter.
+            repainted: (b,), True where the background's change is another turn's matter.
+        """
         image = edited.detach().float().cpu().clamp(0, 1)
         b = len(image)
-        rows = np.arange(len(image))
         wanted = render_backgrounds(after)
-        background = _seen_background(image, wanted)
+        # A person sees through a change of light and through grain; both cost quality, but hide nothing.
+        light = brightness(image, wanted)
+        image = image / light[:, None, None, None]
+        smooth, grain = fine_noise(image - wanted)
+        calm = torch.where((grain > 0.06)[:, None, None, None], smooth + wanted, image)
+        background = seen_background(image, wanted)
         kind = {name: torch.from_numpy(edits.edit_type == i) for i, name in enumerate(EDIT_TYPES)}
         drawn = ~(kind["remove"] | kind["background"])
-        keep = after.present.copy()
-        keep[rows[drawn.numpy()], edits.to_cell[drawn.numpy()]] = False
+        keep = without_edited(after, edits).present
+        counts = torch.from_numpy(keep if elsewhere is None else keep & ~elsewhere)
 
-        row, cell, place, origin, window = _in_place(after, keep)
+        row, cell, place, origin, window = in_place(after, keep)
+        counted = counts[row, cell]
         shape, colour = (torch.from_numpy(v)[row, cell].long() for v in (after.shape, after.colour))
-        kept = _recover(image, background, row, shape, colour, origin, window)
-        asked = self._asked(image, background, before, after, edits, _cover(kept, b, 1.5))
-        # What the asked object accounts for is no part of its neighbours.
-        claimed = _cover(asked, b, 1.0, asked.fit > 0.3)
-        window = window * (1 - _patch(claimed[:, None], row, origin)[:, 0])
-        kept = _recover(image, background, row, shape, colour, origin, window)
+        filled = _fill_hosts(image, after, after.has_inner)
+        kept = recover(filled, background, row, shape, colour, origin, window)
+        taken = cover(kept, b, 1.5)
+        asked = better(*(self._asked(v, background, before, after, edits, taken) for v in (image, calm)))
+        # What the asked object accounts for is no part of its neighbours, nor a hole in its host.
+        found = asked.fit > 0.3
+        claimed = cover(asked, b, 1.0, found & ~torch.from_numpy(edits.inside)[asked.row])
+        window = window * (1 - patch(claimed[:, None], row, origin)[:, 0])
+        hidden = after.has_inner.copy()
+        lost = asked.row[~found].numpy()
+        hidden[lost[edits.inside[lost]], edits.to_cell[lost[edits.inside[lost]]]] = False
+        views = (_fill_hosts(view, after, hidden) for view in (image, calm))
+        kept = better(*(recover(view, background, row, shape, colour, origin, window) for view in views))
         nominal = torch.tensor(RADII)[torch.from_numpy(after.size)[row, cell]]
-        near = _ramp((kept.centre - place).norm(dim=1), 4, 1.5)
-        survived = kept.fit * near * _ramp((kept.radius / nominal - 1).abs(), 0.3, 0.14)
+        near = ramp((kept.centre - place).norm(dim=1), 9, 1.5)
+        survived = kept.kept * near * ramp((kept.radius / nominal - 1).abs(), 0.3, 0.14)
 
         alignment = torch.zeros(b)
         alignment[asked.row] = (
@@ -269,25 +242,30 @@ class ShapesOracle:
         alignment *= self._gone(image, background, before, edits, asked)
         alignment = torch.where(kind["background"], self._repainted(image, wanted, before, kept), alignment)
 
-        spare = 1 - torch.maximum(_cover(kept, b, 1.5), _cover(asked, b, 1.5))
-        damage = (_ramp((image - wanted).norm(dim=1), 0.1, 0.25) * spare).sum((1, 2))
+        spare = 1 - torch.maximum(cover(kept, b, 1.5), cover(asked, b, 1.5))
+        spare *= 1 - self._old(before, edits)  # what is left of the old object counts as not gone
+        if elsewhere is not None and repainted is not None:
+            spare *= 1 - _cells(elsewhere)
+            wanted = torch.where(repainted[:, None, None, None], background, wanted)
+        damage, tint = _background_damage(image - wanted, spare)
         ones = torch.ones(b)
-        n_kept = torch.from_numpy(keep.sum(1))
+        n_kept = counts.sum(1)
         mean_survived = torch.where(
-            n_kept > 0, torch.zeros(b).index_add_(0, kept.row, survived) / n_kept.clamp_min(1), ones
+            n_kept > 0, torch.zeros(b).index_add_(0, kept.row, survived * counted) / n_kept.clamp_min(1), ones
         )
-        intact = torch.where(kind["background"], ones, 1 / (1 + (damage - 8).clamp_min(0) / 200))
+        intact = torch.where(kind["background"], ones, ramp(tint, 0.25, 0.06) / (1 + damage / 60))
         n_all = n_kept + drawn
-        clean = torch.zeros(b).index_add_(0, kept.row, kept.clean).index_add_(0, asked.row, asked.clean)
-        quality = torch.where(n_all > 0, clean / n_all.clamp_min(1), ones) / (
-            1 + (damage - 8).clamp_min(0) / 800
-        )
-        consistency = mean_survived**3 * intact
-        return alignment * (0.25 + 0.75 * consistency * quality), alignment, consistency, quality
+        clean = torch.zeros(b).index_add_(0, kept.row, kept.clean * counted)
+        clean = clean.index_add_(0, asked.row, asked.clean)
+        quality = torch.where(n_all > 0, clean / n_all.clamp_min(1), ones)
+        quality /= 1 + damage / torch.where(kind["background"], 900, 300)
+        quality *= ramp(grain, 0.23, 0.02) * ramp((light - 1).abs(), 0.55, 0.03)
+        quality *= torch.where(kind["background"], ramp(tint, 0.35, 0.03), ones)
+        return alignment, mean_survived**3 * intact, quality
 
     def _asked(
         self, image: Tensor, background: Tensor, before: Scenes, after: Scenes, edits: Edits, taken: Tensor
-    ) -> _Objects:
+    ) -> Objects:
         """The object that the instruction draws or changes, for the rows that have one."""
         anywhere = np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("move")])
         drawn = ~np.isin(edits.edit_type, [EDIT_TYPES.index("remove"), EDIT_TYPES.index("background")])
@@ -295,15 +273,28 @@ class ShapesOracle:
         shape, colour = (torch.from_numpy(v)[row].long() for v in (edits.shape, edits.colour))
         cells = np.zeros((len(edits), 9), dtype=bool)
         cells[np.arange(len(edits)), edits.to_cell] = drawn
-        _, _, _, origin, window = _in_place(after, cells)
-        free = torch.from_numpy(anywhere)[row]
-        if free.any():
-            origin = origin.clone()
+        _, _, _, origin, window = in_place(after, cells)
+        inside = torch.from_numpy(edits.inside)[row]
+        if inside.any():
+            # Its ground is its host.
+            hosts = after.copy()
+            hosts.shape[~(cells & edits.inside[:, None])] = EMPTY
+            hosts.inner_shape[:] = EMPTY
+            background = paint(background.clone(), hosts)
             window = window.clone()
-            origin[free], window[free] = _search(image, background, taken, row[free], colour[free])
-        return _recover(image, background, row, shape, colour, origin, window)
+            within = object_masks(hosts, edits.to_cell)
+            window[inside] = patch(within, row[inside], origin[inside])[:, 0]
+        found = recover(image, background, row, shape, colour, origin, window)
+        free = torch.from_numpy(anywhere)[row] & ~inside
+        if not free.any():
+            return found
+        origin = origin.clone()
+        window = window.clone()
+        origin[free], window[free] = search(image, background, taken, row[free], colour[free])
+        # In its place first: the most of its colour may be something else.
+        return better(found, recover(image, background, row, shape, colour, origin, window))
 
-    def _wanted_size(self, asked: _Objects, before: Scenes, edits: Edits) -> Tensor:
+    def _wanted_size(self, asked: Objects, before: Scenes, edits: Edits) -> Tensor:
         """(n,) 1 where the object's size is what was asked, or what it was."""
         row = asked.row.numpy()
         edits = edits[row]
@@ -314,14 +305,17 @@ class ShapesOracle:
             radii[np.where(edits.edit_type == EDIT_TYPES.index("add"), edits.size, old_size)]
         )
         ratio = asked.radius / same
-        fits = _ramp((ratio - 1).abs(), 0.27, 0.16)
+        fits = ramp((ratio - 1).abs(), 0.27, 0.16)
         grows = torch.from_numpy(edits.size > old_size)
-        bigger = _ramp(asked.surely / same, 1.18, 1.215) * _ramp(ratio, 2.2, 1.9)
-        resized = torch.where(grows, bigger, _ramp(asked.perhaps / same, 0.86, 0.83))
+        bigger = ramp(asked.surely / same, 1.13, 1.22) * ramp(ratio, 2.2, 1.9)
+        smaller = ramp(asked.perhaps / same, 0.89, 0.84) * ramp(ratio, 0.3, 0.5)
+        resized = torch.where(grows, bigger, smaller)
+        inside = torch.from_numpy(edits.inside)
+        visible = torch.where(inside, ramp(asked.radius, 2.8, 3.6), ramp(asked.radius, 3.6, 4.6))
         free = is_kind["add"] & torch.from_numpy(~edits.says_size)
-        return torch.where(is_kind["resize"], resized, torch.where(free, _ramp(asked.radius, 3.6, 4.6), fits))
+        return torch.where(is_kind["resize"], resized, torch.where(free, visible, fits))
 
-    def _wanted_place(self, asked: _Objects, before: Scenes, edits: Edits) -> Tensor:
+    def _wanted_place(self, asked: Objects, before: Scenes, edits: Edits) -> Tensor:
         """(n,) 1 where the object is where it was asked to be, or where it was."""
         row = asked.row.numpy()
         edits = edits[row]
@@ -332,68 +326,104 @@ class ShapesOracle:
         shift = (asked.centre - torch.from_numpy(CENTRES[edits.cell] + before.offset[row, edits.cell])).norm(
             dim=1
         )
-        anywhere = is_kind["add"] & torch.from_numpy(~edits.says_place)
-        placed = torch.where(is_kind["move"] | is_kind["add"], _ramp(outside, 6, 2.5), _ramp(shift, 6, 3))
+        relates = torch.from_numpy(edits.relation >= 0)
+        anywhere = is_kind["add"] & torch.from_numpy(~edits.says_place) & ~relates
+        placed = torch.where(is_kind["move"] | is_kind["add"], ramp(outside, 6, 2.5), ramp(shift, 6, 3))
+        placed = torch.where(relates, self._related(asked, before, edits), placed)
         return torch.where(anywhere, torch.ones_like(placed), placed)
 
+    def _related(self, asked: Objects, before: Scenes, edits: Edits) -> Tensor:
+        """(n,) 1 where the object lies as it was asked to its reference, or to where it was itself.
+
+        "Left of" means further to the left than up or down, and by more than what shows as a drift.
+        """
+        row = asked.row.numpy()
+        anchor = np.where(edits.reference < 0, edits.cell, edits.reference)
+        there = torch.from_numpy(CENTRES[anchor] + before.offset[row, anchor])
+        right, down = (asked.centre - there).unbind(1)
+        along = torch.stack([-right, right, -down, down])
+        across = torch.stack([down, down, right, right]).abs()
+        directed = ramp(along, 5, 8) * ramp(across - along, 5, 2)
+        distance = (asked.centre - there).norm(dim=1)
+        near = ramp(distance, 39, 36)
+        inside = ramp(distance, 7, 4)
+        relation = torch.cat([directed, near[None], inside[None]])
+        chosen = torch.from_numpy(edits.relation).clamp_min(0)
+        return relation.gather(0, chosen[None])[0]
+
     def _reshaped(
-        self, image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: _Objects
+        self, image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: Objects
     ) -> Tensor:
-        """(n,) 1 where a same-coloured new shape has wholly taken the place of the old one;
+        """(n,) 1 where a same-coloured new shape, or a new colour, has wholly taken the place of the old one;
         1 for the rest.
         """
         row = asked.row.numpy()
         edits = edits[row]
         centre = torch.from_numpy(CENTRES[edits.cell] + before.offset[row, edits.cell])
         old_shape, old_size = (torch.from_numpy(v[row, edits.cell]) for v in (before.shape, before.size))
-        old = _draw(old_shape, centre, torch.tensor(RADII)[old_size], asked.origin)
+        old = draw(old_shape, centre, torch.tensor(RADII)[old_size], asked.origin)
         colour = OBJECT_RGB[edits.colour]
-        share = _share(
-            _patch(image, asked.row, asked.origin), _patch(background, asked.row, asked.origin), colour
+        share = colour_share(
+            patch(image, asked.row, asked.origin), patch(background, asked.row, asked.origin), colour
         )[0]
         change = asked.alpha - old
         progress = ((share - old) * change).sum((1, 2)) / change.square().sum((1, 2)).clamp_min(1)
         same = (edits.edit_type == EDIT_TYPES.index("replace")) & (
             edits.colour == before.colour[row, edits.cell]
         )
-        return torch.where(torch.from_numpy(same), _ramp(progress, 0.75, 0.9), torch.ones_like(progress))
+        reshaped = torch.where(torch.from_numpy(same), ramp(progress, 0.75, 0.9), torch.ones_like(progress))
+        # In between two colours is neither.
+        old_colour = OBJECT_RGB[before.colour[row, edits.cell]]
+        inside = (asked.alpha == 1).float()
+        seen = (patch(image, asked.row, asked.origin) * inside[:, None]).sum((2, 3))
+        seen = seen / inside.sum((1, 2)).clamp_min(1)[:, None]
+        span = colour - old_colour
+        progress = ((seen - old_colour) * span).sum(1) / span.square().sum(1).clamp_min(1e-3)
+        renewed = np.isin(edits.edit_type, [EDIT_TYPES.index("replace"), EDIT_TYPES.index("recolour")])
+        recoloured = torch.from_numpy(renewed) & (span.norm(dim=1) > 0)
+        return reshaped * torch.where(recoloured, ramp(progress, 0.6, 0.85), torch.ones_like(progress))
 
     def _gone(
-        self, image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: _Objects
+        self, image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: Objects
     ) -> Tensor:
         """(b,) 1 where nothing is left of the object that was removed, moved, replaced or resized;
         1 for the other kinds.
         """
         b = len(edits)
-        row = torch.from_numpy(
-            np.flatnonzero(
-                ~np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("background")])
-            )
-        )
-        cell = torch.from_numpy(edits.cell)[row]
-        pick = row.numpy(), edits.cell[row.numpy()]
-        centre = torch.from_numpy(CENTRES[pick[1]] + before.offset[pick])
-        origin = torch.tensor(ORIGINS)[cell]
-        radius = torch.tensor(RADII)[before.size[pick]]
-        old = _draw(torch.from_numpy(before.shape[pick]), centre, radius, origin)
-        new = _patch(_cover(asked, b, 1.0)[:, None], row, origin)[:, 0]
-        region = old * (1 - new)
-        there = _patch(background, row, origin)
-        contrast = (OBJECT_RGB[before.colour[pick]][:, :, None, None] - there).norm(dim=1).clamp_min(0.2)
-        off = (_patch(image, row, origin) - there).norm(dim=1)
-        left = torch.maximum(off / contrast, off / 0.3).clamp(0, 1) * region
+        old = self._old(before, edits)
+        region = old * (1 - cover(asked, b, 1.0))
+        cell = np.where(before.shape[np.arange(b), edits.cell] == EMPTY, 0, edits.cell)
+        colour = OBJECT_RGB[before.colour[np.arange(b), cell]][:, :, None, None]
+        contrast = (colour - background).norm(dim=1).clamp_min(0.2)
+        off = (image - background).norm(dim=1)
+        # Squared, so that a quarter that is left tells more than the whole at a quarter of its strength.
+        left = torch.maximum(off / contrast, off / 0.7).clamp(0, 1).square() * region
         area = region.sum((1, 2))
-        share = torch.where(area > 6, left.sum((1, 2)) / area.clamp_min(1), torch.zeros_like(area))
-        gone = torch.ones(b)
-        gone[row] = _ramp(share, 0.4, 0.2)
-        return gone
+        share = torch.where(area > 6, (left.sum((1, 2)) / area.clamp_min(1)).sqrt(), torch.zeros(b))
+        return ramp(share, 0.6, 0.04)
 
-    def _repainted(self, image: Tensor, background: Tensor, before: Scenes, kept: _Objects) -> Tensor:
+    def _old(self, before: Scenes, edits: Edits) -> Tensor:
+        """(b, 64, 64) coverage of the object that was removed, moved, replaced, recoloured or resized; 0 for
+        the other kinds.
+        """
+        old = torch.zeros(len(edits), SIZE, SIZE)
+        gone = ~np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("background")])
+        row = np.flatnonzero(gone)
+        cell = edits.cell[row]
+        centre = torch.from_numpy(CENTRES[cell] + before.offset[row, cell])
+        origin = torch.tensor(ORIGINS)[cell]
+        radius = torch.tensor(RADII)[before.size[row, cell]]
+        alpha = draw(torch.from_numpy(before.shape[row, cell]), centre, radius, origin)
+        x, y = grid(origin)
+        old.index_put_((torch.from_numpy(row)[:, None, None].expand_as(x), y, x), alpha)
+        return old
+
+    def _repainted(self, image: Tensor, background: Tensor, before: Scenes, kept: Objects) -> Tensor:
         """(b,) 1 where the whole background has its new colour."""
         old = render_backgrounds(before)
-        spare = 1 - _cover(kept, len(image), 1.5)
+        spare = 1 - cover(kept, len(image), 0.75)
         off = (image - background).norm(dim=1)
         distance = off / (old - background).norm(dim=1).clamp_min(0.15)
-        done = _ramp(distance, 0.6, 0.35) * _ramp(off, 0.16, 0.1) * spare
+        done = ramp(distance, 0.6, 0.35) * ramp(off, 0.16, 0.1) * spare
         done = done.sum((1, 2)) / spare.sum((1, 2)).clamp_min(1)
-        return _ramp(done, 0.6, 0.95)
+        return ramp(done, 0.6, 0.98)

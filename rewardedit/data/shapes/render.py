@@ -12,7 +12,15 @@ from PIL import Image
 from torch import Tensor
 
 from rewardedit.data.shapes.scenes import CELLS, CENTRES, Scenes
-from rewardedit.data.shapes.vocabulary import BACKDROPS, BACKGROUNDS, COLOURS, RADII, SHAPES, SIZE
+from rewardedit.data.shapes.vocabulary import (
+    BACKDROPS,
+    BACKGROUNDS,
+    COLOURS,
+    INSIDE_RADIUS,
+    RADII,
+    SHAPES,
+    SIZE,
+)
 
 PHOTOGRAPHS = ("astronaut", "coffee", "chelsea", "rocket", "immunohistochemistry", "motorcycle")
 PHOTOGRAPHS_FOLDER = Path(__file__).parents[2] / "assets" / "photographs"
@@ -123,31 +131,36 @@ def render_backgrounds(scenes: Scenes) -> Float[Tensor, "b 3 64 64"]:
     return image
 
 
-def object_coverage(scenes: Scenes) -> list[tuple[int, np.ndarray, Tensor]]:
+def object_coverage(scenes: Scenes, inner: bool = False) -> list[tuple[int, np.ndarray, Tensor]]:
     """For each cell: (cell, rows that hold an object there, their coverage (n, PATCH,
-    PATCH) at ORIGINS[cell]).
+    PATCH) at ORIGINS[cell]); with `inner`, of the objects inside others.
     """
-    row, cell = np.nonzero(scenes.present)
+    row, cell = np.nonzero(scenes.has_inner if inner else scenes.present)
     centre = torch.from_numpy(CENTRES[cell] + scenes.offset[row, cell])
     origin = torch.tensor(ORIGINS, dtype=torch.float32)[cell]
     grid = torch.arange(PATCH, dtype=torch.float32) + 0.5
     x = (grid + (origin - centre)[:, :1])[:, None, :].expand(-1, PATCH, PATCH)
     y = (grid + (origin - centre)[:, 1:])[:, :, None].expand(-1, PATCH, PATCH)
-    radius = torch.tensor(RADII)[scenes.size[row, cell]]
-    alpha = coverage(torch.from_numpy(scenes.shape[row, cell]), x, y, radius)
+    shape = (scenes.inner_shape if inner else scenes.shape)[row, cell]
+    radius = torch.full((len(row),), INSIDE_RADIUS) if inner else torch.tensor(RADII)[scenes.size[row, cell]]
+    alpha = coverage(torch.from_numpy(shape), x, y, radius)
     return [(c, row[cell == c], alpha[torch.from_numpy(cell == c)]) for c in range(CELLS)]
 
 
 def paint(image: Tensor, scenes: Scenes) -> Tensor:
     """Draws the objects of `scenes` over `image` (b, 3, 64, 64), in place, and returns it."""
-    for cell, rows, alpha in object_coverage(scenes):
-        if len(rows):
-            x0, y0 = ORIGINS[cell]
-            patch = image[rows, :, y0 : y0 + PATCH, x0 : x0 + PATCH]
-            colour = OBJECT_RGB[scenes.colour[rows, cell]][:, :, None, None]
-            image[rows, :, y0 : y0 + PATCH, x0 : x0 + PATCH] = patch.lerp(
-                colour.expand_as(patch), alpha[:, None].expand_as(patch)
-            )
+    layers = [(scenes.colour, object_coverage(scenes))]
+    if scenes.has_inner.any():
+        layers.append((scenes.inner_colour, object_coverage(scenes, inner=True)))
+    for colours, objects in layers:
+        for cell, rows, alpha in objects:
+            if len(rows):
+                x0, y0 = ORIGINS[cell]
+                patch = image[rows, :, y0 : y0 + PATCH, x0 : x0 + PATCH]
+                colour = OBJECT_RGB[colours[rows, cell]][:, :, None, None]
+                image[rows, :, y0 : y0 + PATCH, x0 : x0 + PATCH] = patch.lerp(
+                    colour.expand_as(patch), alpha[:, None].expand_as(patch)
+                )
     return image
 
 
@@ -156,12 +169,12 @@ def render(scenes: Scenes) -> Float[Tensor, "b 3 64 64"]:
     return paint(render_backgrounds(scenes), scenes).mul_(255).round_().div_(255)
 
 
-def object_masks(scenes: Scenes, cells: np.ndarray) -> Float[Tensor, "b 1 64 64"]:
-    """1 where the object in `cells` (b,) of each scene touches a pixel;
-    0 all over where that cell is empty or -1.
+def object_masks(scenes: Scenes, cells: np.ndarray, inner: bool = False) -> Float[Tensor, "b 1 64 64"]:
+    """1 where the object in `cells` (b,) of each scene touches a pixel, with `inner` the one inside it;
+    0 all over where there is none or the cell is -1.
     """
     mask = torch.zeros(len(scenes), 1, SIZE, SIZE)
-    for cell, rows, alpha in object_coverage(scenes):
+    for cell, rows, alpha in object_coverage(scenes, inner):
         chosen = cells[rows] == cell
         x0, y0 = ORIGINS[cell]
         mask[rows[chosen], 0, y0 : y0 + PATCH, x0 : x0 + PATCH] = (

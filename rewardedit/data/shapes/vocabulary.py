@@ -1,16 +1,32 @@
 """The words and the palette of the shapes world: what a scene may hold and what an instruction may name."""
 
+from rewardedit.instructions.parsed import RELATIONS
+
+# Stands in every result. It changes whenever a sample of the world or a rating of the oracle may change, and
+# figures of two versions are never compared.
+WORLD_VERSION = 2
 SIZE = 64  # pixels a side
 EDIT_TYPES = ("add", "remove", "replace", "recolour", "resize", "move", "background")
 SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross")
 SIZES = ("small", "medium", "large")
 RADII = (5.5, 7.25, 9.25)  # pixels, one for each of SIZES
-JITTER = (
-    3.0,
-    1.25,
-    1.0,
-)  # how far an object's centre may lie from its cell's, so that it stays inside when it grows one size
-PLACES = ("top left", "top", "top right", "left", "center", "right", "bottom left", "bottom", "bottom right")
+INSIDE_RADIUS = 4.5  # pixels, of an object that lies inside another
+HOSTS = ("circle", "square", "diamond")  # shapes that, when large, have room for another object inside
+# How far an object's centre may lie from its cell's, so that it stays inside when it grows one size.
+JITTER = (3.0, 1.25, 1.0)
+PLACES = (
+    "top left",
+    "top center",
+    "top right",
+    "center left",
+    "center",
+    "center right",
+    "bottom left",
+    "bottom center",
+    "bottom right",
+)
+INSIDE = RELATIONS.index("inside")
+DIRECTIONS = 4  # the first relations, which an object can also have to where it was
 CELL = SIZE / 3  # a scene is a 3 × 3 grid of cells that hold one object each
 COLOURS = {
     "red": (220, 40, 40),

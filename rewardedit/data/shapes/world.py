@@ -13,6 +13,7 @@ from rewardedit.data.shapes import language
 from rewardedit.data.shapes.render import object_interiors, object_masks, render
 from rewardedit.data.shapes.scenes import Edits, Scenes, apply_edits, concatenate, sample_edits, sample_scenes
 from rewardedit.data.shapes.vocabulary import BACKDROPS, EDIT_TYPES
+from rewardedit.instructions import ParsedEdit
 
 BLOCK = 280  # samples that share one random generator; a multiple of 7 kinds × 5 object counts
 SPLITS = ("train", "val", "test")
@@ -31,7 +32,7 @@ class ShapesBatch:
     boxes: Int[Tensor, "b 2 4"]
     source_caption: list[str]
     target_caption: list[str]
-    parsed: list[language.ParsedEdit]
+    parsed: list[ParsedEdit]
     before: Scenes
     after: Scenes
     edits: Edits
@@ -77,16 +78,29 @@ def mask_boxes(mask: Float[Tensor, "b 1 h w"]) -> Int[Tensor, "b 4"]:
     return torch.stack([x0, y0, x1, y1], dim=1)
 
 
-def make_batch(rng: np.random.Generator, ids: list[str], before: Scenes, kind: np.ndarray) -> ShapesBatch:
-    """Draws an edit of the given kind for each scene, and renders source, target and mask."""
-    edits = sample_edits(rng, before, kind)
+def make_batch(
+    rng: np.random.Generator,
+    ids: list[str],
+    before: Scenes,
+    kind: np.ndarray,
+    wordings: str = "usual",
+    blocked: np.ndarray | None = None,
+) -> ShapesBatch:
+    """Draws an edit of the given kind for each scene, and renders source, target and mask.
+
+    Args:
+        blocked: (b, 9), True for cells that the edit may neither change nor refer to.
+    """
+    edits = sample_edits(rng, before, kind, blocked)
     after = apply_edits(before, edits)
-    texts, parsed = zip(
-        *(language.describe(rng, before, edits, row) for row in range(len(before))), strict=True
-    )
+    described = [language.describe(rng, before, edits, row, wordings) for row in range(len(before))]
+    texts, parsed = zip(*described, strict=True)
     is_background = kind == EDIT_TYPES.index("background")
-    old = object_masks(before, np.where(is_background, -1, edits.cell))
-    new = object_masks(after, np.where(is_background, -1, edits.to_cell))
+    inside = edits.inside
+    old = object_masks(before, np.where(is_background | inside, -1, edits.cell))
+    new = object_masks(after, np.where(is_background | inside, -1, edits.to_cell))
+    if inside.any():
+        new += object_masks(after, np.where(inside, edits.to_cell, -1), inner=True)
     mask = torch.maximum(old, new)
     mask[is_background] = 1 - object_interiors(before)[is_background]
     return ShapesBatch(
@@ -111,6 +125,7 @@ class Shapes:
 
     Kinds of instruction and numbers of objects (1–5) take turns, so any 35 samples in a row hold each pair
     once. Worlds that differ in `draw` alone have the same sources, each with another kind of edit.
+    Instructions in "reserved" wordings are for evaluation alone: the train split has none.
     """
 
     split: str = "train"
@@ -118,15 +133,19 @@ class Shapes:
     backdrops: tuple[str, ...] = ("plain",)
     kinds: tuple[str, ...] = EDIT_TYPES
     draw: int = 0
+    wordings: str = "usual"
 
     def __post_init__(self) -> None:
         for name, values, allowed in (
             ("split", (self.split,), SPLITS),
+            ("wordings", (self.wordings,), tuple(language.WORDINGS)),
             ("backdrops", self.backdrops, BACKDROPS),
             ("kinds", self.kinds, EDIT_TYPES),
         ):
             if not values or not set(values) <= set(allowed):
                 raise ValueError(f"{name}: expected some of {', '.join(allowed)}; got {values!r}")
+        if self.split == "train" and self.wordings == "reserved":
+            raise ValueError('wordings: "reserved" ones are for the splits val and test; got split "train"')
 
     def batch(self, start: int, n: int) -> ShapesBatch:
         """Samples start … start + n - 1."""
@@ -137,38 +156,22 @@ class Shapes:
         blocks = join([self._block(k) for k in range(first, last + 1)])
         return blocks[start - first * BLOCK : start - first * BLOCK + n]
 
-    def _rng(self, *key: int) -> np.random.Generator:
+    def rng(self, *key: int) -> np.random.Generator:
+        """The generator of this split and seed, for what `key` names."""
         return np.random.default_rng([SPLITS.index(self.split), self.seed, *key])
 
     def _block(self, k: int) -> ShapesBatch:
         index = np.arange(k * BLOCK, (k + 1) * BLOCK)
-        rng = self._rng(k)
+        rng = self.rng(k)
         kinds = np.array([EDIT_TYPES.index(kind) for kind in self.kinds])
-        before = sample_scenes(rng, 1 + index // len(kinds) % 5, self.backdrops)
+        before = self.scenes(rng, 1 + index // len(kinds) % 5)
         ids = [f"{self.split}-{self.seed}-{i}" + (f"-{self.draw}" if self.draw else "") for i in index]
-        edits = self._rng(k, self.draw, 0, 2) if self.draw else rng
-        return make_batch(edits, ids, before, kinds[(index + self.draw) % len(kinds)])
+        edits = self.rng(k, self.draw, 0, 2) if self.draw else rng
+        return make_batch(edits, ids, before, kinds[(index + self.draw) % len(kinds)], self.wordings)
 
-    def sequence(self, index: int, turns: int) -> ShapesBatch:
-        """One multi-turn session: the source of each turn is the target of the turn before it."""
-        if turns < 1:
-            raise ValueError(f"expected turns >= 1; got {turns}")
-        rng = self._rng(index, turns, 1)
-        scene = sample_scenes(rng, np.array([rng.integers(1, 6)]), self.backdrops)
-        steps = []
-        for turn in range(turns):
-            objects = int(scene.present.sum())
-            kinds = [
-                k
-                for k in self.kinds
-                if (objects > 1 or k in ("add", "background")) and (objects < 6 or k != "add")
-            ]
-            if not kinds:
-                raise ValueError(f"no kind of {self.kinds!r} fits a scene with {objects} objects")
-            kind = np.array([EDIT_TYPES.index(kinds[rng.integers(len(kinds))])])
-            steps.append(make_batch(rng, [f"{self.split}-{self.seed}-sequence-{index}-{turn}"], scene, kind))
-            scene = steps[-1].after
-        return join(steps)
+    def scenes(self, rng: np.random.Generator, count: np.ndarray) -> Scenes:
+        """Scenes of this world's backdrops with `count` (b,) objects each."""
+        return sample_scenes(rng, count, self.backdrops)
 
 
 __all__ = ["Shapes", "ShapesBatch", "join"]

@@ -1,0 +1,60 @@
+"""Text-to-image pipelines: stock `StableDiffusionPipeline`s, also such as share an editor's autoencoder and
+text encoder and keep no copy of them.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rewardedit.assets import resolve_model
+from rewardedit.diffusion.editors import load_editor
+from rewardedit.files import replaced, write_json
+
+SHARED = "text_to_image.json"  # names the editor that has the other parts
+
+
+def load_text_to_image(
+    name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+) -> Any:
+    """A `StableDiffusionPipeline` by hub name, "shapes-text-to-image", or its folder.
+
+    Raises:
+        ValueError: where there is no such pipeline.
+    """
+    from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+
+    path = Path(resolve_model(name))
+    no_checker: dict[str, Any] = {"safety_checker": None, "requires_safety_checker": False}
+    try:
+        if (path / SHARED).is_file():
+            editor = load_editor(json.loads((path / SHARED).read_text())["editor"], dtype=dtype).pipe
+            pipe = StableDiffusionPipeline(
+                vae=editor.vae,
+                text_encoder=editor.text_encoder,
+                tokenizer=editor.tokenizer,
+                unet=UNet2DConditionModel.from_pretrained(path / "unet", dtype=dtype),
+                scheduler=DDIMScheduler.from_pretrained(path / "scheduler"),
+                feature_extractor=None,
+                **no_checker,
+            )
+        else:
+            pipe = StableDiffusionPipeline.from_pretrained(resolve_model(name), dtype=dtype, **no_checker)
+    except OSError as error:
+        raise ValueError(
+            f"text-to-image {name!r}: no Stable Diffusion pipeline can be loaded from there "
+            f"({str(error).splitlines()[0]})"
+        ) from error
+    pipe = pipe.to(device)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def save_text_to_image(pipe: Any, folder: Path, editor: str) -> None:
+    """Writes the UNet in fp16 and the schedule, and the name of the `editor` that the other parts are of."""
+    with replaced(folder) as aside:
+        aside.mkdir()
+        pipe.unet.half().save_pretrained(aside / "unet")
+        pipe.scheduler.save_pretrained(aside / "scheduler")
+        write_json(aside / SHARED, {"editor": editor})

@@ -1,0 +1,22 @@
+"""The parsed instruction, in the terms of BPM (Sec. 3.2)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+SizeState = Literal["larger", "smaller", "unchanged"]
+RELATIONS = ("left", "right", "up", "down", "near", "inside")  # of the target to its reference object
+
+
+@dataclass(frozen=True)
+class ParsedEdit:
+    """What an instruction asks for. None stands for "nothing"; names of objects have no article."""
+
+    edit_type: str
+    source: str | None  # the object before the edit (BPM's o1); None for "add"
+    target: str | None  # the object after it (o2); None for "remove"
+    # What `position` is relative to. None where the instruction names no object: "move the cup to the
+    # left" compares the cup with where it was.
+    reference: str | None = None
+    size: SizeState = "unchanged"
+    position: str = "unchanged"  # one of RELATIONS, a place in the image such as "top left", or "unchanged"
+    is_global: bool = False  # the instruction changes the whole image, or its whole background
