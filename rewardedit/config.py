@@ -51,8 +51,6 @@ _REWARD = {
 }
 _GROUPS = {
     "train": _TRAIN,
-    "read": _LOOP,
-    "mean_edit": _LOOP,
     "reward": _REWARD,
     "candidates": _SAMPLING | _BATCH,
     "evaluate": _SAMPLING | _BATCH,

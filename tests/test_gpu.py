@@ -98,14 +98,11 @@ def test_the_small_models_are_trained_from_scratch(tmp_path):
     few = ["train.batch_size=10", "samples=70"]
     run("shapes-autoencoder", tmp_path / "vae", *few)
     run("shapes-clip", tmp_path / "clip", *few)
-    words = [
-        f"{leg}.{word}"
-        for leg in ("read", "mean_edit")
-        for word in ("max_steps=2", "batch_size=8", "lr_warmup_steps=1")
-    ]
-    words += ["mean_edit.compile=false", "train.compile=false", "right=35", "evaluate_n=7"]
-    words += [f"vae={tmp_path}/vae/vae", f"clip={tmp_path}/clip/clip"]
-    run("shapes-editor", tmp_path / "editor", *few, *words)
+    run("shapes-text-encoder", tmp_path / "text", *few, f"clip={tmp_path}/clip/clip")
+    words = ["legs=[2]", "lr_shares=[1.0]", "evaluate_n=7"]
+    words += [f"vae={tmp_path}/vae/vae", f"text_encoder={tmp_path}/text", "sources=35"]
+    run("shapes-editor", tmp_path / "editor", *words)
+    run("shapes-text-to-image", tmp_path / "drawing", *few, f"editor={tmp_path}/editor")
     editor = load_editor(str(tmp_path / "editor"))
     edited = editor(torch.rand(1, 3, 64, 64), ["remove the star"], [0])
     assert edited.shape == (1, 3, 64, 64)

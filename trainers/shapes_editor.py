@@ -77,9 +77,15 @@ class Config:
     # sampling settings that are saved with the editor
     ask: EditConfig = field(default_factory=lambda: EditConfig(10, 1.5, 1.0))
     evaluate_n: int = 560  # test edits a backdrop
-    legs: tuple[SmallTrainConfig, ...] = (SmallTrainConfig(),)
+    legs: tuple[int, ...] = (1000,)  # updates of each leg, in the place of train.max_steps
+    lr_shares: tuple[float, ...] = (1.0,)  # of the learning rates, with which each leg begins
+    train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
     def __post_init__(self) -> None:
+        if len(self.lr_shares) != len(self.legs):
+            raise ValueError(
+                f"lr_shares: expected one for each of {len(self.legs)} legs; got {self.lr_shares}"
+            )
         if not 1 <= self.first_leg <= len(self.legs):
             raise ValueError(f"first_leg: expected 1 to {len(self.legs)}; got {self.first_leg}")
         if self.first_leg > 1 and self.start is None:
@@ -148,7 +154,7 @@ def make_pipeline(config: Config) -> Any:
 def plan(config: Config) -> list[str]:
     pipe = make_pipeline(config)
     parts = ", ".join(f"{name} {count(getattr(pipe, name))}" for name in ("vae", "text_encoder", "unet"))
-    steps = " + ".join(str(leg.max_steps) for leg in config.legs[config.first_leg - 1 :])
+    steps = " + ".join(map(str, config.legs[config.first_leg - 1 :]))
     return [f"editor: {parts}; {config.sources * config.draws} edits a leg, {steps} steps"]
 
 
@@ -166,18 +172,18 @@ class Edits:
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains, saves fp16 weights to `folder/pipeline` and a table by edit type to metrics.json."""
     run.start(folder, config, resume)
-    torch.manual_seed(config.legs[0].seed)
+    torch.manual_seed(config.train.seed)
     pipe = make_pipeline(config).to(devices.default_device())
     for module in (pipe.vae, pipe.text_encoder):
         module.requires_grad_(False).eval()
-    for number, leg in list(enumerate(config.legs, 1))[config.first_leg - 1 :]:
+    for number in range(config.first_leg, len(config.legs) + 1):
         saved = folder / f"leg-{number}" / "unet"
         if not saved.is_dir():
             edits = _edits(config, pipe, number)
             if number == 1:
                 # The latents are brought to unit variance, as the noise schedule expects.
                 pipe.vae.register_to_config(scaling_factor=1 / float(edits.edited.std()))
-            train_leg(config, leg, pipe, edits, folder / saved.parent.name, resume)
+            train_leg(config, leg_config(config, number), pipe, edits, saved.parent, resume)
             pipe.unet.half().save_pretrained(saved)
         unet = UNet2DConditionModel.from_pretrained(saved, dtype=torch.float32)
         pipe.unet = unet.to(devices.default_device())
@@ -191,6 +197,19 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     pipe.to(dtype=torch.float16)
     save_editor(dataclasses.replace(editor, pipe=pipe), folder / "pipeline")
     return folder / "pipeline"
+
+
+def leg_config(config: Config, number: int) -> SmallTrainConfig:
+    """The optimizer and the loop of a leg, counted from 1."""
+    share = config.lr_shares[number - 1]
+    muon_lr = config.train.muon_lr
+    return dataclasses.replace(
+        config.train,
+        max_steps=config.legs[number - 1],
+        lr=config.train.lr * share,
+        muon_lr=None if muon_lr is None else muon_lr * share,
+        seed=config.train.seed + number - 1,  # other rows, noise and time steps
+    )
 
 
 def train_leg(

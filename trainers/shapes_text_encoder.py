@@ -42,7 +42,7 @@ class Config:
     """Data and training of the text encoder."""
 
     name: str  # of the run, and of its folder in runs/
-    clip: str = "runs/shapes-clip/clip"  # the CLIP whose text encoder and tokenizer it starts with
+    clip: str = "shapes-clip"  # the CLIP whose text encoder and tokenizer it starts with
     samples: int = 112_000  # of the shapes world, each an instruction and a caption
     tail: float = 0.5  # share of instructions with random words after them
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop

@@ -16,6 +16,7 @@ TRAINERS = (
     "shapes_clip",
     "shapes_editor",
     "shapes_text_encoder",
+    "shapes_text_to_image",
     "vifi_clip",
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import devices
+from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 
 PACKAGES = ("rewardedit", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
 
@@ -20,6 +21,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "device": devices.device_name(),
+        "world": WORLD_VERSION,
         "commit": commit(Path(__file__).parent),
         "date": time.strftime("%Y-%m-%d"),
     }

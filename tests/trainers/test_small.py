@@ -6,14 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline
+from safetensors.torch import load_file
 from transformers import CLIPTokenizer
 
 from rewardedit import EditBatch, load_editor, load_scorer
 from rewardedit.assets import resolve_model
 from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes, ShapesOracle
+from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.files import read_log
-from rewardedit.trainers.shapes_editor import Tails
+from rewardedit.trainers import shapes_editor as editor_trainer
+from rewardedit.trainers.shapes_text_encoder import Tails
+
+UNET = "diffusion_pytorch_model.safetensors"
 
 
 # The same commands run in the suite on a device that stands in for a GPU: tests/test_standin_device.py.
@@ -28,26 +33,39 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
         "train.mixed_precision=no",
     ]
     assert main(["train", "shapes-autoencoder", *short, "samples=70", "evaluate_n=7"]) == 0
-    assert main(["train", "shapes-autoencoder-2", *short, "samples=70", "evaluate_n=7"]) == 0
-    AutoencoderKL.from_pretrained("runs/shapes-autoencoder-2/vae")
+    AutoencoderKL.from_pretrained("runs/shapes-autoencoder/vae")
     assert main(["train", "shapes-clip", *short, "samples=70"]) == 0
     scorer = load_scorer("clip_d", checkpoint="runs/shapes-clip/clip")
     samples = Shapes("val").batch(0, 4)
     assert scorer(EditBatch(samples.source, samples.instruction, samples.target)).valid.all()
-    legs = [
-        f"{leg}.{word}"
-        for leg in ("read", "mean_edit", "train")
-        for word in ("max_steps=2", "batch_size=8", "lr_warmup_steps=1", "mixed_precision=no")
-    ]
-    off = ["mean_edit.compile=false", "train.compile=false", "samples=70", "right=35"]
-    assert main(["train", "shapes-editor", *legs, *off, "clip=runs/shapes-clip/clip", "evaluate_n=7"]) == 0
+    words = ["samples=70", "clip=runs/shapes-clip/clip"]
+    assert main(["train", "shapes-text-encoder", *short, *words]) == 0
+    read_right = json.loads(Path("runs/shapes-text-encoder/metrics.json").read_text())["read_right"]
+    assert set(read_right) == {"instructions", "phrases"}
+    legs = [*short[1:], "legs=[2, 2]", "lr_shares=[1.0, 0.5]", "sources=35", "evaluate_n=7"]
+    assert main(["train", "shapes-editor", *legs, "draws=2"]) == 0
+    first, second = (load_file(f"runs/shapes-editor/leg-{k}/unet/{UNET}") for k in (1, 2))
+    assert any(not torch.equal(first[name], second[name]) for name in first)
     pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(
         "runs/shapes-editor/pipeline", safety_checker=None
     )
     assert pipe.unet.config.in_channels == 8
     metrics = json.loads(Path("runs/shapes-editor/metrics.json").read_text())
     assert set(metrics["oracle"]) == {"plain", "textured", "photo"}
-    assert len(read_log(Path("runs/shapes-editor"))) >= 1
+    assert len(read_log(Path("runs/shapes-editor/leg-1"))) >= 1
+    # A leg can go on from a pipeline, in another folder.
+    words = ["start=runs/shapes-editor", "first_leg=2", "--out", "runs/further"]
+    assert main(["train", "shapes-editor", *legs, *words]) == 0
+    assert not Path("runs/further/leg-1").exists()
+    with pytest.raises(ValueError, match="start: expected the pipeline that first_leg is to go on from"):
+        editor_trainer.Config(name="x", first_leg=2, legs=(1, 1), lr_shares=(1.0, 1.0))
+
+    words = ["editor=runs/shapes-editor", "samples=35", "channels=[16, 32]"]
+    assert main(["train", "shapes-text-to-image", *short, *words]) == 0
+    drawn = load_text_to_image("runs/shapes-text-to-image/pipeline")
+    assert not Path("runs/shapes-text-to-image/pipeline/vae").exists()
+    image = drawn(["a small red circle at center, on a gray background"], num_inference_steps=2).images[0]
+    assert image.size == (64, 64)
 
 
 def test_random_words_follow_an_instruction_and_leave_it_as_it_is():

@@ -18,11 +18,13 @@ from torch import Tensor
 
 from rewardedit.data.shapes.recover import (
     Objects,
+    background_damage,
     better,
     brightness,
     colour_share,
     cover,
     draw,
+    fill_hosts,
     fine_noise,
     grid,
     in_place,
@@ -63,21 +65,6 @@ class Rating:
     quality: Float[Tensor, " b"]  # objects are clean and whole, the background is clean
 
 
-def _fill_hosts(image: Tensor, scenes: Scenes, inner: np.ndarray) -> Tensor:
-    """The image with the objects inside others (those of the cells in `inner`, (b, 9)) painted over in their
-    hosts' colours, so that a host is not judged by what lies on it.
-    """
-    if not inner.any():
-        return image
-    image = image.clone()
-    for cell in range(CELLS):
-        region = object_masks(scenes, np.where(inner[:, cell], cell, -1), inner=True)
-        region = torch.nn.functional.max_pool2d(region, 3, 1, 1)
-        colour = OBJECT_RGB[scenes.colour[:, cell]][:, :, None, None]
-        image = torch.where(region > 0, colour, image)
-    return image
-
-
 def _cells(cells: np.ndarray) -> Tensor:
     """(b, 64, 64): 1 on the squares of the grid that are True in `cells` (b, 9)."""
     line = ((torch.arange(SIZE) + 0.5) / CELL).long()
@@ -108,22 +95,6 @@ def _rating(alignment: Tensor, consistency: Tensor, quality: Tensor) -> Rating:
     """The rating that three aspects in [0, 1] make."""
     score = alignment * (0.25 + 0.75 * consistency * quality)
     return Rating(score * 10, alignment * 10, consistency * 10, quality * 10)
-
-
-def _background_damage(error: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
-    """What is wrong where no object stands: `error` (b, 3, 64, 64) against the wanted background, on the
-    pixels of `spare` (b, 64, 64).
-
-    Returns:
-        The area in pixels of what stands out, less three, and how far the colour of the whole is off, (b,).
-    """
-    free = spare[:, None] > 0
-    colour = torch.where(free, error, torch.nan).flatten(2).nanmedian(dim=2).values.nan_to_num()
-    error = torch.where(free, error - colour[:, :, None, None], torch.zeros(()))
-    # Single pixels have to stand out clearly to be seen.
-    smooth, _ = fine_noise(error)
-    seen = torch.maximum(ramp(smooth.norm(dim=1), 0.08, 0.25), ramp(error.norm(dim=1), 0.4, 0.6))
-    return ((seen * spare).sum((1, 2)) - 3).clamp_min(0), colour.norm(dim=1)
 
 
 class ShapesOracle:
@@ -214,7 +185,7 @@ class ShapesOracle:
         row, cell, place, origin, window = in_place(after, keep)
         counted = counts[row, cell]
         shape, colour = (torch.from_numpy(v)[row, cell].long() for v in (after.shape, after.colour))
-        filled = _fill_hosts(image, after, after.has_inner)
+        filled = fill_hosts(image, after, after.has_inner)
         kept = recover(filled, background, row, shape, colour, origin, window)
         taken = cover(kept, b, 1.5)
         asked = better(*(self._asked(v, background, before, after, edits, taken) for v in (image, calm)))
@@ -225,7 +196,7 @@ class ShapesOracle:
         hidden = after.has_inner.copy()
         lost = asked.row[~found].numpy()
         hidden[lost[edits.inside[lost]], edits.to_cell[lost[edits.inside[lost]]]] = False
-        views = (_fill_hosts(view, after, hidden) for view in (image, calm))
+        views = (fill_hosts(view, after, hidden) for view in (image, calm))
         kept = better(*(recover(view, background, row, shape, colour, origin, window) for view in views))
         nominal = torch.tensor(RADII)[torch.from_numpy(after.size)[row, cell]]
         near = ramp((kept.centre - place).norm(dim=1), 9, 1.5)
@@ -247,7 +218,7 @@ class ShapesOracle:
         if elsewhere is not None and repainted is not None:
             spare *= 1 - _cells(elsewhere)
             wanted = torch.where(repainted[:, None, None, None], background, wanted)
-        damage, tint = _background_damage(image - wanted, spare)
+        damage, tint = background_damage(image - wanted, spare)
         ones = torch.ones(b)
         n_kept = counts.sum(1)
         mean_survived = torch.where(

@@ -7,9 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rewardedit.data.shapes.render import OBJECT_RGB, ORIGINS, PATCH, coverage
-from rewardedit.data.shapes.scenes import CENTRES, Scenes
-from rewardedit.data.shapes.vocabulary import CELL, SHAPES, SIZE
+from rewardedit.data.shapes.render import (
+    OBJECT_RGB,
+    ORIGINS,
+    PATCH,
+    coverage,
+    object_masks,
+    render_backgrounds,
+)
+from rewardedit.data.shapes.scenes import CELLS, CENTRES, Scenes
+from rewardedit.data.shapes.vocabulary import CELL, RADII, SHAPES, SIZE
 
 RADIUS_LIMITS = (2.5, 11.5)  # pixels, of an object that is looked for
 CONTRAST = 1.5  # of the share of a colour, around a half
@@ -249,3 +256,53 @@ def better(one: Objects, other: Objects) -> Objects:
     for name, value in vars(one).items():
         fields[name] = torch.where(first.view(-1, *(1,) * (value.ndim - 1)), value, getattr(other, name))
     return Objects(**fields)
+
+
+def fill_hosts(image: Tensor, scenes: Scenes, inner: np.ndarray) -> Tensor:
+    """The image with the objects inside others (those of the cells in `inner`, (b, 9)) painted over in their
+    hosts' colours, so that a host is not judged by what lies on it.
+    """
+    if not inner.any():
+        return image
+    image = image.clone()
+    for cell in range(CELLS):
+        region = object_masks(scenes, np.where(inner[:, cell], cell, -1), inner=True)
+        region = torch.nn.functional.max_pool2d(region, 3, 1, 1)
+        colour = OBJECT_RGB[scenes.colour[:, cell]][:, :, None, None]
+        image = torch.where(region > 0, colour, image)
+    return image
+
+
+def background_damage(error: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
+    """What is wrong where no object stands: `error` (b, 3, 64, 64) against the wanted background, on the
+    pixels of `spare` (b, 64, 64).
+
+    Returns:
+        The area in pixels of what stands out, less three, and how far the colour of the whole is off, (b,).
+    """
+    free = spare[:, None] > 0
+    colour = torch.where(free, error, torch.nan).flatten(2).nanmedian(dim=2).values.nan_to_num()
+    error = torch.where(free, error - colour[:, :, None, None], torch.zeros(()))
+    # Single pixels have to stand out clearly to be seen.
+    smooth, _ = fine_noise(error)
+    seen = torch.maximum(ramp(smooth.norm(dim=1), 0.08, 0.25), ramp(error.norm(dim=1), 0.4, 0.6))
+    return ((seen * spare).sum((1, 2)) - 3).clamp_min(0), colour.norm(dim=1)
+
+
+@torch.no_grad()
+def found_objects(image: Tensor, scenes: Scenes) -> Tensor:
+    """(b, 9) True where an object of the scenes is seen in images (b, 3, 64, 64) in [0, 1]: in its place to 5
+    pixels, in its shape and colour, and of its size to a fifth.
+    """
+    background = seen_background(image, render_backgrounds(scenes))
+    row, cell, place, origin, window = in_place(scenes, scenes.present)
+    shape, colour, size = (
+        torch.from_numpy(values)[row, cell].long() for values in (scenes.shape, scenes.colour, scenes.size)
+    )
+    filled = fill_hosts(image, scenes, scenes.has_inner)
+    seen = recover(filled, background, row, shape, colour, origin, window)
+    right = (seen.fit > 0.5) & ((seen.centre - place).norm(dim=1) < 5)
+    right &= (seen.radius / torch.tensor(RADII)[size] - 1).abs() < 0.2
+    found = torch.zeros(scenes.present.shape, dtype=torch.bool)
+    found[row, cell] = right
+    return found
