@@ -283,9 +283,8 @@ def background_damage(error: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
     free = spare[:, None] > 0
     colour = torch.where(free, error, torch.nan).flatten(2).nanmedian(dim=2).values.nan_to_num()
     error = torch.where(free, error - colour[:, :, None, None], torch.zeros(()))
-    # Single pixels have to stand out clearly to be seen.
     smooth, _ = fine_noise(error)
-    seen = torch.maximum(ramp(smooth.norm(dim=1), 0.08, 0.25), ramp(error.norm(dim=1), 0.4, 0.6))
+    seen = ramp(smooth.norm(dim=1), 0.08, 0.25)
     return ((seen * spare).sum((1, 2)) - 3).clamp_min(0), colour.norm(dim=1)
 
 
