@@ -63,7 +63,7 @@ def plan(config: Config) -> list[str]:
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
-    """Trains and saves to `folder/vae`; metrics.json holds the oracle's rating of reconstructed true
+    """Trains and saves in fp16 to `folder/vae`; metrics.json holds the oracle's rating of reconstructed true
     targets.
     """
     run.start(folder, config, resume)
@@ -84,11 +84,12 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         )
 
     fit(config.train, {"vae": model}, loss_of, folder, resume)
-    model.save_pretrained(folder / "vae")
     write_json(
         folder / "metrics.json",
         {"oracle_of_reconstructed_targets": reconstruction_rating(model, config.evaluate_n)},
     )
+    # In fp16, as it ships: what is trained on its latents is then the same from here and from the package.
+    model.half().save_pretrained(folder / "vae")
     return folder / "vae"
 
 
