@@ -174,19 +174,16 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
     pipe = make_pipeline(config).to(devices.default_device())
-    for module in (pipe.vae, pipe.text_encoder):
-        module.requires_grad_(False).eval()
     for number in range(config.first_leg, len(config.legs) + 1):
-        saved = folder / f"leg-{number}" / "unet"
+        saved = folder / f"leg-{number}" / "pipeline"
         if not saved.is_dir():
             edits = _edits(config, pipe, number)
             if number == 1:
                 # The latents are brought to unit variance, as the noise schedule expects.
                 pipe.vae.register_to_config(scaling_factor=1 / float(edits.edited.std()))
             train_leg(config, leg_config(config, number), pipe, edits, saved.parent, resume)
-            pipe.unet.half().save_pretrained(saved)
-        unet = UNet2DConditionModel.from_pretrained(saved, dtype=torch.float32)
-        pipe.unet = unet.to(devices.default_device())
+            save_editor(Editor(pipe.to(dtype=torch.float16), config.ask), saved)
+        pipe = make_pipeline(dataclasses.replace(config, start=str(saved))).to(devices.default_device())
 
     pipe.set_progress_bar_config(disable=True)
     editor = Editor(pipe, config.ask)
@@ -195,7 +192,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         {"n": config.evaluate_n, "oracle": rating_by_edit_type(editor, config.evaluate_n)},
     )
     pipe.to(dtype=torch.float16)
-    save_editor(dataclasses.replace(editor, pipe=pipe), folder / "pipeline")
+    save_editor(editor, folder / "pipeline")
     return folder / "pipeline"
 
 
@@ -216,6 +213,8 @@ def train_leg(
     config: Config, leg: SmallTrainConfig, pipe: Any, edits: Edits, folder: Path, resume: bool
 ) -> None:
     """Trains the pipeline's UNet on the edits."""
+    for module in (pipe.vae, pipe.text_encoder):
+        module.requires_grad_(False).eval()
     family = family_of(pipe)
     unet = pipe.unet.to(memory_format=torch.channels_last)
     predict = torch.compile(unet) if leg.compile else unet
