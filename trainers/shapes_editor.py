@@ -33,7 +33,6 @@ from diffusers import (
     AutoencoderKL,
     DDIMScheduler,
     StableDiffusionInstructPix2PixPipeline,
-    UNet2DConditionModel,
 )
 from torch import Tensor
 from transformers import CLIPTextModel, CLIPTokenizer
@@ -50,7 +49,7 @@ from rewardedit.files import write_json
 from rewardedit.trainers.shapes_text_encoder import TOKENS, Tails
 from rewardedit.training import run
 from rewardedit.training.maps_head import MapsHead
-from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.small import SmallTrainConfig, count, fit, small_unet
 
 MAP_SIDE = 8  # squares a side of the maps that the head reads off: the resolution of the UNet's middle
 
@@ -92,25 +91,6 @@ class Config:
             raise ValueError("start: expected the pipeline that first_leg is to go on from; got None")
 
 
-def make_unet(config: Config, text_width: int) -> UNet2DConditionModel:
-    n = len(config.channels)
-    return UNet2DConditionModel(
-        sample_size=16,
-        in_channels=8,
-        out_channels=4,
-        down_block_types=("DownBlock2D", *("CrossAttnDownBlock2D",) * (n - 1)),
-        up_block_types=(*("CrossAttnUpBlock2D",) * (n - 1), "UpBlock2D"),
-        block_out_channels=config.channels,
-        layers_per_block=1,
-        cross_attention_dim=text_width,
-        attention_head_dim=tuple(c // 32 for c in config.channels),
-        norm_num_groups=16,
-        addition_embed_type="text",
-        addition_embed_type_num_heads=8,
-        resnet_time_scale_shift="scale_shift",
-    )
-
-
 def make_pipeline(config: Config) -> Any:
     """The pipeline with a trained autoencoder and text encoder and a fresh UNet, or `start`.
 
@@ -144,7 +124,13 @@ def make_pipeline(config: Config) -> Any:
         vae=vae,
         text_encoder=text_encoder,
         tokenizer=tokenizer,
-        unet=make_unet(config, text_encoder.config.hidden_size),
+        unet=small_unet(
+            8,
+            config.channels,
+            text_encoder.config.hidden_size,
+            addition_embed_type="text",
+            addition_embed_type_num_heads=8,
+        ),
         scheduler=scheduler,
         feature_extractor=None,
         **no_checker,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+from diffusers import DDIMScheduler, StableDiffusionPipeline
 from torch import Tensor
 
 from rewardedit import devices
@@ -25,7 +25,7 @@ from rewardedit.diffusion.noising import noising
 from rewardedit.diffusion.text_to_image import save_text_to_image
 from rewardedit.training import run
 from rewardedit.training.maps_head import MapsHead
-from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.small import SmallTrainConfig, count, fit, small_unet
 
 MAP_SIDE = 8  # squares a side of the maps that the head reads off
 
@@ -47,20 +47,7 @@ class Config:
 def make_pipeline(config: Config) -> Any:
     """The pipeline with a fresh UNet."""
     editor = load_editor(config.editor, device="cpu", dtype=torch.float32).pipe
-    n = len(config.channels)
-    unet = UNet2DConditionModel(
-        sample_size=16,
-        in_channels=4,
-        out_channels=4,
-        down_block_types=("DownBlock2D", *("CrossAttnDownBlock2D",) * (n - 1)),
-        up_block_types=(*("CrossAttnUpBlock2D",) * (n - 1), "UpBlock2D"),
-        block_out_channels=config.channels,
-        layers_per_block=1,
-        cross_attention_dim=editor.text_encoder.config.hidden_size,
-        attention_head_dim=tuple(c // 16 for c in config.channels),
-        norm_num_groups=16,
-        resnet_time_scale_shift="scale_shift",
-    )
+    unet = small_unet(4, config.channels, editor.text_encoder.config.hidden_size)
     return StableDiffusionPipeline(
         vae=editor.vae,
         text_encoder=editor.text_encoder,
