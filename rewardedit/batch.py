@@ -31,6 +31,7 @@ class EditSample:
     source_caption: str | None = None
     target_caption: str | None = None
     edit_type: str | None = None  # the type of edit, as the data set names it: for tables of results by kind
+    label: float | None = None  # how good `edited` is, 0 to 10, where the data set says so
 
 
 @dataclass(frozen=True)

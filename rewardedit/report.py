@@ -65,8 +65,13 @@ class Report:
         high: float,
         bins: int = 20,
         x: str = "score",
+        marks: dict[str, float] | None = None,
     ) -> None:
-        """Shares of each series' finite values in equal bins, as curves with their 95 % intervals."""
+        """Shares of each series' finite values in equal bins, as curves with their 95 % intervals.
+
+        Args:
+            marks: places on the axis, such as thresholds, that are drawn as upright lines, by their names.
+        """
         edges = np.linspace(low, high, bins + 1)
         middles = ((edges[:-1] + edges[1:]) / 2).tolist()
         curves = []
@@ -79,7 +84,9 @@ class Report:
                 )
             )
         if curves:
-            self._add("drawing", title, drawing=draw(curves, x, "share of edits, 95 % interval"))
+            top = max(share for curve in curves for _, share in curve.points)
+            upright = [Curve(name, [(at, 0.0), (at, top)]) for name, at in (marks or {}).items()]
+            self._add("drawing", title, drawing=draw([*curves, *upright], x, "share of edits, 95 % interval"))
 
     def lines(
         self, title: str, series: dict[str, list[tuple[float, float]]], x: str = "step", y: str = ""

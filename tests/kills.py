@@ -28,7 +28,7 @@ import torch
 ROOT = Path(__file__).parents[1]
 STAGES = ("candidates", "relabelled", "cache", "pipeline")
 # of a run, equal to the byte
-MADE = ("*.safetensors", "*.parquet", "*.npy", "*.png", "scale.json", "made_of.json")
+MADE = ("*.safetensors", "*.parquet", "*.npy", "scale.json", "made_of.json")
 TRIES = 10  # of a kill that is to fall into its stage
 
 

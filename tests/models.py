@@ -34,14 +34,15 @@ def text_config(tokenizer: CLIPTokenizer, width: int, layers: int, heads: int, *
     )
 
 
-def tiny_unet(in_channels: int = 8) -> UNet2DConditionModel:
+def tiny_unet(in_channels: int = 8, levels: int = 2) -> UNet2DConditionModel:
+    deeper = levels - 1
     return UNet2DConditionModel(
         sample_size=8,
         in_channels=in_channels,
         out_channels=4,
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-        block_out_channels=(8, 16),
+        down_block_types=("DownBlock2D", *("CrossAttnDownBlock2D",) * deeper),
+        up_block_types=(*("CrossAttnUpBlock2D",) * deeper, "UpBlock2D"),
+        block_out_channels=(8, *(16,) * deeper),
         layers_per_block=1,
         cross_attention_dim=16,
         attention_head_dim=2,

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
 
 from rewardedit.data.shapes import Shapes
-from rewardedit.data.shapes.sequences import JOINT
+from rewardedit.instructions import join_instructions
 from rewardedit.reward_prompt import PRESETS
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
@@ -99,7 +99,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     # The words of reward prompts belong to the tokenizer, as they belong to CLIP's; no model is trained on
     # them here.
     rewards = [PRESETS[name]().write("", label) for name in ("adiee", "hive") for label in range(5)]
-    joint = [JOINT.join(instructions[i : i + 3]) for i in range(0, 900, 3)]
+    joint = [join_instructions(instructions[i : i + 3]) for i in range(0, 900, 3)]
     tokenizer = make_tokenizer(instructions[:8000] + after[:4000] + joint + rewards * 60, config.vocabulary)
     tokens = tokenizer(before + after, padding=True, truncation=True, return_tensors="pt")
     ids, mask = (torch.stack(tokens[k].chunk(2), dim=1) for k in ("input_ids", "attention_mask"))

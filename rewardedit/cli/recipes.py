@@ -10,6 +10,7 @@ from typing import Any
 from rewardedit import config as configs
 
 TRAINERS = (
+    "adiee_data",
     "refl",
     "reward_conditioned",
     "shapes_autoencoder",

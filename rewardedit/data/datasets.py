@@ -10,9 +10,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
+from rewardedit.data.emu_edit import EmuEdit
 from rewardedit.data.humanedit import HumanEdit
+from rewardedit.data.labelled import LabelledEdits
 from rewardedit.data.magicbrush import MagicBrush
-from rewardedit.data.shapes import MIXED, ShapesRows
+from rewardedit.data.shapes import EDIT_TYPES, MIXED, ShapesRows
 from rewardedit.data.table import Table
 from rewardedit.images import fit, resize, to_tensor
 
@@ -29,15 +31,16 @@ class Rows(Protocol):
 SHARD_BATCHES = 16  # batches of a stage that a shard holds
 FEW_ROWS = 256
 MOST_WORKERS = 4
-ON_HUB = {"magicbrush": MagicBrush, "humanedit": HumanEdit}
+ON_HUB = {"magicbrush": MagicBrush, "humanedit": HumanEdit, "emu_edit": EmuEdit, "labelled": LabelledEdits}
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """Which rows, and how their images are brought to one size."""
 
-    name: Literal["shapes", "magicbrush", "humanedit", "table"] = "shapes"  # which data set
-    # magicbrush, humanedit: hub id, parquet file or image folder; table: folder, CSV, JSONL or Parquet
+    # which data set; labelled: what adiee_data makes
+    name: Literal["shapes", "magicbrush", "humanedit", "emu_edit", "labelled", "table"] = "shapes"
+    # table: folder, CSV, JSONL or Parquet; others but shapes: hub id, Parquet file or folder, image folder
     path: str = ""
     split: str = "train"  # train, val or test, where the data set has them
     rows: int | None = None  # how many, from `first` on; None for all (shapes: 10,000)
@@ -48,6 +51,8 @@ class DataConfig:
     # shapes only: candidates' qualities
     shares: dict[str, float] = dataclasses.field(default_factory=lambda: dict(MIXED))
     draws: int = 1  # shapes only: edits of each source, one row after another
+    # shapes, humanedit, emu_edit: only rows of these types of edit; none: all
+    edit_types: tuple[str, ...] = ()
     seed: int = 0  # of the shapes world, or of which sources are held out
     # not shapes: so many source images are left out with all rows made of them (see `held_out_rows`)
     hold_out: int = 0
@@ -109,10 +114,13 @@ def _open_all(data: DataConfig) -> Any:
     if data.name == "shapes":
         shares = dict(data.shares)
         n = data.rows or 10_000
+        kinds = data.edit_types or EDIT_TYPES
         return ShapesRows(
-            n, data.split, data.seed, data.backdrops, shares=shares, first=data.first, draws=data.draws
+            n, data.split, data.seed, data.backdrops, kinds, shares=shares, first=data.first, draws=data.draws
         )
     rows: Rows = Table(data.path) if data.name == "table" else ON_HUB[data.name](data.path, data.split)
+    if data.edit_types:
+        rows = Subset(rows, _of_types(rows, data))
     if data.first >= len(rows):
         raise ValueError(
             f"data.first: expected a row below {len(rows)}, as many as {data.path} holds; got {data.first}"
@@ -121,6 +129,25 @@ def _open_all(data: DataConfig) -> Any:
     if data.first == 0 and last == len(rows):
         return rows
     return Subset(rows, range(data.first, last))
+
+
+def _of_types(rows: Any, data: DataConfig) -> list[int]:
+    """The rows of the types of edit that are asked for.
+
+    Raises:
+        ValueError: where the data set names none, or has no row of them.
+    """
+    column = getattr(rows, "type_column", None)
+    if column is None:
+        raise ValueError(f"edit_types: {data.name} rows do not say their type; leave them out")
+    types = [str(name) for name in rows.rows[column]]
+    found = [row for row, name in enumerate(types) if name in data.edit_types]
+    if not found:
+        raise ValueError(
+            f"edit_types: {data.path} has no row of {', '.join(data.edit_types)}; it has "
+            f"{', '.join(sorted(set(types)))}"
+        )
+    return found
 
 
 def source_ids(rows: Rows) -> list[str]:

@@ -23,6 +23,7 @@ class HubRows(Sequence):
 
     columns: tuple[str, ...]
     pictures: tuple[str, ...]  # of the columns
+    type_column: str | None = None  # where a row's type of edit stands
 
     def __init__(self, path: str, split: str = "train") -> None:
         self.rows = load_rows(path, split, self.columns, self.pictures)

@@ -11,6 +11,7 @@ from rewardedit.data.hub import HubRows
 class HumanEdit(HubRows):
     """Rows of HumanEdit, "BryanW/HumanEdit" on the hub."""
 
+    type_column = "EDITING_TYPE"
     pictures = ("INPUT_IMG", "MASK_IMG", "OUTPUT_IMG")
     columns = (
         *(

@@ -1,5 +1,6 @@
 """What an edit instruction asks, in a form that programs can check."""
 
+from rewardedit.instructions.joined import join_instructions
 from rewardedit.instructions.parsed import ParsedEdit
 
-__all__ = ["ParsedEdit"]
+__all__ = ["ParsedEdit", "join_instructions"]

@@ -1,16 +1,18 @@
 """Candidates: each row's own target and source, and what trained editors make of it (ADIEE Sec. 3.1)."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
-from rewardedit import devices
 from rewardedit.batch import EditSample
-from rewardedit.data import DataConfig, Rows, batches, row_shards
-from rewardedit.diffusion.editors import EditConfig, Editor, load_editor
-from rewardedit.images import load_image, to_pil
-from rewardedit.stages import Share, stage
+from rewardedit.data import DataConfig, Rows
+from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.images import load_image
+from rewardedit.stages import Share
+from rewardedit.synthesis.methods import MethodConfig
+from rewardedit.synthesis.outputs import Output, make_outputs, read_outputs
 
 
 @dataclass(frozen=True)
@@ -26,68 +28,36 @@ class CandidatesConfig:
     seed: int = 42  # of row 0; row i has this + i
     half: bool = True  # fp16 on a GPU
 
-
-def load_candidates_editor(config: CandidatesConfig, editor: int) -> Editor:
-    """One of the editors, in half precision on a GPU where that is asked for."""
-    dtype = devices.inference_dtype(None if config.half else "float32")
-    return load_editor(config.editors[editor], device=devices.default_device(), dtype=dtype)
-
-
-def edit_rows(
-    editor: Editor, config: CandidatesConfig, rows: Rows, data: DataConfig, first: int, folder: Path
-) -> None:
-    """Writes an editor's edits of `rows`, the first of which is row `first` of the data set: 00000000.png …,
-    by its number.
-
-    The noise of row i has seed `config.seed` + i.
-    """
-    folder.mkdir(parents=True)
-    settings = EditConfig(config.num_inference_steps, config.guidance_scale, config.image_guidance_scale)
-    for ids, batch in batches(rows, data, config.batch_size, fields=()):
-        numbers = range(first, first + len(ids))
-        edited = editor(
-            batch.source, batch.instruction, [config.seed + i for i in numbers], settings=settings
+    def method(self, editor: str) -> MethodConfig:
+        """One of the editors as an editing method."""
+        return MethodConfig(
+            model=editor,
+            num_inference_steps=self.num_inference_steps,
+            guidance_scale=self.guidance_scale,
+            image_guidance_scale=self.image_guidance_scale,
+            half=self.half,
         )
-        for number, image in zip(numbers, edited, strict=True):
-            to_pil(image).save(folder / f"{number:08d}.png")
-        first += len(ids)
-
-
-def make_candidates(
-    config: CandidatesConfig,
-    editor: int,
-    rows: Rows,
-    data: DataConfig,
-    folder: Path,
-    share: Share | None = None,
-) -> None:
-    """What one of the editors makes of all rows."""
-    # its edits do not depend on which other candidates there are
-    own = replace(config, editors=(), source=False)
-    made_of = {"editor": config.editors[editor], "how": own, "data": data, "rows": len(rows)}
-    parts = row_shards(rows, config.batch_size)
-
-    @cache
-    def load() -> Editor:
-        return load_candidates_editor(config, editor)
-
-    def make(number: int, path: Path) -> None:
-        edit_rows(load(), config, parts[number], data, number * len(parts[0]), path)
-
-    stage(folder, made_of, make, len(parts), share=share)
 
 
 class WithCandidates(Sequence):
     """Every row as often as it has candidates: target, source, one for each editor.
 
-    `folder` holds what the editors made: editor-0/SHARD/00000000.png …, by the row's number in the data set.
+    Args:
+        outputs: shards of what each editor made of the rows, by the editor's name.
+
+    A candidate that its editor failed to make is refused when it is read, with the reason.
     """
 
-    def __init__(self, rows: Rows, config: CandidatesConfig, folder: Path) -> None:
+    def __init__(self, rows: Rows, config: CandidatesConfig, outputs: dict[str, list[Path]]) -> None:
         self.rows = rows
-        editors = [f"editor-{k}" for k in range(len(config.editors))]
-        self.kinds = ["target", *(["source"] if config.source else []), *editors]
-        self.edits = {name: sorted((folder / name).glob("*/*.png")) for name in editors}
+        self.outputs = outputs
+        self.shard_rows = SHARD_BATCHES * config.batch_size
+        self.kinds = ["target", *(["source"] if config.source else []), *outputs]
+        # Candidates are read row by row: each editor has one shard in use.
+        self._read = lru_cache(maxsize=max(1, len(outputs)))(self._read_shard)
+
+    def _read_shard(self, name: str, shard: int) -> list[Output]:
+        return list(read_outputs(self.outputs[name][shard]))
 
     def __len__(self) -> int:
         return len(self.rows) * len(self.kinds)
@@ -98,10 +68,17 @@ class WithCandidates(Sequence):
         at, kind = divmod(index, len(self.kinds))
         sample = self.rows[at]
         name = self.kinds[kind]
-        edited = {"target": sample.target, "source": sample.source}.get(name)
-        if edited is None:
-            edited = sample.edited if name == "target" else load_image(self.edits[name][at])
-        return replace(sample, id=f"{sample.id}/{name}", edited=edited)
+        own = {
+            "target": sample.target if sample.target is not None else sample.edited,
+            "source": sample.source,
+        }
+        if name in own:
+            return replace(sample, id=f"{sample.id}/{name}", edited=own[name])
+        shard, place = divmod(at, self.shard_rows)
+        output = self._read(name, shard)[place]
+        if output.image is None:
+            raise ValueError(f"row {sample.id}: {name} made no edit: {output.reason}")
+        return replace(sample, id=f"{sample.id}/{name}", edited=load_image(io.BytesIO(output.image)))
 
 
 def candidate_rows(
@@ -112,6 +89,9 @@ def candidate_rows(
     """
     if config is None:
         return rows
-    for k in range(len(config.editors)):
-        make_candidates(config, k, rows, data, folder / f"editor-{k}", share)
-    return WithCandidates(rows, config, folder)
+    outputs = {}
+    for k, editor in enumerate(config.editors):
+        name = f"editor-{k}"
+        method = config.method(editor)
+        outputs[name] = make_outputs(method, rows, data, folder / name, config.seed, config.batch_size, share)
+    return WithCandidates(rows, config, outputs)

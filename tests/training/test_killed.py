@@ -28,9 +28,9 @@ KILLED = """
 import os, signal, sys
 from rewardedit.cli import main
 from rewardedit import scoring
-from rewardedit.synthesis import candidates
+from rewardedit.synthesis import outputs
 
-module, name = {"candidates": (candidates, "to_pil"), "scores": (scoring, "write_records")}[sys.argv[1]]
+module, name = {"candidates": (outputs, "encode_png"), "scores": (scoring, "write_records")}[sys.argv[1]]
 real, calls = getattr(module, name), 0
 
 def kill(*args):
@@ -50,9 +50,7 @@ def files(folder: Path, pattern: str) -> dict[str, bytes]:
 
 
 def stamps(folder: Path) -> dict[Path, int]:
-    found = [
-        path for path in folder.rglob("*") if path.suffix in (".png", ".parquet") and ".part" not in str(path)
-    ]
+    found = [path for path in folder.rglob("*.parquet") if not path.name.startswith(".")]
     return {path: path.stat().st_mtime_ns for path in found}
 
 
@@ -83,21 +81,17 @@ def test_a_killed_relabelling_goes_on_from_its_whole_shards(relabelled, tmp_path
         assert ended.statuses == [-signal.SIGKILL], ended.output[-2000:]
         assert kept.items() <= stamps(out).items()
         kept = stamps(out)
-    assert [path.suffix for path in kept].count(".png") == 40
-    assert sorted(path.name for path in kept if path.suffix == ".parquet") == [
-        "scores-00000.parquet",
-        "scores-00001.parquet",
-    ]
+    shards = ["part-00000", "part-00001", "scores-00000", "scores-00001"]
+    assert sorted(path.stem for path in kept) == shards
     scored = []
     score_rows = scoring.score_rows
     monkeypatch.setattr(scoring, "score_rows", lambda *args: scored.append(args) or score_rows(*args))
 
     assert main([*words, "--out", str(out)]) == 0
     assert len(scored) == 2  # of four shards
-    assert {path: stamp for path, stamp in kept.items() if path.suffix == ".png"}.items() <= stamps(
-        out
-    ).items()
-    for pattern in ("*.png", "part-*.parquet", "scale.json", "made_of.json"):
+    candidates = {path: stamp for path, stamp in kept.items() if path.stem.startswith("part")}
+    assert candidates.items() <= stamps(out).items()
+    for pattern in ("part-*.parquet", "scale.json", "made_of.json"):
         assert files(out, pattern) == files(whole, pattern), pattern
     rows = [pq.read_table(path).num_rows for path in sorted((out / "relabelled").glob("part-*.parquet"))]
     assert rows == [32] * 3 + [24]  # 40 rows with 3 candidates each; no shard holds more than 16 batches of 2
@@ -110,7 +104,7 @@ def test_shares_of_a_relabelling_make_what_one_command_makes(relabelled, tmp_pat
         assert main([*words, *out, "--shard", share]) == 0
         assert told in capsys.readouterr().out
     assert main([*words, *out]) == 0
-    for pattern in ("*.png", "part-*.parquet", "scale.json", "made_of.json"):
+    for pattern in ("part-*.parquet", "scale.json", "made_of.json"):
         assert files(tmp_path / "shares", pattern) == files(whole, pattern), pattern
     assert main([*words, *out, "--shard", "3/2"]) == 2
     assert "expected K/N with K from 1 to N" in capsys.readouterr().err

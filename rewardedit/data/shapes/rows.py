@@ -55,6 +55,11 @@ class ShapesRows(Sequence):
         _, qualities, _, at = self._at(index)
         return qualities[at]
 
+    def source_ids(self) -> list[str]:
+        """The scene that each row is an edit of."""
+        first, draws = self.first, len(self.worlds)
+        return [f"{self.worlds[0].split}-{self.worlds[0].seed}-{(first + i) // draws}" for i in range(self.n)]
+
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         if not 0 <= index < self.n:
             raise IndexError(index)

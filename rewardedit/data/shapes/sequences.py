@@ -9,10 +9,10 @@ from torch import Tensor
 from rewardedit.data.shapes.scenes import CELLS, Scenes
 from rewardedit.data.shapes.vocabulary import EDIT_TYPES
 from rewardedit.data.shapes.world import Shapes, ShapesBatch, join, make_batch
+from rewardedit.instructions import join_instructions
 
 TURNS = (2, 4)  # the fewest and the most of a sequence
 MOST_OBJECTS = 7  # of a scene, so that its caption stays within 77 tokens
-JOINT = ", then "
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ShapesSequence:
     @property
     def instruction(self) -> str:
         """The turns' instructions in order: "add a red circle, then remove the blue star"."""
-        return JOINT.join(self.turns.instruction)
+        return join_instructions(self.turns.instruction)
 
     @property
     def source(self) -> Float[Tensor, "3 64 64"]:

@@ -1,0 +1,102 @@
+"""Edits with labels from 0 to 10, as Parquet shards that hold the images: what a scorer is trained on."""
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.batch import EditSample
+from rewardedit.data.hub import HubRows
+from rewardedit.images import to_pil
+
+SKIPPED = b"skipped"  # metadata of a shard
+
+
+@dataclass(frozen=True)
+class LabelledEdit:
+    """One row of a shard. Images are PNG, so that nothing is lost."""
+
+    id: str
+    source: bytes
+    edited: bytes
+    instruction: str
+    label: float  # 0 to 10
+    rule: str  # that gave the label
+    source_id: str  # the same for all rows that are made of one image: what splits must not part
+    method: str | None = None  # what made `edited`; None: the data set has it
+    seed: int | None = None  # of the method
+    sequence_id: str | None = None  # of rows from a sequence of edits
+    reconstructed: bool = False  # `edited` went through the autoencoder
+    source_caption: str | None = None
+    target_caption: str | None = None
+    # what was measured of `edited`: see `rewardedit.synthesis.measured`
+    clip_d: float | None = None
+    similarity_1: float | None = None
+    similarity_2: float | None = None
+
+
+class LabelledEdits(HubRows):
+    """Rows of labelled shards, in a folder or on the hub: `train-00000.parquet` …"""
+
+    pictures = ("source", "edited")
+    columns = ("id", "instruction", "label", "rule", "source_id", *pictures)
+
+    def source_ids(self) -> list[str]:
+        """The image that each row is made of."""
+        return [str(name) for name in self.rows["source_id"]]
+
+    def sample(self, row: dict[str, Any]) -> EditSample:
+        captions = {name: row.get(name) for name in ("source_caption", "target_caption")}
+        return EditSample(
+            id=str(row["id"]),
+            source=row["source"],
+            instruction=row["instruction"],
+            edited=row["edited"],
+            label=float(row["label"]),
+            **captions,
+        )
+
+
+def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[dict[str, Any]] = ()) -> None:
+    """The rows as one Parquet shard, and what was left out of it, with the reasons, as its metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    text = ("rule", "method", "source_id", "sequence_id", "source_caption", "target_caption")
+    schema = pa.schema(
+        {
+            "id": pa.string(),
+            "source": pa.binary(),
+            "edited": pa.binary(),
+            "instruction": pa.string(),
+            "label": pa.float32(),
+            **{name: pa.string() for name in text},
+            "seed": pa.int64(),
+            "reconstructed": pa.bool_(),
+            **{name: pa.float32() for name in ("clip_d", "similarity_1", "similarity_2")},
+        }
+    )
+    records = [asdict(row) for row in rows]
+    # Images are compressed already; small groups of rows keep what is read for one of them small.
+    compression = {name: "NONE" if name in ("source", "edited") else "SNAPPY" for name in schema.names}
+    table = pa.Table.from_pylist(records, schema.with_metadata({SKIPPED: json.dumps(list(skipped))}))
+    pq.write_table(table, path, row_group_size=64, compression=compression)
+
+
+def read_skipped(path: Path) -> list[dict[str, Any]]:
+    """What was left out of a shard."""
+    import pyarrow.parquet as pq
+
+    return json.loads(pq.read_schema(path).metadata[SKIPPED])
+
+
+def encode_png(image: Float[Tensor, "3 h w"]) -> bytes:
+    """An image, RGB in [0, 1], as the bytes of a PNG file."""
+    file = io.BytesIO()
+    to_pil(image).save(file, "PNG")
+    return file.getvalue()

@@ -1,0 +1,234 @@
+"""Data sets of edit sequences: instructions in a row, each on the image that the one before it left."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+from rewardedit.batch import ImageLike
+from rewardedit.data.magicbrush import MagicBrush
+from rewardedit.data.shapes import Shapes, sequence
+from rewardedit.images import load_image
+
+FEWEST_TURNS = 2
+
+
+@dataclass(frozen=True)
+class EditSequence:
+    """n edits in a row."""
+
+    id: str
+    images: tuple[ImageLike, ...]  # n + 1: what the sequence begins with, and what each turn leaves
+    instructions: tuple[str, ...]  # n
+    captions: tuple[str, ...] | None = None  # n + 1, of the images
+    source_id: str = ""  # the same for all sequences that begin with one image; "": the id
+
+    def __post_init__(self) -> None:
+        turns = len(self.instructions)
+        if turns < 1 or len(self.images) != turns + 1:
+            raise ValueError(
+                f"sequence {self.id}: expected an image more than instructions; got {len(self.images)} and "
+                f"{turns}"
+            )
+        if self.captions is not None and len(self.captions) != turns + 1:
+            raise ValueError(
+                f"sequence {self.id}: expected {turns + 1} captions, one an image; got {len(self.captions)}"
+            )
+
+
+@runtime_checkable
+class Sequences(Protocol):
+    """Edit sequences by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> EditSequence: ...
+
+
+@dataclass(frozen=True)
+class SequencesConfig:
+    """Which edit sequences."""
+
+    name: Literal["shapes", "magicbrush", "seed_data_edit"] = "shapes"  # which data set
+    # magicbrush: hub id, Parquet file or image folder; seed_data_edit: the folder of its Part 3
+    path: str = ""
+    split: str = "train"  # train, val or test, where the data set has them
+    rows: int | None = None  # how many sequences, from `first` on; None for all (shapes: 1,000)
+    first: int = 0  # the first that is taken
+    backdrops: tuple[str, ...] = ("plain",)  # shapes only
+    seed: int = 0  # of the shapes world
+
+    def __post_init__(self) -> None:
+        if self.name != "shapes" and not self.path:
+            raise ValueError(f"path: sequences of {self.name} need one: a hub id, a folder or a file")
+        if self.first < 0 or (self.rows is not None and self.rows < 1):
+            raise ValueError(
+                f"rows, first: expected at least 1 and at least 0; got {self.rows}, {self.first}"
+            )
+
+
+def open_sequences(config: SequencesConfig) -> Sequences:
+    """The sequences that a recipe names; images are read when a sequence is.
+
+    Raises:
+        ValueError: where files or columns are missing, or `first` lies beyond the last sequence.
+    """
+    if config.name == "shapes":
+        return ShapesSequences(config)
+    found = MagicBrushSequences(config) if config.name == "magicbrush" else SeedDataEdit(config.path)
+    if config.first >= len(found):
+        raise ValueError(
+            f"first: expected a sequence below {len(found)}, as many as {config.path} holds; got "
+            f"{config.first}"
+        )
+    last = len(found) if config.rows is None else min(len(found), config.first + config.rows)
+    return _Part(found, range(config.first, last))
+
+
+class _Part(Sequence):
+    """Some of the sequences of a data set, in order."""
+
+    def __init__(self, sequences: Sequences, indices: range) -> None:
+        self.sequences = sequences
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]
+        return self.sequences[self.indices[index]]
+
+
+class ShapesSequences(Sequence):
+    """Sequences of the shapes world, of two, three and four turns by turns."""
+
+    def __init__(self, config: SequencesConfig) -> None:
+        self.config = config
+        backdrops = config.backdrops
+        self.worlds = [Shapes(config.split, config.seed, (backdrop,)) for backdrop in backdrops]
+
+    def __len__(self) -> int:
+        return self.config.rows or 1000
+
+    def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number = self.config.first + index
+        world = self.worlds[number % len(self.worlds)]
+        found = sequence(world, number, 2 + number % 3)
+        turns = found.turns
+        return EditSequence(
+            found.id,
+            (turns.source[0], *turns.target),
+            tuple(turns.instruction),
+            (turns.source_caption[0], *turns.target_caption),
+        )
+
+
+class MagicBrushSequences(Sequence):
+    """MagicBrush's sessions of two turns and more: each turn's source is the target of the turn before."""
+
+    def __init__(self, config: SequencesConfig) -> None:
+        self.rows = MagicBrush(config.path, config.split)
+        self.images = self.rows.source_ids()
+        turns = [int(turn) for turn in self.rows.rows["turn_index"]]
+        self.sessions = sessions(self.images, turns)
+        if not self.sessions:
+            raise ValueError(f"{config.path}: no image has {FEWEST_TURNS} turns in a row")
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+    def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]
+        samples = [self.rows[row] for row in self.sessions[index]]
+        images = (samples[0].source, *(sample.target for sample in samples))
+        instructions = tuple(sample.instruction for sample in samples)
+        return EditSequence(
+            samples[0].id, images, instructions, source_id=self.images[self.sessions[index][0]]
+        )
+
+
+def sessions(images: Sequence[str], turns: Sequence[int]) -> list[list[int]]:
+    """Rows that are turns of one image, in order; where a turn is missing, what follows is another session.
+
+    Args:
+        images: the image that each row's session begins with.
+        turns: which turn each row is.
+    """
+    by_image: dict[str, list[int]] = {}
+    for row, image in enumerate(images):
+        by_image.setdefault(image, []).append(row)
+    found = []
+    for rows in by_image.values():
+        rows = sorted(rows, key=lambda row: turns[row])
+        session = rows[:1]
+        for before, row in pairwise(rows):
+            if turns[row] != turns[before] + 1:
+                found.append(session)
+                session = []
+            session.append(row)
+        found.append(session)
+    return [session for session in found if len(session) >= FEWEST_TURNS]
+
+
+class SeedDataEdit(Sequence):
+    """SEED-Data-Edit Part 3 (Ge et al. 2024): annotations/*.jsonl, a sequence a line, with source_image,
+    instruction_1, edit_image_1, instruction_2 …; images are named relative to the folder, or to images/ in it.
+
+    A line that lacks something is refused when it is read.
+
+    Raises:
+        ValueError: where there are no annotations.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.folder = Path(path)
+        files = sorted((self.folder / "annotations").glob("*.jsonl"))
+        if not files:
+            raise ValueError(f"{path}: expected annotations/*.jsonl, as SEED-Data-Edit Part 3 has them")
+        self.lines = [
+            (f"{file.stem}-{number}", line)
+            for file in files
+            for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1)
+            if line.strip()
+        ]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]
+        name, line = self.lines[index]
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"sequence {name} is not JSON ({error.msg})") from error
+        if not isinstance(record, dict) or not record.get("source_image"):
+            raise ValueError(f"sequence {name} has no source_image")
+        images = [str(record["source_image"])]
+        instructions: list[str] = []
+        while f"instruction_{len(images)}" in record:
+            turn = len(images)
+            instruction = record[f"instruction_{turn}"]
+            image = record.get(f"edit_image_{turn}")
+            if not isinstance(instruction, str) or not instruction.strip() or not image:
+                raise ValueError(f"sequence {name}: turn {turn} has no instruction, or no edit_image_{turn}")
+            images.append(str(image))
+            instructions.append(instruction)
+        return EditSequence(
+            name, tuple(load_image(self._find(image)) for image in images), tuple(instructions)
+        )
+
+    def _find(self, image: str) -> Path:
+        """The file of an image.
+
+        Raises:
+            ValueError: where there is none, or it would lie outside the folder.
+        """
+        root = self.folder.resolve()
+        for within in ("", "images", "images/data"):
+            path = (root / within / image).resolve()
+            if path.is_file() and path.is_relative_to(root):
+                return path
+        raise ValueError(f"{self.folder}: {image!r} is not there")

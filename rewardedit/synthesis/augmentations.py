@@ -1,0 +1,72 @@
+"""Changes of a whole image that do no edit, and the words that forbid them."""
+
+import re
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.images import resize
+
+# A mirrored or turned image makes "left" wrong, and text and dials unreadable.
+# These are stems: -s, -ed and -ing may follow.
+DIRECTIONS = (
+    *("left", "right", "top", "bottom", "above", "below", "under", "underneath", "beneath", "over"),
+    *("upper", "lower", "up", "down", "upward", "upwards", "downward", "downwards", "upside", "sideways"),
+    *("leftmost", "rightmost", "topmost", "lefthand", "righthand", "north", "south", "east", "west"),
+    *(
+        "clockwise",
+        "counterclockwise",
+        "anticlockwise",
+        "flip",
+        "flipp",
+        "mirror",
+        "reflect",
+        "rotate",
+        "rotat",
+        "turn",
+    ),
+    *("horizontal", "horizontally", "vertical", "vertically", "text", "word", "letter", "sign", "clock"),
+)
+# The cut that zooms in is itself what these ask for.
+VIEWS = ("zoom", "crop", "cropp", "close-up", "closeup", "closer", "enlarge", "frame")
+FLIPS = ("flip_horizontal", "flip_vertical", "rotate_90", "rotate_180", "rotate_270")
+AUGMENTATIONS = (*FLIPS, "zoom")
+ZOOM = 0.85  # the share of each side that the cut keeps
+
+
+def says(texts: Iterable[str | None], words: tuple[str, ...]) -> bool:
+    """Whether one of the texts has one of the words, also with an ending."""
+    pattern = "|".join(re.escape(word) for word in words)
+    whole = re.compile(rf"\b(?:{pattern})(?:s|es|ed|d|ing)?\b", re.IGNORECASE)
+    return any(text is not None and whole.search(text) for text in texts)
+
+
+def allowed_augmentations(*texts: str | None) -> tuple[str, ...]:
+    """The augmentations under which an instruction and captions keep their meaning."""
+    flips = () if says(texts, DIRECTIONS) else FLIPS
+    zoom = () if says(texts, VIEWS) else ("zoom",)
+    return (*flips, *zoom)
+
+
+def augment(image: Float[Tensor, "3 h w"], name: str) -> Float[Tensor, "3 h w"]:
+    """A square image, augmented.
+
+    Raises:
+        ValueError: on another name, or an image that is not square.
+    """
+    if name not in AUGMENTATIONS:
+        raise ValueError(f"augmentation: expected one of {', '.join(AUGMENTATIONS)}; got {name!r}")
+    h, w = image.shape[-2:]
+    if h != w:
+        raise ValueError(f"augmentation: expected a square image; got {(h, w)}")
+    if name == "flip_horizontal":
+        return image.flip(-1)
+    if name == "flip_vertical":
+        return image.flip(-2)
+    if name == "zoom":
+        side = max(1, round(h * ZOOM))
+        first = (h - side) // 2
+        return resize(image[None, :, first : first + side, first : first + side], (h, w))[0]
+    return torch.rot90(image, int(name.removeprefix("rotate_")) // 90, (-2, -1))

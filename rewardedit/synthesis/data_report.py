@@ -1,0 +1,95 @@
+"""A page that shows what labelled rows are made of: how many of which label, what was measured, examples."""
+
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rewardedit.images import load_image
+from rewardedit.report import Gallery, Report
+from rewardedit.synthesis.label_rules import Thresholds
+from rewardedit.synthesis.measured import METRICS
+from rewardedit.synthesis.outputs import read_parquet
+
+TEXTS = ("id", "rule", "method", "label", "source_id", *METRICS)
+MOST_VALUES = 100_000  # of a histogram
+
+
+def write_report(path: Path, title: str, rows: Path, thresholds: Thresholds, examples: int) -> Path:
+    """Writes the page of the shards in the folder `rows`.
+
+    Args:
+        examples: of each rule that are shown.
+    """
+    counts: Counter[tuple[str, str, str]] = Counter()  # of rule, method, label
+    values: dict[str, dict[str, list[float]]] = {metric: {} for metric in METRICS}
+    shown: dict[str, dict[str, tuple[Path, str]]] = {}  # by rule: source, and where its example is
+    shards = sorted(rows.glob("train-*.parquet"))
+    for shard in shards:
+        for record in read_parquet(shard, 1024, TEXTS):
+            made_by = record["method"] or record["rule"]
+            counts[record["rule"], record["method"] or "", f"{record['label']:.3g}"] += 1
+            for metric in METRICS:
+                if record[metric] is not None:
+                    series = values[metric].setdefault(made_by, [])
+                    if len(series) < MOST_VALUES:
+                        series.append(record[metric])
+            of_rule = shown.setdefault(record["rule"], {})
+            if len(of_rule) < examples:
+                of_rule.setdefault(record["source_id"], (shard, record["id"]))
+
+    report = Report(title)
+    report.text(f"{sum(counts.values())} labelled rows in {len(shards)} shards")
+    report.table("Rows by rule and label", _table(counts, 0))
+    report.table("Rows by method and label", _table(counts, 1))
+    _histograms(report, values, thresholds)
+    for rule, found in sorted(shown.items()):
+        report.gallery(f"Rule {rule}", _gallery(list(found.values())))
+    return report.save(path)
+
+
+def _table(counts: Counter[tuple[str, str, str]], by: int) -> dict[str, dict[str, float]]:
+    """Rows by rule (`by` 0) or method (1), columns by label."""
+    labels = sorted({label for _, _, label in counts}, key=float)
+    table: dict[str, dict[str, float]] = {}
+    for key, n in counts.items():
+        if key[by]:
+            row = table.setdefault(key[by], dict.fromkeys(labels, 0))
+            row[key[2]] += n
+    return dict(sorted(table.items()))
+
+
+def _histograms(report: Report, values: dict[str, dict[str, list[float]]], thresholds: Thresholds) -> None:
+    """What was measured, by method, with the thresholds drawn in."""
+    limits = dict(zip(METRICS, (thresholds.clip_d, *thresholds.similarity), strict=True))
+    for metric, series in values.items():
+        if series:
+            low = min(min(numbers) for numbers in series.values())
+            high = max(max(numbers) for numbers in series.values())
+            marks = {f"threshold {limits[metric]:.3g}": limits[metric]}
+            report.histogram(
+                metric, series, min(low, limits[metric]), max(high, low + 1e-6), x=metric, marks=marks
+            )
+
+
+def _gallery(places: list[tuple[Path, str]]) -> Gallery:
+    """Source and edited image of rows, by shard and id."""
+    gallery = Gallery(["source", "edited"])
+    for shard, name in places:
+        record = _read_row(shard, name)
+        images = [load_image(io.BytesIO(record[column])) for column in ("source", "edited")]
+        through = ", through the autoencoder" if record["reconstructed"] else ""
+        caption = f"{record['method'] or 'of the data set'}{through}"
+        known = [metric for metric in METRICS if record[metric] is not None]
+        metrics = ", ".join(f"{metric} {record[metric]:.3g}" for metric in known)
+        title = f"{record['instruction']} → {record['label']:.3g}"
+        gallery.row(title, [(images[0], record["id"]), (images[1], f"{caption} {metrics}".strip())])
+    return gallery
+
+
+def _read_row(shard: Path, name: str) -> dict[str, Any]:
+    """The row of that id."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    return pq.read_table(shard, filters=pc.field("id") == name).to_pylist()[0]

@@ -1,0 +1,207 @@
+"""Labelled rows: what the rules make of a data set's own images, of methods' outputs and of sequences."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.batch import EditBatch
+from rewardedit.data.labelled import LabelledEdit, encode_png
+from rewardedit.data.sequences import EditSequence
+from rewardedit.images import fit, to_tensor
+from rewardedit.synthesis.augmentations import allowed_augmentations, augment
+from rewardedit.synthesis.label_rules import (
+    OWN_LABELS,
+    Grade,
+    Measured,
+    RulesConfig,
+    Thresholds,
+    label_output,
+)
+from rewardedit.synthesis.measured import METRICS, decode_output
+from rewardedit.synthesis.multi_turn import joined_instruction, turn_edits, turn_rule
+from rewardedit.synthesis.outputs import Output, RowBatch
+
+Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
+DRAWS = 8  # random numbers of a row
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """What rows are labelled by."""
+
+    rules: RulesConfig
+    thresholds: Thresholds
+    grades: dict[str, Grade]  # of each method
+    reconstruct: Reconstruct  # through the autoencoder
+    seed: int
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A row whose edited image is not stored yet."""
+
+    row: LabelledEdit
+    edited: Float[Tensor, "3 h w"]
+
+
+def own_rows(
+    part: RowBatch,
+    source_ids: Sequence[str],
+    measured: dict[tuple[int, str], Measured],
+    labelling: Labelling,
+) -> list[LabelledEdit]:
+    """Labelled rows of the images that a data set has itself: targets, sources and what is made of them.
+
+    Args:
+        part: rows with their targets, where they have any.
+        source_ids: of the rows of `part`.
+    """
+    batch = part.batch
+    assert batch is not None
+    rules = labelling.rules
+    drafts: list[Draft] = []
+    for i, number in enumerate(part.numbers):
+        u = draws(labelling.seed, number)
+        base = _row(part, batch, i, source_ids[i])
+
+        def add(rule: str, edited: Tensor, through: Tensor, base: LabelledEdit = base, **more: Any) -> None:
+            row = replace(base, id=f"{base.id}/{rule}", label=OWN_LABELS[rule], rule=rule, **more)
+            drafts.append(Draft(replace(row, reconstructed=bool(through < rules.reconstructed)), edited))
+
+        add("source", batch.source[i], u[0], **_values(measured.get((number, "source"))))
+        names = allowed_augmentations(base.instruction, base.source_caption, base.target_caption)
+        if names:
+            name = names[int(u[1] * len(names))]
+            add("augmented_source", augment(batch.source[i], name), u[2], method=name)
+        if batch.target is None:
+            continue
+        add("target", batch.target[i], u[3], **_values(measured.get((number, "target"))))
+        other = _another(i, batch, source_ids)
+        if other is not None and u[4] < rules.another_image:
+            add("another_image", batch.target[other], u[5])
+        if other is not None and u[6] < rules.another_instruction:
+            instruction = batch.instruction[other]
+            captions = {"source_caption": None, "target_caption": None}  # they tell of this row's edit
+            add("another_instruction", batch.target[i], u[7], instruction=instruction, **captions)
+    return finished(drafts, labelling)
+
+
+def output_rows(
+    part: RowBatch,
+    source_ids: Sequence[str],
+    method: str,
+    outputs: Sequence[Output],
+    measured: dict[tuple[int, str], Measured],
+    labelling: Labelling,
+    seed: int,
+) -> list[LabelledEdit]:
+    """Labelled rows of a method's outputs, one a row of `part`; those that no rule labels are dropped.
+
+    Outputs went through the autoencoder when they were made.
+    """
+    assert part.batch is not None
+    rows = []
+    for i, (number, output) in enumerate(zip(part.numbers, outputs, strict=True)):
+        image = decode_output(output)
+        if image is None:
+            continue
+        found = measured[number, method]
+        rule, label = label_output(found, labelling.thresholds, labelling.grades[method])
+        if label is None:
+            continue
+        base = _row(part, part.batch, i, source_ids[i])
+        rows.append(
+            replace(
+                base,
+                id=f"{base.id}/{method}",
+                edited=output.image,
+                label=label,
+                rule=rule,
+                method=method,
+                seed=seed + number,
+                reconstructed=True,
+                **_values(found),
+            )
+        )
+    return rows
+
+
+def sequence_rows(
+    sequence: EditSequence, number: int, source_id: str, size: int, policy: str, labelling: Labelling
+) -> list[LabelledEdit]:
+    """All labelled rows of a sequence (ADIEE Eq. 4)."""
+    images = [fit(to_tensor(image, 3)[None], size, policy)[0] for image in sequence.images]
+    stored = [encode_png(image) for image in images]
+    u = draws(labelling.seed + 1, number, len(images))
+    # Each image has one form as an answer, so that a sequence is decoded once.
+    drafts = [
+        Draft(
+            LabelledEdit(
+                id=f"{sequence.id}/{edit.source}-{edit.target}-{edit.edited}",
+                source=stored[edit.source],
+                edited=b"",
+                instruction=joined_instruction(sequence, edit),
+                label=edit.label,
+                rule=turn_rule(edit.source, edit.target, edit.edited),
+                source_id=source_id,
+                sequence_id=sequence.id,
+                reconstructed=bool(u[edit.edited] < labelling.rules.reconstructed),
+                source_caption=None if sequence.captions is None else sequence.captions[edit.source],
+                target_caption=None if sequence.captions is None else sequence.captions[edit.target],
+            ),
+            images[edit.edited],
+        )
+        for edit in turn_edits(len(sequence.instructions))
+    ]
+    return finished(drafts, labelling)
+
+
+def finished(drafts: Sequence[Draft], labelling: Labelling) -> list[LabelledEdit]:
+    """The rows with their edited images, through the autoencoder where they say so."""
+    marked = [i for i, draft in enumerate(drafts) if draft.row.reconstructed]
+    edited = [draft.edited for draft in drafts]
+    if marked:
+        through = labelling.reconstruct(torch.stack([edited[i] for i in marked]))
+        for i, image in zip(marked, through, strict=True):
+            edited[i] = image
+    return [replace(draft.row, edited=encode_png(image)) for draft, image in zip(drafts, edited, strict=True)]
+
+
+def draws(seed: int, number: int, n: int = DRAWS) -> Float[Tensor, " n"]:
+    """Random numbers in [0, 1) that belong to a row, in whatever process it is labelled."""
+    return torch.rand(n, generator=torch.Generator().manual_seed(seed * 1_000_003 + number))
+
+
+def _row(part: RowBatch, batch: EditBatch, i: int, source_id: str) -> LabelledEdit:
+    """What all labelled rows of one row of a data set share."""
+    return LabelledEdit(
+        id=part.ids[i],
+        source=encode_png(batch.source[i]),
+        edited=b"",
+        instruction=batch.instruction[i],
+        label=0.0,
+        rule="",
+        source_id=source_id,
+        source_caption=None if batch.source_caption is None else batch.source_caption[i],
+        target_caption=None if batch.target_caption is None else batch.target_caption[i],
+    )
+
+
+def _another(i: int, batch: EditBatch, source_ids: Sequence[str]) -> int | None:
+    """The next row of the batch with another source and another instruction; None where there is none."""
+    for step in range(1, len(batch)):
+        other = (i + step) % len(batch)
+        if source_ids[other] != source_ids[i] and batch.instruction[other] != batch.instruction[i]:
+            return other
+    return None
+
+
+def _values(measured: Measured | None) -> dict[str, float | None]:
+    """What is known of an image, by name."""
+    if measured is None:
+        return {}
+    return dict(zip(METRICS, (measured.clip_d, *measured.similarity), strict=True))

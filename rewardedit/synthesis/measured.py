@@ -1,0 +1,185 @@
+"""What the label rules look at: CLIP-D and two similarities to the target, of all images."""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit import devices
+from rewardedit.batch import EditBatch
+from rewardedit.data import DataConfig, Rows, row_shards
+from rewardedit.images import load_image
+from rewardedit.scorer_spec import ScorerSpec, resolve_spec
+from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.scoring import score_batch
+from rewardedit.stages import Share, stage
+from rewardedit.synthesis.label_rules import Measured
+from rewardedit.synthesis.outputs import Output, RowBatch, read_outputs, read_parquet, read_rows
+
+OWN = ("source", "target")  # images that a row has without any method
+FIELDS = ("target", "source_caption", "target_caption")
+METRICS = ("clip_d", "similarity_1", "similarity_2")
+
+
+@dataclass(frozen=True)
+class MeasureConfig:
+    """By which scorers images are measured."""
+
+    clip_d: ScorerSpec = "clip_d"  # directional similarity (ADIEE Eq. 1)
+    # two measures of likeness to the target that do not share a model (Eq. 2, 3)
+    similarity: tuple[ScorerSpec, ...] = ("clip_i", {"dino_i": {"against": "target"}})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clip_d", resolve_spec(self.clip_d))
+        object.__setattr__(self, "similarity", tuple(resolve_spec(spec) for spec in self.similarity))
+        if len(self.similarity) != 2:
+            raise ValueError(f"similarity: expected two scorers; got {len(self.similarity)}")
+
+    def load(self) -> dict[str, Scorer]:
+        """The scorers by the name of what they measure."""
+        specs = dict(zip(METRICS, (self.clip_d, *self.similarity), strict=True))
+        return {name: load_scorer(spec).to(devices.default_device()) for name, spec in specs.items()}
+
+
+def measure(
+    config: MeasureConfig,
+    rows: Rows,
+    data: DataConfig,
+    outputs: dict[str, list[Path]],
+    made_of: dict[str, Any],
+    folder: Path,
+    batch_size: int = 8,
+    share: Share | None = None,
+) -> list[Path]:
+    """Measures all rows' sources, targets and outputs.
+
+    Args:
+        outputs: the shards of each method, by its name.
+        made_of: what the outputs depend on.
+
+    Returns:
+        Parquet shards with a record for each row and image: row, image ("source", "target" or a method's
+        name), clip_d, similarity_1, similarity_2 (null where they cannot be measured) and reason (where there
+        is no image).
+    """
+    parts = row_shards(rows, batch_size)
+
+    @cache
+    def load() -> dict[str, Scorer]:
+        return config.load()
+
+    def make(number: int, path: Path) -> None:
+        found: list[dict[str, Any]] = []
+        made = {name: Outputs(read_outputs(shards[number])) for name, shards in outputs.items()}
+        for part in read_rows(parts[number], data, batch_size, number * len(parts[0]), FIELDS):
+            found += [_record(row, "source", reason=reason) for row, reason in part.unreadable.items()]
+            if part.batch is not None:
+                found += _records(part, part.batch, made, load())
+        write_measured(sorted(found, key=lambda record: record["row"]), path)
+
+    settings = {**made_of, "measure": config, "data": data, "rows": len(rows), "batch_size": batch_size}
+    return stage(folder, settings, make, len(parts), "part-{:05d}.parquet", share=share)
+
+
+class Outputs:
+    """A method's outputs in the rows' order, some of which are not asked for."""
+
+    def __init__(self, outputs: Iterator[Output]) -> None:
+        self.outputs = outputs
+
+    def take(self, numbers: Sequence[int]) -> list[Output]:
+        """The outputs of these rows, which come after all that were taken before."""
+        found = {output.row: output for output in self._until(numbers[-1])}
+        return [found[number] for number in numbers]
+
+    def _until(self, last: int) -> Iterator[Output]:
+        for output in self.outputs:
+            yield output
+            if output.row == last:
+                return
+
+
+def decode_output(output: Output) -> Float[Tensor, "3 h w"] | None:
+    """An output's image, RGB in [0, 1]; None where there is none."""
+    return None if output.image is None else load_image(io.BytesIO(output.image))
+
+
+def _records(
+    part: RowBatch, batch: EditBatch, made: dict[str, Outputs], scorers: dict[str, Scorer]
+) -> list[dict[str, Any]]:
+    found = _measure("source", part, batch, list(batch.source), scorers)
+    if batch.target is not None:
+        found += _measure("target", part, batch, list(batch.target), scorers)
+    for name, outputs in made.items():
+        taken = outputs.take(part.numbers)
+        records = _measure(name, part, batch, [decode_output(output) for output in taken], scorers)
+        for record, output in zip(records, taken, strict=True):
+            record["reason"] = output.reason
+        found += records
+    return found
+
+
+def _measure(
+    name: str,
+    part: RowBatch,
+    batch: EditBatch,
+    images: list[Tensor | None],
+    scorers: dict[str, Scorer],
+) -> list[dict[str, Any]]:
+    """Records of one image a row. In the place of a missing one the source is measured, for nothing."""
+    pairs = zip(images, batch.source, strict=True)
+    edited = torch.stack([source if image is None else image for image, source in pairs])
+    scores = score_batch(replace(batch, edited=edited), scorers)
+    return [
+        _record(row, name, {metric: _known(scores[metric].score[i]) for metric in METRICS})
+        if images[i] is not None
+        else _record(row, name)
+        for i, row in enumerate(part.numbers)
+    ]
+
+
+def _record(
+    row: int, image: str, values: dict[str, float | None] | None = None, reason: str | None = None
+) -> dict[str, Any]:
+    return {"row": row, "image": image, **(values or dict.fromkeys(METRICS)), "reason": reason}
+
+
+def _known(value: Tensor) -> float | None:
+    return None if value.isnan() else float(value)
+
+
+def write_measured(records: Sequence[dict[str, Any]], path: Path) -> None:
+    """The records as one Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    numbers = {metric: pa.float64() for metric in METRICS}
+    schema = pa.schema({"row": pa.int64(), "image": pa.string(), **numbers, "reason": pa.string()})
+    pq.write_table(pa.Table.from_pylist(list(records), schema), path)
+
+
+def read_measured(path: Path) -> dict[tuple[int, str], Measured]:
+    """What was measured, by row and image."""
+    return {(record["row"], record["image"]): measured_of(record) for record in read_parquet(path, 1024)}
+
+
+def measured_of(record: dict[str, Any]) -> Measured:
+    return Measured(record["clip_d"], (record["similarity_1"], record["similarity_2"]))
+
+
+def own_images(paths: Sequence[Path], image: str) -> list[Measured]:
+    """What was measured of all sources, or of all targets: what thresholds are taken from."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    found: list[Measured] = []
+    for path in paths:
+        table = pq.read_table(path, columns=["image", *METRICS])
+        found += [measured_of(record) for record in table.filter(pc.field("image") == image).to_pylist()]
+    return found

@@ -1,0 +1,370 @@
+"""Editing methods behind one interface: whatever makes an edited image of a source, an instruction and,
+for those that need them, captions of the image before and after.
+
+A method is called with b `Requests` and returns b images. What it makes of a row does not depend on the other
+rows of the batch: each has its own seed, and pipelines that mix rows are called one by one. Methods that
+diffusers has no pipeline for (Prompt-to-Prompt, Text2LIVE, MGIE, an API) enter as a folder of their outputs.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit import devices
+from rewardedit.diffusion.editors import EditConfig, load_editor
+from rewardedit.diffusion.text_to_image import load_text_to_image
+from rewardedit.images import fit, load_image, to_pil
+from rewardedit.synthesis.label_rules import Grade
+
+IMAGE_FILES = (".png", ".jpg", ".jpeg", ".webp")
+
+
+@dataclass(frozen=True)
+class Requests:
+    """b edits that are wanted."""
+
+    ids: list[str]
+    source: Float[Tensor, "b 3 h w"]  # RGB in [0, 1]
+    instruction: list[str]
+    seeds: list[int]
+    source_caption: list[str] | None = None
+    target_caption: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, rows: slice) -> "Requests":
+        """The rows of a slice."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Requests(**{name: value if value is None else value[rows] for name, value in values.items()})
+
+    def one_by_one(self) -> Iterator["Requests"]:
+        """Each row as a batch of its own."""
+        return (self[i : i + 1] for i in range(len(self)))
+
+    def generators(self) -> list[torch.Generator]:
+        """A source of noise for each row."""
+        return [torch.Generator().manual_seed(seed) for seed in self.seeds]
+
+
+Method = Callable[[Requests], Float[Tensor, "b 3 h w"]]
+# Those below `editor` edit with a text-to-image model and two captions; an editor reads the instruction.
+Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "ledits_pp", "folder"]
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """One editing method, and how it is asked. The defaults are ImagenHub's, which ADIEE takes (App. B)."""
+
+    # editor: InstructPix2Pix and its successors, FLUX-Kontext, Qwen-Image-Edit; folder: made elsewhere
+    kind: Kind = "editor"
+    model: str = ""  # hub name or folder of the model; of the images ID.png for kind=folder
+    grade: Grade = "other"  # strong, weak, or neither: how good its outputs are as a rule
+    num_inference_steps: int = 100  # denoising steps
+    guidance_scale: float = 7.5  # of the text
+    image_guidance_scale: float = 1.5  # of the source; editors that know it
+    strength: float = 0.8  # how far the source is noised: SDEdit, CycleDiffusion, DiffEdit's inversion
+    half: bool = True  # fp16 on a GPU
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError(
+                "model: expected the hub name or the folder of a method's model, or of its outputs"
+            )
+        if not 0 < self.strength <= 1:
+            raise ValueError(f"strength: expected above 0 and at most 1; got {self.strength}")
+        if self.num_inference_steps < 1:
+            raise ValueError(f"num_inference_steps: expected at least 1; got {self.num_inference_steps}")
+
+    @property
+    def needs_captions(self) -> bool:
+        """Whether it edits by captions, which not every data set has."""
+        return self.kind not in ("editor", "folder")
+
+
+def load_method(config: MethodConfig) -> Method:
+    """The method, ready to be called.
+
+    Raises:
+        ValueError: where its model or folder is not there, or diffusers has its pipeline no more.
+    """
+    if config.kind == "folder":
+        return FolderOfOutputs(config.model)
+    if config.kind == "editor":
+        return edit_with(config)
+    return PROMPT_METHODS[config.kind](config)
+
+
+def edit_with(config: MethodConfig) -> Method:
+    """An editor that follows instructions."""
+    dtype = devices.inference_dtype(None if config.half else "float32")
+    editor = load_editor(config.model, device=devices.default_device(), dtype=dtype)
+    settings = EditConfig(config.num_inference_steps, config.guidance_scale, config.image_guidance_scale)
+    return lambda wanted: editor(wanted.source, wanted.instruction, wanted.seeds, settings=settings)
+
+
+class FolderOfOutputs:
+    """Outputs that were made elsewhere: FOLDER/ID.png (or .jpg, .webp), by the row's id; a slash in an id is
+    an underscore in the name.
+
+    Raises:
+        ValueError: where there is no such folder; when called, where a row's output is not there.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise ValueError(f"{folder}: expected a folder of edited images")
+
+    def __call__(self, wanted: Requests) -> Float[Tensor, "b 3 h w"]:
+        size = wanted.source.shape[-1]
+        return torch.cat([fit(load_image(self.find(name))[None], size, "stretch") for name in wanted.ids])
+
+    def find(self, name: str) -> Path:
+        """The file of a row's output."""
+        stem = name.replace("/", "_")
+        for suffix in IMAGE_FILES:
+            path = self.folder / f"{stem}{suffix}"
+            if path.is_file():
+                return path
+        raise ValueError(f"{self.folder}: no output {stem}.png for row {name}")
+
+
+def sdedit(config: MethodConfig) -> Method:
+    """SDEdit (Meng et al. 2021): the source, noised, is denoised towards the target caption."""
+    pipe = _pipeline("StableDiffusionImg2ImgPipeline", config)
+
+    def edit(wanted: Requests) -> Float[Tensor, "b 3 h w"]:
+        return pipe(
+            wanted.target_caption,
+            image=wanted.source,
+            strength=config.strength,
+            num_inference_steps=config.num_inference_steps,
+            guidance_scale=config.guidance_scale,
+            generator=wanted.generators(),
+            output_type="pt",
+        ).images
+
+    return edit
+
+
+def diffedit(config: MethodConfig) -> Method:
+    """DiffEdit (Couairon et al. 2022): where the predictions for the two captions differ, the inverted source
+    is denoised towards the target caption.
+    """
+    from diffusers import DDIMInverseScheduler, DDIMScheduler
+
+    pipe = _pipeline("StableDiffusionDiffEditPipeline", config, inverse_scheduler=None)
+    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
+    pipe.inverse_scheduler = DDIMInverseScheduler.from_config(pipe.scheduler.config)
+    steps = {"num_inference_steps": config.num_inference_steps}
+
+    def edit(wanted: Requests) -> Float[Tensor, "b 3 h w"]:
+        # The mask's threshold is a mean over all rows that are given together, so each comes alone.
+        masks = [
+            pipe.generate_mask(
+                one.source,
+                one.target_caption,
+                source_prompt=one.source_caption,
+                guidance_scale=config.guidance_scale,
+                generator=one.generators()[0],
+                output_type="np",
+                **steps,
+            )
+            for one in wanted.one_by_one()
+        ]
+        inverted = pipe.invert(
+            wanted.source_caption,
+            image=wanted.source,
+            inpaint_strength=config.strength,
+            generator=wanted.generators(),
+            **steps,
+        ).latents
+        return pipe(
+            wanted.target_caption,
+            mask_image=torch.cat([torch.as_tensor(mask) for mask in masks])[:, None].float(),
+            image_latents=inverted,
+            negative_prompt=wanted.source_caption,
+            inpaint_strength=config.strength,
+            guidance_scale=config.guidance_scale,
+            generator=wanted.generators(),
+            output_type="pt",
+            **steps,
+        ).images
+
+    return edit
+
+
+def pix2pix_zero(config: MethodConfig) -> Method:
+    """Pix2Pix-Zero (Parmar et al. 2023): the inverted source is moved along the difference of the captions,
+    its cross-attention kept. As in ADIEE, the captions themselves stand for the words of the edit.
+    """
+    from diffusers import DDIMInverseScheduler, DDIMScheduler
+
+    none: dict[str, Any] = {"inverse_scheduler": None, "caption_generator": None, "caption_processor": None}
+    pipe = _pipeline("StableDiffusionPix2PixZeroPipeline", config, **none)
+    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
+    pipe.inverse_scheduler = DDIMInverseScheduler.from_config(pipe.scheduler.config)
+    processors = pipe.unet.attn_processors
+    steps = {"num_inference_steps": config.num_inference_steps}
+
+    def edit_one(one: Requests) -> Float[Tensor, "1 3 h w"]:
+        assert one.source_caption is not None
+        assert one.target_caption is not None
+        pipe.unet.set_attn_processor(dict(processors))  # the pipeline leaves its own behind
+        generator = one.generators()[0]
+        inverted = pipe.invert(one.source_caption[0], image=one.source, generator=generator, **steps).latents
+        return pipe(
+            one.source_caption[0],
+            source_embeds=pipe.get_embeds(one.source_caption),
+            target_embeds=pipe.get_embeds(one.target_caption),
+            height=one.source.shape[-2],
+            width=one.source.shape[-1],
+            guidance_scale=config.guidance_scale,
+            negative_prompt=one.source_caption[0],
+            latents=inverted,
+            generator=generator,
+            output_type="pt",
+            **steps,
+        ).images
+
+    return lambda wanted: torch.cat([edit_one(one) for one in wanted.one_by_one()])
+
+
+def cycle_diffusion(config: MethodConfig) -> Method:
+    """CycleDiffusion (Wu and De la Torre 2023): the source's own noises, with the target caption."""
+    from diffusers import DDIMScheduler
+
+    pipe = _pipeline("CycleDiffusionPipeline", config)
+    # Where the last step left no noise at all, its posterior would be 0 / 0.
+    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config, set_alpha_to_one=False)
+    if pipe.scheduler.config.prediction_type != "epsilon":
+        raise ValueError(
+            f"cycle_diffusion: expected a model that predicts the noise; {config.model} predicts "
+            f"{pipe.scheduler.config.prediction_type}"
+        )
+
+    def edit_one(one: Requests) -> Float[Tensor, "1 3 h w"]:
+        return pipe(
+            one.target_caption,
+            source_prompt=one.source_caption,
+            image=one.source,
+            strength=config.strength,
+            num_inference_steps=config.num_inference_steps,
+            guidance_scale=config.guidance_scale,
+            generator=one.generators()[0],
+            output_type="pt",
+        ).images
+
+    return lambda wanted: torch.cat([edit_one(one) for one in wanted.one_by_one()])
+
+
+def ledits_pp(config: MethodConfig) -> Method:
+    """LEDITS++ (Brack et al. 2024): the inverted source, guided to the target caption within a mask."""
+    from diffusers import DPMSolverMultistepScheduler
+
+    pipe = _pipeline("LEditsPPPipelineStableDiffusion", config)
+    levels = len(pipe.unet.config.block_out_channels)
+    if levels < 3:  # its mask is read off the attention at a quarter of the latents' side
+        raise ValueError(f"ledits_pp: expected a UNet of three levels or more; {config.model} has {levels}")
+    pipe.scheduler = DPMSolverMultistepScheduler.from_config(  # the authors' own
+        pipe.scheduler.config, algorithm_type="sde-dpmsolver++", solver_order=2
+    )
+
+    def edit_one(one: Requests) -> Float[Tensor, "1 3 h w"]:
+        assert one.source_caption is not None
+        generator = one.generators()[0]
+        pipe.invert(
+            to_pil(one.source[0]),
+            source_prompt=one.source_caption[0],
+            num_inversion_steps=config.num_inference_steps,
+            generator=generator,
+        )
+        return pipe(
+            editing_prompt=one.target_caption,
+            edit_guidance_scale=config.guidance_scale,
+            generator=generator,
+            output_type="pt",
+        ).images
+
+    return lambda wanted: torch.cat([edit_one(one) for one in wanted.one_by_one()])
+
+
+PROMPT_METHODS: dict[str, Callable[[MethodConfig], Method]] = {
+    "sdedit": sdedit,
+    "diffedit": diffedit,
+    "pix2pix_zero": pix2pix_zero,
+    "cycle_diffusion": cycle_diffusion,
+    "ledits_pp": ledits_pp,
+}
+
+
+def _pipeline(class_name: str, config: MethodConfig, **more: Any) -> Any:
+    """A diffusers pipeline on the parts of a text-to-image model.
+
+    Raises:
+        ValueError: where the installed diffusers has no such pipeline, or the model is not there.
+    """
+    import diffusers
+
+    try:
+        pipeline = getattr(diffusers, class_name)
+    except (AttributeError, ImportError, RuntimeError) as error:  # the last: lazily imported, and not there
+        raise ValueError(
+            f"{config.kind}: diffusers {diffusers.__version__} has no {class_name} any more; make the "
+            "outputs with an earlier one, and take them as a folder: kind=folder"
+        ) from error
+    dtype = devices.inference_dtype(None if config.half else "float32")
+    parts = load_text_to_image(config.model, device=devices.default_device(), dtype=dtype).components
+    parts = {name: part for name, part in parts.items() if name != "image_encoder"}
+    pipe = pipeline(**parts, **more, requires_safety_checker=False)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def edit_rows(method: Method, config: MethodConfig, wanted: Requests) -> list[Tensor | str]:
+    """What a method makes of each row: (3, h, w) in [0, 1], in the source's size, or the reason why it fails.
+
+    A batch that fails as a whole is asked for row by row, so that one bad row does not take others with it. A
+    GPU out of memory is no row's fault and is raised.
+    """
+    if config.needs_captions:
+        lacking = [not (before and after) for before, after in zip(*_captions(wanted), strict=True)]
+        if any(lacking):
+            found = iter(edit_rows(method, config, _without(wanted, lacking)) if not all(lacking) else [])
+            return ["it has no captions" if bad else next(found) for bad in lacking]
+    try:
+        made = method(wanted).float().cpu()
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, RuntimeError, OSError) as error:
+        if len(wanted) > 1:
+            return [edit for one in wanted.one_by_one() for edit in edit_rows(method, config, one)]
+        return [str(error).splitlines()[0]]
+    if made.shape != wanted.source.shape:
+        raise ValueError(
+            f"{config.model}: expected images {tuple(wanted.source.shape)}; got {tuple(made.shape)}"
+        )
+    return [image.clamp(0, 1) if image.isfinite().all() else "its output is not finite" for image in made]
+
+
+def _captions(wanted: Requests) -> tuple[list[str], list[str]]:
+    nothing = [""] * len(wanted)
+    return wanted.source_caption or nothing, wanted.target_caption or nothing
+
+
+def _without(wanted: Requests, left_out: list[bool]) -> Requests:
+    kept = [i for i, out in enumerate(left_out) if not out]
+
+    def take(values: Any) -> Any:
+        return values[kept] if isinstance(values, Tensor) else [values[i] for i in kept]
+
+    fields = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
+    return replace(
+        wanted, **{name: value if value is None else take(value) for name, value in fields.items()}
+    )

@@ -1,0 +1,150 @@
+"""What editing methods make of the rows of a data set: a stage for each, Parquet shards with the images."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rewardedit.batch import EditBatch, EditSample
+from rewardedit.data import DataConfig, Rows, row_shards
+from rewardedit.data.datasets import read_batches
+from rewardedit.data.labelled import encode_png
+from rewardedit.stages import Share, stage
+from rewardedit.synthesis.methods import Method, MethodConfig, Requests, edit_rows, load_method
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a method made of a row: an image, or the reason why there is none."""
+
+    row: int  # of the data set
+    image: bytes | None  # PNG
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Some rows of a data set, in order: those that can be read as a batch, and why the others cannot."""
+
+    numbers: list[int]  # of the rows of `batch`, in the data set
+    ids: list[str]
+    batch: EditBatch | None
+    unreadable: dict[int, str]
+
+
+class _Numbered(Sequence):
+    """Rows that carry their number in their id, and their source in the place of an edit: the edits that a
+    data set has beside its targets are of no account here.
+    """
+
+    def __init__(self, rows: Rows, first: int) -> None:
+        self.rows = rows
+        self.first = first
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        sample = self.rows[index]
+        if not sample.instruction.strip():
+            raise ValueError("it has no instruction")
+        return replace(sample, id=f"{self.first + index}/{sample.id}", edited=sample.source)
+
+
+def read_rows(
+    rows: Rows, data: DataConfig, size: int, first: int = 0, fields: Sequence[str] = ()
+) -> Iterator[RowBatch]:
+    """Rows, the first of which is row `first` of the data set, in batches of at most `size`.
+
+    Args:
+        fields: optional fields of a batch that are read too; a batch ends where the next row has others.
+    """
+    numbered = _Numbered(rows, first)
+    workers = data.workers(len(rows))
+    for ids, batch, unreadable in read_batches(numbered, data.size, data.policy, size, fields, workers):
+        names = [name.split("/", 1) for name in ids]
+        yield RowBatch(
+            [int(number) for number, _ in names],
+            [name for _, name in names],
+            batch,
+            {first + int(number): reason for number, reason in unreadable.items()},
+        )
+
+
+def make_outputs(
+    config: MethodConfig,
+    rows: Rows,
+    data: DataConfig,
+    folder: Path,
+    seed: int = 42,
+    batch_size: int = 8,
+    share: Share | None = None,
+) -> list[Path]:
+    """What a method makes of all rows; row i is edited from the noise of `seed` + i.
+
+    Returns:
+        Parquet shards with an `Output` for every row, in order.
+    """
+    made_of = {"method": config, "data": data, "rows": len(rows), "seed": seed, "batch_size": batch_size}
+    parts = row_shards(rows, batch_size)
+
+    @cache
+    def load() -> Method:
+        return load_method(config)
+
+    def make(number: int, path: Path) -> None:
+        first = number * len(parts[0])
+        fields = ("source_caption", "target_caption") if config.needs_captions else ()
+        found: list[Output] = []
+        for part in read_rows(parts[number], data, batch_size, first, fields):
+            found += [Output(row, None, reason) for row, reason in part.unreadable.items()]
+            if part.batch is not None:
+                made = edit_rows(load(), config, requests(part, seed))
+                pairs = zip(part.numbers, made, strict=True)
+                found += [
+                    Output(row, None, edit) if isinstance(edit, str) else Output(row, encode_png(edit))
+                    for row, edit in pairs
+                ]
+        write_outputs(sorted(found, key=lambda output: output.row), path)
+
+    return stage(folder, made_of, make, len(parts), "part-{:05d}.parquet", share=share)
+
+
+def requests(part: RowBatch, seed: int) -> Requests:
+    """What a method is asked for."""
+    assert part.batch is not None
+    return Requests(
+        part.ids,
+        part.batch.source,
+        part.batch.instruction,
+        [seed + number for number in part.numbers],
+        part.batch.source_caption,
+        part.batch.target_caption,
+    )
+
+
+def write_outputs(outputs: Sequence[Output], path: Path) -> None:
+    """The outputs as one Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema({"row": pa.int64(), "image": pa.binary(), "reason": pa.string()})
+    table = pa.Table.from_pylist([vars(output) for output in outputs], schema)
+    pq.write_table(table, path, row_group_size=16, compression={"row": "SNAPPY", "reason": "SNAPPY"})
+
+
+def read_outputs(path: Path) -> Iterator[Output]:
+    """What `write_outputs` wrote, a few rows in memory at a time."""
+    return (Output(**record) for record in read_parquet(path))
+
+
+def read_parquet(
+    path: Path, batch_size: int = 16, columns: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file, a few in memory at a time."""
+    import pyarrow.parquet as pq
+
+    names = None if columns is None else list(columns)
+    for batch in pq.ParquetFile(path).iter_batches(batch_size=batch_size, columns=names):
+        yield from batch.to_pylist()

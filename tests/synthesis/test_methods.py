@@ -1,0 +1,183 @@
+"""Editing methods through real diffusers pipelines of tiny models."""
+
+import diffusers
+import pytest
+import torch
+
+from rewardedit.images import to_pil
+from rewardedit.synthesis.methods import MethodConfig, Requests, edit_rows, load_method
+from tests.models import tiny_pipeline, tiny_unet
+
+SIDE = 32
+STEPS = {"num_inference_steps": 4, "guidance_scale": 3.0}
+
+
+@pytest.fixture(scope="module")
+def text_to_image(tmp_path_factory) -> str:
+    """A tiny Stable Diffusion."""
+    folder = tmp_path_factory.mktemp("text-to-image")
+    parts = tiny_pipeline().components
+    torch.manual_seed(1)
+    parts["unet"] = tiny_unet(4, levels=3)
+    parts["scheduler"] = diffusers.DDIMScheduler(clip_sample=False)
+    diffusers.StableDiffusionPipeline(**parts, requires_safety_checker=False).save_pretrained(folder)
+    return str(folder)
+
+
+def wanted(n: int = 3) -> Requests:
+    images = torch.rand(n, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    names = ["red circle", "blue star", "green square"][:n]
+    return Requests(
+        [f"a/{i}" for i in range(n)],
+        images,
+        [f"remove the {name}" for name in names],
+        [10 + i for i in range(n)],
+        [f"a {name} at the top" for name in names],
+        ["an empty scene"] * n,
+    )
+
+
+PROMPTED = ("sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "ledits_pp")
+
+
+@pytest.mark.parametrize("kind", PROMPTED)
+def test_a_row_comes_out_the_same_alone_and_in_a_batch(kind, text_to_image):
+    config = MethodConfig(kind, text_to_image, **STEPS)
+    method = load_method(config)
+    batch = wanted()
+    together = edit_rows(method, config, batch)
+    alone = edit_rows(method, config, batch[1:2])
+    assert all(isinstance(image, torch.Tensor) for image in together), together
+    assert together[1].shape == (3, SIDE, SIDE)
+    assert together[1].min() >= 0
+    assert together[1].max() <= 1
+    torch.testing.assert_close(together[1], alone[0], atol=2e-3, rtol=0)
+    assert not torch.allclose(together[1], batch.source[1], atol=0.02), "nothing was edited"
+
+
+@pytest.mark.parametrize("kind", PROMPTED)
+def test_the_target_caption_counts(kind, text_to_image):
+    config = MethodConfig(kind, text_to_image, **STEPS)
+    method = load_method(config)
+    one = wanted(1)
+    other = Requests(
+        one.ids, one.source, one.instruction, one.seeds, one.source_caption, ["nine purple rings"]
+    )
+    first, second = (edit_rows(method, config, request)[0] for request in (one, other))
+    assert not torch.equal(first, second)
+
+
+def test_the_seed_counts(text_to_image):
+    config = MethodConfig("sdedit", text_to_image, **STEPS)
+    method = load_method(config)
+    one = wanted(1)
+    other = Requests(one.ids, one.source, one.instruction, [99], one.source_caption, one.target_caption)
+    assert not torch.equal(edit_rows(method, config, one)[0], edit_rows(method, config, other)[0])
+
+
+def test_an_editor_follows_instructions(tmp_path):
+    tiny_pipeline().save_pretrained(tmp_path)
+    config = MethodConfig("editor", str(tmp_path), num_inference_steps=2)
+    one = wanted(2)
+    bare = Requests(one.ids, one.source, one.instruction, one.seeds)
+    made = edit_rows(load_method(config), config, bare)
+    assert [image.shape for image in made] == [(3, SIDE, SIDE)] * 2
+
+
+def test_outputs_from_elsewhere_are_found_by_the_row_s_id(tmp_path):
+    for i in (0, 2):
+        to_pil(torch.full((3, SIDE, SIDE), i / 4)).save(tmp_path / f"a_{i}.png")
+    config = MethodConfig("folder", str(tmp_path))
+    made = edit_rows(load_method(config), config, wanted())
+    assert made[0].max() == 0
+    assert float(made[2].mean()) == pytest.approx(128 / 255)
+    assert "no output a_1.png for row a/1" in made[1]
+
+
+def test_one_bad_row_does_not_take_others_with_it():
+    def method(request: Requests) -> torch.Tensor:
+        if "a/1" in request.ids:
+            raise RuntimeError("the sampler broke\nat length")
+        return request.source
+
+    made = edit_rows(method, MethodConfig("editor", "x"), wanted())
+    assert made[1] == "the sampler broke"
+    assert torch.equal(made[0], wanted().source[0])
+    assert torch.equal(made[2], wanted().source[2])
+
+
+def test_an_output_that_is_not_finite_is_none():
+    def method(request: Requests) -> torch.Tensor:
+        images = request.source.clone()
+        images[0, 0, 0, 0] = torch.nan
+        return images
+
+    made = edit_rows(method, MethodConfig("editor", "x"), wanted(2))
+    assert made[0] == "its output is not finite"
+    assert isinstance(made[1], torch.Tensor)
+
+
+def test_a_full_gpu_is_no_row_s_fault():
+    def method(request: Requests) -> torch.Tensor:
+        raise torch.OutOfMemoryError("too much")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        edit_rows(method, MethodConfig("editor", "x"), wanted())
+
+
+def test_rows_without_captions_are_left_out_where_captions_are_needed():
+    seen = []
+
+    def method(request: Requests) -> torch.Tensor:
+        seen.extend(request.ids)
+        return request.source
+
+    batch = wanted()
+    batch.target_caption[1] = ""
+    made = edit_rows(method, MethodConfig("sdedit", "x"), batch)
+    assert made[1] == "it has no captions"
+    assert seen == ["a/0", "a/2"]
+    assert torch.equal(made[2], batch.source[2])
+    none = Requests(batch.ids, batch.source, batch.instruction, batch.seeds)
+    assert edit_rows(method, MethodConfig("sdedit", "x"), none) == ["it has no captions"] * 3
+    assert isinstance(edit_rows(method, MethodConfig("editor", "x"), none)[0], torch.Tensor)
+
+
+def test_a_pipeline_that_diffusers_has_no_more_is_refused_by_name(text_to_image, monkeypatch):
+    monkeypatch.delattr(diffusers, "StableDiffusionDiffEditPipeline", raising=False)
+    monkeypatch.setitem(diffusers._class_to_module, "StableDiffusionDiffEditPipeline", "nowhere")
+    with pytest.raises(
+        ValueError,
+        match=r"diffedit: diffusers .* has no StableDiffusionDiffEditPipeline any more.*kind=folder",
+    ):
+        load_method(MethodConfig("diffedit", text_to_image))
+
+
+def test_cycle_diffusion_refuses_a_model_that_does_not_predict_the_noise(text_to_image, tmp_path):
+    pipe = diffusers.StableDiffusionPipeline.from_pretrained(text_to_image, safety_checker=None)
+    pipe.scheduler = diffusers.DDIMScheduler(clip_sample=False, prediction_type="sample")
+    pipe.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"expected a model that predicts the noise; .* predicts sample"):
+        load_method(MethodConfig("cycle_diffusion", str(tmp_path)))
+
+
+def test_ledits_refuses_a_unet_that_is_too_flat(tmp_path):
+    parts = tiny_pipeline().components
+    parts["unet"] = tiny_unet(4)
+    diffusers.StableDiffusionPipeline(**parts, requires_safety_checker=False).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"expected a UNet of three levels or more; .* has 2"):
+        load_method(MethodConfig("ledits_pp", str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"model": ""}, "model"), ({"strength": 0.0}, "strength"), ({"num_inference_steps": 0}, "at least 1")],
+)
+def test_settings_that_cannot_be_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        MethodConfig(**{"model": "x", **wrong})
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="expected a folder of edited images"):
+        load_method(MethodConfig("folder", str(tmp_path / "nowhere")))

@@ -1,0 +1,286 @@
+"""A scorer's training data from the first stage to the last, with tiny editors."""
+
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from rewardedit.cli import main
+from rewardedit.data import DataConfig, held_out_rows, open_rows
+from rewardedit.data.shapes import Shapes, candidates
+from rewardedit.images import load_image, to_tensor
+from rewardedit.synthesis.label_rules import OWN_LABELS, Measured, Thresholds, label_output
+from tests.models import tiny_pipeline, tiny_unet
+
+ROWS = 24
+SEQUENCES = 3
+
+
+@pytest.fixture(scope="module")
+def text_to_image(tmp_path_factory) -> str:
+    """A tiny Stable Diffusion."""
+    folder = tmp_path_factory.mktemp("text-to-image")
+    parts = tiny_pipeline().components
+    parts["unet"] = tiny_unet(4)
+    diffusers.StableDiffusionPipeline(**parts, requires_safety_checker=False).save_pretrained(folder)
+    return str(folder)
+
+
+def words_of(editor: str, text_to_image: str, *more: str) -> list[str]:
+    """The recipe for shapes with tiny models."""
+    methods = {
+        "methods.shapes-editor.model": editor,
+        "methods.shapes-editor.num_inference_steps": 1,
+        "methods.sdedit.model": text_to_image,
+        "methods.sdedit.num_inference_steps": 2,
+        "methods.diffedit.model": text_to_image,
+        "methods.diffedit.num_inference_steps": 2,
+    }
+    return [
+        "train",
+        "shapes-adiee-data",
+        f"data.shapes.rows={ROWS}",
+        f"sequences.shapes.rows={SEQUENCES}",
+        *(f"{key}={value}" for key, value in methods.items()),
+        f"autoencoder={editor}",
+        "batch_size=2",
+        *more,
+    ]
+
+
+def labelled(folder: Path) -> list[dict[str, Any]]:
+    """All rows of a run, in order."""
+    shards = sorted((folder / "rows").glob("train-*.parquet"))
+    return [row for shard in shards for row in pq.read_table(shard).to_pylist()]
+
+
+def pixels(stored: bytes) -> torch.Tensor:
+    return load_image(io.BytesIO(stored))
+
+
+@pytest.fixture(scope="module")
+def run(tiny_editor, text_to_image, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "out"
+    # All edits that the rows come with are damaged: none of them may be seen again.
+    words = words_of(tiny_editor, text_to_image, "data.shapes.shares={damaged: 1.0}")
+    assert main([*words, "--out", str(out)]) == 0
+    return out
+
+
+def test_every_row_is_labelled_by_the_rule_that_it_names(run):
+    rows = labelled(run)
+    limits = json.loads((run / "thresholds.json").read_text())
+    thresholds = Thresholds(limits["clip_d"], tuple(limits["similarity"]))
+    grades = {"shapes-editor": "strong", "sdedit": "weak", "diffedit": "weak"}
+    by_rule = Counter(row["rule"] for row in rows)
+    assert by_rule["target"] == by_rule["source"] == ROWS
+    assert ROWS / 2 < by_rule["augmented_source"] <= ROWS  # none where a text forbids it
+    assert by_rule["turns_none"] + by_rule["turns_some"] + by_rule["turns_all"] + by_rule[
+        "turns_too_many"
+    ] == (9 + 24 + 50)
+    assert 0 < by_rule["another_image"] < ROWS
+    assert 0 < by_rule["another_instruction"] < ROWS
+    for row in rows:
+        if row["method"] in grades:
+            measured = Measured(row["clip_d"], (row["similarity_1"], row["similarity_2"]))
+            assert label_output(measured, thresholds, grades[row["method"]]) == (row["rule"], row["label"])
+            assert row["reconstructed"]
+        elif row["sequence_id"] is None:
+            assert row["label"] == OWN_LABELS[row["rule"]]
+    assert len({row["id"] for row in rows}) == len(rows)
+
+
+def test_the_images_are_what_the_rules_say(run):
+    samples = Shapes("train").batch(60_000, ROWS)
+    rows = {row["id"]: row for row in labelled(run)}
+    _, damaged = candidates(samples, {"damaged": 1.0}, 0)
+    for i, name in enumerate(samples.id):
+        own = rows[f"{name}/target"]
+        assert (pixels(own["source"]) - samples.source[i]).abs().max() < 1 / 255
+        assert own["instruction"] == samples.instruction[i]
+        for rule, image in (("target", samples.target[i]), ("source", samples.source[i])):
+            row = rows[f"{name}/{rule}"]
+            away = (pixels(row["edited"]) - image).abs().max()
+            assert away > 0.05 if row["reconstructed"] else away < 1 / 255
+        other = rows.get(f"{name}/another_instruction")
+        if other is not None:
+            assert other["instruction"] != samples.instruction[i]
+            assert other["instruction"] in samples.instruction
+            assert other["target_caption"] is None
+        other = rows.get(f"{name}/another_image")
+        if other is not None and not other["reconstructed"]:
+            nearest = (samples.target - pixels(other["edited"])).abs().amax((1, 2, 3)).argmin()
+            assert int(nearest) // 2 == i // 2, "not of the same batch"
+            assert int(nearest) != i
+    share = sum(row["reconstructed"] for row in rows.values() if row["method"] is None) / sum(
+        row["method"] is None for row in rows.values()
+    )
+    assert 0.3 < share < 0.7
+    assert not any(damaged.isnan().flatten())
+
+
+def test_edits_of_known_quality_never_enter(run, tiny_editor, text_to_image, tmp_path):
+    """The same rows with edits of another quality beside them give the same data set."""
+    words = words_of(tiny_editor, text_to_image, "data.shapes.shares={right: 1.0}")
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    assert labelled(tmp_path / "out") == labelled(run)
+
+
+def test_the_rows_are_read_and_split_by_their_source(run):
+    data = DataConfig(name="labelled", path=str(run / "rows"), hold_out=6)
+    kept, held_out = open_rows(data), held_out_rows(data)
+    sample = kept[0]
+    assert sample.label == 0.0
+    assert sample.id.endswith("/source")
+    assert to_tensor(sample.edited, 3).shape == (3, 64, 64)
+    sources = {row["id"]: row["source_id"] for row in labelled(run)}
+    on_both = {sources[kept[i].id] for i in range(len(kept))} & {
+        sources[held_out[i].id] for i in range(len(held_out))
+    }
+    assert not on_both
+    shown = {bytes(to_tensor(kept[i].source, 3).numpy().tobytes()) for i in range(len(kept))}
+    assert not shown & {to_tensor(held_out[i].source, 3).numpy().tobytes() for i in range(len(held_out))}
+
+
+def test_what_no_rule_labels_is_counted(run):
+    metrics = json.loads((run / "metrics.json").read_text())
+    rows = labelled(run)
+    assert metrics["rows"] == len(rows)
+    for name, counts in metrics["methods"].items():
+        assert counts["made"] == ROWS
+        assert counts["kept"] == sum(row["method"] == name for row in rows)
+        assert counts["kept"] + counts["dropped"] == ROWS
+    assert metrics["methods"]["sdedit"]["dropped"] == 0  # weak methods fail
+    assert metrics["skipped"] == 0
+
+
+def test_the_report_shows_thresholds_and_examples(run):
+    page = (run / "report.html").read_text()
+    for part in ("Rows by rule and label", "Rows by method and label", "Rule turns_some", "Rule no_progress"):
+        assert part in page
+    assert page.count("data:image/png") > 20
+
+
+def test_the_papers_preset_leaves_our_additions_out(run, tiny_editor, text_to_image, tmp_path):
+    words = words_of(tiny_editor, text_to_image, "rules.preset=paper", "data.shapes.rows=6")
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    rows = labelled(tmp_path / "out")
+    rules = {row["rule"] for row in rows}
+    assert not rules & {"another_image", "another_instruction"}
+    assert not any(row["reconstructed"] for row in rows if row["method"] is None)
+    assert json.loads((tmp_path / "out" / "thresholds.json").read_text())["clip_d"] == 0.2
+
+
+def table(folder: Path, broken: int, n: int = 8) -> str:
+    """Photographs as rows of a table, some cut off."""
+    folder.mkdir()
+    records = []
+    for i in range(n):
+        for side in ("source", "target"):
+            colours = torch.rand(
+                1, 3, 5, 5, generator=torch.Generator().manual_seed(2 * i + (side == "target"))
+            )
+            large = torch.nn.functional.interpolate(colours, (48, 80), mode="bilinear")[0]
+            image = Image.fromarray((large * 255).byte().permute(1, 2, 0).numpy())
+            image.save(folder / f"{i}-{side}.jpg")
+        records.append(
+            {"source": f"{i}-source.jpg", "target": f"{i}-target.jpg", "instruction": f"make it {i}"}
+        )
+    for i in range(broken):
+        path = folder / f"{i}-source.jpg"
+        path.write_bytes(path.read_bytes()[:200])
+    (folder / "rows.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(folder)
+
+
+def photographs(path: str, editor: str, *more: str) -> list[str]:
+    return [
+        "train",
+        "shapes-adiee-data",
+        f"data={{photographs: {{name: table, path: {path}, size: 32}}}}",
+        "sequences={}",
+        f"methods={{editor: {{model: {editor}, num_inference_steps: 1, grade: strong}}}}",
+        f"autoencoder={editor}",
+        "batch_size=2",
+        *more,
+    ]
+
+
+def test_too_many_rows_that_cannot_be_read_stop_the_run_with_their_list(tiny_editor, tmp_path, capsys):
+    words = photographs(table(tmp_path / "data", 1), tiny_editor, "--out", str(tmp_path / "out"))
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "1 of 8 rows cannot be used, more than bad_rows=0.01 allows" in said
+    assert "0-source.jpg" in said
+    assert not (tmp_path / "out" / "rows").exists()
+    listed = [json.loads(line) for line in (tmp_path / "out" / "skipped.jsonl").read_text().splitlines()]
+    assert [(record["row"], record["image"]) for record in listed] == [(0, "editor")]
+
+
+def test_a_few_such_rows_are_skipped_counted_and_listed(tiny_editor, tmp_path):
+    out = tmp_path / "out"
+    words = photographs(table(tmp_path / "data", 1), tiny_editor, "bad_rows=0.2", "--out", str(out))
+    assert main(words) == 0
+    rows = labelled(out)
+    sources = {row["source_id"] for row in rows}
+    assert len(sources) == 7
+    assert Counter(row["rule"] for row in rows)["target"] == 7
+    assert json.loads((out / "metrics.json").read_text())["skipped"] == 2  # once by the editor, once measured
+    listed = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
+    assert [(record["row"], record["image"]) for record in listed] == [(0, "editor"), (0, "source")]
+
+
+def test_an_editor_that_fails_on_a_row_costs_that_row_s_output_alone(tiny_editor, tmp_path, monkeypatch):
+    from rewardedit.diffusion.editors import Editor
+
+    real = Editor.__call__
+
+    def fail(self: Editor, source: torch.Tensor, instruction: list[str], *args: Any, **options: Any) -> Any:
+        if "make it 3" in instruction:
+            raise RuntimeError("the sampler broke")
+        return real(self, source, instruction, *args, **options)
+
+    monkeypatch.setattr(Editor, "__call__", fail)
+    out = tmp_path / "out"
+    words = photographs(table(tmp_path / "data", 0), tiny_editor, "bad_rows=0.2", "--out", str(out))
+    assert main(words) == 0
+    listed = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
+    assert listed == [{"row": 3, "image": "editor", "reason": "the sampler broke"}]
+    made = json.loads((out / "metrics.json").read_text())["methods"]["editor"]["made"]
+    assert made == 7
+    assert Counter(row["rule"] for row in labelled(out))["target"] == 8
+
+
+def test_magicbrush_s_dev_split_is_warned_of(tmp_path):
+    from rewardedit.data.sequences import SequencesConfig
+    from rewardedit.trainers.adiee_data import Config, warn_of_benchmarks
+
+    train = SequencesConfig(name="magicbrush", path="x")
+    warn_of_benchmarks(Config("x", data={"a": DataConfig()}, sequences={"a": train}))
+    dev = SequencesConfig(name="magicbrush", path="x", split="dev")
+    with pytest.warns(UserWarning, match="ImagenHub and GenAI-Bench judge by its images"):
+        warn_of_benchmarks(Config("x", data={"a": DataConfig()}, sequences={"a": dev}))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["data={}"], "expected rows to edit"),
+        (["data.more={name: shapes, size: 32}"], "data.more: expected size 64 and policy crop"),
+        (["methods={source: {model: x}}"], "methods: expected a name of letters"),
+        (["methods={a/b: {model: x}}"], "methods: expected a name of letters"),
+        (["bad_rows=2"], "bad_rows: expected a share"),
+        (["methods={a: {model: x, kind: sdedid}}"], "did you mean sdedit"),
+        (["measure.similarity=[clip_i]"], "similarity: expected two scorers"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(words, message, tmp_path, capsys):
+    assert main(["train", "shapes-adiee-data", *words, "--out", str(tmp_path / "out")]) == 2
+    assert message in capsys.readouterr().err

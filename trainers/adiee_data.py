@@ -1,0 +1,362 @@
+"""A scorer's training data, made by rules: no person and no other scorer says how good an edit is.
+
+Method: ADIEE Sec. 3.1 and 3.2. Stages, each kept in the run directory and not done again:
+methods → measured → rows. Every editing method edits every row (`methods/NAME`); sources, targets and outputs
+are measured (`measured`); thresholds are taken from the data set's own sources and targets; rules label what
+they can, and edit sequences give further rows (`rows`, Parquet shards with the images, which
+data={name: labelled, path: RUN/rows} reads).
+
+Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers of
+another encoder; a half of sources, targets and turns goes through the autoencoder, whose traces would tell
+them from all methods' outputs; two further kinds of failed edits; images are mirrored or turned only where
+no text says a direction; rows of one source image have one `source_id`, by which they are split.
+`rules.preset=paper` takes the paper's threshold and leaves the additions out.
+
+Command: rewardedit train magicbrush-adiee-data
+"""
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import ConcatDataset
+
+from rewardedit import devices
+from rewardedit.data import DataConfig, Rows, open_rows, row_shards, source_ids
+from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.data.labelled import LabelledEdit, read_skipped, write_labelled
+from rewardedit.data.sequences import Sequences, SequencesConfig, open_sequences
+from rewardedit.diffusion.editors import load_editor
+from rewardedit.files import append_json_line, replaced, write_json
+from rewardedit.processes import on_main_process, processes, say
+from rewardedit.stages import stage
+from rewardedit.synthesis.data_report import write_report
+from rewardedit.synthesis.label_rules import RulesConfig, Thresholds, find_thresholds
+from rewardedit.synthesis.labelling import Labelling, Reconstruct, output_rows, own_rows, sequence_rows
+from rewardedit.synthesis.measured import FIELDS, MeasureConfig, Outputs, measure, own_images, read_measured
+from rewardedit.synthesis.methods import MethodConfig, load_method
+from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_parquet, read_rows
+from rewardedit.training import run
+
+OWN_NAMES = ("source", "target", "augmented_source", "another_image", "another_instruction")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which edits are made, measured and labelled."""
+
+    name: str  # of the run, and of its folder in runs/
+    # the rows that are edited, by names of one's own; all have the size and the policy of the first
+    data: dict[str, DataConfig] = field(default_factory=dict)
+    methods: dict[str, MethodConfig] = field(default_factory=dict)  # by name
+    # edits in a row, which give further rows; by names of one's own
+    sequences: dict[str, SequencesConfig] = field(default_factory=dict)
+    measure: MeasureConfig = field(default_factory=MeasureConfig)  # what the rules look at
+    rules: RulesConfig = field(default_factory=RulesConfig)  # thresholds and shares
+    autoencoder: str = "shapes-editor"  # the editor whose autoencoder a share of the images goes through
+    seed: int = 42  # of row 0's edits; row i has this + i
+    batch_size: int = 8  # rows that are edited at a time
+    bad_rows: float = 0.01  # more than this share of rows that cannot be used stops the run
+    examples: int = 4  # of each rule, in the report
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise ValueError("data: expected rows to edit, such as data.shapes.rows=100")
+        first = self.images
+        for name, other in self.data.items():
+            if (other.size, other.policy) != (first.size, first.policy):
+                raise ValueError(
+                    f"data.{name}: expected size {first.size} and policy {first.policy}, as the first has; "
+                    f"got {other.size} and {other.policy}"
+                )
+        for name in self.methods:
+            if name in OWN_NAMES or not re.fullmatch(r"[\w-]+", name):
+                raise ValueError(
+                    f"methods: expected a name of letters, digits, - and _, other than "
+                    f"{', '.join(OWN_NAMES)}; got {name!r}"
+                )
+        if not 0 <= self.bad_rows <= 1:
+            raise ValueError(f"bad_rows: expected a share from 0 to 1; got {self.bad_rows}")
+
+    @property
+    def images(self) -> DataConfig:
+        """What all images are brought to: the size and the policy of the first rows."""
+        return next(iter(self.data.values()))
+
+
+def plan(config: Config) -> list[str]:
+    """Lines to print; raises ValueError naming the first thing that is not there."""
+    rows = open_all(config)
+    sequences = [open_sequences(own) for own in config.sequences.values()]
+    for method in config.methods.values():
+        load_method(method)
+    config.measure.load()
+    load_editor(config.autoencoder)
+    warn_of_benchmarks(config)
+    return [
+        f"rows: {len(rows)}; methods: {', '.join(config.methods) or 'none'}; "
+        f"{len(rows) * len(config.methods)} edits",
+        f"sequences: {sum(map(len, sequences))}",
+        "all files and models are there",
+    ]
+
+
+def train(config: Config, folder: Path, resume: bool = False) -> Path:
+    """Makes the data set in `folder`.
+
+    Returns:
+        The folder of the labelled rows.
+
+    Raises:
+        ValueError: where too many rows cannot be used; `skipped.jsonl` lists them.
+    """
+    run.start(folder, config, resume)
+    warn_of_benchmarks(config)
+    rows = open_all(config)
+    data = config.images
+
+    # Every method edits every row (Sec. 3.1).
+    outputs: dict[str, list[Path]] = {}
+    for name, method in config.methods.items():
+        own = folder / "methods" / name
+        outputs[name] = make_outputs(method, rows, data, own, config.seed, config.batch_size)
+        require_few_skipped(config, folder, len(rows), of_outputs(outputs))
+
+    # What the rules look at.
+    made_of = {"all_data": config.data, "methods": config.methods, "seed": config.seed}
+    measured = measure(config.measure, rows, data, outputs, made_of, folder / "measured", config.batch_size)
+    without_image = [*of_outputs(outputs), *of_sources(measured)]
+    require_few_skipped(config, folder, len(rows), without_image)
+
+    # Thresholds of this data set's own sources and targets; rules; sequences (Sec. 3.2).
+    thresholds = find_thresholds(config.rules, own_images(measured, "source"), own_images(measured, "target"))
+    shards = label_rows(config, folder / "rows", rows, outputs, measured, thresholds, made_of)
+    broken = [record for path in shards for record in read_skipped(path)]
+    sequences = sum(len(open_sequences(own)) for own in config.sequences.values())
+    require_few_skipped(config, folder, sequences, broken, without_image)
+
+    def finish() -> None:
+        write_json(folder / "thresholds.json", asdict(thresholds))
+        skips = len(without_image) + len(broken)
+        write_json(folder / "metrics.json", {**summary(shards, outputs), "skipped": skips})
+        write_report(folder / "report.html", config.name, folder / "rows", thresholds, config.examples)
+
+    if processes().is_main_process:
+        finish()
+    processes().wait_for_everyone()
+    return folder / "rows"
+
+
+def open_all(config: Config) -> Rows:
+    """The rows of all data sets, one after another."""
+    found = [open_rows(data) for data in config.data.values()]
+    return found[0] if len(found) == 1 else ConcatDataset(found)  # type: ignore[arg-type]
+
+
+def all_source_ids(config: Config) -> list[str]:
+    """The source image of each row, with the data set's name, as sequences of the same data set have it."""
+    found = config.data.values()
+    return [f"{data.name}:{name}" for data in found for name in source_ids(open_rows(data))]
+
+
+def warn_of_benchmarks(config: Config) -> None:
+    """Warns where ImagenHub's images, which are of MagicBrush's dev split, would be trained on."""
+    for data in (*config.data.values(), *config.sequences.values()):
+        if data.name == "magicbrush" and data.split != "train":
+            warnings.warn(
+                f"MagicBrush's split {data.split!r}: ImagenHub and GenAI-Bench judge by its images; a scorer "
+                "that is trained on them cannot be compared there",
+                stacklevel=2,
+            )
+
+
+def require_few_skipped(
+    config: Config,
+    folder: Path,
+    rows: int,
+    found: list[dict[str, Any]],
+    before: Sequence[dict[str, Any]] = (),
+) -> None:
+    """Lists what cannot be used, with the reason, in `skipped.jsonl`.
+
+    Args:
+        rows: how many there are of what was `found` wanting.
+        before: what is listed too, and was counted already.
+
+    Raises:
+        ValueError: where there are too many of them.
+    """
+
+    def check() -> None:
+        with replaced(folder / "skipped.jsonl") as aside:
+            aside.touch()
+            for record in (*before, *found):
+                append_json_line(aside, record)
+        bad = {record["row"] for record in found}
+        if len(bad) > config.bad_rows * rows:
+            first = "; ".join(f"row {r['row']}, {r['image']}: {r['reason']}" for r in found[:5])
+            raise ValueError(
+                f"{len(bad)} of {rows} rows cannot be used, more than bad_rows={config.bad_rows:g} allows; "
+                f"{folder / 'skipped.jsonl'} lists them. The first: {first}"
+            )
+
+    on_main_process(check)
+
+
+def of_outputs(outputs: dict[str, list[Path]]) -> list[dict[str, Any]]:
+    """Rows of which a method made no image, with the reason."""
+    return [
+        {"row": record["row"], "image": name, "reason": record["reason"]}
+        for name, paths in outputs.items()
+        for path in paths
+        for record in read_parquet(path, 1024, ("row", "reason"))
+        if record["reason"] is not None
+    ]
+
+
+def of_sources(measured: list[Path]) -> list[dict[str, Any]]:
+    """Rows whose source or target cannot be read, with the reason."""
+    return [
+        record
+        for path in measured
+        for record in read_parquet(path, 1024, ("row", "image", "reason"))
+        if record["reason"] is not None and record["image"] == "source"
+    ]
+
+
+def label_rows(
+    config: Config,
+    folder: Path,
+    rows: Rows,
+    outputs: dict[str, list[Path]],
+    measured: list[Path],
+    thresholds: Thresholds,
+    made_of: dict[str, Any],
+) -> list[Path]:
+    """Labelled rows as `train-00000.parquet` …: first those of the rows, then those of the sequences."""
+    parts = row_shards(rows, config.batch_size)
+    sequences = [(own.name, open_sequences(own)) for own in config.sequences.values()]
+    blocks = [
+        (name, found, range(first, min(first + SHARD_BATCHES, len(found))))
+        for name, found in sequences
+        for first in range(0, len(found), SHARD_BATCHES)
+    ]
+    data = config.images
+    names = cache(lambda: all_source_ids(config))
+
+    @cache
+    def labelling() -> Labelling:
+        grades = {name: method.grade for name, method in config.methods.items()}
+        return Labelling(config.rules, thresholds, grades, autoencoder(config.autoencoder), config.seed)
+
+    def make(number: int, path: Path) -> None:
+        if number < len(parts):
+            first = number * len(parts[0])
+            found = label_part(config, parts[number], first, number, outputs, measured, names(), labelling())
+            write_labelled(found, path)
+        else:
+            found, unreadable = label_sequences(*blocks[number - len(parts)], data, labelling())
+            write_labelled(found, path, unreadable)
+
+    settings = {
+        **made_of,
+        "sequences": config.sequences,
+        "rules": config.rules,
+        "thresholds": thresholds,
+        "autoencoder": config.autoencoder,
+        "rows": len(rows),
+        "batch_size": config.batch_size,
+    }
+    return stage(folder, settings, make, len(parts) + len(blocks), "train-{:05d}.parquet")
+
+
+def label_part(
+    config: Config,
+    rows: Rows,
+    first: int,
+    number: int,
+    outputs: dict[str, list[Path]],
+    measured: list[Path],
+    names: list[str],
+    labelling: Labelling,
+) -> list[LabelledEdit]:
+    """The labelled rows of a shard of rows."""
+    values = read_measured(measured[number])
+    made = {name: Outputs(read_outputs(paths[number])) for name, paths in outputs.items()}
+    found: list[LabelledEdit] = []
+    for part in read_rows(rows, config.images, config.batch_size, first, FIELDS):
+        if part.batch is None:
+            continue
+        ids = [names[row] for row in part.numbers]
+        found += own_rows(part, ids, values, labelling)
+        for name, own in made.items():
+            taken = own.take(part.numbers)
+            found += output_rows(part, ids, name, taken, values, labelling, config.seed)
+    return found
+
+
+def label_sequences(
+    name: str, sequences: Sequences, numbers: range, data: DataConfig, labelling: Labelling
+) -> tuple[list[LabelledEdit], list[dict[str, Any]]]:
+    """The labelled rows of some sequences, and which sequences cannot be read."""
+    found: list[LabelledEdit] = []
+    skipped: list[dict[str, Any]] = []
+    for number in numbers:
+        try:
+            sequence = sequences[number]
+            source = f"{name}:{sequence.source_id or sequence.id}"
+            found += sequence_rows(sequence, number, source, data.size, data.policy, labelling)
+        except (ValueError, OSError) as error:
+            skipped.append({"row": number, "image": f"sequence of {name}", "reason": str(error)})
+    return found, skipped
+
+
+def autoencoder(name: str) -> Reconstruct:
+    """Images to what is left of them after an editor's autoencoder."""
+    editor = load_editor(name, device=devices.default_device())
+    family, pipe = editor.family, editor.pipe
+
+    @torch.no_grad()
+    def reconstruct(images: torch.Tensor) -> torch.Tensor:
+        latents = family.encode_images(pipe, images) * pipe.vae.config.scaling_factor
+        return family.decode(pipe.vae, latents).float().cpu().clamp(0, 1)
+
+    return reconstruct
+
+
+def summary(shards: list[Path], outputs: dict[str, list[Path]]) -> dict[str, Any]:
+    """How many rows each rule, label and method gave, and how many of a method's outputs no rule labels."""
+    rules: Counter[str] = Counter()
+    kept: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
+    for path in shards:
+        for record in read_parquet(path, 1024, ("rule", "method", "label")):
+            rules[record["rule"]] += 1
+            kept[record["method"]] += 1
+            labels[f"{record['label']:.4g}"] += 1
+    made = {
+        name: sum(
+            record["reason"] is None for path in paths for record in read_parquet(path, 1024, ("reason",))
+        )
+        for name, paths in outputs.items()
+    }
+    return {
+        "rows": sum(rules.values()),
+        "rules": dict(rules.most_common()),
+        "labels": dict(sorted(labels.items(), key=lambda item: float(item[0]))),
+        "methods": {
+            name: {"made": n, "kept": kept[name], "dropped": n - kept[name]} for name, n in made.items()
+        },
+    }
+
+
+def main(config: Config, folder: Path, resume: bool = False) -> None:
+    """Makes the data set and says where it is."""
+    out = train(config, folder, resume)
+    say(f"labelled rows are in {out}; a recipe reads them as data={{name: labelled, path: {out}}}")
