@@ -46,10 +46,12 @@ def scores(editor: Editor, samples: ShapesBatch, settings: EditConfig) -> np.nda
     return ShapesOracle().rate(samples, edit(editor, samples, settings)).score.numpy()
 
 
-def best_settings(editor: Editor, steps: int) -> tuple[EditConfig, float]:
+def best_settings(
+    editor: Editor, steps: int, image_guidance_scales: tuple[float, ...] = IMAGE_GUIDANCE_SCALES
+) -> tuple[EditConfig, float]:
     """The guidance scales that are best on val for a number of steps."""
     val = Shapes("val").batch(0, VAL_N)
-    grid = [EditConfig(steps, t, i) for t in GUIDANCE_SCALES for i in IMAGE_GUIDANCE_SCALES]
+    grid = [EditConfig(steps, t, i) for t in GUIDANCE_SCALES for i in image_guidance_scales]
     rated = {settings: float(scores(editor, val, settings).mean()) for settings in grid}
     best = max(grid, key=lambda settings: rated[settings])
     return best, rated[best]

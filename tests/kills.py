@@ -3,10 +3,11 @@ and compares with a run that nobody killed.
 
 Command: python tests/kills.py [--moments 10] [--seed 0] [--keep] [STAGE …]
 
-The run is `rewardedit train quickstart` with candidates and a tiny editor: candidates, scores and labels
-(`relabelled`), latents (`cache`) and training (`pipeline`). Each kill is a SIGKILL, to a fresh run, at a
-moment that is drawn uniformly from the time that the stage took in the unbroken run and counted from when the
-stage begins. The exit status is 1 where a resumed run made anything else;
+The runs are `rewardedit train quickstart` with candidates and a tiny editor: candidates, scores and labels
+(`relabelled`), latents (`cache`) and training (`pipeline`); and `rewardedit train shapes-adiee-data`: a
+method's edits (`methods`), what is measured of them (`measured`) and labelled rows (`rows`). Each kill is a
+SIGKILL, to a fresh run, at a moment that is drawn uniformly from the time that the stage took in the unbroken
+run and counted from when the stage begins. The exit status is 1 where a resumed run made anything else;
 --keep writes benchmarks/results/kills.json.
 """
 
@@ -17,7 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).parents[1]
-STAGES = ("candidates", "relabelled", "cache", "pipeline")
 # of a run, equal to the byte
 MADE = ("*.safetensors", "*.parquet", "*.npy", "scale.json", "made_of.json")
 TRIES = 10  # of a kill that is to fall into its stage
@@ -43,8 +43,8 @@ class Outcome:
     differs: list[str]  # files that a resumed run has otherwise, or not at all
 
 
-def words_of(base: Path) -> list[str]:
-    """The run: every stage, as short as it can be."""
+def quickstart(base: Path) -> list[str]:
+    """Every stage of reward conditioning, as short as it can be."""
     data = ["data.rows=24", "data.size=32", "relabel.scorer=l1", "relabel.batch_size=2", "evaluate=null"]
     candidates = [
         f"candidates.editors=[{base}]",
@@ -62,6 +62,21 @@ def words_of(base: Path) -> list[str]:
         "log_every=1",
     ]
     return ["train", "quickstart", f"base={base}", *data, *candidates, *(f"train.{word}" for word in train)]
+
+
+def adiee_data(base: Path) -> list[str]:
+    """Every stage of a scorer's training data, with one method."""
+    method = f"methods={{editor: {{model: {base}, num_inference_steps: 2, grade: strong}}}}"
+    rows = ["data.shapes.rows=48", "sequences.shapes.rows=20", "batch_size=1", "examples=1"]
+    return ["train", "shapes-adiee-data", method, f"autoencoder={base}", *rows]
+
+
+# By the run: its words, and its stages in their order.
+RUNS: dict[str, tuple[Callable[[Path], list[str]], tuple[str, ...]]] = {
+    "quickstart": (quickstart, ("candidates", "relabelled", "cache", "pipeline")),
+    "shapes-adiee-data": (adiee_data, ("methods", "measured", "rows")),
+}
+STAGES = tuple(stage for _, stages in RUNS.values() for stage in stages)
 
 
 def start(words: Sequence[str]) -> int:
@@ -120,36 +135,41 @@ def made(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(paths)}
 
 
-def marks(folder: Path) -> dict[str, list[Path]]:
+def marks(folder: Path, stages: Sequence[str]) -> dict[str, list[Path]]:
     """What says that a stage of a run is whole, relative to the run's folder."""
     return {
-        name: [path.relative_to(folder) for path in (folder / name).rglob("made_of.json")] for name in STAGES
+        name: [path.relative_to(folder) for path in (folder / name).rglob("made_of.json")] for name in stages
     }
 
 
 def outcomes(
-    base: Path, folder: Path, stages: Sequence[str] = STAGES, moments: int = 10, seed: int = 0
+    words: Sequence[str],
+    all_stages: Sequence[str],
+    folder: Path,
+    stages: Sequence[str],
+    moments: int = 10,
+    seed: int = 0,
 ) -> list[Outcome]:
     """Kills as many runs in each stage as there are moments, and resumes them.
 
     Args:
-        base: of a tiny editor.
+        words: of the run, and all its stages.
         folder: for the runs.
+        stages: in which it is killed.
     """
-    words = words_of(base)
     began = time.time()
     unbroken = folder / "whole"
     run([*words, "--out", str(unbroken)])
     whole = made(unbroken)
-    ends_with = marks(unbroken)
+    ends_with = marks(unbroken, all_stages)
     # A folder's time is when a file in it was last renamed: the mark itself keeps the time at which it was
     # written.
-    ends = [max((unbroken / path).parent.stat().st_mtime for path in ends_with[name]) for name in STAGES]
-    lengths = dict(zip(STAGES, np.diff([began, *ends]), strict=True))
+    ends = [max((unbroken / path).parent.stat().st_mtime for path in ends_with[name]) for name in all_stages]
+    lengths = dict(zip(all_stages, np.diff([began, *ends]), strict=True))
     rng = np.random.default_rng(seed)
     found = []
     for stage in stages:
-        before = [path for name in STAGES[: STAGES.index(stage)] for path in ends_with[name]]
+        before = [path for name in all_stages[: all_stages.index(stage)] for path in ends_with[name]]
         for k in range(moments):
             out = folder / f"{stage}-{k}"
             killed_in = None
@@ -157,8 +177,11 @@ def outcomes(
                 shutil.rmtree(out, ignore_errors=True)
                 second = float(rng.uniform(0, lengths[stage]))
                 kill(words, out, before, second)
-                is_whole = {name: all((out / path).exists() for path in ends_with[name]) for name in STAGES}
-                killed_in = next((name for name in STAGES if not is_whole[name]), None)
+                killed_in = None
+                for name in all_stages:
+                    if not all((out / path).exists() for path in ends_with[name]):
+                        killed_in = name
+                        break
                 if killed_in == stage:
                     break
             run([*words, "--out", str(out), "--resume"])
@@ -193,12 +216,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/kills.json")
     args = parser.parse_args()
-    import rewardedit.trainers.reward_conditioned  # noqa: F401  here, and not anew in each of the runs
+    # here, and not anew in each of the runs
+    import rewardedit.trainers.adiee_data
+    import rewardedit.trainers.reward_conditioned  # noqa: F401
     from tests.models import tiny_pipeline
 
+    found: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
-        tiny_pipeline().save_pretrained(Path(folder) / "base")
-        found = outcomes(Path(folder) / "base", Path(folder), args.stages or STAGES, args.moments, args.seed)
+        base = Path(folder) / "base"
+        tiny_pipeline().save_pretrained(base)
+        for name, (words, stages) in RUNS.items():
+            chosen = [stage for stage in stages if stage in (args.stages or STAGES)]
+            if chosen:
+                found += outcomes(words(base), stages, Path(folder) / name, chosen, args.moments, args.seed)
     for outcome in found:
         what = f"differs: {', '.join(outcome.differs[:3])}" if outcome.differs else "equal"
         where = f"killed in {outcome.killed_in}" if outcome.killed_in else "had ended"

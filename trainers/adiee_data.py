@@ -16,6 +16,7 @@ Command: rewardedit train magicbrush-adiee-data
 """
 
 import re
+import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -116,6 +117,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Raises:
         ValueError: where too many rows cannot be used; `skipped.jsonl` lists them.
     """
+    began = time.monotonic()
     run.start(folder, config, resume)
     warn_of_benchmarks(config)
     rows = open_all(config)
@@ -144,7 +146,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     def finish() -> None:
         write_json(folder / "thresholds.json", asdict(thresholds))
         skips = len(without_image) + len(broken)
-        write_json(folder / "metrics.json", {**summary(shards, outputs), "skipped": skips})
+        minutes = (time.monotonic() - began) / 60  # of this call; a resumed run's earlier calls are not in it
+        counts = {**summary(shards, outputs), "skipped": skips, "minutes": minutes}
+        write_json(folder / "metrics.json", counts)
         write_report(folder / "report.html", config.name, folder / "rows", thresholds, config.examples)
 
     if processes().is_main_process:

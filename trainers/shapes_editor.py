@@ -19,6 +19,7 @@ which stock pipelines support. It never sees reward text.
 
 Training is a chain of legs; each has edits of its own and starts from the fp16 weights that the one before
 it saved, so a leg can also start from the weights in this package: start=shapes-editor first_leg=2.
+Recipes that start there with other shares of flawed targets make editors of other quality, for comparisons.
 
 Command: rewardedit train shapes-editor
 """
@@ -164,7 +165,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         saved = folder / f"leg-{number}" / "pipeline"
         if not saved.is_dir():
             edits = _edits(config, pipe, number)
-            if number == 1:
+            if number == 1 and config.start is None:
                 # The latents are brought to unit variance, as the noise schedule expects.
                 pipe.vae.register_to_config(scaling_factor=1 / float(edits.edited.std()))
             train_leg(config, leg_config(config, number), pipe, edits, saved.parent, resume)

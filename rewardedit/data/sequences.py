@@ -175,7 +175,7 @@ def sessions(images: Sequence[str], turns: Sequence[int]) -> list[list[int]]:
 
 class SeedDataEdit(Sequence):
     """SEED-Data-Edit Part 3 (Ge et al. 2024): annotations/*.jsonl, a sequence a line, with source_image,
-    instruction_1, edit_image_1, instruction_2 …; images are named relative to the folder, or to images/ in it.
+    instruction_1, edit_image_1, instruction_2 …; images are named relative to the folder or its images/.
 
     A line that lacks something is refused when it is read.
 
@@ -213,7 +213,7 @@ class SeedDataEdit(Sequence):
             instruction = record[f"instruction_{turn}"]
             image = record.get(f"edit_image_{turn}")
             if not isinstance(instruction, str) or not instruction.strip() or not image:
-                raise ValueError(f"sequence {name}: turn {turn} has no instruction, or no edit_image_{turn}")
+                raise ValueError(f"sequence {name}: turn {turn} lacks its instruction, or edit_image_{turn}")
             images.append(str(image))
             instructions.append(instruction)
         return EditSequence(

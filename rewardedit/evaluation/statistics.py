@@ -126,3 +126,46 @@ def paired_bootstrap(
         len(difference),
         k,
     )
+
+
+def difference_of_groups(
+    values: Sequence[float] | np.ndarray,
+    in_a: Sequence[bool] | np.ndarray,
+    cluster: Sequence[Hashable] | np.ndarray,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Percentile 95 % interval of the mean of one group of items minus that of the others, where whole source
+    images, which may have items in both groups, are drawn with replacement.
+
+    Args:
+        values: (n,) of all items.
+        in_a: (n,) True for the items of the first group.
+        cluster: (n,) the source image of each item.
+
+    Raises:
+        ValueError: on values of different length or that are not finite, or a group without items.
+    """
+    values = np.asarray(values, dtype=float)
+    in_a = np.asarray(in_a, dtype=bool)
+    names = np.asarray(cluster)
+    if not values.shape == in_a.shape == names.shape or values.ndim != 1:
+        raise ValueError(f"expected (n,) values, groups and clusters; got {values.shape}, {in_a.shape}")
+    if not np.isfinite(values).all():
+        raise ValueError("expected finite values; leave invalid scores out before comparing")
+    if in_a.all() or not in_a.any():
+        raise ValueError("expected items in both groups; one has none")
+    _, index = np.unique(names, return_inverse=True)
+    k = int(index.max()) + 1
+    total_a = np.bincount(index, values * in_a, k)
+    total_b = np.bincount(index, values * ~in_a, k)
+    count_a = np.bincount(index, in_a, k)
+    count_b = np.bincount(index, ~in_a, k)
+    rng = np.random.default_rng(seed)
+    drawn = np.stack([np.bincount(rng.integers(k, size=k), minlength=k) for _ in range(resamples)])
+    with np.errstate(invalid="ignore"):  # a resample may hold none of a group
+        differences = drawn @ total_a / (drawn @ count_a) - drawn @ total_b / (drawn @ count_b)
+    low, high = np.nanpercentile(differences, [2.5, 97.5])
+    mean_a = float(values[in_a].mean())
+    mean_b = float(values[~in_a].mean())
+    return Comparison(mean_a, mean_b, mean_a - mean_b, (float(low), float(high)), len(values), k)

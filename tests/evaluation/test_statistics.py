@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rewardedit.evaluation.statistics import paired_bootstrap, spearman
+from rewardedit.evaluation.statistics import difference_of_groups, paired_bootstrap, spearman
 
 
 def test_the_interval_of_a_plain_difference_is_that_of_the_normal_theory():
@@ -99,3 +99,39 @@ def test_bad_input_is_refused():
         paired_bootstrap([1.0, float("nan")], [1.0, 2.0])
     with pytest.raises(ValueError, match="at least two source images"):
         paired_bootstrap([1.0, 2.0], [1.0, 2.0], ["a", "a"])
+
+
+def test_the_difference_of_two_groups_has_the_normal_theory_s_interval():
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=3000)
+    in_a = np.arange(3000) < 1000
+    values[in_a] += 0.5
+    found = difference_of_groups(values, in_a, np.arange(3000))
+    assert found.difference == pytest.approx(values[in_a].mean() - values[~in_a].mean())
+    half = 1.96 * np.sqrt(values[in_a].var() / 1000 + values[~in_a].var() / 2000)
+    assert found.ci95 == pytest.approx((found.difference - half, found.difference + half), abs=0.02)
+
+
+def test_what_two_groups_share_of_a_source_falls_out_of_their_difference():
+    """Each source adds the same to its items of both groups: the difference knows nothing of it."""
+    rng = np.random.default_rng(6)
+    shared = np.repeat(rng.normal(0, 10, size=40), 2)
+    in_a = np.tile([True, False], 40)
+    found = difference_of_groups(shared + in_a, in_a, np.repeat(np.arange(40), 2))
+    assert found.ci95 == pytest.approx((1.0, 1.0))
+    assert found.clusters == 40
+    apart = difference_of_groups(shared + in_a, in_a, np.arange(80))
+    assert apart.ci95[1] - apart.ci95[0] > 4
+
+
+@pytest.mark.parametrize(
+    ("values", "in_a", "message"),
+    [
+        ([1.0, np.nan], [True, False], "finite"),
+        ([1.0, 2.0], [True, True], "both groups"),
+        ([1.0], [], "expected"),
+    ],
+)
+def test_groups_that_cannot_be_compared_are_refused(values, in_a, message):
+    with pytest.raises(ValueError, match=message):
+        difference_of_groups(values, in_a, np.arange(len(values)))

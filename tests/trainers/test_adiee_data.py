@@ -17,6 +17,7 @@ from rewardedit.data import DataConfig, held_out_rows, open_rows
 from rewardedit.data.shapes import Shapes, candidates
 from rewardedit.images import load_image, to_tensor
 from rewardedit.synthesis.label_rules import OWN_LABELS, Measured, Thresholds, label_output
+from tests import forks
 from tests.models import tiny_pipeline, tiny_unet
 
 ROWS = 24
@@ -284,3 +285,41 @@ def test_magicbrush_s_dev_split_is_warned_of(tmp_path):
 def test_settings_that_cannot_be_are_refused(words, message, tmp_path, capsys):
     assert main(["train", "shapes-adiee-data", *words, "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_killed_run_goes_on_from_its_whole_shards(tiny_editor, text_to_image, run, tmp_path):
+    """Without its last shards and all that came of them it makes the same rows, and no whole shard again."""
+    import shutil
+
+    out = tmp_path / "out"
+    shutil.copytree(run, out)
+    shards = sorted((out / "rows").glob("*.parquet"))
+    stamps = {path: path.stat().st_mtime_ns for path in shards[:-1]}
+    shards[-1].unlink()
+    (out / "rows" / "made_of.json").rename(out / "rows" / "making.json")
+    (out / "metrics.json").unlink()
+    words = words_of(tiny_editor, text_to_image, "data.shapes.shares={damaged: 1.0}")
+    assert main([*words, "--out", str(out), "--resume"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    assert labelled(out) == labelled(run)
+    assert json.loads((out / "metrics.json").read_text())["rows"] == len(labelled(run))
+
+
+COMMAND = """
+import sys
+from rewardedit.cli import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_two_processes_make_what_one_makes(tiny_editor, text_to_image, run, tmp_path):
+    out = tmp_path / "out"
+    script = tmp_path / "command.py"
+    script.write_text(COMMAND)
+    words = words_of(tiny_editor, text_to_image, "data.shapes.shares={damaged: 1.0}")
+    forks.launch(script, 2, *words, "--out", str(out))
+    assert labelled(out) == labelled(run)
+    assert json.loads((out / "thresholds.json").read_text()) == json.loads(
+        (run / "thresholds.json").read_text()
+    )

@@ -14,15 +14,19 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset, Image
+from diffusers import StableDiffusionPipeline, UNet2DConditionModel
 from PIL import Image as Pillow
 from safetensors.torch import load_file
 
 from rewardedit import RewardPrompt, load_editor
 from rewardedit.cli import main
+from rewardedit.cli.recipes import read_recipe
+from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editors import LORA
 from rewardedit.images import load_image
 from rewardedit.scoring import read_columns
 from rewardedit.training.loop import checkpoints
+from tests.models import save_dino
 
 # of a first turn, and of later ones
 SIDES = {"source": (500, 1024), "target": (1024, 1024), "mask": (1024, 1024)}
@@ -166,3 +170,74 @@ def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, xforme
     assert [look["step"] for look in watched["looks"]] == [0, 2]
     assert [row["scale"] for row in watched["sweep"]] == [0, 0.25, 0.5, 0.75, 1]
     assert {"vifi_clip", "dino_i"} <= set(watched["sweep"][0])
+
+
+def test_a_scorer_s_data_is_made_to_its_end(magicbrush, narrow_sd15, tmp_path):
+    """Every line of the recipe: small models for hub names, photographs in both layouts."""
+    folder = tmp_path / "text-to-image"
+    parts = dict(load_editor(narrow_sd15).pipe.components)
+    unet = dict(parts["unet"].config) | {"in_channels": 4}
+    parts["unet"] = UNet2DConditionModel.from_config(unet)
+    parts.pop("image_encoder", None)
+    StableDiffusionPipeline(**parts, requires_safety_checker=False).save_pretrained(folder)
+    emu = emu_edit(tmp_path / "emu")
+    seed = seed_data_edit(tmp_path / "seed")
+    dino = tmp_path / "dino"
+    save_dino(str(dino))
+    recipe = read_recipe("magicbrush-adiee-data", [])
+    editors = [name for name, method in recipe["methods"].items() if method["kind"] == "editor"]
+    models = {name: narrow_sd15 if name in editors else str(folder) for name in recipe["methods"]}
+    out = tmp_path / "run"
+    words = [
+        "train",
+        "magicbrush-adiee-data",
+        f"data.magicbrush.path={magicbrush}",
+        f"data.emu_edit.path={emu}",
+        *(f"data.{name}.size=64" for name in recipe["data"]),
+        f"sequences.magicbrush.path={magicbrush}",
+        f"sequences.seed_data_edit.path={seed}",
+        *(f"methods.{name}.model={model}" for name, model in models.items()),
+        *(f"methods.{name}.num_inference_steps=2" for name in models),
+        f"autoencoder={narrow_sd15}",
+        "measure.clip_d.clip_d.checkpoint=shapes-clip",
+        f"measure.similarity=[{{clip_i: {{checkpoint: shapes-clip}}}}, "
+        f"{{dino_i: {{checkpoint: {dino}, against: target}}}}]",
+        "batch_size=4",
+        "bad_rows=1",  # MagicBrush has no captions, which methods by prompt need; see captions
+        "--out",
+        str(out),
+    ]
+    assert main(words) == 0
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert {name: counts["made"] for name, counts in metrics["methods"].items()} == {
+        name: 8 if name in editors else 2 for name in models
+    }
+    assert {"turns_none", "turns_some", "turns_all", "source", "target"} <= set(metrics["rules"])
+    assert metrics["rules"]["target"] == 6, "Emu Edit has no targets"
+    assert len(open_rows(DataConfig(name="labelled", path=str(out / "rows")))) == metrics["rows"]
+
+
+def emu_edit(folder: Path) -> str:
+    """Two rows that the recipe takes and one of another task, as Emu Edit's test set has them."""
+    folder.mkdir()
+    rows = []
+    for number, task in enumerate(("global", "style", "add")):
+        path = folder / f"{number}.png"
+        photograph(512, 20 + number).save(path, compress_level=1)
+        captions = {"input_caption": f"photograph {number}", "output_caption": f"painting {number}"}
+        rows.append(
+            {"idx": number, "task": task, "instruction": f"paint it {number}", "image": str(path), **captions}
+        )
+    Dataset.from_list(rows).cast_column("image", Image()).to_parquet(folder / "test-0.parquet")
+    return str(folder)
+
+
+def seed_data_edit(folder: Path) -> str:
+    """One sequence of two turns, as SEED-Data-Edit Part 3 has them."""
+    (folder / "annotations").mkdir(parents=True)
+    for number in range(3):
+        photograph(300, 30 + number).save(folder / f"{number}.png", compress_level=1)
+    turns = {f"instruction_{i}": f"do {i}" for i in (1, 2)} | {f"edit_image_{i}": f"{i}.png" for i in (1, 2)}
+    line = json.dumps({"source_image": "0.png", **turns})
+    (folder / "annotations" / "split_0001.jsonl").write_text(line + "\n")
+    return str(folder)

@@ -1,0 +1,230 @@
+"""Audits a labelled data set of the shapes world; nothing is trained: python benchmarks/adiee_data.py [RUN]
+
+RUN is a run of `rewardedit train shapes-adiee-data` (default: runs/shapes-adiee-data). The oracle, which no
+label comes from, says how good the edits are: by rule and method, its mean and the share of rows whose label
+is within 2.5 of it. Intervals say whether labels of 5 rate above labels of 0 among outputs of methods, and
+labels of 10 above labels of 5; beside them stands the same with the labels shuffled within a method.
+
+A probe that sees nothing but high frequencies tells how much of the label an autoencoder's traces give away,
+with the random half of images that went through it, and for the rows whose images did not.
+"""
+
+import io
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from record import keep
+from scipy.optimize import minimize
+
+from rewardedit.config import load_yaml
+from rewardedit.data.sequences import SequencesConfig
+from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle, sequence
+from rewardedit.data.shapes.world import BLOCK
+from rewardedit.evaluation.statistics import difference_of_groups, spearman
+from rewardedit.images import gaussian_blur, load_image
+from rewardedit.synthesis.outputs import read_parquet
+
+NEAR = 2.5  # a label that is no further from the oracle agrees with it
+OWN = ("target", "source", "augmented_source", "another_image", "another_instruction")
+COLUMNS = (
+    "id",
+    "edited",
+    "label",
+    "rule",
+    "method",
+    "source_id",
+    "sequence_id",
+    "reconstructed",
+    "instruction",
+)
+
+
+def rows_of(run: Path) -> Iterator[dict[str, Any]]:
+    for shard in sorted((run / "rows").glob("train-*.parquet")):
+        yield from read_parquet(shard, 256, COLUMNS)
+
+
+def image_of(row: dict[str, Any]) -> torch.Tensor:
+    return load_image(io.BytesIO(row["edited"]))
+
+
+def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
+    """The oracle's rating of each row; NaN where it knows no truth (another row's instruction)."""
+    rating = np.full(len(rows), np.nan)
+    by_block: dict[int, list[int]] = defaultdict(list)
+    by_sequence: dict[int, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        if row["sequence_id"] is not None:
+            by_sequence[int(row["sequence_id"].rsplit("-", 1)[1])].append(i)
+        elif row["rule"] != "another_instruction":
+            by_block[int(row["source_id"].rsplit("-", 1)[1]) // BLOCK].append(i)
+    data = next(iter(config["data"].values()))
+    world = Shapes(data.get("split", "train"), data.get("seed", 0), tuple(data.get("backdrops", ["plain"])))
+    for block, members in by_block.items():
+        samples = world.batch(block * BLOCK, BLOCK)
+        own = [int(rows[i]["source_id"].rsplit("-", 1)[1]) - block * BLOCK for i in members]
+        rating[members] = rate_samples(samples, own, [image_of(rows[i]) for i in members])
+    sequences = SequencesConfig(**next(iter(config["sequences"].values()), {}))
+    for number, members in by_sequence.items():
+        backdrop = sequences.backdrops[number % len(sequences.backdrops)]
+        whole = sequence(Shapes(sequences.split, sequences.seed, (backdrop,)), number, 2 + number % 3)
+        parts = []
+        for i in members:
+            first, last, _ = map(int, rows[i]["id"].rsplit("/", 1)[1].split("-"))
+            parts.append(type(whole)(whole.turns[first:last]))
+        images = torch.stack([image_of(rows[i]) for i in members])
+        rating[members] = ShapesOracle().rate_sequences(parts, images).score.numpy()
+    return rating
+
+
+def rate_samples(samples: ShapesBatch, own: list[int], images: list[torch.Tensor]) -> np.ndarray:
+    """Ratings of images as edits of these samples of a block."""
+    rated = np.empty(len(own))
+    at = np.array(own)
+    # A sample has many edits: each time one edit of every sample is rated.
+    order = np.array([own[:i].count(value) for i, value in enumerate(own)])
+    for turn in range(order.max() + 1):
+        members = np.flatnonzero(order == turn)
+        edited = samples.source.clone()
+        edited[at[members]] = torch.stack([images[i] for i in members])
+        rated[members] = ShapesOracle().rate(samples, edited).score.numpy()[at[members]]
+    return rated
+
+
+def by_rule_and_method(rows: list[dict[str, Any]], rating: np.ndarray) -> dict[str, dict[str, float | None]]:
+    """n, the oracle's mean and the share that agrees, of each rule and of each rule's rows by method."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        groups[row["rule"]].append(i)
+        if row["method"] and row["rule"] not in OWN:
+            groups[f"{row['rule']}, {row['method']}"].append(i)
+    labels = np.array([row["label"] for row in rows])
+    out: dict[str, dict[str, float | None]] = {}
+    for name, members in sorted(groups.items()):
+        known = [i for i in members if np.isfinite(rating[i])]
+        near = np.abs(rating[known] - labels[known]) <= NEAR
+        out[name] = {
+            "n": len(members),
+            "oracle_mean": float(rating[known].mean()) if known else None,
+            "agree": float(near.mean()) if known else None,
+        }
+    return out
+
+
+def shuffled(rows: list[dict[str, Any]], seed: int = 0) -> np.ndarray:
+    """The labels, shuffled among the rows of each method, of sequences, and of each of the other rules."""
+    rng = np.random.default_rng(seed)
+    groups: dict[str, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        groups[_made_by(row)].append(i)
+    labels = np.array([row["label"] for row in rows])
+    for members in groups.values():
+        labels[members] = rng.permutation(labels[members])
+    return labels
+
+
+def _made_by(row: dict[str, Any]) -> str:
+    if row["sequence_id"] is not None:
+        return "sequences"
+    return row["rule"] if row["rule"] in OWN else row["method"]
+
+
+def intervals(
+    rows: list[dict[str, Any]], rating: np.ndarray, labels: np.ndarray, strong: set[str]
+) -> dict[str, list[float]]:
+    """How much higher labels of 5 rate than labels of 0 among methods' outputs, and labels of 10, on targets
+    and turns, than labels of 5 of strong methods.
+    """
+    made_by = np.array([_made_by(row) for row in rows])
+    sources = np.array([row["source_id"] for row in rows])
+    output = ~np.isin(made_by, [*OWN, "sequences"])
+    known = np.isfinite(rating)
+    low = output & known & np.isin(labels, [0, 5])
+    top = known & (
+        (np.isin(made_by, ["target", "sequences"]) & (labels == 10))
+        | (np.isin(made_by, list(strong)) & (labels == 5))
+    )
+    found = {}
+    for name, chosen, upper in (("ci95_5_over_0", low, 5), ("ci95_10_over_5", top, 10)):
+        compared = difference_of_groups(rating[chosen], labels[chosen] == upper, sources[chosen])
+        found[name] = list(compared.ci95)
+    return found
+
+
+def high_frequencies(images: torch.Tensor) -> np.ndarray:
+    """(b, 18) How strong the fine detail of images is: mean and root mean square, by channel, of what three
+    blurs take away.
+    """
+    parts = []
+    for sigma in (0.5, 0.8, 1.2):
+        away = images - gaussian_blur(images, sigma)
+        parts += [away.abs().mean((2, 3)), away.square().mean((2, 3)).sqrt()]
+    return torch.cat(parts, dim=1).log1p().numpy()
+
+
+def probe(rows: list[dict[str, Any]], chosen: np.ndarray, seed: int = 0) -> dict[str, float]:
+    """Balanced accuracy of a linear classifier that tells labels of 0, between, and of 10 apart by high
+    frequencies; half of the sources train it, the other half test it. Chance is a third."""
+    found = [rows[i] for i in np.flatnonzero(chosen)]
+    x = np.concatenate(
+        [
+            high_frequencies(torch.stack([image_of(row) for row in found[i : i + 512]]))
+            for i in range(0, len(found), 512)
+        ]
+    )
+    label = np.array([row["label"] for row in found])
+    kind = (label > 0).astype(int) + (label >= 10)
+    _, source = np.unique([row["source_id"] for row in found], return_inverse=True)
+    train = np.random.default_rng(seed).random(source.max() + 1)[source] < 0.5
+    x = (x - x[train].mean(0)) / (x[train].std(0) + 1e-9)
+    weight = 1 / np.bincount(kind[train], minlength=3)[kind[train]]
+    features = torch.from_numpy(np.hstack([x, np.ones((len(x), 1))]))
+    target = torch.from_numpy(kind)
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        w = torch.from_numpy(flat).reshape(-1, 3).requires_grad_()
+        errors = torch.nn.functional.cross_entropy(features[train] @ w, target[train], reduction="none")
+        value = (errors * torch.from_numpy(weight)).sum() / 3 + 1e-4 * w.square().sum()
+        value.backward()
+        return float(value), w.grad.flatten().numpy()
+
+    with torch.enable_grad():
+        fitted = minimize(loss, np.zeros(features.shape[1] * 3), jac=True, method="L-BFGS-B").x
+    guessed = (features[~train].numpy() @ fitted.reshape(-1, 3)).argmax(1)
+    hit = [float((guessed[kind[~train] == k] == k).mean()) for k in range(3)]
+    return {"accuracy": float(np.mean(hit)), "n": int((~train).sum())}
+
+
+if __name__ == "__main__":
+    torch.set_grad_enabled(False)
+    run = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/shapes-adiee-data")
+    config = load_yaml(run / "config.yaml")
+    rows = list(rows_of(run))
+    rating = rate_rows(rows, config)
+    labels = np.array([row["label"] for row in rows])
+    strong = {name for name, method in config["methods"].items() if method["grade"] == "strong"}
+    turns = np.array([row["sequence_id"] is not None for row in rows])
+    through = np.array([row["reconstructed"] for row in rows])
+    output = np.array([_made_by(row) in config["methods"] for row in rows])
+    metrics = json.loads((run / "metrics.json").read_text())
+    ranks = spearman(labels[turns], rating[turns], np.array([row["source_id"] for row in rows])[turns])
+    figures = {
+        "rows": len(rows),
+        "minutes": metrics["minutes"],
+        "methods": metrics["methods"],
+        "rules": by_rule_and_method(rows, rating),
+        **intervals(rows, rating, labels, strong),
+        "shuffled": intervals(rows, rating, shuffled(rows), strong),
+        "turns_spearman": ranks.as_dict(),
+        "probe": {
+            "with_reconstruction": probe(rows, np.ones(len(rows), bool)),
+            "without_reconstruction": probe(rows, output | ~through),
+        },
+    }
+    keep("adiee-data", "python benchmarks/adiee_data.py", figures)

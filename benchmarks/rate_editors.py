@@ -1,0 +1,52 @@
+"""Rates the shipped editor beside editors of other quality: python benchmarks/rate_editors.py [RUNS]
+
+The others are made by recipes, shapes-editor-half-done and so on, in RUNS (default: runs). All are asked with
+the same number of steps, each with the guidance that is best for it on val.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from rate_editor import GUIDANCE_SCALES, best_settings, scores
+from record import keep
+
+from rewardedit import load_editor
+from rewardedit.cli import quiet
+from rewardedit.data.shapes import Shapes
+from rewardedit.evaluation.statistics import paired_bootstrap
+
+SCORED = ("half-done", "over-done", "untouched")  # a scorer may be trained on their edits
+UNSEEN = ("wrong-object", "right-only")  # reserved: no scorer is trained on their edits
+STEPS = 10
+N = 280  # test edits
+
+
+if __name__ == "__main__":
+    quiet()
+    torch.set_grad_enabled(False)
+    runs = Path(sys.argv[1] if len(sys.argv) > 1 else "runs")
+    names = [f"shapes-editor-{name}" for name in (*SCORED, *UNSEEN)]
+    paths = {"shapes-editor": "shapes-editor", **{name: str(runs / name / "pipeline") for name in names}}
+    test = Shapes("test").batch(0, N)
+    mean = {}
+    ci95 = {}
+    settings = {}
+    for name, path in paths.items():
+        editor = load_editor(path)
+        asked, _ = best_settings(editor, STEPS, image_guidance_scales=(1.0,))
+        rated = scores(editor, test, asked)
+        mean[name] = float(rated.mean())
+        ci95[name] = list(paired_bootstrap(rated, np.zeros(N), test.id).ci95)
+        settings[name] = vars(asked)
+        print(f"{name:<28}{mean[name]:.2f}", flush=True)
+    figures = {
+        "n": N,
+        "mean": mean,
+        "ci95": ci95,
+        "unseen": [f"shapes-editor-{name}" for name in UNSEEN],
+        "settings": settings,
+        "guidance_scales": list(GUIDANCE_SCALES),
+    }
+    keep("shapes-editors", "python benchmarks/rate_editors.py", figures)
