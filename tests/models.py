@@ -127,3 +127,115 @@ def save_dino(folder: str) -> None:
     BitImageProcessorPil(size={"shortest_edge": 72}, crop_size={"height": 64, "width": 64}).save_pretrained(
         folder
     )
+
+
+CHAT = (
+    "{% for turn in messages %}{{ turn['role'] }}:"
+    "{% for part in turn['content'] %}"
+    "{% if part['type'] == 'image' %}IMAGE{% else %} {{ part['text'] }}{% endif %}"
+    "{% endfor %}{% if turn['role'] == 'assistant' %}<|endoftext|>{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+IMAGE_TOKENS = {
+    "llava_next": "<image>",
+    "idefics3": "<image>",
+    "qwen2_5_vl": "<|vision_start|><|image_pad|><|vision_end|>",
+}
+VLMS = tuple(IMAGE_TOKENS)
+
+
+def save_vlm(folder: str, kind: str) -> None:
+    """Saves a random vision-language model of a kind with its processor, which cuts images of 64 pixels and
+    more into tiles.
+    """
+    import transformers as t
+
+    torch.manual_seed(0)
+    tokenizer = t.PreTrainedTokenizerFast(
+        tokenizer_object=t.CLIPTokenizer.from_pretrained(resolve_model("shapes-clip")).backend_tokenizer,
+        bos_token="<|startoftext|>",
+        eos_token="<|endoftext|>",
+        pad_token="<|endoftext|>",
+    )
+    special = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
+    special += [f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)]
+    special += ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": special})
+    chat = CHAT.replace("IMAGE", IMAGE_TOKENS[kind])
+    tokenizer.chat_template = chat
+    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in special}
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    if kind == "llava_next":
+        pinpoints = [[32, 64], [64, 32], [64, 64]]
+        config = t.LlavaNextConfig(
+            vision_config=t.CLIPVisionConfig(**vision, image_size=32, patch_size=8),
+            text_config=t.LlamaConfig(**text),
+            image_token_index=ids["<image>"],
+            image_grid_pinpoints=pinpoints,
+            vision_feature_layer=-2,
+        )
+        model = t.LlavaNextForConditionalGeneration(config)
+        images = t.LlavaNextImageProcessorPil(
+            size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}, image_grid_pinpoints=pinpoints
+        )
+        processor = t.LlavaNextProcessor(
+            images,
+            tokenizer,
+            patch_size=8,
+            vision_feature_select_strategy="default",
+            chat_template=chat,
+            num_additional_image_tokens=1,
+        )
+    elif kind == "idefics3":
+        config = t.Idefics3Config(
+            vision_config={**vision, "image_size": 32, "patch_size": 8},
+            text_config=t.LlamaConfig(**text),
+            image_token_id=ids["<image>"],
+            scale_factor=2,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        model = t.Idefics3ForConditionalGeneration(config)
+        images = t.Idefics3ImageProcessorPil(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
+        processor = t.Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=chat)
+    else:
+        config = t.Qwen2_5_VLConfig(
+            vision_config={
+                "depth": 2,
+                "hidden_size": 16,
+                "intermediate_size": 32,
+                "num_heads": 2,
+                "out_hidden_size": 32,
+                "patch_size": 4,
+                "spatial_merge_size": 2,
+                "temporal_patch_size": 2,
+                "window_size": 32,
+                "fullatt_block_indexes": [1],
+            },
+            text_config={**text, "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}},
+            image_token_id=ids["<|image_pad|>"],
+            video_token_id=ids["<|video_pad|>"],
+            vision_start_token_id=ids["<|vision_start|>"],
+            vision_end_token_id=ids["<|vision_end|>"],
+        )
+        model = t.Qwen2_5_VLForConditionalGeneration(config)
+        images = t.Qwen2VLImageProcessorPil(
+            size={"shortest_edge": 256, "longest_edge": 4096}, patch_size=4, merge_size=2
+        )
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        images.save_pretrained(folder)
+        return
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)

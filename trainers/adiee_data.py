@@ -1,10 +1,10 @@
 """A scorer's training data, made by rules: no person and no other scorer says how good an edit is.
 
 Method: ADIEE Sec. 3.1 and 3.2. Stages, each kept in the run directory and not done again:
-methods → measured → rows. Every editing method edits every row (`methods/NAME`); sources, targets and outputs
-are measured (`measured`); thresholds are taken from the data set's own sources and targets; rules label what
-they can, and edit sequences give further rows (`rows`, Parquet shards with the images, which
-data={name: labelled, path: RUN/rows} reads).
+captions → methods → measured → rows. A model writes captions where rows have none (`captions`); every editing
+method edits every row (`methods/NAME`); sources, targets and outputs are measured (`measured`); thresholds
+are taken from the data set's own sources and targets; rules label what they can, and edit sequences give
+further rows (`rows`, Parquet shards with the images, which data={name: labelled, path: RUN/rows} reads).
 
 Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers of
 another encoder; a half of sources, targets and turns goes through the autoencoder, whose traces would tell
@@ -36,7 +36,9 @@ from rewardedit.data.sequences import Sequences, SequencesConfig, open_sequences
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import append_json_line, replaced, write_json
 from rewardedit.processes import on_main_process, processes, say
+from rewardedit.scorers.vlm import load_vlm
 from rewardedit.stages import stage
+from rewardedit.synthesis.captions import CaptionsConfig, write_captions
 from rewardedit.synthesis.data_report import write_report
 from rewardedit.synthesis.label_rules import RulesConfig, Thresholds, find_thresholds
 from rewardedit.synthesis.labelling import Labelling, Reconstruct, output_rows, own_rows, sequence_rows
@@ -56,6 +58,8 @@ class Config:
     # the rows that are edited, by names of one's own; all have the size and the policy of the first
     data: dict[str, DataConfig] = field(default_factory=dict)
     methods: dict[str, MethodConfig] = field(default_factory=dict)  # by name
+    # a model that writes captions for rows without any, which methods by prompt need; None: rows' own alone
+    captions: CaptionsConfig | None = None
     # edits in a row, which give further rows; by names of one's own
     sequences: dict[str, SequencesConfig] = field(default_factory=dict)
     measure: MeasureConfig = field(default_factory=MeasureConfig)  # what the rules look at
@@ -99,6 +103,8 @@ def plan(config: Config) -> list[str]:
         load_method(method)
     config.measure.load()
     load_editor(config.autoencoder)
+    if config.captions is not None:
+        load_vlm(config.captions.model, adapter=config.captions.adapter)
     warn_of_benchmarks(config)
     return [
         f"rows: {len(rows)}; methods: {', '.join(config.methods) or 'none'}; "
@@ -123,15 +129,25 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     rows = open_all(config)
     data = config.images
 
+    # Captions before and after each edit, for methods by prompt and for CLIP-D.
+    if config.captions is not None:
+        rows = write_captions(config.captions, rows, data, folder / "captions")
+
     # Every method edits every row (Sec. 3.1).
     outputs: dict[str, list[Path]] = {}
     for name, method in config.methods.items():
         own = folder / "methods" / name
-        outputs[name] = make_outputs(method, rows, data, own, config.seed, config.batch_size)
+        captions = {"captions": config.captions} if method.needs_captions else {}
+        outputs[name] = make_outputs(method, rows, data, own, config.seed, config.batch_size, captions)
         require_few_skipped(config, folder, len(rows), of_outputs(outputs))
 
     # What the rules look at.
-    made_of = {"all_data": config.data, "methods": config.methods, "seed": config.seed}
+    made_of = {
+        "all_data": config.data,
+        "captions": config.captions,
+        "methods": config.methods,
+        "seed": config.seed,
+    }
     measured = measure(config.measure, rows, data, outputs, made_of, folder / "measured", config.batch_size)
     without_image = [*of_outputs(outputs), *of_sources(measured)]
     require_few_skipped(config, folder, len(rows), without_image)

@@ -11,6 +11,7 @@ from rewardedit import config as configs
 
 TRAINERS = (
     "adiee_data",
+    "captioner",
     "refl",
     "reward_conditioned",
     "shapes_autoencoder",

@@ -93,5 +93,7 @@ def candidate_rows(
     for k, editor in enumerate(config.editors):
         name = f"editor-{k}"
         method = config.method(editor)
-        outputs[name] = make_outputs(method, rows, data, folder / name, config.seed, config.batch_size, share)
+        outputs[name] = make_outputs(
+            method, rows, data, folder / name, config.seed, config.batch_size, share=share
+        )
     return WithCandidates(rows, config, outputs)

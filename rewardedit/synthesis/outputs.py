@@ -79,14 +79,19 @@ def make_outputs(
     folder: Path,
     seed: int = 42,
     batch_size: int = 8,
+    more: dict[str, Any] | None = None,
     share: Share | None = None,
 ) -> list[Path]:
     """What a method makes of all rows; row i is edited from the noise of `seed` + i.
 
+    Args:
+        more: settings that the rows depend on beside `data`.
+
     Returns:
         Parquet shards with an `Output` for every row, in order.
     """
-    made_of = {"method": config, "data": data, "rows": len(rows), "seed": seed, "batch_size": batch_size}
+    own = {"method": config, "data": data, "rows": len(rows), "seed": seed, "batch_size": batch_size}
+    made_of = {**own, **(more or {})}
     parts = row_shards(rows, batch_size)
 
     @cache

@@ -25,6 +25,7 @@ class SmallTrainConfig(LoopConfig):
     max_steps: int = 1000
     lr: float = 1e-3
     lr_warmup_steps: int = 100
+    schedule_steps: int | None = None  # over which the learning rate falls; None: max_steps
     mixed_precision: Precision = "bf16"
     tracker: Tracker = "none"
     muon_lr: float | None = None  # of hidden matrices and convolutions; None: AdamW for all
@@ -77,7 +78,8 @@ def fit(
 
 def cosine(config: SmallTrainConfig, step: int) -> float:
     """The share of the learning rate at a step: a linear warm-up times a cosine that ends at the floor."""
-    down = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / config.max_steps))
+    last = config.schedule_steps or config.max_steps
+    down = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / last))
     return min(1.0, (step + 1) / max(config.lr_warmup_steps, 1)) * max(down, config.floor)
 
 

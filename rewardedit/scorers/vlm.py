@@ -1,0 +1,236 @@
+"""Vision-language models: loading, texts with images in them as inputs, and answers.
+
+A model's own processor works on PIL images, through which no gradient passes. Here it writes tokens alone;
+images are resized, cut into tiles and normalised by tensor functions, one for each kind of model, which
+agree with the processor (mean difference below 1/255 before normalisation).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from rewardedit.images import MODES, resize
+
+Turn = dict[str, Any]  # of a chat: {"role": "user", "content": [{"type": "image"}, {"type": "text", …}]}
+
+
+@dataclass
+class Vlm:
+    """A vision-language model with its processor."""
+
+    model: Any
+    processor: Any
+
+    def inputs(self, texts: list[str], images: Float[Tensor, "b n 3 h w"]) -> dict[str, Tensor]:
+        """What the model is called with: the texts' tokens, padded on the left, and the images.
+
+        Args:
+            texts: b of them with n places for images each, as `prompt` writes them.
+            images: RGB in [0, 1]; may carry a gradient.
+
+        Raises:
+            ValueError: where a text has another number of places for images.
+        """
+        b, n, _, h, w = images.shape
+        blank = Image.new("RGB", (w, h))
+        found = self.processor(
+            images=[[blank] * n for _ in range(b)],
+            text=texts,
+            padding=True,
+            padding_side="left",
+            return_tensors="pt",
+            add_special_tokens=False,  # the chat's template has them
+        )
+        pixels = PIXELS[self.model.config.model_type](self.processor, images)
+        dtype = self.model.dtype
+        return {name: value.to(self.model.device) for name, value in found.items()} | {
+            "pixel_values": pixels.to(self.model.device, dtype).reshape(found["pixel_values"].shape)
+        }
+
+    def prompt(self, chat: Sequence[Turn]) -> str:
+        """The text of a chat, up to where the model is to answer."""
+        return self.processor.apply_chat_template(list(chat), add_generation_prompt=True)
+
+    @torch.no_grad()
+    def answer(
+        self, texts: list[str], images: Float[Tensor, "b n 3 h w"], max_new_tokens: int = 64
+    ) -> list[str]:
+        """The model's answers, without sampling."""
+        inputs = self.inputs(texts, images)
+        made = self.model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
+        new = made[:, inputs["input_ids"].shape[1] :]
+        return [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
+
+
+def load_vlm(
+    name: str,
+    *,
+    adapter: str | None = None,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Vlm:
+    """A LLaVA-NeXT, Idefics3 or Qwen2.5-VL by hub name or folder.
+
+    Args:
+        adapter: the folder of a LoRA that was trained on it.
+
+    Raises:
+        ValueError: where there is no such model, or it is of another kind.
+    """
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    try:
+        kind = AutoConfig.from_pretrained(name).model_type
+        if kind not in PIXELS:
+            raise ValueError(f"{name} is a {kind}; expected one of {', '.join(PIXELS)}")
+        model = AutoModelForImageTextToText.from_pretrained(name, dtype=dtype)
+        processor = load_processor(name, kind)
+    except OSError as error:
+        raise ValueError(
+            f"vision-language model {name!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
+        ) from error
+    if adapter is not None:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    return Vlm(model.to(device).eval().requires_grad_(False), processor)
+
+
+def load_processor(name: str, kind: str) -> Any:
+    """The model's own processor; Qwen's without its part for videos, which needs torchvision."""
+    from transformers import (
+        AutoProcessor,
+        AutoTokenizer,
+        ProcessorMixin,
+        Qwen2_5_VLProcessor,
+        Qwen2VLImageProcessorPil,
+    )
+
+    if kind != "qwen2_5_vl":
+        return AutoProcessor.from_pretrained(name, backend="pil")
+
+    class ImagesAlone(Qwen2_5_VLProcessor):
+        def __init__(self, image_processor: Any, tokenizer: Any, chat_template: str | None = None) -> None:
+            self.image_token = "<|image_pad|>"
+            self.video_token = "<|video_pad|>"
+            self.image_token_id = tokenizer.convert_tokens_to_ids(self.image_token)
+            self.video_token_id = tokenizer.convert_tokens_to_ids(self.video_token)
+            ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
+
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    images = Qwen2VLImageProcessorPil.from_pretrained(name)
+    return ImagesAlone(images, tokenizer, tokenizer.chat_template)
+
+
+def llava_next_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "m p 3 s s"]:
+    """m = b · n images as p tiles each: the whole image, stretched, then squares of the image as large as it
+    fits into the best of the grids, with black around it.
+    """
+    from transformers.image_processing_utils import select_best_resolution
+
+    own = processor.image_processor
+    mode = _mode(own)
+    side = own.crop_size["height"]
+    flat = images.flatten(0, 1)
+    h, w = flat.shape[-2:]
+    grid_h, grid_w = select_best_resolution((h, w), own.image_grid_pinpoints)
+    fits_h, fits_w = _fitting(h, w, grid_h, grid_w)
+    top, left = (grid_h - fits_h) // 2, (grid_w - fits_w) // 2
+    padding = (left, grid_w - fits_w - left, top, grid_h - fits_h - top)
+    large = F.pad(resize(flat, (fits_h, fits_w), mode), padding)
+    tiles = torch.cat([resize(flat, (side, side), mode)[:, None], _tiles(large, side)], dim=1)
+    return _normalised(own, tiles)
+
+
+def idefics3_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "b p 3 s s"]:
+    """Each row's n images as p tiles: squares of the image, stretched to whole ones, then all in one."""
+    own = processor.image_processor
+    mode = _mode(own)
+    side = own.max_image_size["longest_edge"]
+    flat = images.flatten(0, 1)
+    flat = resize(flat, _longest_edge(*flat.shape[-2:], own.size["longest_edge"]), mode)
+    if own.do_image_splitting:
+        flat = resize(flat, _whole_tiles(*flat.shape[-2:], side), mode)
+        whole = resize(flat, (side, side), mode)[:, None]
+        split = max(flat.shape[-2:]) > side
+        tiles = torch.cat([_tiles(flat, side), whole], dim=1) if split else flat[:, None]
+    else:
+        tiles = resize(flat, (side, side), mode)[:, None]
+    return _normalised(own, tiles).unflatten(0, images.shape[:2]).flatten(1, 2)
+
+
+def qwen_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "patches d"]:
+    """All images' patches, the four that are merged into one token beside one another, each twice in time."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    own = processor.image_processor
+    patch, merge, time = own.patch_size, own.merge_size, own.temporal_patch_size
+    flat = images.flatten(0, 1)
+    limits = own.size["shortest_edge"], own.size["longest_edge"]
+    h, w = smart_resize(*flat.shape[-2:], patch * merge, *limits)
+    flat = _normalised(own, resize(flat, (h, w), _mode(own)))
+    blocks = flat.reshape(len(flat), 3, h // patch // merge, merge, patch, w // patch // merge, merge, patch)
+    ordered = blocks.permute(0, 2, 5, 3, 6, 1, 4, 7)  # image, blocks, patches in a block, channel, pixels
+    twice = ordered.unsqueeze(-3).expand(*ordered.shape[:-2], time, patch, patch)
+    return twice.reshape(-1, 3 * time * patch * patch)
+
+
+PIXELS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "llava_next": llava_next_pixels,
+    "idefics3": idefics3_pixels,
+    "qwen2_5_vl": qwen_pixels,
+}
+
+
+def _mode(own: Any) -> str:
+    """How an image processor resizes.
+
+    Raises:
+        ValueError: in a way that there is no differentiable form of.
+    """
+    if own.resample not in MODES:
+        raise ValueError(f"expected an image processor that resizes by {MODES}; got {own.resample}")
+    return MODES[own.resample]
+
+
+def _normalised(own: Any, image: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b 3 h w"]:
+    mean, std = (torch.tensor(values).to(image)[:, None, None] for values in (own.image_mean, own.image_std))
+    return (image - mean) / std
+
+
+def _tiles(image: Float[Tensor, "b 3 h w"], side: int) -> Float[Tensor, "b p 3 side side"]:
+    """Squares from left to right, row by row."""
+    split = image.unflatten(-1, (-1, side)).unflatten(-3, (-1, side))  # b 3 rows side columns side
+    return split.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+
+
+def _fitting(h: int, w: int, most_h: int, most_w: int) -> tuple[int, int]:
+    """The largest shape of the same aspect within another."""
+    if most_w / w < most_h / h:
+        return min(-(-h * most_w // w), most_h), most_w
+    return most_h, min(-(-w * most_h // h), most_w)
+
+
+def _longest_edge(h: int, w: int, longest: int) -> tuple[int, int]:
+    """The shape with that longest side; the other side is even, as Idefics3 has it."""
+    if w >= h:
+        other = int(longest / (w / h))
+        return max(other + other % 2, 1), longest
+    other = int(longest * (w / h))
+    return longest, max(other + other % 2, 1)
+
+
+def _whole_tiles(h: int, w: int, side: int) -> tuple[int, int]:
+    """A shape of whole tiles that holds another, the longer side first."""
+    aspect = w / h
+    if w >= h:
+        w = -(-w // side) * side
+        return -(-int(w / aspect) // side) * side, w
+    h = -(-h // side) * side
+    return h, -(-int(h * aspect) // side) * side

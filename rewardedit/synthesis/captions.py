@@ -1,0 +1,180 @@
+"""Captions of a row before and after its edit, by a vision-language model (ADIEE Sec. 3.1, App. A).
+
+Captions of two images by themselves differ in more than the edit. So the model is asked in two turns: for
+the source with the edit in mind, then for the image after the edit, with its own first caption before it. The
+answers are checked: the words in which the two differ have to do with the instruction.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rewardedit import devices
+from rewardedit.batch import EditSample
+from rewardedit.data import DataConfig, Rows, row_shards
+from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.scorers.vlm import Turn, Vlm, load_vlm
+from rewardedit.stages import Share, stage
+from rewardedit.synthesis.outputs import read_parquet, read_rows
+
+BEFORE = (
+    'The edit "{instruction}" will be made of this image later. Describe the image with it in mind, briefly.'
+)
+AFTER = "Describe the image after that edit. Keep your words for all that stays as it is."
+SHORT = 3  # letters of a stem
+# Words that say nothing of what an edit is about.
+EMPTY = frozenset(
+    (
+        *("a", "an", "the", "and", "or", "of", "in", "on", "at", "to", "with", "from", "into", "by", "for"),
+        *("it", "its", "is", "are", "be", "there", "this", "that", "these", "those", "his", "her", "their"),
+        *("one", "two", "some", "has", "have", "being", "image", "picture", "photo"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class CaptionsConfig:
+    """Which model writes captions, for rows that have none."""
+
+    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder: LLaVA-NeXT, Idefics3 or Qwen2.5-VL
+    adapter: str | None = None  # folder of a LoRA that `captioner` trained
+    max_new_tokens: int = 64
+    batch_size: int = 4  # rows at a time
+    check: bool = True  # leave out captions that differ in words that the instruction has nothing of
+
+
+def write_captions(
+    config: CaptionsConfig, rows: Rows, data: DataConfig, folder: Path, share: Share | None = None
+) -> Rows:
+    """The rows with captions, written into `folder` where they are not there yet; rows that have their own
+    keep them.
+    """
+    parts = row_shards(rows, config.batch_size)
+
+    @cache
+    def load() -> Vlm:
+        device = devices.default_device()
+        return load_vlm(config.model, adapter=config.adapter, device=device, dtype=devices.inference_dtype())
+
+    def make(number: int, path: Path) -> None:
+        found: list[dict[str, Any]] = []
+        for part in read_rows(parts[number], data, config.batch_size, number * len(parts[0]), CAPTIONS):
+            if part.batch is None:
+                continue
+            batch = part.batch
+            if batch.source_caption is not None and batch.target_caption is not None:
+                pairs = list(zip(batch.source_caption, batch.target_caption, strict=True))
+            else:
+                pairs = caption_pairs(load(), batch.source, batch.instruction, config.max_new_tokens)
+            for row, instruction, (before, after) in zip(part.numbers, batch.instruction, pairs, strict=True):
+                reason = disagreement(before, after, instruction) if config.check else None
+                found.append(
+                    {"row": row, "source_caption": before, "target_caption": after, "reason": reason}
+                )
+        _write(found, path)
+
+    made_of = {"captions": config, "data": data, "rows": len(rows)}
+    paths = stage(folder, made_of, make, len(parts), "part-{:05d}.parquet", share=share)
+    return WithCaptions(rows, paths, SHARD_BATCHES * config.batch_size)
+
+
+CAPTIONS = ("source_caption", "target_caption")
+
+
+def caption_pairs(
+    vlm: Vlm, source: torch.Tensor, instructions: Sequence[str], max_new_tokens: int = 64
+) -> list[tuple[str, str]]:
+    """Captions before and after, of b sources (b, 3, h, w) and their instructions."""
+    images = source[:, None]
+    first = [[ask(BEFORE.format(instruction=text), image=True)] for text in instructions]
+    before = vlm.answer([vlm.prompt(chat) for chat in first], images, max_new_tokens)
+    second = [[*chat, said(caption), ask(AFTER)] for chat, caption in zip(first, before, strict=True)]
+    after = vlm.answer([vlm.prompt(chat) for chat in second], images, max_new_tokens)
+    return list(zip(before, after, strict=True))
+
+
+def conversation(instruction: str, before: str, after: str) -> list[Turn]:
+    """The two turns with their answers: what a captioner is trained on."""
+    return [
+        ask(BEFORE.format(instruction=instruction), image=True),
+        said(before),
+        ask(AFTER),
+        said(after),
+    ]
+
+
+def ask(text: str, image: bool = False) -> Turn:
+    """A user's turn, with the image before the text."""
+    shown: list[Turn] = [{"type": "image"}] if image else []
+    return {"role": "user", "content": [*shown, {"type": "text", "text": text}]}
+
+
+def said(text: str) -> Turn:
+    """The model's turn."""
+    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
+
+
+def disagreement(before: str, after: str, instruction: str) -> str | None:
+    """Why two captions do not fit an instruction; None where they do.
+
+    They fit where a word that only one of them has, or has more often, is a word of the instruction, up to
+    its ending: "a cat" and "a cat with a hat" fit "add a hat", and no "make it night".
+    """
+    if not before.strip() or not after.strip():
+        return "a caption is empty"
+    first, second = _words(before), _words(after)
+    if first == second:
+        return "the two captions say the same"
+    changed = {word for word in {*first, *second} if first.count(word) != second.count(word)} - EMPTY
+    asked = set(_words(instruction)) - EMPTY
+    if any(_akin(one, other) for one in changed for other in asked):
+        return None
+    shown = ", ".join(sorted(changed)) or "nothing that counts"
+    return f"the captions differ in {shown}; the instruction has none of it"
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def _akin(one: str, other: str) -> bool:
+    """The same word, or one that begins as the other does: "fat" and "fatter", "paint" and "painting"."""
+    short, long = sorted((one, other), key=len)
+    return short == long or (len(short) >= SHORT and long.startswith(short))
+
+
+class WithCaptions(Sequence):
+    """Rows with the captions that a stage wrote; those whose captions do not fit have none."""
+
+    def __init__(self, rows: Rows, paths: Sequence[Path], shard_rows: int) -> None:
+        self.rows = rows
+        self.paths = paths
+        self.shard_rows = shard_rows
+        self._read = lru_cache(maxsize=2)(self._read_shard)  # rows are read in order
+
+    def _read_shard(self, shard: int) -> dict[int, dict[str, Any]]:
+        return {record["row"]: record for record in read_parquet(self.paths[shard], 1024)}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        sample = self.rows[index]
+        record = self._read(index // self.shard_rows).get(index)
+        if record is None or record["reason"] is not None:
+            return replace(sample, source_caption=None, target_caption=None)
+        captions = {name: record[name] for name in CAPTIONS}
+        return replace(sample, **captions)
+
+
+def _write(records: Sequence[dict[str, Any]], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = {name: pa.string() for name in (*CAPTIONS, "reason")}
+    pq.write_table(pa.Table.from_pylist(list(records), pa.schema({"row": pa.int64(), **texts})), path)

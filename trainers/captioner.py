@@ -1,0 +1,135 @@
+"""Captions before and after an edit: a vision-language model learns them from a few hundred rows.
+
+Method: ADIEE Sec. 3.1 and App. A, which fine-tunes Qwen2-VL-7B with a LoRA on rows that people wrote captions
+for. Rows are conversations of two turns, as `rewardedit.synthesis.captions` holds them; TRL's SFT trainer
+trains on the model's own turns. Its `max_length` is None: cut conversations would lose image tokens.
+
+Command: rewardedit train captioner data.path=FOLDER
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rewardedit import devices
+from rewardedit.data import DataConfig, Rows, open_rows
+from rewardedit.images import to_pil, to_tensor
+from rewardedit.processes import say
+from rewardedit.scorers.vlm import load_vlm
+from rewardedit.synthesis.captions import AFTER, BEFORE, ask, said
+from rewardedit.training import run
+
+
+@dataclass(frozen=True)
+class SftConfig:
+    """What TRL's trainer is told; the defaults are ADIEE's (App. B)."""
+
+    epochs: float = 3.0
+    batch_size: int = 8  # rows of an update
+    micro_batch_size: int = 1  # rows at a time
+    lr: float = 1e-4
+    lora_rank: int = 8
+    seed: int = 0
+    save_steps: int = 50
+
+
+@dataclass(frozen=True)
+class Config:
+    """One LoRA of a captioner."""
+
+    name: str  # of the run, and of its folder in runs/
+    data: DataConfig  # rows with captions of the source and of the target
+    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder
+    train: SftConfig = field(default_factory=SftConfig)
+
+
+def plan(config: Config) -> list[str]:
+    """Lines to print; raises ValueError naming the first thing that is not there."""
+    rows = open_rows(config.data)
+    require_captions(rows)
+    load_vlm(config.model)
+    updates = int(len(rows) * config.train.epochs / config.train.batch_size)
+    return [f"rows: {len(rows)}; {updates} updates", "all files and models are there"]
+
+
+def require_captions(rows: Rows) -> None:
+    """Raises ValueError where the first row has no captions to learn from."""
+    first = rows[0]
+    if not first.source_caption or not first.target_caption:
+        raise ValueError(f"row {first.id}: expected source_caption and target_caption; it lacks one")
+
+
+def examples(rows: Rows) -> list[dict[str, Any]]:
+    """Rows as TRL's conversations: the model learns its two answers, the second after its first.
+
+    A conversation is given twice, with one answer each, so that only answers count in the loss.
+    """
+    found = []
+    for i in range(len(rows)):
+        row = rows[i]
+        assert row.source_caption is not None
+        assert row.target_caption is not None
+        image = to_pil(to_tensor(row.source, 3))
+        first = [ask(BEFORE.format(instruction=row.instruction), image=True)]
+        second = [*first, said(row.source_caption), ask(AFTER)]
+        for prompt, answer in ((first, row.source_caption), (second, row.target_caption)):
+            found.append({"images": [image], "prompt": prompt, "completion": [said(answer)]})
+    return found
+
+
+def train(config: Config, folder: Path, resume: bool = False) -> Path:
+    """Trains, and saves the LoRA in `folder/lora`.
+
+    Raises:
+        ValueError: where TRL is not installed, or rows have no captions.
+    """
+    try:
+        from trl import SFTConfig, SFTTrainer
+    except ImportError as error:
+        raise ValueError("captioner needs TRL: pip install rewardedit[sft]") from error
+    from peft import LoraConfig
+
+    run.start(folder, config, resume)
+    rows = open_rows(config.data)
+    require_captions(rows)
+    vlm = load_vlm(config.model, device=devices.default_device())
+    vlm.model.requires_grad_(True).train()
+    settings = SFTConfig(
+        output_dir=str(folder / "checkpoints"),
+        num_train_epochs=config.train.epochs,
+        per_device_train_batch_size=config.train.micro_batch_size,
+        gradient_accumulation_steps=config.train.batch_size // config.train.micro_batch_size,
+        learning_rate=config.train.lr,
+        seed=config.train.seed,
+        save_steps=config.train.save_steps,
+        max_length=None,
+        completion_only_loss=True,
+        bf16=devices.default_device() == "cuda",
+        use_cpu=devices.default_device() == "cpu",
+        remove_unused_columns=False,
+        report_to="none",
+    )
+    lora = LoraConfig(
+        r=config.train.lora_rank,
+        lora_alpha=2 * config.train.lora_rank,
+        target_modules=["q_proj", "v_proj"],
+        task_type="CAUSAL_LM",
+    )
+    from datasets import Dataset
+
+    trainer = SFTTrainer(
+        vlm.model,
+        args=settings,
+        train_dataset=Dataset.from_list(examples(rows)),
+        processing_class=vlm.processor,
+        peft_config=lora,
+    )
+    trainer.train(resume_from_checkpoint=resume and any((folder / "checkpoints").glob("checkpoint-*")))
+    trainer.model.save_pretrained(folder / "lora")
+    return folder / "lora"
+
+
+def main(config: Config, folder: Path, resume: bool = False) -> None:
+    """Trains and says where the LoRA is."""
+    out = train(config, folder, resume)
+    say(f"the captioner's LoRA is in {out}; a recipe takes it as captions.adapter={out}")
