@@ -157,11 +157,8 @@ def diffedit(config: MethodConfig) -> Method:
     """DiffEdit (Couairon et al. 2022): where the predictions for the two captions differ, the inverted source
     is denoised towards the target caption.
     """
-    from diffusers import DDIMInverseScheduler, DDIMScheduler
-
     pipe = _pipeline("StableDiffusionDiffEditPipeline", config, inverse_scheduler=None)
-    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
-    pipe.inverse_scheduler = DDIMInverseScheduler.from_config(pipe.scheduler.config)
+    set_ddim(pipe)
     steps = {"num_inference_steps": config.num_inference_steps}
 
     def edit(wanted: Requests) -> Float[Tensor, "b 3 h w"]:
@@ -200,16 +197,24 @@ def diffedit(config: MethodConfig) -> Method:
     return edit
 
 
+def set_ddim(pipe: Any) -> None:
+    """Gives a pipeline DDIM and its inverse, on the model's own noise schedule."""
+    from diffusers import DDIMInverseScheduler, DDIMScheduler
+
+    own = pipe.scheduler.config
+    # The inverse knows two ways to space steps; other samplers' models, such as Euler's, may have a third.
+    spacing = "trailing" if own.get("timestep_spacing") == "trailing" else "leading"
+    pipe.scheduler = DDIMScheduler.from_config(own, timestep_spacing=spacing)
+    pipe.inverse_scheduler = DDIMInverseScheduler.from_config(pipe.scheduler.config)
+
+
 def pix2pix_zero(config: MethodConfig) -> Method:
     """Pix2Pix-Zero (Parmar et al. 2023): the inverted source is moved along the difference of the captions,
     its cross-attention kept. As in ADIEE, the captions themselves stand for the words of the edit.
     """
-    from diffusers import DDIMInverseScheduler, DDIMScheduler
-
     none: dict[str, Any] = {"inverse_scheduler": None, "caption_generator": None, "caption_processor": None}
     pipe = _pipeline("StableDiffusionPix2PixZeroPipeline", config, **none)
-    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
-    pipe.inverse_scheduler = DDIMInverseScheduler.from_config(pipe.scheduler.config)
+    set_ddim(pipe)
     processors = pipe.unet.attn_processors
     steps = {"num_inference_steps": config.num_inference_steps}
 
@@ -241,8 +246,9 @@ def cycle_diffusion(config: MethodConfig) -> Method:
     from diffusers import DDIMScheduler
 
     pipe = _pipeline("CycleDiffusionPipeline", config)
-    # Where the last step left no noise at all, its posterior would be 0 / 0.
-    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config, set_alpha_to_one=False)
+    # Where a step does not lower the noise, or leaves none, its posterior would be 0 / 0.
+    posterior = {"set_alpha_to_one": False, "steps_offset": 1, "timestep_spacing": "leading"}
+    pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config, **posterior)
     if pipe.scheduler.config.prediction_type != "epsilon":
         raise ValueError(
             f"cycle_diffusion: expected a model that predicts the noise; {config.model} predicts "

@@ -1,0 +1,78 @@
+"""A captioner's LoRA through TRL's trainer, on a tiny model."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rewardedit.cli import main
+from rewardedit.data import DataConfig, open_rows
+from rewardedit.images import to_pil
+from rewardedit.scorers.vlm import load_vlm
+from rewardedit.synthesis.captions import caption_pairs
+from rewardedit.trainers.captioner import examples
+from tests.models import save_vlm
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> str:
+    """Four rows with captions, of which the model can learn one pair by heart."""
+    folder = tmp_path_factory.mktemp("table")
+    records = []
+    for i in range(4):
+        image = torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(i))
+        to_pil(image).save(folder / f"{i}.png")
+        captions = {"source_caption": "red circle", "target_caption": "blue star"}
+        records.append({"source": f"{i}.png", "target": f"{i}.png", "instruction": "recolour it", **captions})
+    (folder / "rows.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", ["llava_next", "qwen2_5_vl"])
+def test_a_lora_learns_to_caption(kind, table, tmp_path: Path):
+    save_vlm(str(tmp_path / "model"), kind)
+    words = [
+        "train",
+        "captioner",
+        f"data.path={table}",
+        "data.size=64",
+        f"model={tmp_path / 'model'}",
+        "train.epochs=30",
+        "train.batch_size=4",
+        "train.micro_batch_size=2",
+        "train.lr=3e-2",
+    ]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    lora = load_file(tmp_path / "run" / "lora" / "adapter_model.safetensors")
+    assert all("q_proj" in name or "v_proj" in name for name in lora)
+    state = json.loads(next((tmp_path / "run" / "checkpoints").glob("*/trainer_state.json")).read_text())
+    losses = [line["loss"] for line in state["log_history"] if "loss" in line]
+    assert losses[-1] < losses[0] - 0.1  # a random head is not trained, so that it stays high
+    images = torch.rand(1, 3, 64, 64)
+    plain, trained = (
+        load_vlm(str(tmp_path / "model"), adapter=adapter)
+        for adapter in (None, str(tmp_path / "run" / "lora"))
+    )
+    before, after = (caption_pairs(vlm, images, ["recolour it"], 3) for vlm in (plain, trained))
+    assert before != after
+
+
+def test_both_answers_are_learned_the_second_after_the_first(table):
+    found = examples(open_rows(DataConfig(name="table", path=table, size=64)))
+    assert len(found) == 8
+    first, second = found[:2]
+    assert first["completion"][0]["content"][0]["text"] == "red circle"
+    assert second["prompt"][1]["content"][0]["text"] == "red circle"
+    assert second["completion"][0]["content"][0]["text"] == "blue star"
+    assert len(first["images"]) == len(second["images"]) == 1
+
+
+def test_rows_without_captions_are_refused(tmp_path, capsys):
+    folder = tmp_path / "table"
+    folder.mkdir()
+    to_pil(torch.zeros(3, 8, 8)).save(folder / "0.png")
+    (folder / "rows.jsonl").write_text(json.dumps({"source": "0.png", "target": "0.png", "instruction": "x"}))
+    assert main(["train", "captioner", f"data.path={folder}", "--out", str(tmp_path / "run")]) == 2
+    assert "expected source_caption and target_caption" in capsys.readouterr().err
