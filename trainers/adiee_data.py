@@ -18,7 +18,6 @@ Command: rewardedit train magicbrush-adiee-data
 import re
 import time
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -39,12 +38,13 @@ from rewardedit.processes import on_main_process, processes, say
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.stages import stage
 from rewardedit.synthesis.captions import CaptionsConfig, write_captions
+from rewardedit.synthesis.counts import of_outputs, of_sources, summary
 from rewardedit.synthesis.data_report import write_report
 from rewardedit.synthesis.label_rules import RulesConfig, Thresholds, find_thresholds
 from rewardedit.synthesis.labelling import Labelling, Reconstruct, output_rows, own_rows, sequence_rows
 from rewardedit.synthesis.measured import FIELDS, MeasureConfig, Outputs, measure, own_images, read_measured
 from rewardedit.synthesis.methods import MethodConfig, load_method
-from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_parquet, read_rows
+from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_rows
 from rewardedit.training import run
 
 OWN_NAMES = ("source", "target", "augmented_source", "another_image", "another_instruction")
@@ -229,27 +229,6 @@ def require_few_skipped(
     on_main_process(check)
 
 
-def of_outputs(outputs: dict[str, list[Path]]) -> list[dict[str, Any]]:
-    """Rows of which a method made no image, with the reason."""
-    return [
-        {"row": record["row"], "image": name, "reason": record["reason"]}
-        for name, paths in outputs.items()
-        for path in paths
-        for record in read_parquet(path, 1024, ("row", "reason"))
-        if record["reason"] is not None
-    ]
-
-
-def of_sources(measured: list[Path]) -> list[dict[str, Any]]:
-    """Rows whose source or target cannot be read, with the reason."""
-    return [
-        record
-        for path in measured
-        for record in read_parquet(path, 1024, ("row", "image", "reason"))
-        if record["reason"] is not None and record["image"] == "source"
-    ]
-
-
 def label_rows(
     config: Config,
     folder: Path,
@@ -348,32 +327,6 @@ def autoencoder(name: str) -> Reconstruct:
         return family.decode(pipe.vae, latents).float().cpu().clamp(0, 1)
 
     return reconstruct
-
-
-def summary(shards: list[Path], outputs: dict[str, list[Path]]) -> dict[str, Any]:
-    """How many rows each rule, label and method gave, and how many of a method's outputs no rule labels."""
-    rules: Counter[str] = Counter()
-    kept: Counter[str] = Counter()
-    labels: Counter[str] = Counter()
-    for path in shards:
-        for record in read_parquet(path, 1024, ("rule", "method", "label")):
-            rules[record["rule"]] += 1
-            kept[record["method"]] += 1
-            labels[f"{record['label']:.4g}"] += 1
-    made = {
-        name: sum(
-            record["reason"] is None for path in paths for record in read_parquet(path, 1024, ("reason",))
-        )
-        for name, paths in outputs.items()
-    }
-    return {
-        "rows": sum(rules.values()),
-        "rules": dict(rules.most_common()),
-        "labels": dict(sorted(labels.items(), key=lambda item: float(item[0]))),
-        "methods": {
-            name: {"made": n, "kept": kept[name], "dropped": n - kept[name]} for name, n in made.items()
-        },
-    }
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

@@ -24,13 +24,13 @@ from rewardedit.training import run
 class SftConfig:
     """What TRL's trainer is told; the defaults are ADIEE's (App. B)."""
 
-    epochs: float = 3.0
-    batch_size: int = 8  # rows of an update
-    micro_batch_size: int = 1  # rows at a time
-    lr: float = 1e-4
-    lora_rank: int = 8
-    seed: int = 0
-    save_steps: int = 50
+    epochs: float = 3.0  # how often each row is seen
+    batch_size: int = 8  # answers of an update
+    micro_batch_size: int = 1  # answers at a time
+    lr: float = 1e-4  # learning rate
+    lora_rank: int = 8  # of the LoRA on the language model's queries and values
+    seed: int = 0  # of the order
+    save_steps: int = 50  # updates between two checkpoints
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,11 @@ def settings_of(kind: type, config: Any = None, where: str = "") -> Iterator[Set
         if group is None:
             yield Setting(name, type_name(hints[field.name]), value, help_text)
             continue
+        if typing.get_origin(hints[field.name]) is dict:  # several groups, by names that the recipe gives
+            yield Setting(name, type_name(hints[field.name]), list(value or ()), help_text or summary(group))
+            for key, own in (value or {"NAME": None}).items():
+                yield from settings_of(group, own, f"{name}.{key}.")
+            continue
         yield Setting(name, type_name(hints[field.name]), value, help_text or summary(group))
         yield from settings_of(group, value, f"{name}.")
 

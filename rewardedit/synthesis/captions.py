@@ -43,7 +43,7 @@ class CaptionsConfig:
 
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder: LLaVA-NeXT, Idefics3 or Qwen2.5-VL
     adapter: str | None = None  # folder of a LoRA that `captioner` trained
-    max_new_tokens: int = 64
+    max_new_tokens: int = 64  # of a caption
     batch_size: int = 4  # rows at a time
     check: bool = True  # leave out captions that differ in words that the instruction has nothing of
 

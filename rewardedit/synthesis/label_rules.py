@@ -101,8 +101,8 @@ class RulesConfig:
     clip_d: float | None = None  # a fixed threshold in the place of that percentile; the paper's is 0.2
     # share of targets, sources and turns that go through the autoencoder, as all outputs of methods did
     reconstructed: float | None = None
-    another_image: float | None = None  # share of rows that give one such pair, labelled 0
-    another_instruction: float | None = None
+    another_image: float | None = None  # share of rows that also stand with another row's target, labelled 0
+    another_instruction: float | None = None  # share whose target also stands under another row's instruction
 
     def __post_init__(self) -> None:
         for name, value in PRESETS[self.preset].items():

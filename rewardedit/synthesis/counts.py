@@ -1,0 +1,54 @@
+"""What became of the rows of a data set: which cannot be used, and how many each rule and method gave."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rewardedit.synthesis.outputs import read_parquet
+
+
+def of_outputs(outputs: dict[str, list[Path]]) -> list[dict[str, Any]]:
+    """Rows of which a method made no image, with the reason."""
+    return [
+        {"row": record["row"], "image": name, "reason": record["reason"]}
+        for name, paths in outputs.items()
+        for path in paths
+        for record in read_parquet(path, 1024, ("row", "reason"))
+        if record["reason"] is not None
+    ]
+
+
+def of_sources(measured: list[Path]) -> list[dict[str, Any]]:
+    """Rows whose source or target cannot be read, with the reason."""
+    return [
+        record
+        for path in measured
+        for record in read_parquet(path, 1024, ("row", "image", "reason"))
+        if record["reason"] is not None and record["image"] == "source"
+    ]
+
+
+def summary(shards: list[Path], outputs: dict[str, list[Path]]) -> dict[str, Any]:
+    """How many rows each rule, label and method gave, and how many of a method's outputs no rule labels."""
+    rules: Counter[str] = Counter()
+    kept: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
+    for path in shards:
+        for record in read_parquet(path, 1024, ("rule", "method", "label")):
+            rules[record["rule"]] += 1
+            kept[record["method"]] += 1
+            labels[f"{record['label']:.4g}"] += 1
+    made = {
+        name: sum(
+            record["reason"] is None for path in paths for record in read_parquet(path, 1024, ("reason",))
+        )
+        for name, paths in outputs.items()
+    }
+    return {
+        "rows": sum(rules.values()),
+        "rules": dict(rules.most_common()),
+        "labels": dict(sorted(labels.items(), key=lambda item: float(item[0]))),
+        "methods": {
+            name: {"made": n, "kept": kept[name], "dropped": n - kept[name]} for name, n in made.items()
+        },
+    }
