@@ -20,3 +20,5 @@ class ParsedEdit:
     size: SizeState = "unchanged"
     position: str = "unchanged"  # one of RELATIONS, a place in the image such as "top left", or "unchanged"
     is_global: bool = False  # the instruction changes the whole image, or its whole background
+    # it refers to something that it does not name ("make it red"); what that is stays None
+    ambiguous: bool = False

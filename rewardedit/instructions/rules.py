@@ -1,0 +1,393 @@
+"""The rules of the grammar: patterns over an instruction's plain form, each with what its parts mean."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from re import Match
+
+from rewardedit.instructions.phrases import (
+    Found,
+    become_of,
+    is_colour,
+    is_quality,
+    moved,
+    name,
+    past_participle,
+    present_participle,
+    resized,
+    sized_noun,
+    split_place,
+    towards,
+    with_quality,
+    without_place,
+)
+from rewardedit.instructions.words import (
+    ACTIONS,
+    BE,
+    GLOBAL_CHANGES,
+    INTO,
+    LARGER_VERBS,
+    MATERIALS,
+    SHOULD,
+    SMALLER_VERBS,
+    STATES,
+    STYLES,
+    VERBS,
+    WHOLE,
+    WRITTEN,
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Patterns of one meaning. `read` gives None where a pattern fits and the rule does not."""
+
+    patterns: tuple[re.Pattern[str], ...]
+    read: Callable[[Match[str]], Found | None]
+
+
+def rule(*patterns: str) -> Callable[[Callable[[Match[str]], Found | None]], Rule]:
+    """Makes a rule of a function."""
+    compiled = tuple(re.compile(pattern) for pattern in patterns)
+    return lambda read: Rule(compiled, read)
+
+
+@rule(
+    r"(?:use|set it against|give (?:the|this) (?:image|photo|picture|scene)) "
+    r"(?P<new>.+ (?:background|backdrop))",
+    r"(?:change|replace|swap|turn|switch|set|make|paint|fill|let|have) (?:the )?"
+    r"(?P<old>background|backdrop|setting)(?: (?:to|with|into|for|by|be|show|in))?(?: be)? (?P<new>.+)",
+    rf"(?:the )?(?P<old>background|backdrop|setting) {SHOULD} {BE} (?P<new>.+)",
+    r"(?:put|place|set) (?:the )?(?P<old>scene|background) (?:in|on|at|into) (?P<new>.+)",
+)
+def background(match: Match[str]) -> Found:
+    """The whole background becomes another."""
+    old = match.groupdict().get("old") or "background"
+    new = name(match["new"]) or match["new"]
+    if is_quality(new):
+        new = f"{new} {old}"
+    return {"edit_type": "background", "source": old, "target": new, "is_global": True}
+
+
+@rule(
+    rf"(?:make|turn|convert|change|render|transform|let|have|give|show)(?: the)?(?: whole| entire)? ?"
+    rf"(?P<what>{WHOLE})(?: look| be)?(?: like| to| into| in| as)? (?P<new>.+)",
+    rf"(?:the )?(?P<what>{WHOLE}) (?:{SHOULD} )(?:be|look like|look|become)(?: it was taken at)? (?P<new>.+)",
+)
+def whole_image(match: Match[str]) -> Found:
+    """The whole image changes its style, season or light."""
+    new = re.sub(r"^(?:like|it was taken at|an?) ", "", match["new"])
+    return {"edit_type": "style", "source": match["what"], "target": new, "is_global": True}
+
+
+@rule(
+    r"make (?:it|this) look like (?P<new>.+)",
+    r"(?:as|in) (?:an? |the )?(?P<new>(?:style of .+|.*painting|.*sketch|.*drawing|.*cartoon|comic.*))",
+    r"what would it look like (?:as|in) (?P<new>.+)",
+    r"apply (?P<new>.+)",
+    rf"(?:make|let|have) (?:it|this) (?:be )?(?P<new>(?:an? )?(?:{GLOBAL_CHANGES})\b.*)",
+    rf"(?:convert|turn|change) (?:it |this )?(?:to|into) (?P<new>(?:an? )?.*(?:{STYLES}).*)",
+    rf"(?:make|turn) (?:it|this)(?: into)? (?P<new>(?:an? )?.*(?:{STYLES}).*)",
+)
+def style(match: Match[str]) -> Found:
+    """The whole image changes, and the instruction does not call it so."""
+    return {"edit_type": "style", "target": match["new"], "is_global": True, "ambiguous": True}
+
+
+@rule(r"(?:turn|change) (?P<old>day|night|summer|winter|spring|autumn) (?:in)?to (?P<new>.+)")
+def light(match: Match[str]) -> Found:
+    """Day to night, summer to winter."""
+    return {"edit_type": "style", "source": match["old"], "target": match["new"], "is_global": True}
+
+
+@rule(
+    r"(?:get rid of|take away|take out|cut out|remove|delete|erase|eliminate|lose|drop|clear|wipe|strip|"
+    r"clean|discard|hide|omit) (?P<old>.+?)(?: (?:away|out))?",
+    r"take (?P<old>.+) (?:away|off|out)",
+    r"get (?P<old>.+) out of (?:here|there|the (?:image|picture|scene|way))",
+    rf"(?:the )?(?P<old>.+) (?:{SHOULD}) (?:go|disappear|vanish|be gone|be removed|leave)",
+    r"(?:i )?(?:do not|don't) want (?P<old>.+?)(?: (?:there|any ?more))?",
+    rf"(?:what if )?there (?:{SHOULD} be|were|was|is|are) no (?P<old>.+)",
+    r"without (?P<old>.+)",
+    r"let (?:the )?.+ be without (?P<old>.+)",
+    r"make (?:the )?.+ free of (?P<old>.+)",
+    r"(?:have|let|make) (?:the )?.+ take off (?:his|her|its|their|the) (?P<old>.+)",
+    r"make (?P<old>.+) disappear",
+)
+def remove(match: Match[str]) -> Found | None:
+    """An object goes."""
+    old = re.sub(r" (?:from|off) (?:the|this|his|her|their) .+$", "", match["old"])
+    second = re.fullmatch(r"(?P<old>.+) and (?:add|put|place|insert) (?P<new>.+)", old)
+    if second is not None:
+        return {"edit_type": "replace", "source": second["old"], "target": second["new"]}
+    return {"edit_type": "remove", "source": without_place(old)}
+
+
+@rule(
+    r"substitute (?P<new>.+?) for (?P<old>.+)",
+    r"(?:replace|swap|substitute|exchange|switch|trade) (?P<old>.+?) (?:with|for|by|against) (?P<new>.+)",
+    r"(?:have|put|show|use|with)? ?(?P<new>.+) (?:instead of|in (?:the )?place of|rather than) (?P<old>.+)",
+    r"instead of (?P<old>.+?), (?:have|show|put|use|make it)? ?(?P<new>.+)",
+    r"edit .+ by removing (?P<old>.+) and (?:placing|adding|putting) (?P<new>.+)",
+)
+def exchange(match: Match[str]) -> Found:
+    """One object in the place of another."""
+    new = re.sub(rf"^(?:it {SHOULD} be|have|show|put|use) ", "", match["new"])
+    return {"edit_type": "replace", "source": match["old"], "target": new}
+
+
+@rule(
+    r"(?:change|switch) (?:the )?colou?r of (?P<old>.+) (?:to|into) (?P<new>.+)",
+    r"(?:change|switch) (?P<old>.+?)(?:'s)? colou?r (?:to|into) (?P<new>.+)",
+    r"(?:change|switch) (?P<old>.+) from .+ to (?P<new>.+)",
+    r"(?:paint|dye|colou?r|recolou?r|tint|bleach|repaint|spray) (?P<old>.+?)(?: in| with)? (?P<new>[\w ]+)",
+    r"give (?P<old>.+?) an? (?P<new>[\w ]+) (?:colou?r|tint)",
+    r"have it in (?P<new>\w+)",
+)
+def recolour(match: Match[str]) -> Found | None:
+    """An object in another colour."""
+    new = match["new"]
+    old = match.groupdict().get("old")
+    if not is_colour(new):
+        # The last words are the colour: "paint the old door dark green".
+        words = f"{old} {new}".split()
+        at = next((i for i in range(1, len(words)) if is_colour(" ".join(words[i:]))), None)
+        if at is None:
+            return None
+        old, new = " ".join(words[:at]), " ".join(words[at:])
+        old = re.sub(r" in$", "", old)
+    if old is None:
+        return {"edit_type": "recolour", "target": new, "ambiguous": True}
+    return with_quality("recolour", old, new)
+
+
+@rule(
+    rf"(?:{LARGER_VERBS}) (?P<old>.+?)(?: up)?(?: to .+)?",
+    r"scale up (?P<old>.+)",
+    r"scale (?P<old>.+) up",
+    r"increase the size of (?P<old>.+)",
+    r"let (?P<old>.+) grow(?: larger| bigger)?",
+)
+def enlarge(match: Match[str]) -> Found:
+    """An object that becomes larger."""
+    return resized(match["old"], "larger")
+
+
+@rule(
+    rf"(?:{SMALLER_VERBS}) (?P<old>.+?)(?: down)?(?: to .+)?",
+    r"scale down (?P<old>.+)",
+    r"scale (?P<old>.+) down",
+    r"(?:reduce|decrease) the size of (?P<old>.+)",
+)
+def shrink(match: Match[str]) -> Found:
+    """An object that becomes smaller."""
+    return resized(match["old"], "smaller")
+
+
+@rule(
+    r"(?:move|shift|slide|drag|push|pull|relocate|reposition|nudge|bring) (?P<what>.+)",
+    rf"(?P<what>.+? {SHOULD} move .+)",
+)
+def move(match: Match[str]) -> Found | None:
+    """An object that goes to another place."""
+    text = re.sub(rf" {SHOULD} move", "", match["what"])
+    if re.match(r"(?:an?|some|more) ", text):  # "bring a bicycle into the scene"
+        return None
+    return moved(text)
+
+
+@rule(
+    r"(?P<verb>lift|raise|lower) (?P<what>.+?)(?: (?:higher|lower|up|down))?",
+    r"take (?P<what>.+) and put (?:it|them) (?P<place>.+)",
+)
+def lift(match: Match[str]) -> Found | None:
+    """An object that goes up or down, or is taken to another place."""
+    found = match.groupdict()
+    if found.get("place") is not None:
+        return moved(f"{found['what']} {found['place']}")
+    return moved(f"{found['what']} {'down' if found['verb'] == 'lower' else 'up'}")
+
+
+@rule(
+    r"(?:put|place|set) (?P<what>(?:the|his|her|it|them)\b.+)",
+    rf"(?P<what>the .+ {SHOULD} be .+)",
+    r"let (?P<what>the .+) be (?P<rest>.+)",
+)
+def put_elsewhere(match: Match[str]) -> Found | None:
+    """A known object, which has "the", at another place."""
+    text = match["what"] + (f" {match['rest']}" if "rest" in match.groupdict() else "")
+    text = re.sub(rf" {SHOULD} be", "", text)
+    return moved(text)
+
+
+@rule(
+    r"write (?P<new>.+) (?P<place>(?:on|in|across|above|below) .+)",
+    r"(?:fill|cover|top|decorate|sprinkle) (?P<ref>.+) with (?P<new>.+)",
+    r"dress (?P<ref>.+) in (?P<new>.+)",
+    r"let (?P<ref>.+) be topped with (?P<new>.+)",
+    r"give (?P<ref>(?:the|a|an|his|her|him|them|it|my)\b ?\S*) (?P<new>(?:an?|some|more)? ?.+)",
+    rf"(?:have|let|make|what if)? ?(?P<ref>.+?) (?:{SHOULD} )?(?:be |were )?"
+    r"(?:wear|wearing|hold|holding|carry|have|had|has|use|eat|eating) (?P<new>.+)",
+)
+def give(match: Match[str]) -> Found | None:
+    """Something new that an object wears, holds or has."""
+    found = match.groupdict()
+    new = found["new"]
+    if found.get("place") is not None:
+        place = towards(found["place"])
+        if place is None:
+            return None
+        return {"edit_type": "add", "target": new, "position": place[0], "reference": place[1]}
+    sized = sized_noun(new)
+    ref = re.sub(r"^(?:have|let|make|what if) ", "", found["ref"])
+    if sized is not None and not new.startswith(("a second", "a new")):
+        size, what = sized
+        return resized(what, size)
+    if re.match(
+        r"(?:blond|blonde|curly|straight|long|short|brown|black|red|grey|gray|white)\w* (?:hair|fur|eyes)$",
+        new,
+    ):
+        return {"edit_type": "modify", "source": new.split()[-1], "target": new}
+    more = re.fullmatch(r"(?P<part>\w+) with (?P<rest>.+)", new)
+    if more is not None:
+        return {"edit_type": "modify", "source": more["part"], "target": new}
+    flat = re.fullmatch(rf"(?P<state>{STATES}) (?P<part>\w+)", new)
+    if flat is not None:
+        return {"edit_type": "modify", "source": flat["part"], "target": new}
+    return {"edit_type": "add", "target": new, "position": "inside", "reference": ref}
+
+
+@rule(r"(?P<new>an? .+)")
+def want(match: Match[str]) -> Found | None:
+    """ "a bigger television": what is there already, in another size."""
+    sized = sized_noun(match["new"])
+    return (
+        None if sized is None or split_place(match["new"])[1] != "unchanged" else resized(sized[1], sized[0])
+    )
+
+
+@rule(r"(?:have|put|show) (?P<new>something else)(?: there| here)?")
+def something_else(match: Match[str]) -> Found:
+    """Any other object."""
+    return {"edit_type": "replace", "ambiguous": True}
+
+
+@rule(
+    r"(?:add|insert|include|place|put|draw|paste|plant|bring|set|show|stick|attach|hang|sprinkle|pour|throw|create|"
+    r"see|to see|want to see) (?P<new>.+?)",
+    rf"there (?:{SHOULD} )?(?:be|is|are) (?P<new>.+)",
+    r"let there be (?P<new>.+)",
+    r"(?:what|how) about (?P<new>.+)",
+    r"(?:could|can) (?:we|i) have (?P<new>.+)",
+    r"have (?P<new>(?:an?|some|two|three|four|more|\d+) .+)",
+    r"have there be (?P<new>.+)",
+    rf"(?P<new>an? .+? {SHOULD} (?:be|sit|stand|lie|fly) .+)",
+    r"let (?P<new>an? .+)",
+    r"(?P<new>(?:an?|more|some|two) .+)",
+)
+def add(match: Match[str]) -> Found | None:
+    """Something new, perhaps at a place."""
+    text = re.sub(rf" {SHOULD} (?:be )?", " ", match["new"])
+    text = re.sub(r" (?:into|in) (?:the )?(?:scene|image|picture|photo)$", "", text)
+    what, position, reference = split_place(text)
+    what = re.sub(ACTIONS, "", what)
+    if name(what) is None or what in ("one more", "another", "another one"):
+        return {"edit_type": "add", "ambiguous": True, "position": position, "reference": reference}
+    return {"edit_type": "add", "target": what, "position": position, "reference": reference}
+
+
+@rule(
+    rf"(?:change|turn|transform|convert|morph|switch) (?P<old>.+?) {INTO} (?P<new>.+)",
+    rf"let (?P<old>.+) turn {INTO} (?P<new>.+)",
+    r"make (?P<old>.+?) into (?P<new>.+)",
+    r"(?:change|switch) (?P<old>.+) for (?P<new>.+)",
+)
+def turn_into(match: Match[str]) -> Found:
+    """One object becomes another, or is of another colour or kind."""
+    old, new = match["old"], match["new"]
+    if is_colour(new):  # "an orange" is a thing
+        return with_quality("recolour", old, new)
+    one = re.fullmatch(r"an? (?P<quality>\w+) one", new)
+    if one is not None:
+        return with_quality("modify", old, one["quality"])
+    if name(old) in WRITTEN or (name(old) or "").startswith("text"):
+        return {"edit_type": "modify", "source": old, "target": new}
+    if name(new) in MATERIALS:
+        return with_quality("modify", old, name(new) or new)
+    return {"edit_type": "replace", "source": old, "target": new}
+
+
+@rule(
+    rf"(?:what if |have |let )?(?P<old>(?!make |turn ).+?) (?:{SHOULD} (?:be|turn|look|become|get)|"
+    r"was|were|is|are|to be|be|get|become|turns?) (?P<new>.+)",
+    r"make (?P<old>(?:it|this|them|that)) (?P<new>.+)",
+    r"turn (?P<old>.+?) (?P<new>upside down)",
+)
+def become(match: Match[str]) -> Found | None:
+    """An object is to be something else, or of another quality."""
+    return become_of(match["old"], match["new"])
+
+
+@rule(r"turn (?P<old>.+) (?P<new>on|off)", r"turn (?P<new>on|off) (?P<old>.+)")
+def switch(match: Match[str]) -> Found:
+    """A light or a device is turned on or off."""
+    return {"edit_type": "modify", "source": match["old"], "target": f"{name(match['old'])} {match['new']}"}
+
+
+@rule(r"(?:make|turn|let|have|get) (?P<all>.+)")
+def make(match: Match[str]) -> Found | None:
+    """ "make the OLD NEW", where nothing stands between the two."""
+    text = re.sub(r" out of (\w+)$", r" \1", match["all"])
+    text = re.sub(r" look(?:s|ing)? like(?: it is| they are)? ", " ", text)
+    verb = re.fullmatch(rf"(?P<old>(?:the |his |her |its )?[\w' ]+?) (?P<new>{VERBS}.*)", text)
+    if verb is not None:
+        doing = f"{name(verb['old'])} {present_participle(verb['new'])}"
+        return {"edit_type": "modify", "source": verb["old"], "target": doing}
+    words = text.replace(" look ", " ").split()
+    # An article in the middle begins what it becomes: "make the truck a fire engine".
+    for at in range(1, len(words) - 1):
+        if words[at] in ("a", "an", "another"):
+            return become_of(" ".join(words[:at]), " ".join(words[at:]))
+    # Else the longest end that is a quality.
+    for at in range(1, len(words)):
+        end = " ".join(words[at:])
+        if is_quality(end):
+            return become_of(" ".join(words[:at]), end)
+    if len(words) < 2:
+        return None
+    return become_of(" ".join(words[:-1]), words[-1])
+
+
+@rule(rf"(?P<verb>{STATES}|open|close|peel|break|cut|light|melt|burn|freeze|crack|bend|fold) (?P<old>.+)")
+def act(match: Match[str]) -> Found:
+    """A verb that changes an object's state."""
+    return {
+        "edit_type": "modify",
+        "source": match["old"],
+        "target": f"{past_participle(match['verb'])} {name(match['old'])}",
+    }
+
+
+RULES: tuple[Rule, ...] = (
+    background,
+    light,
+    whole_image,
+    style,
+    exchange,
+    remove,
+    recolour,
+    enlarge,
+    shrink,
+    move,
+    lift,
+    put_elsewhere,
+    turn_into,
+    something_else,
+    give,
+    want,
+    add,
+    switch,
+    become,
+    act,
+    make,
+)

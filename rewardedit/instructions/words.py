@@ -1,0 +1,149 @@
+"""Words that the rules of `grammar` look for."""
+
+PRONOUNS = frozenset(("it", "them", "this", "that", "these", "those", "one", "something else", "they", "?"))
+COLOURS = frozenset(
+    (
+        *(
+            "red",
+            "green",
+            "blue",
+            "yellow",
+            "orange",
+            "purple",
+            "pink",
+            "brown",
+            "black",
+            "white",
+            "gray",
+            "grey",
+        ),
+        *(
+            "silver",
+            "golden",
+            "gold",
+            "beige",
+            "teal",
+            "turquoise",
+            "cyan",
+            "magenta",
+            "maroon",
+            "navy",
+            "violet",
+        ),
+        *(
+            "olive",
+            "tan",
+            "ivory",
+            "cream",
+            "crimson",
+            "scarlet",
+            "indigo",
+            "lavender",
+            "khaki",
+            "blond",
+            "blonde",
+        ),
+    )
+)
+LARGER = (
+    r"(?:bigger|larger|big|large|huge|giant|taller|tall|longer|wider|higher|gigantic|enormous|massive|"
+    r"twice (?:as (?:big|large|tall)|the size)|double (?:its|the|their) size)"
+)
+SMALLER = (
+    r"(?:smaller|small|tiny|shorter|little|narrower|thinner|mini|"
+    r"half (?:as (?:big|large|tall)|(?:the|its|their) size))"
+)
+LARGER_VERBS = "enlarge|magnify|widen|blow up|expand|lengthen|grow"
+SMALLER_VERBS = "shrink|minify|shorten|narrow|downsize"
+# What may stand after "make it" and concerns the whole image.
+GLOBAL_CHANGES = (
+    "night|day|daytime|nighttime|winter|summer|autumn|fall|spring|snow|snowing|snowy|rain|raining|rainy|"
+    "foggy|fog|"
+    "sunny|cloudy|stormy|dusk|dawn|sunset|sunrise|evening|morning|darker|brighter|misty"
+)
+STYLES = (
+    "painting|watercolou?r|sketch|drawing|cartoon|mosaic|photograph|pixel art|lego|comic|anime|sepia|"
+    "black and white|oil|style|scene|sculpture|render"
+)
+WHOLE = r"(?:whole |entire )?(?:photo|photograph|image|picture|scene|season)"
+# Qualities other than colours and sizes, of things and of living beings.
+STATES = (
+    r"(?:blurry|blurred|rusty|open|closed|lit|off|on|moldy|wooden|marble|gold|golden|wet|dry|empty|full|"
+    r"half full|young|old|angry|happy|sad|curly|straight|frozen|wilted|striped|burnt|broken|peeled|flat|"
+    r"leaning|sitting|standing|sleeping|fatter|thinner|glass|wood|made of \w+|dirty|clean|shiny|"
+    r"transparent|melted|upside down|"
+    r"\w+ looking|older|younger|bald|sparkly|spotted|furry|metallic|stone|plastic|snowy|cloudy|dark|"
+    r"bright|darker|brighter|free|asleep|blooming|torn|folded|cracked|smiling)"
+)
+# Words of a relation, longest first, and what they stand for.
+RELATIONS = (
+    (r"(?:to the )?left of", "left"),
+    (r"on the left (?:side )?of", "left"),
+    (r"(?:to the )?right of", "right"),
+    (r"on the right (?:side )?of", "right"),
+    (r"(?:on top of|right above|directly above|above|over|atop|onto the top of)", "up"),
+    (r"(?:below|beneath|under|underneath)", "down"),
+    (
+        r"(?:next to|near to|near|beside|close to|closer to|by|around|between|along|alongside|"
+        r"in front of|behind|at the edge of|on the other side of)",
+        "near",
+    ),
+    (
+        r"(?:inside of|inside|into|within|in the (?:middle|center|centre) of|at the (?:top|bottom) of)",
+        "inside",
+    ),
+    (r"at", "near"),
+    (r"(?:onto|on|in|to|from)", "inside"),
+)
+# Places in the image.
+_OF = r"(?: (?:corner|edge|side))?(?: of the (?:image|picture|photo|frame))?"
+_TO = r"(?:(?:at|in|to|into|on) )?(?:the )?"
+PLACES = (
+    *(
+        (rf"{_TO}{row}[ -]{column}{_OF}", f"{row} {column}")
+        for row in ("top", "bottom", "center")
+        for column in ("left", "right", "center")
+        if row != column
+    ),
+    # One word alone needs "at the" or the like before it.
+    *((rf"(?:at|in|to|into) (?:the )?{place}{_OF}", place) for place in ("top", "bottom", "center")),
+    (r"(?:at|in|to|into) (?:the )?(?:middle|centre)" + _OF, "center"),
+)
+# Directions without a reference.
+TOWARDS = (
+    (r"(?:to the |towards the |a little |a bit )*left(?:wards?)?(?: side)?", "left"),
+    (r"(?:to the |towards the |a little |a bit )*right(?:wards?)?(?: side)?", "right"),
+    (r"(?:higher|up|upwards?)(?: higher)?", "up"),
+    (r"(?:lower|down|downwards?)", "down"),
+)
+# Parts of the rules' patterns.
+SHOULD = r"(?:should|could|must|ought to|needs? to|has to|have to|would)"
+BE = r"(?:be|become|turn|turn into|get|look|look like|change to|change into)"
+INTO = r"(?:into|to|in to)"
+# What a new object does at its end, which is not its name.
+ACTIONS = (
+    r" (?:visible|sit|sits|sitting|run|runs|running|stand|stands|standing|flying|fly|swimming|peek out|"
+    r"lying|lie)$"
+)
+# What an object may be told to do.
+VERBS = (
+    r"(?:smile|close|look to|look at|jump|sleep|sit|stand|run|yawn|laugh|dance|wave|fly|sing|cry|walk|swim|"
+    r"say)"
+)
+WRITTEN = frozenset(("text", "sign", "label", "title", "caption", "writing", "words", "letters"))
+MATERIALS = frozenset(
+    (
+        "marble",
+        "wood",
+        "gold",
+        "silver",
+        "stone",
+        "glass",
+        "ice",
+        "metal",
+        "brick",
+        "leather",
+        "plastic",
+        "paper",
+    )
+)

@@ -1,0 +1,113 @@
+"""The rule grammar beside labelled instructions, and beside the shapes world's own truth."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rewardedit.data.shapes import Shapes
+from rewardedit.instructions import ParsedEdit
+from rewardedit.instructions.grammar import parse, plain
+from rewardedit.instructions.phrases import name, split_place, towards
+
+LABELLED = Path(__file__).parents[1] / "data" / "instructions.jsonl"
+
+
+def right(parsed: ParsedEdit | None, label: dict) -> dict[str, bool]:
+    """Whether a parse has the objects, the size and the position that its label allows."""
+    if parsed is None:
+        return {"object": False, "size": False, "position": False}
+
+    def agrees(found: str | None, allowed: list[str] | None) -> bool:
+        if found is None and label["ambiguous"]:
+            return parsed.ambiguous
+        return found in allowed if allowed is not None else found is None
+
+    objects = agrees(parsed.source, label["source"]) and agrees(parsed.target, label["target"])
+    return {
+        "object": objects,
+        "size": parsed.size in label["size"],
+        "position": parsed.position in label["position"],
+    }
+
+
+def shares(path: Path) -> dict[str, float]:
+    """How many of the labelled instructions are parsed right."""
+    labels = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    found = []
+    for label in labels:
+        try:
+            parsed = parse(label["instruction"])
+        except ValueError:
+            parsed = None
+        found.append(right(parsed, label))
+    return {part: sum(one[part] for one in found) / len(found) for part in ("object", "size", "position")}
+
+
+def test_labelled_instructions_are_parsed():
+    found = shares(LABELLED)
+    assert found["object"] >= 0.97
+    assert found["size"] >= 0.99
+    assert found["position"] >= 0.97
+
+
+@pytest.mark.parametrize("wordings", ["usual", "reserved"])
+def test_the_world_s_instructions_are_parsed(wordings):
+    """The truth names an object by colour and shape, the grammar by the instruction's own words."""
+    samples = Shapes("test", wordings=wordings).batch(0, 280)
+    for instruction, truth in zip(samples.instruction, samples.parsed, strict=True):
+        found = parse(instruction)
+        kinds = ("edit_type", "source", "reference", "size", "position", "is_global")
+        assert [getattr(found, kind) for kind in kinds] == [getattr(truth, kind) for kind in kinds], (
+            instruction
+        )
+        if truth.target is not None:
+            assert found.target is not None, instruction
+            if truth.edit_type in ("add", "replace", "recolour"):
+                assert set(truth.target.split()) <= set(found.target.split()), instruction
+
+
+@pytest.mark.parametrize(
+    ("instruction", "parsed"),
+    [
+        ("Add a hat on top of the snowman", ParsedEdit("add", None, "hat", "snowman", position="up")),
+        ("remove the lamp", ParsedEdit("remove", "lamp", None)),
+        ("Could you make the cup blue, please?", ParsedEdit("recolour", "cup", "blue cup")),
+        ("make the small black cup red", ParsedEdit("recolour", "small black cup", "small red cup")),
+        ("make the dog bigger", ParsedEdit("resize", "dog", "dog", size="larger")),
+        ("move the dog to the left", ParsedEdit("move", "dog", "dog", position="left")),
+        ("turn it into a bus", ParsedEdit("replace", None, "bus", ambiguous=True)),
+        ("make them smaller", ParsedEdit("resize", None, None, size="smaller", ambiguous=True)),
+        ("change the background to a beach", ParsedEdit("background", "background", "beach", is_global=True)),
+    ],
+)
+def test_what_an_instruction_asks_for(instruction, parsed):
+    assert parse(instruction) == parsed
+
+
+@pytest.mark.parametrize("nonsense", ["", "asdf", "hello world how", "?!"])
+def test_what_is_no_instruction_is_refused(nonsense):
+    with pytest.raises(ValueError, match="no rule fits it"):
+        parse(nonsense)
+
+
+def test_courtesies_and_articles_go():
+    assert plain("  Could you please  ADD a hat?! ") == "add a hat"
+    assert plain("I'd like you to add “a” hat, please.") == "add “a” hat"
+    assert name("the old man") == "old man"
+    assert name("both of the kites") == "kites"
+    assert name("it") is None
+
+
+def test_places_are_split_off():
+    assert split_place("a bird on top of the tower") == ("a bird", "up", "the tower")
+    assert split_place("a cup to the left of the plate on the table") == (
+        "a cup",
+        "left",
+        "the plate on the table",
+    )
+    assert split_place("a logo in the bottom right corner") == ("a logo", "bottom right", None)
+    assert split_place("a plain cup") == ("a plain cup", "unchanged", None)
+    assert towards("a little to the right") == ("right", None)
+    assert towards("under the bed") == ("down", "the bed")
+    assert towards("happily") is None
