@@ -130,24 +130,20 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     data = config.images
 
     # Captions before and after each edit, for methods by prompt and for CLIP-D.
+    made_of: dict[str, Any] = {"all_data": config.data}
     if config.captions is not None:
-        rows = write_captions(config.captions, rows, data, folder / "captions")
+        rows = write_captions(config.captions, rows, data, folder / "captions", made_of)
+        made_of = {**made_of, "captions": config.captions}
 
     # Every method edits every row (Sec. 3.1).
     outputs: dict[str, list[Path]] = {}
     for name, method in config.methods.items():
         own = folder / "methods" / name
-        captions = {"captions": config.captions} if method.needs_captions else {}
-        outputs[name] = make_outputs(method, rows, data, own, config.seed, config.batch_size, captions)
+        outputs[name] = make_outputs(method, rows, data, own, config.seed, config.batch_size, made_of)
         require_few_skipped(config, folder, len(rows), of_outputs(outputs))
 
     # What the rules look at.
-    made_of = {
-        "all_data": config.data,
-        "captions": config.captions,
-        "methods": config.methods,
-        "seed": config.seed,
-    }
+    made_of = {**made_of, "methods": config.methods, "seed": config.seed}
     measured = measure(config.measure, rows, data, outputs, made_of, folder / "measured", config.batch_size)
     without_image = [*of_outputs(outputs), *of_sources(measured)]
     require_few_skipped(config, folder, len(rows), without_image)
@@ -167,9 +163,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         write_json(folder / "metrics.json", counts)
         write_report(folder / "report.html", config.name, folder / "rows", thresholds, config.examples)
 
-    if processes().is_main_process:
+    if processes().is_main_process:  # the others are done: no collective, which would time out
         finish()
-    processes().wait_for_everyone()
     return folder / "rows"
 
 
@@ -312,7 +307,7 @@ def label_sequences(
             source = f"{name}:{sequence.source_id or sequence.id}"
             found += sequence_rows(sequence, number, source, data.size, data.policy, labelling)
         except (ValueError, OSError) as error:
-            skipped.append({"row": number, "image": f"sequence of {name}", "reason": str(error)})
+            skipped.append({"row": f"{name}-{number}", "image": "sequence", "reason": str(error)})
     return found, skipped
 
 

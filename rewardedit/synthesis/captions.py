@@ -49,10 +49,18 @@ class CaptionsConfig:
 
 
 def write_captions(
-    config: CaptionsConfig, rows: Rows, data: DataConfig, folder: Path, share: Share | None = None
+    config: CaptionsConfig,
+    rows: Rows,
+    data: DataConfig,
+    folder: Path,
+    more: dict[str, Any] | None = None,
+    share: Share | None = None,
 ) -> Rows:
     """The rows with captions, written into `folder` where they are not there yet; rows that have their own
     keep them.
+
+    Args:
+        more: settings that the rows depend on beside `data`.
     """
     parts = row_shards(rows, config.batch_size)
 
@@ -78,7 +86,7 @@ def write_captions(
                 )
         _write(found, path)
 
-    made_of = {"captions": config, "data": data, "rows": len(rows)}
+    made_of = {"captions": config, "data": data, "rows": len(rows), **(more or {})}
     paths = stage(folder, made_of, make, len(parts), "part-{:05d}.parquet", share=share)
     return WithCaptions(rows, paths, SHARD_BATCHES * config.batch_size)
 
