@@ -10,7 +10,11 @@ from rewardedit.instructions import ParsedEdit
 from rewardedit.instructions.grammar import parse, plain
 from rewardedit.instructions.phrases import name, split_place, towards
 
-LABELLED = Path(__file__).parents[1] / "data" / "instructions.jsonl"
+DATA = Path(__file__).parents[1] / "data"
+LABELLED = DATA / "instructions.jsonl"
+HELD_OUT = (
+    DATA / "instructions_held_out.jsonl"
+)  # by another hand, who had seen neither the other nor the rules
 
 
 def right(parsed: ParsedEdit | None, label: dict) -> dict[str, bool]:
@@ -49,6 +53,16 @@ def test_labelled_instructions_are_parsed():
     assert found["object"] >= 0.97
     assert found["size"] >= 0.99
     assert found["position"] >= 0.97
+
+
+def test_how_far_the_rules_carry_is_known():
+    """Free wordings by another hand: the rules, which were made beside the file above, know about three fifths
+    of their objects. Where more is needed, a language model parses.
+    """
+    found = shares(HELD_OUT)
+    assert found["object"] >= 0.58
+    assert found["size"] >= 0.83
+    assert found["position"] >= 0.76
 
 
 @pytest.mark.parametrize("wordings", ["usual", "reserved"])
