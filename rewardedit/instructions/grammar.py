@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 
 from rewardedit.instructions.parsed import ParsedEdit
-from rewardedit.instructions.phrases import Found, name
+from rewardedit.instructions.phrases import Found, name, without_place
 from rewardedit.instructions.rules import RULES
 
 
@@ -32,7 +32,10 @@ def parse(instruction: str) -> ParsedEdit:
 
 COURTESIES = (
     r"(?:please|kindly|now|then|just|also)\b,?",
+    r"(?:can|could) (?:we|i) (?:please )?(?:get|have)\b",
     r"(?:can|could|would|will) (?:you|we|i)(?: please)?\b",
+    r"what if\b",
+    r"i think\b",
     r"(?:can|could|would|will)\b",
     r"(?:i|we)(?: would|'d)? (?:want|like|need)(?: you)?(?: to)?\b",
     r"let'?s\b",
@@ -43,14 +46,28 @@ def plain(instruction: str) -> str:
     """Lower case, one space between words, without courtesies and the marks at its end."""
     text = re.sub(r"\s+", " ", instruction.strip().lower().replace("’", "'"))
     text = re.sub(r"[.!?,;\s]+$", "", text)
-    text = re.sub(r",? please$", "", text)
+    text = re.sub(r",? (?:please|pls)$", "", text)
+    text = re.sub(r",? (?:as if|so that|as though) .+$", "", text)
     text = text.replace('"', "")
     before = None
     while before != text:
         before = text
         for courtesy in COURTESIES:
             text = re.sub(rf"^{courtesy}\s*", "", text)
-    return text.strip()
+    return _one_clause(text.strip())
+
+
+def _one_clause(text: str) -> str:
+    """ "there is a cup on the desk, make it red" as "make cup red": the object in the pronoun's place."""
+    match = re.fullmatch(
+        r"(?:there(?:'s| is| are) (?P<there>.+?)|(?P<what>.+?) (?:is|are|hangs?|looks?|seems?) .+?), "
+        r"(?:(?:can|could) you |please )?(?P<rest>.*\b(?:it|them)\b.*)",
+        text,
+    )
+    if match is None:
+        return text
+    what = name(without_place(match["there"] or match["what"])) or ""
+    return re.sub(r"\b(?:it|them)\b", f"the {what}", match["rest"], count=1)
 
 
 def _finished(found: Found) -> ParsedEdit:

@@ -9,6 +9,7 @@ from rewardedit.instructions.words import (
     PLACES,
     PRONOUNS,
     RELATIONS,
+    SHADES,
     SMALLER,
     STATES,
     TOWARDS,
@@ -77,7 +78,7 @@ def moved(text: str) -> Found | None:
     for at in range(1, len(words)):
         place = towards(" ".join(words[at:]))
         if place is not None:
-            what = " ".join(words[:at])
+            what = re.sub(r" (?:down|up|over|back|out)$", "", " ".join(words[:at]))
             return {
                 "edit_type": "move",
                 "source": what,
@@ -156,8 +157,8 @@ OPPOSITES = {
 def is_colour(text: str) -> bool:
     """Whether words name a colour, with what may stand beside one: "dark blue", "black and white"."""
     words = text.split()
-    rest = {"dark", "darker", "light", "lighter", "bright", "brighter", "pale", "deep", "and", "a", "all"}
-    return bool(words) and words[-1] in COLOURS and all(word in COLOURS or word in rest for word in words)
+    shades = (*SHADES, "and", "a", "all")
+    return bool(words) and words[-1] in COLOURS and all(word in COLOURS or word in shades for word in words)
 
 
 def is_quality(text: str) -> bool:
@@ -176,7 +177,7 @@ def size_of(text: str) -> str | None:
 
 def sized_noun(text: str) -> tuple[str, str] | None:
     """("larger", "mane") of "a larger mane"."""
-    match = re.fullmatch(r"(?:an? )?(?P<size>\w+) (?P<what>\w[\w' ]*)", text)
+    match = re.fullmatch(r"(?:an? )?(?:much |far |way |even )?(?P<size>\w+) (?P<what>\w[\w' ]*)", text)
     if match is None:
         return None
     size = size_of(match["size"])

@@ -1,8 +1,6 @@
 """The rules of the grammar: patterns over an instruction's plain form, each with what its parts mean."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from re import Match
 
 from rewardedit.instructions.phrases import (
@@ -21,89 +19,27 @@ from rewardedit.instructions.phrases import (
     with_quality,
     without_place,
 )
+from rewardedit.instructions.whole_image import Rule, background, light, rule, style, treat, whole_image
 from rewardedit.instructions.words import (
     ACTIONS,
-    BE,
-    GLOBAL_CHANGES,
     INTO,
     LARGER_VERBS,
     MATERIALS,
     SHOULD,
     SMALLER_VERBS,
     STATES,
-    STYLES,
     VERBS,
-    WHOLE,
     WRITTEN,
 )
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Patterns of one meaning. `read` gives None where a pattern fits and the rule does not."""
-
-    patterns: tuple[re.Pattern[str], ...]
-    read: Callable[[Match[str]], Found | None]
-
-
-def rule(*patterns: str) -> Callable[[Callable[[Match[str]], Found | None]], Rule]:
-    """Makes a rule of a function."""
-    compiled = tuple(re.compile(pattern) for pattern in patterns)
-    return lambda read: Rule(compiled, read)
-
-
-@rule(
-    r"(?:use|set it against|give (?:the|this) (?:image|photo|picture|scene)) "
-    r"(?P<new>.+ (?:background|backdrop))",
-    r"(?:change|replace|swap|turn|switch|set|make|paint|fill|let|have) (?:the )?"
-    r"(?P<old>background|backdrop|setting)(?: (?:to|with|into|for|by|be|show|in))?(?: be)? (?P<new>.+)",
-    rf"(?:the )?(?P<old>background|backdrop|setting) {SHOULD} {BE} (?P<new>.+)",
-    r"(?:put|place|set) (?:the )?(?P<old>scene|background) (?:in|on|at|into) (?P<new>.+)",
-)
-def background(match: Match[str]) -> Found:
-    """The whole background becomes another."""
-    old = match.groupdict().get("old") or "background"
-    new = name(match["new"]) or match["new"]
-    if is_quality(new):
-        new = f"{new} {old}"
-    return {"edit_type": "background", "source": old, "target": new, "is_global": True}
-
-
-@rule(
-    rf"(?:make|turn|convert|change|render|transform|let|have|give|show)(?: the)?(?: whole| entire)? ?"
-    rf"(?P<what>{WHOLE})(?: look| be)?(?: like| to| into| in| as)? (?P<new>.+)",
-    rf"(?:the )?(?P<what>{WHOLE}) (?:{SHOULD} )(?:be|look like|look|become)(?: it was taken at)? (?P<new>.+)",
-)
-def whole_image(match: Match[str]) -> Found:
-    """The whole image changes its style, season or light."""
-    new = re.sub(r"^(?:like|it was taken at|an?) ", "", match["new"])
-    return {"edit_type": "style", "source": match["what"], "target": new, "is_global": True}
-
-
-@rule(
-    r"make (?:it|this) look like (?P<new>.+)",
-    r"(?:as|in) (?:an? |the )?(?P<new>(?:style of .+|.*painting|.*sketch|.*drawing|.*cartoon|comic.*))",
-    r"what would it look like (?:as|in) (?P<new>.+)",
-    r"apply (?P<new>.+)",
-    rf"(?:make|let|have) (?:it|this) (?:be )?(?P<new>(?:an? )?(?:{GLOBAL_CHANGES})\b.*)",
-    rf"(?:convert|turn|change) (?:it |this )?(?:to|into) (?P<new>(?:an? )?.*(?:{STYLES}).*)",
-    rf"(?:make|turn) (?:it|this)(?: into)? (?P<new>(?:an? )?.*(?:{STYLES}).*)",
-)
-def style(match: Match[str]) -> Found:
-    """The whole image changes, and the instruction does not call it so."""
-    return {"edit_type": "style", "target": match["new"], "is_global": True, "ambiguous": True}
-
-
-@rule(r"(?:turn|change) (?P<old>day|night|summer|winter|spring|autumn) (?:in)?to (?P<new>.+)")
-def light(match: Match[str]) -> Found:
-    """Day to night, summer to winter."""
-    return {"edit_type": "style", "source": match["old"], "target": match["new"], "is_global": True}
-
-
 @rule(
     r"(?:get rid of|take away|take out|cut out|remove|delete|erase|eliminate|lose|drop|clear|wipe|strip|"
-    r"clean|discard|hide|omit) (?P<old>.+?)(?: (?:away|out))?",
-    r"take (?P<old>.+) (?:away|off|out)",
+    r"clean up|clean|discard|hide|omit|edit out|crop out|no more) (?P<old>.+?)(?: (?:away|out))?",
+    r"(?:take|shave|cut) (?P<old>.+) (?:away|off|out)",
+    r"take (?P<old>.+?) off (?:of )?.+",
+    r"(?P<old>.+) should(?:n't| not) be (?:there|here|in .+)",
+    r".+ (?:but|better|nicer) without (?P<old>.+)",
     r"get (?P<old>.+) out of (?:here|there|the (?:image|picture|scene|way))",
     rf"(?:the )?(?P<old>.+) (?:{SHOULD}) (?:go|disappear|vanish|be gone|be removed|leave)",
     r"(?:i )?(?:do not|don't) want (?P<old>.+?)(?: (?:there|any ?more))?",
@@ -125,6 +61,8 @@ def remove(match: Match[str]) -> Found | None:
 
 @rule(
     r"substitute (?P<new>.+?) for (?P<old>.+)",
+    r"(?:i'd |i would )?rather (?:see|have) (?P<new>.+) than (?P<old>.+)",
+    r"(?:put|place|add) (?P<new>.+) where (?P<old>.+) (?:is|are|was|were)",
     r"(?:replace|swap|substitute|exchange|switch|trade) (?P<old>.+?) (?:with|for|by|against) (?P<new>.+)",
     r"(?:have|put|show|use|with)? ?(?P<new>.+) (?:instead of|in (?:the )?place of|rather than) (?P<old>.+)",
     r"instead of (?P<old>.+?), (?:have|show|put|use|make it)? ?(?P<new>.+)",
@@ -132,7 +70,11 @@ def remove(match: Match[str]) -> Found | None:
 )
 def exchange(match: Match[str]) -> Found:
     """One object in the place of another."""
-    new = re.sub(rf"^(?:it {SHOULD} be|have|show|put|use) ", "", match["new"])
+    changed = re.fullmatch(rf"(?P<what>(?!it |there ).+?) (?:{SHOULD} )?be (?P<new>.+)", match["new"])
+    if changed is not None and not re.match(r"wearing|holding", changed["new"]):
+        return become_of(changed["what"], changed["new"])
+    held = r"(?:(?:let|have|make) )?.+? (?:be )?(?:hold|holding|wear|wearing|carry|carrying|have|has)"
+    new = re.sub(rf"^(?:(?:it|there) {SHOULD} be|{held}|have|show|put|use) ", "", match["new"])
     return {"edit_type": "replace", "source": match["old"], "target": new}
 
 
@@ -198,7 +140,7 @@ def move(match: Match[str]) -> Found | None:
 
 @rule(
     r"(?P<verb>lift|raise|lower) (?P<what>.+?)(?: (?:higher|lower|up|down))?",
-    r"take (?P<what>.+) and put (?:it|them) (?P<place>.+)",
+    r"take (?P<what>.+?)(?: (?:off|from|out of) .+)? and put (?:it|them) (?P<place>.+)",
 )
 def lift(match: Match[str]) -> Found | None:
     """An object that goes up or down, or is taken to another place."""
@@ -210,14 +152,15 @@ def lift(match: Match[str]) -> Found | None:
 
 @rule(
     r"(?:put|place|set) (?P<what>(?:the|his|her|it|them)\b.+)",
-    rf"(?P<what>the .+ {SHOULD} be .+)",
-    r"let (?P<what>the .+) be (?P<rest>.+)",
+    rf"(?P<what>the .+?) {SHOULD} be (?P<rest>.+)",
+    r"let (?P<what>the .+?) be (?P<rest>.+)",
 )
 def put_elsewhere(match: Match[str]) -> Found | None:
     """A known object, which has "the", at another place."""
-    text = match["what"] + (f" {match['rest']}" if "rest" in match.groupdict() else "")
-    text = re.sub(rf" {SHOULD} be", "", text)
-    return moved(text)
+    rest = match.groupdict().get("rest")
+    if rest is None:
+        return moved(match["what"])
+    return moved(f"{without_place(match['what'])} {rest}") if towards(rest) is not None else None
 
 
 @rule(
@@ -225,6 +168,8 @@ def put_elsewhere(match: Match[str]) -> Found | None:
     r"(?:fill|cover|top|decorate|sprinkle) (?P<ref>.+) with (?P<new>.+)",
     r"dress (?P<ref>.+) in (?P<new>.+)",
     r"let (?P<ref>.+) be topped with (?P<new>.+)",
+    r"give (?P<ref>.+?) (?P<new>(?:an?|some|more) .+)",
+    r"(?P<ref>.+?) (?:needs|wants|could use) (?P<new>(?:an?|some|more) .+)",
     r"give (?P<ref>(?:the|a|an|his|her|him|them|it|my)\b ?\S*) (?P<new>(?:an?|some|more)? ?.+)",
     rf"(?:have|let|make|what if)? ?(?P<ref>.+?) (?:{SHOULD} )?(?:be |were )?"
     r"(?:wear|wearing|hold|holding|carry|have|had|has|use|eat|eating) (?P<new>.+)",
@@ -275,7 +220,7 @@ def something_else(match: Match[str]) -> Found:
 @rule(
     r"(?:add|insert|include|place|put|draw|paste|plant|bring|set|show|stick|attach|hang|sprinkle|pour|throw|create|"
     r"see|to see|want to see) (?P<new>.+?)",
-    rf"there (?:{SHOULD} )?(?:be|is|are) (?P<new>.+)",
+    rf"there (?:{SHOULD} )?(?:to be|be|is|are|was|were) (?P<new>.+)",
     r"let there be (?P<new>.+)",
     r"(?:what|how) about (?P<new>.+)",
     r"(?:could|can) (?:we|i) have (?P<new>.+)",
@@ -334,7 +279,16 @@ def switch(match: Match[str]) -> Found:
     return {"edit_type": "modify", "source": match["old"], "target": f"{name(match['old'])} {match['new']}"}
 
 
-@rule(r"(?:make|turn|let|have|get) (?P<all>.+)")
+@rule(r"(?P<new>.+)")
+def fragment(match: Match[str]) -> Found | None:
+    """ "sunglasses on the bulldog": no verb, a thing and its place."""
+    what, position, reference = split_place(match["new"])
+    if position == "unchanged" or len(what.split()) > 4:
+        return None
+    return {"edit_type": "add", "target": what, "position": position, "reference": reference}
+
+
+@rule(r"(?P<lead>make|turn|let|have|get) (?P<all>.+)")
 def make(match: Match[str]) -> Found | None:
     """ "make the OLD NEW", where nothing stands between the two."""
     text = re.sub(r" out of (\w+)$", r" \1", match["all"])
@@ -355,6 +309,9 @@ def make(match: Match[str]) -> Found | None:
             return become_of(" ".join(words[:at]), end)
     if len(words) < 2:
         return None
+    if match["lead"] in ("let", "have"):  # what the object is to do
+        what = name(" ".join(words[:-1]))
+        return {"edit_type": "modify", "source": what, "target": f"{what} {present_participle(words[-1])}"}
     return become_of(" ".join(words[:-1]), words[-1])
 
 
@@ -387,7 +344,9 @@ RULES: tuple[Rule, ...] = (
     want,
     add,
     switch,
+    treat,
     become,
     act,
     make,
+    fragment,
 )

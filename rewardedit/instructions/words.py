@@ -45,6 +45,12 @@ COLOURS = frozenset(
         ),
     )
 )
+SHADES = frozenset(  # what may stand before a colour
+    (
+        *("dark", "darker", "light", "lighter", "bright", "brighter", "pale", "deep", "warm", "cool", "soft"),
+        *("neon", "metallic", "pastel", "mustard", "hot", "baby", "sky", "forest", "lime", "royal", "olive"),
+    )
+)
 LARGER = (
     r"(?:bigger|larger|big|large|huge|giant|taller|tall|longer|wider|higher|gigantic|enormous|massive|"
     r"twice (?:as (?:big|large|tall)|the size)|double (?:its|the|their) size)"
@@ -128,7 +134,7 @@ ACTIONS = (
 # What an object may be told to do.
 VERBS = (
     r"(?:smile|close|look to|look at|jump|sleep|sit|stand|run|yawn|laugh|dance|wave|fly|sing|cry|walk|swim|"
-    r"say)"
+    r"say)\b"
 )
 WRITTEN = frozenset(("text", "sign", "label", "title", "caption", "writing", "words", "letters"))
 MATERIALS = frozenset(
