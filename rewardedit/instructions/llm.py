@@ -1,0 +1,256 @@
+"""Edit instructions parsed by a language model (BPM Sec. 3.2, Fig. 6): any causal LM of transformers, a GGUF
+file, or an OpenAI-compatible endpoint.
+
+Three questions are asked: for the objects before and after the edit, for the change of size, and for the
+relation to something else. Answers are read strictly, with their synonyms; where one cannot be read it is
+asked for once more, and then the instruction is invalid, with the answer as the reason. Nothing is guessed.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rewardedit.endpoint import Message
+from rewardedit.files import append_json_line
+from rewardedit.instructions.parsed import RELATIONS, ParsedEdit, SizeState
+from rewardedit.instructions.words import COLOURS, PRONOUNS
+
+Answer = Callable[[Sequence[Sequence[Message]]], list[str]]  # chats to the model's answers
+NONE = frozenset(("none", "nothing", "null", "n/a", "no object", ""))
+SIZES: dict[str, SizeState] = {
+    **dict.fromkeys(("larger", "bigger", "increased", "increase", "enlarged", "taller", "longer"), "larger"),
+    **dict.fromkeys(
+        ("smaller", "decreased", "decrease", "reduced", "shrunk", "shorter", "tinier"), "smaller"
+    ),
+    **dict.fromkeys(("unchanged", "same", "no change", "none", "not changed"), "unchanged"),
+}
+PLACED: dict[str, str] = {
+    **{relation: relation for relation in (*RELATIONS, "unchanged")},
+    **dict.fromkeys(("left of", "to the left", "to the left of", "on the left"), "left"),
+    **dict.fromkeys(("right of", "to the right", "to the right of", "on the right"), "right"),
+    **dict.fromkeys(("above", "over", "top", "on top", "on top of", "upper", "on"), "up"),
+    **dict.fromkeys(("below", "under", "underneath", "beneath", "bottom", "lower"), "down"),
+    **dict.fromkeys(("next to", "beside", "close to", "by", "adjacent", "behind", "in front of"), "near"),
+    **dict.fromkeys(("in", "within", "into", "in the middle of"), "inside"),
+    **dict.fromkeys(("same", "none", "no change", "same position"), "unchanged"),
+}
+OBJECTS = (
+    'Instruction for an image edit: "{instruction}"\n'
+    "Which part of the image does the edit change, and what is there afterwards? Name both in a few words, "
+    'without articles. Write "none" for what is not there: before something is added, after something is '
+    'removed. Where the instruction says "it" and names nothing, write "unclear".\n'
+    'For example, for "swap the lamp for a candle":\nbefore: lamp\nafter: candle\n'
+    "Answer with these two lines and nothing else."
+)
+SIZE = (
+    'Instruction for an image edit: "{instruction}"\n'
+    "Does it ask for another size of what is edited? What is added or exchanged has no other size.\n"
+    "Answer with one word: larger, smaller or unchanged."
+)
+POSITION = (
+    'Instruction for an image edit: "{instruction}"\nbefore: {source}\nafter: {target}\n'
+    "Does it say where the edited thing is to be: left, right, up, down, inside or near, and of what? Words "
+    "that only tell which object is meant do not count.\n"
+    'For example, for "put a bird on top of the tower":\nrelation: up\nof: tower\n'
+    'Answer with these two lines and nothing else; "relation: unchanged" and "of: none" where it does not.'
+)
+AGAIN = "That is not in the form that was asked for. Answer once more, in that form alone."
+
+
+@dataclass(frozen=True)
+class Unparsed:
+    """An instruction that could not be parsed."""
+
+    reason: str  # with the model's own answer
+
+
+Parsed = ParsedEdit | Unparsed
+
+
+class LlmParser:
+    """Parses instructions by a chat model; what was parsed is kept on disk.
+
+    Args:
+        answer: asks the model, e.g. `Endpoint(…).answer` or `load_chat_model(…)`.
+        name: of the model, for the cache.
+        cache: a JSONL file; None: nothing is kept.
+        batch_size: instructions that are asked for together.
+    """
+
+    def __init__(self, answer: Answer, name: str, cache: Path | None = None, batch_size: int = 32) -> None:
+        self.answer = answer
+        self.name = name
+        self.cache = cache
+        self.batch_size = batch_size
+        self.known: dict[str, Parsed] = {}
+        if cache is not None and cache.is_file():
+            for line in cache.read_text(encoding="utf-8").splitlines():
+                record = json.loads(line)
+                kind: Any = Unparsed if "reason" in record["parsed"] else ParsedEdit
+                self.known[record["key"]] = kind(**record["parsed"])
+
+    def __call__(self, instructions: Sequence[str]) -> list[Parsed]:
+        """What each instruction asks for, in order."""
+        wanted = [text for text in dict.fromkeys(instructions) if self._key(text) not in self.known]
+        for first in range(0, len(wanted), self.batch_size):
+            part = wanted[first : first + self.batch_size]
+            for text, parsed in zip(part, self._parse(part), strict=True):
+                self.known[self._key(text)] = parsed
+                if self.cache is not None:
+                    self.cache.parent.mkdir(parents=True, exist_ok=True)
+                    record = {"key": self._key(text), "instruction": text, "parsed": asdict(parsed)}
+                    append_json_line(self.cache, record)
+        return [self.known[self._key(text)] for text in instructions]
+
+    def _key(self, instruction: str) -> str:
+        return hashlib.sha256(f"{self.name}\0{OBJECTS}{SIZE}{POSITION}\0{instruction}".encode()).hexdigest()
+
+    def _parse(self, instructions: Sequence[str]) -> list[Parsed]:
+        objects = self._ask([OBJECTS.format(instruction=text) for text in instructions], read_objects)
+        sizes = self._ask([SIZE.format(instruction=text) for text in instructions], read_size)
+        named = [("none", "none") if isinstance(found, Unparsed) else found for found in objects]
+        questions = [
+            POSITION.format(instruction=text, source=source or "none", target=target or "none")
+            for text, (source, target) in zip(instructions, named, strict=True)
+        ]
+        places = self._ask(questions, read_position)
+        return [
+            next((part for part in parts if isinstance(part, Unparsed)), None) or parsed_edit(*parts)
+            for parts in zip(objects, sizes, places, strict=True)
+        ]
+
+    def _ask(self, questions: list[str], read: Callable[[str], Any]) -> list[Any]:
+        """What is read from the answers, `Unparsed` where nothing can be read after a second try."""
+        chats: list[list[Message]] = [[{"role": "user", "content": text}] for text in questions]
+        answers = self.answer(chats)
+        found = [read(answer) for answer in answers]
+        unread = [i for i, value in enumerate(found) if value is None]
+        if unread:
+            again = [
+                [
+                    *chats[i],
+                    {"role": "assistant", "content": answers[i]},
+                    {"role": "user", "content": AGAIN},
+                ]
+                for i in unread
+            ]
+            for i, answer in zip(unread, self.answer(again), strict=True):
+                value = read(answer)
+                found[i] = Unparsed(f"the model answered {answer!r}") if value is None else value
+        return found
+
+
+def read_objects(answer: str) -> tuple[str, str] | None:
+    """("lamp", "candle") of "before: lamp / after: candle"; "" stands for nothing, "unclear" stays."""
+    found = [_line(answer, key) for key in ("before", "after")]
+    if found[0] is None or found[1] is None:
+        return None
+    before, after = ("" if text in NONE else text for text in found)
+    return None if not before and not after else (before, after)
+
+
+def read_size(answer: str) -> SizeState | None:
+    """One of the three states; None where the answer has none, or several."""
+    words = answer.strip().lower().strip(".\"' ")
+    if words in SIZES:
+        return SIZES[words]
+    found = {SIZES[word] for word in re.findall(r"[a-z]+", words) if word in SIZES}
+    return found.pop() if len(found) == 1 else None
+
+
+def read_position(answer: str) -> tuple[str, str | None] | None:
+    """("up", "tower") of "relation: up / of: tower"; None where the relation is none that is known."""
+    relation = _line(answer, "relation")
+    if relation is None or relation not in PLACED:
+        return None
+    of = _line(answer, "of")
+    return PLACED[relation], None if of is None or of in NONE else of
+
+
+def _line(answer: str, key: str) -> str | None:
+    """What stands after "key:", in lower case and without article and marks."""
+    match = re.search(rf"^\W*{key}\W*?:[^\w\n]*(\w?.*)$", answer, re.IGNORECASE | re.MULTILINE)
+    if match is None:
+        return None
+    text = match[1].strip().strip("\"'*.").lower()
+    return re.sub(r"^(?:an?|the) ", "", text)
+
+
+def parsed_edit(objects: tuple[str, str], size: SizeState, place: tuple[str, str | None]) -> ParsedEdit:
+    """The three answers as one `ParsedEdit`."""
+    ambiguous = any(text == "unclear" or text in PRONOUNS for text in objects)
+    source, target = (None if not text or text == "unclear" or text in PRONOUNS else text for text in objects)
+    position, reference = place
+    kind = edit_type(objects[0], objects[1], size, position)
+    is_global = (source or "") in ("background", "image", "whole image", "photo", "picture", "scene")
+    return ParsedEdit(kind, source, target, reference, size, position, is_global, ambiguous)
+
+
+def edit_type(before: str, after: str, size: SizeState, position: str) -> str:
+    """The type of edit that the answers tell of."""
+    if not before:
+        return "add"
+    if not after:
+        return "remove"
+    if before in ("background", "backdrop"):
+        return "background"
+    if size != "unchanged":
+        return "resize"
+    if before == after:
+        return "move" if position != "unchanged" else "modify"
+    kept = set(before.split()) & set(after.split()) - COLOURS
+    if kept:
+        return "recolour" if set(after.split()) & COLOURS - set(before.split()) else "modify"
+    return "replace"
+
+
+def load_chat_model(
+    name: str = "princeton-nlp/gemma-2-9b-it-SimPO",
+    *,
+    gguf_file: str | None = None,
+    device: str = "cpu",
+    dtype: Any = None,
+    max_new_tokens: int = 64,
+) -> Answer:
+    """A causal LM of transformers as something that answers chats, greedily.
+
+    Args:
+        name: hub name or folder; the default is BPM's.
+        gguf_file: a GGUF file in it.
+
+    Raises:
+        ValueError: where there is no such model, or it has no chat template.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    more = {} if gguf_file is None else {"gguf_file": gguf_file}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **more)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype or torch.float32, **more).to(device)
+    except OSError as error:
+        raise ValueError(
+            f"language model {name!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
+        ) from error
+    if tokenizer.chat_template is None:
+        raise ValueError(f"language model {name!r}: it has no chat template; take one that was tuned to chat")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    model.eval()
+
+    @torch.no_grad()
+    def answer(chats: Sequence[Sequence[Message]]) -> list[str]:
+        texts = [
+            tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, tokenize=False)
+            for chat in chats
+        ]
+        inputs = tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt").to(device)
+        made = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
+        new = made[:, inputs["input_ids"].shape[1] :]
+        return [text.strip() for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
+
+    return answer
