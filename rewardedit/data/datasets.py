@@ -118,7 +118,7 @@ def _open_all(data: DataConfig) -> Any:
         return ShapesRows(
             n, data.split, data.seed, data.backdrops, kinds, shares=shares, first=data.first, draws=data.draws
         )
-    rows: Rows = Table(data.path) if data.name == "table" else ON_HUB[data.name](data.path, data.split)
+    rows: Any = Table(data.path) if data.name == "table" else ON_HUB[data.name](data.path, data.split)
     if data.edit_types:
         rows = Subset(rows, _of_types(rows, data))
     if data.first >= len(rows):

@@ -115,6 +115,12 @@ class RulesConfig:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: expected a share from 0 to 1; got {getattr(self, name)}")
 
+    def share(self, name: str) -> float:
+        """One of the three shares, which the preset has filled in."""
+        value = getattr(self, name)
+        assert value is not None
+        return value
+
 
 PRESETS: dict[str, dict[str, Any]] = {
     "ours": {"reconstructed": 0.5, "another_image": 0.25, "another_instruction": 0.25},

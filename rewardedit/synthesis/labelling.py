@@ -70,7 +70,9 @@ def own_rows(
 
         def add(rule: str, edited: Tensor, through: Tensor, base: LabelledEdit = base, **more: Any) -> None:
             row = replace(base, id=f"{base.id}/{rule}", label=OWN_LABELS[rule], rule=rule, **more)
-            drafts.append(Draft(replace(row, reconstructed=bool(through < rules.reconstructed)), edited))
+            drafts.append(
+                Draft(replace(row, reconstructed=bool(through < rules.share("reconstructed"))), edited)
+            )
 
         add("source", batch.source[i], u[0], **_values(measured.get((number, "source"))))
         names = allowed_augmentations(base.instruction, base.source_caption, base.target_caption)
@@ -81,9 +83,9 @@ def own_rows(
             continue
         add("target", batch.target[i], u[3], **_values(measured.get((number, "target"))))
         other = _another(i, batch, source_ids)
-        if other is not None and u[4] < rules.another_image:
+        if other is not None and u[4] < rules.share("another_image"):
             add("another_image", batch.target[other], u[5])
-        if other is not None and u[6] < rules.another_instruction:
+        if other is not None and u[6] < rules.share("another_instruction"):
             instruction = batch.instruction[other]
             captions = {"source_caption": None, "target_caption": None}  # they tell of this row's edit
             add("another_instruction", batch.target[i], u[7], instruction=instruction, **captions)
@@ -149,7 +151,7 @@ def sequence_rows(
                 rule=turn_rule(edit.source, edit.target, edit.edited),
                 source_id=source_id,
                 sequence_id=sequence.id,
-                reconstructed=bool(u[edit.edited] < labelling.rules.reconstructed),
+                reconstructed=bool(u[edit.edited] < labelling.rules.share("reconstructed")),
                 source_caption=None if sequence.captions is None else sequence.captions[edit.source],
                 target_caption=None if sequence.captions is None else sequence.captions[edit.target],
             ),
