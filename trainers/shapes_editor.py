@@ -79,12 +79,18 @@ class Config:
     evaluate_n: int = 560  # test edits a backdrop
     legs: tuple[int, ...] = (1000,)  # updates of each leg, in the place of train.max_steps
     lr_shares: tuple[float, ...] = (1.0,)  # of the learning rates, with which each leg begins
+    # updates over which each leg's learning rate falls; a leg may end before that; empty: those of `legs`
+    schedules: tuple[int, ...] = ()
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
     def __post_init__(self) -> None:
         if len(self.lr_shares) != len(self.legs):
             raise ValueError(
                 f"lr_shares: expected one for each of {len(self.legs)} legs; got {self.lr_shares}"
+            )
+        if self.schedules and len(self.schedules) != len(self.legs):
+            raise ValueError(
+                f"schedules: expected one for each of {len(self.legs)} legs; got {self.schedules}"
             )
         if not 1 <= self.first_leg <= len(self.legs):
             raise ValueError(f"first_leg: expected 1 to {len(self.legs)}; got {self.first_leg}")
@@ -190,6 +196,7 @@ def leg_config(config: Config, number: int) -> SmallTrainConfig:
     return dataclasses.replace(
         config.train,
         max_steps=config.legs[number - 1],
+        schedule_steps=config.schedules[number - 1] if config.schedules else None,
         lr=config.train.lr * share,
         muon_lr=None if muon_lr is None else muon_lr * share,
         seed=config.train.seed + number - 1,  # other rows, noise and time steps

@@ -1,6 +1,7 @@
 """The recipes of the small models, shortened to a few steps, one after another as a person would run them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.files import read_log
 from rewardedit.trainers import shapes_editor as editor_trainer
+from rewardedit.trainers.shapes_editor import Config, leg_config
 from rewardedit.trainers.shapes_text_encoder import Tails
+from rewardedit.training.small import cosine
 
 UNET = "diffusion_pytorch_model.safetensors"
 
@@ -109,3 +112,16 @@ def test_rows_come_out_alike_in_any_batch():
     together = editor(samples.source, samples.instruction, [5, 6, 7])
     alone = editor(samples.source[1:2], samples.instruction[1:2], [6])
     assert (together[1:2] - alone).abs().max() < 1 / 255
+
+
+def test_a_leg_may_end_before_its_learning_rate_has_fallen():
+    """Of a cosine over 8 steps, half is left after 4; without a schedule of its own nothing is."""
+    config = Config("x", legs=(4, 8), lr_shares=(1.0, 0.5), schedules=(8, 8))
+    first, second = (leg_config(config, number) for number in (1, 2))
+    assert first.max_steps == 4
+    assert cosine(replace(first, lr_warmup_steps=1), 4) == pytest.approx(0.5)
+    assert second.lr == pytest.approx(0.5 * first.lr)
+    alone = leg_config(Config("x", legs=(4,), lr_shares=(1.0,)), 1)
+    assert cosine(replace(alone, lr_warmup_steps=1), 4) == pytest.approx(0.0)
+    with pytest.raises(ValueError, match="schedules: expected one for each of 2 legs"):
+        Config("x", legs=(4, 8), lr_shares=(1.0, 0.5), schedules=(8,))
