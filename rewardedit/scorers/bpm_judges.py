@@ -63,7 +63,7 @@ def position_judge(
     Args:
         edited: the object in the edited image; None where it was removed: its place is right (App. A.4).
         reference: the reference object; for an object that is moved or changed, where it was in the source.
-    Three criteria for a direction (Sec. 3.3): its centre lies there, further in that direction than across it,
+            None where there is none: then only a place in the image can be judged, all else is right.
         position: one of BPM's seven relations, or a place in the image such as "top left".
         image: height and width.
 
