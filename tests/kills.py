@@ -67,7 +67,7 @@ def quickstart(base: Path) -> list[str]:
 def adiee_data(base: Path) -> list[str]:
     """Every stage of a scorer's training data, with one method."""
     method = f"methods={{editor: {{model: {base}, num_inference_steps: 2, grade: strong}}}}"
-    rows = ["data.shapes.rows=48", "sequences.shapes.rows=20", "batch_size=1", "examples=1"]
+    rows = ["data.shapes.rows=72", "sequences.shapes.rows=20", "batch_size=2", "examples=1"]
     return ["train", "shapes-adiee-data", method, f"autoencoder={base}", *rows]
 
 

@@ -37,13 +37,13 @@ from rewardedit.files import append_json_line, replaced, write_json
 from rewardedit.processes import on_main_process, processes, say
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.stages import stage
-from rewardedit.synthesis.captions import CaptionsConfig, write_captions
-from rewardedit.synthesis.counts import of_outputs, of_sources, summary
+from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, write_captions
+from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, summary
 from rewardedit.synthesis.data_report import write_report
 from rewardedit.synthesis.label_rules import RulesConfig, Thresholds, find_thresholds
 from rewardedit.synthesis.labelling import Labelling, Reconstruct, output_rows, own_rows, sequence_rows
 from rewardedit.synthesis.measured import FIELDS, MeasureConfig, Outputs, measure, own_images, read_measured
-from rewardedit.synthesis.methods import MethodConfig, load_method
+from rewardedit.synthesis.methods import NO_CAPTIONS, MethodConfig, load_method
 from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_rows
 from rewardedit.training import run
 
@@ -131,34 +131,39 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     # Captions before and after each edit, for methods by prompt and for CLIP-D.
     made_of: dict[str, Any] = {"all_data": config.data}
+    uncaptioned: list[dict[str, Any]] = []
     if config.captions is not None:
         rows = write_captions(config.captions, rows, data, folder / "captions", made_of)
         made_of = {**made_of, "captions": config.captions}
+        uncaptioned = of_captions(list(rows.paths))
+        require_few_skipped(config, folder, len(rows), uncaptioned)
 
     # Every method edits every row (Sec. 3.1).
     outputs: dict[str, list[Path]] = {}
     for name, method in config.methods.items():
         own = folder / "methods" / name
         outputs[name] = make_outputs(method, rows, data, own, config.seed, config.batch_size, made_of)
-        require_few_skipped(config, folder, len(rows), of_outputs(outputs))
+        require_few_skipped(config, folder, len(rows), of_outputs(outputs), uncaptioned)
 
     # What the rules look at.
     made_of = {**made_of, "methods": config.methods, "seed": config.seed}
     measured = measure(config.measure, rows, data, outputs, made_of, folder / "measured", config.batch_size)
     without_image = [*of_outputs(outputs), *of_sources(measured)]
-    require_few_skipped(config, folder, len(rows), without_image)
+    require_few_skipped(config, folder, len(rows), without_image, uncaptioned)
 
     # Thresholds of this data set's own sources and targets; rules; sequences (Sec. 3.2).
     thresholds = find_thresholds(config.rules, own_images(measured, "source"), own_images(measured, "target"))
     shards = label_rows(config, folder / "rows", rows, outputs, measured, thresholds, made_of)
     broken = [record for path in shards for record in read_skipped(path)]
     sequences = sum(len(open_sequences(own)) for own in config.sequences.values())
-    require_few_skipped(config, folder, sequences, broken, without_image)
+    require_few_skipped(config, folder, sequences, broken, [*uncaptioned, *without_image])
 
     def finish() -> None:
         write_json(folder / "thresholds.json", asdict(thresholds))
         skips = len(without_image) + len(broken)
-        minutes = (time.monotonic() - began) / 60  # of this call; a resumed run's earlier calls are not in it
+        minutes = (
+            None if resume else (time.monotonic() - began) / 60
+        )  # a resumed run's earlier calls are not known
         counts = {**summary(shards, outputs), "skipped": skips, "minutes": minutes}
         write_json(folder / "metrics.json", counts)
         write_report(folder / "report.html", config.name, folder / "rows", thresholds, config.examples)
@@ -183,10 +188,11 @@ def all_source_ids(config: Config) -> list[str]:
 def warn_of_benchmarks(config: Config) -> None:
     """Warns where ImagenHub's images, which are of MagicBrush's dev split, would be trained on."""
     for data in (*config.data.values(), *config.sequences.values()):
-        if data.name == "magicbrush" and data.split != "train":
+        named = re.search(r"\b(?:dev|val|test)\b", Path(data.path).name)
+        if data.name == "magicbrush" and (data.split != "train" or named is not None):
             warnings.warn(
-                f"MagicBrush's split {data.split!r}: ImagenHub and GenAI-Bench judge by its images; a scorer "
-                "that is trained on them cannot be compared there",
+                f"MagicBrush's split {data.split!r} of {data.path}: ImagenHub and GenAI-Bench judge by its "
+                "images; a scorer that is trained on them cannot be compared there",
                 stacklevel=2,
             )
 
@@ -213,7 +219,7 @@ def require_few_skipped(
             aside.touch()
             for record in (*before, *found):
                 append_json_line(aside, record)
-        bad = {record["row"] for record in found}
+        bad = {record["row"] for record in found if is_bad(config, record)}
         if len(bad) > config.bad_rows * rows:
             first = "; ".join(f"row {r['row']}, {r['image']}: {r['reason']}" for r in found[:5])
             raise ValueError(
@@ -222,6 +228,13 @@ def require_few_skipped(
             )
 
     on_main_process(check)
+
+
+def is_bad(config: Config, record: dict[str, Any]) -> bool:
+    """Whether a row is at fault; one whose captions a model wrote badly is listed, and no more."""
+    if record["image"] == "captions":
+        return record["reason"] == EMPTY_CAPTION
+    return config.captions is None or record["reason"] != NO_CAPTIONS
 
 
 def label_rows(
@@ -246,8 +259,11 @@ def label_rows(
 
     @cache
     def labelling() -> Labelling:
-        grades = {name: method.grade for name, method in config.methods.items()}
-        return Labelling(config.rules, thresholds, grades, autoencoder(config.autoencoder), config.seed)
+        methods = config.methods.items()
+        grades = {name: method.grade for name, method in methods}
+        elsewhere = frozenset(name for name, method in methods if method.kind == "folder")
+        reconstruct = autoencoder(config.autoencoder)
+        return Labelling(config.rules, thresholds, grades, reconstruct, elsewhere, config.seed)
 
     def make(number: int, path: Path) -> None:
         if number < len(parts):
@@ -285,8 +301,8 @@ def label_part(
     made = {name: Outputs(read_outputs(paths[number])) for name, paths in outputs.items()}
     found: list[LabelledEdit] = []
     for part in read_rows(rows, config.images, config.batch_size, first, FIELDS):
-        if part.batch is None:
-            continue
+        if part.batch is None or any((row, "source") not in values for row in part.numbers):
+            continue  # a file that has become readable since it was measured is left out
         ids = [names[row] for row in part.numbers]
         found += own_rows(part, ids, values, labelling)
         for name, own in made.items():

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rewardedit import devices
 from rewardedit.data import DataConfig, Rows, open_rows
-from rewardedit.images import to_pil, to_tensor
+from rewardedit.images import fit, to_pil, to_tensor
 from rewardedit.processes import say
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.synthesis.captions import AFTER, BEFORE, ask, said
@@ -59,7 +61,7 @@ def require_captions(rows: Rows) -> None:
         raise ValueError(f"row {first.id}: expected source_caption and target_caption; it lacks one")
 
 
-def examples(rows: Rows) -> list[dict[str, Any]]:
+def examples(rows: Rows, data: DataConfig) -> list[dict[str, Any]]:
     """Rows as TRL's conversations: the model learns its two answers, the second after its first.
 
     A conversation is given twice, with one answer each, so that only answers count in the loss.
@@ -69,7 +71,7 @@ def examples(rows: Rows) -> list[dict[str, Any]]:
         row = rows[i]
         assert row.source_caption is not None
         assert row.target_caption is not None
-        image = to_pil(to_tensor(row.source, 3))
+        image = to_pil(fit(to_tensor(row.source, 3)[None], data.size, data.policy)[0])
         first = [ask(BEFORE.format(instruction=row.instruction), image=True)]
         second = [*first, said(row.source_caption), ask(AFTER)]
         for prompt, answer in ((first, row.source_caption), (second, row.target_caption)):
@@ -92,7 +94,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     run.start(folder, config, resume)
     rows = open_rows(config.data)
     require_captions(rows)
-    vlm = load_vlm(config.model, device=devices.default_device())
+    on_gpu = devices.default_device() == "cuda"
+    dtype = torch.bfloat16 if on_gpu else torch.float32  # 7 billion weights in fp32 do not fit 24 GB
+    vlm = load_vlm(config.model, device=devices.default_device(), dtype=dtype)
     vlm.model.requires_grad_(True).train()
     settings = SFTConfig(
         output_dir=str(folder / "checkpoints"),
@@ -104,7 +108,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         save_steps=config.train.save_steps,
         max_length=None,
         completion_only_loss=True,
-        bf16=devices.default_device() == "cuda",
+        bf16=on_gpu,
         use_cpu=devices.default_device() == "cpu",
         remove_unused_columns=False,
         report_to="none",
@@ -120,7 +124,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     trainer = SFTTrainer(
         vlm.model,
         args=settings,
-        train_dataset=Dataset.from_list(examples(rows)),
+        train_dataset=Dataset.from_list(examples(rows, config.data)),
         processing_class=vlm.processor,
         peft_config=lora,
     )

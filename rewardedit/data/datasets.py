@@ -85,7 +85,15 @@ def open_rows(data: DataConfig) -> Rows:
             few sources are there to hold some out.
     """
     rows = _open_all(data)
-    return Subset(rows, hold_out(source_ids(rows), data.hold_out, data.seed)[0]) if data.hold_out else rows
+    if not data.hold_out:
+        return rows
+    sources = source_ids(rows)
+    kept, held_out = hold_out(sources, data.hold_out, data.seed)
+    if data.name == "labelled":  # a row may show a second image, in the place of an edit
+        gone = {sources[i] for i in held_out}
+        others = other_source_ids(rows)
+        kept = [i for i in kept if others[i] not in gone]
+    return Subset(rows, kept)
 
 
 def held_out_rows(data: DataConfig) -> Rows:
@@ -156,6 +164,14 @@ def source_ids(rows: Rows) -> list[str]:
         ids = source_ids(rows.dataset)
         return [ids[i] for i in rows.indices]
     return rows.source_ids()
+
+
+def other_source_ids(rows: Any) -> list[str | None]:
+    """The second source image of each labelled row, where it shows one."""
+    if isinstance(rows, Subset):
+        ids = other_source_ids(rows.dataset)
+        return [ids[i] for i in rows.indices]
+    return rows.other_source_ids()
 
 
 def first_rows(sources: Sequence[str]) -> dict[str, int]:

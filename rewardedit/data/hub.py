@@ -44,6 +44,10 @@ class HubRows(Sequence):
         contents = (row[column]["bytes"] or Path(row[column]["path"]).read_bytes() for row in files)
         return [hashlib.sha256(content).hexdigest() for content in contents]
 
+    def other_source_ids(self) -> list[str | None]:
+        """A second source image of each row, where it shows one."""
+        return [None] * len(self)
+
     def sample(self, row: dict[str, Any]) -> EditSample:
         raise NotImplementedError
 

@@ -28,6 +28,7 @@ class LabelledEdit:
     label: float  # 0 to 10
     rule: str  # that gave the label
     source_id: str  # the same for all rows that are made of one image: what splits must not part
+    other_source_id: str | None = None  # where `edited` is made of another image than `source`
     method: str | None = None  # what made `edited`; None: the data set has it
     seed: int | None = None  # of the method
     sequence_id: str | None = None  # of rows from a sequence of edits
@@ -44,11 +45,15 @@ class LabelledEdits(HubRows):
     """Rows of labelled shards, in a folder or on the hub: `train-00000.parquet` …"""
 
     pictures = ("source", "edited")
-    columns = ("id", "instruction", "label", "rule", "source_id", *pictures)
+    columns = ("id", "instruction", "label", "rule", "source_id", "other_source_id", *pictures)
 
     def source_ids(self) -> list[str]:
         """The image that each row is made of."""
         return [str(name) for name in self.rows["source_id"]]
+
+    def other_source_ids(self) -> list[str | None]:
+        """The image that a row's edit is made of, where it is another's."""
+        return list(self.rows["other_source_id"])
 
     def sample(self, row: dict[str, Any]) -> EditSample:
         captions = {name: row.get(name) for name in ("source_caption", "target_caption")}
@@ -67,7 +72,15 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    text = ("rule", "method", "source_id", "sequence_id", "source_caption", "target_caption")
+    text = (
+        "rule",
+        "method",
+        "source_id",
+        "other_source_id",
+        "sequence_id",
+        "source_caption",
+        "target_caption",
+    )
     schema = pa.schema(
         {
             "id": pa.string(),

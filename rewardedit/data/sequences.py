@@ -216,9 +216,8 @@ class SeedDataEdit(Sequence):
                 raise ValueError(f"sequence {name}: turn {turn} lacks its instruction, or edit_image_{turn}")
             images.append(str(image))
             instructions.append(instruction)
-        return EditSequence(
-            name, tuple(load_image(self._find(image)) for image in images), tuple(instructions)
-        )
+        found = tuple(load_image(self._find(image)) for image in images)
+        return EditSequence(name, found, tuple(instructions), source_id=images[0])
 
     def _find(self, image: str) -> Path:
         """The file of an image.

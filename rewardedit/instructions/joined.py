@@ -11,7 +11,7 @@ def join_instructions(instructions: Sequence[str]) -> str:
     Raises:
         ValueError: on no instruction, or an empty one.
     """
-    if not instructions or not all(text.strip() for text in instructions):
+    if not instructions or not all((text or "").strip() for text in instructions):
         raise ValueError(f"expected instructions with words; got {list(instructions)}")
     if len(instructions) == 1:
         return instructions[0]

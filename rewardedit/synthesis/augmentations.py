@@ -27,10 +27,24 @@ DIRECTIONS = (
         "rotat",
         "turn",
     ),
+    *("rotation", "reflection", "tilt", "invert", "higher", "overhead", "uppermost", "bottommost"),
+    *("leftward", "leftwards", "rightward", "rightwards"),
     *("horizontal", "horizontally", "vertical", "vertically", "text", "word", "letter", "sign", "clock"),
 )
 # The cut that zooms in is itself what these ask for.
-VIEWS = ("zoom", "crop", "cropp", "close-up", "closeup", "closer", "enlarge", "frame")
+VIEWS = (
+    "zoom",
+    "crop",
+    "cropp",
+    "close-up",
+    "closeup",
+    "closer",
+    "enlarge",
+    "frame",
+    "bigger",
+    "larger",
+    "grow",
+)
 FLIPS = ("flip_horizontal", "flip_vertical", "rotate_90", "rotate_180", "rotate_270")
 AUGMENTATIONS = (*FLIPS, "zoom")
 ZOOM = 0.85  # the share of each side that the cut keeps

@@ -26,6 +26,7 @@ BEFORE = (
     'The edit "{instruction}" will be made of this image later. Describe the image with it in mind, briefly.'
 )
 AFTER = "Describe the image after that edit. Keep your words for all that stays as it is."
+EMPTY_CAPTION = "a caption is empty"
 SHORT = 3  # letters of a stem
 # Words that say nothing of what an edit is about.
 EMPTY = frozenset(
@@ -55,7 +56,7 @@ def write_captions(
     folder: Path,
     more: dict[str, Any] | None = None,
     share: Share | None = None,
-) -> Rows:
+) -> "WithCaptions":
     """The rows with captions, written into `folder` where they are not there yet; rows that have their own
     keep them.
 
@@ -75,12 +76,17 @@ def write_captions(
             if part.batch is None:
                 continue
             batch = part.batch
+            own = batch.source_caption is not None and batch.target_caption is not None
             if batch.source_caption is not None and batch.target_caption is not None:
                 pairs = list(zip(batch.source_caption, batch.target_caption, strict=True))
             else:
                 pairs = caption_pairs(load(), batch.source, batch.instruction, config.max_new_tokens)
             for row, instruction, (before, after) in zip(part.numbers, batch.instruction, pairs, strict=True):
-                reason = disagreement(before, after, instruction) if config.check else None
+                reason = None
+                if not (before.strip() and after.strip()):
+                    reason = EMPTY_CAPTION
+                elif config.check and not own:
+                    reason = disagreement(before, after, instruction)
                 found.append(
                     {"row": row, "source_caption": before, "target_caption": after, "reason": reason}
                 )
@@ -134,7 +140,7 @@ def disagreement(before: str, after: str, instruction: str) -> str | None:
     its ending: "a cat" and "a cat with a hat" fit "add a hat", and no "make it night".
     """
     if not before.strip() or not after.strip():
-        return "a caption is empty"
+        return EMPTY_CAPTION
     first, second = _words(before), _words(after)
     if first == second:
         return "the two captions say the same"

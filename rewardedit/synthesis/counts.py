@@ -7,6 +7,16 @@ from typing import Any
 from rewardedit.synthesis.outputs import read_parquet
 
 
+def of_captions(paths: list[Path]) -> list[dict[str, Any]]:
+    """Rows whose captions are left out, with the reason."""
+    return [
+        {"row": record["row"], "image": "captions", "reason": record["reason"]}
+        for path in paths
+        for record in read_parquet(path, 1024, ("row", "reason"))
+        if record["reason"] is not None
+    ]
+
+
 def of_outputs(outputs: dict[str, list[Path]]) -> list[dict[str, Any]]:
     """Rows of which a method made no image, with the reason."""
     return [

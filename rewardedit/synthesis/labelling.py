@@ -27,6 +27,7 @@ from rewardedit.synthesis.outputs import Output, RowBatch
 
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
 DRAWS = 8  # random numbers of a row
+AT_ONCE = 8  # images that go through the autoencoder together
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Labelling:
     thresholds: Thresholds
     grades: dict[str, Grade]  # of each method
     reconstruct: Reconstruct  # through the autoencoder
+    elsewhere: frozenset[str]  # methods whose outputs did not come out of an autoencoder of ours
     seed: int
 
 
@@ -70,9 +72,9 @@ def own_rows(
 
         def add(rule: str, edited: Tensor, through: Tensor, base: LabelledEdit = base, **more: Any) -> None:
             row = replace(base, id=f"{base.id}/{rule}", label=OWN_LABELS[rule], rule=rule, **more)
-            drafts.append(
-                Draft(replace(row, reconstructed=bool(through < rules.share("reconstructed"))), edited)
-            )
+            if through < rules.share("reconstructed"):  # what was measured was measured before
+                row = replace(row, reconstructed=True, **_values(None))
+            drafts.append(Draft(row, edited))
 
         add("source", batch.source[i], u[0], **_values(measured.get((number, "source"))))
         names = allowed_augmentations(base.instruction, base.source_caption, base.target_caption)
@@ -84,7 +86,7 @@ def own_rows(
         add("target", batch.target[i], u[3], **_values(measured.get((number, "target"))))
         other = _another(i, batch, source_ids)
         if other is not None and u[4] < rules.share("another_image"):
-            add("another_image", batch.target[other], u[5])
+            add("another_image", batch.target[other], u[5], other_source_id=source_ids[other])
         if other is not None and u[6] < rules.share("another_instruction"):
             instruction = batch.instruction[other]
             captions = {"source_caption": None, "target_caption": None}  # they tell of this row's edit
@@ -103,10 +105,12 @@ def output_rows(
 ) -> list[LabelledEdit]:
     """Labelled rows of a method's outputs, one a row of `part`; those that no rule labels are dropped.
 
-    Outputs went through the autoencoder when they were made.
+    Outputs went through an autoencoder when they were made; of those that were made elsewhere, a share goes
+    through it here, as of targets and sources.
     """
     assert part.batch is not None
-    rows = []
+    elsewhere = method in labelling.elsewhere
+    drafts: list[Draft] = []
     for i, (number, output) in enumerate(zip(part.numbers, outputs, strict=True)):
         image = decode_output(output)
         if image is None:
@@ -116,20 +120,22 @@ def output_rows(
         if label is None:
             continue
         base = _row(part, part.batch, i, source_ids[i])
-        rows.append(
-            replace(
-                base,
-                id=f"{base.id}/{method}",
-                edited=output.image,
-                label=label,
-                rule=rule,
-                method=method,
-                seed=seed + number,
-                reconstructed=True,
-                **_values(found),
-            )
+        through = elsewhere and bool(
+            draws(labelling.seed + 2, number)[0] < labelling.rules.share("reconstructed")
         )
-    return rows
+        row = replace(
+            base,
+            id=f"{base.id}/{method}",
+            edited=b"" if elsewhere else output.image,
+            label=label,
+            rule=rule,
+            method=method,
+            seed=None if elsewhere else seed + number,
+            reconstructed=through or not elsewhere,
+            **_values(None if through else found),
+        )
+        drafts.append(Draft(row, image))
+    return finished(drafts, labelling) if elsewhere else [draft.row for draft in drafts]
 
 
 def sequence_rows(
@@ -137,40 +143,48 @@ def sequence_rows(
 ) -> list[LabelledEdit]:
     """All labelled rows of a sequence (ADIEE Eq. 4)."""
     images = [fit(to_tensor(image, 3)[None], size, policy)[0] for image in sequence.images]
+    through = draws(labelling.seed + 1, number, len(images)) < labelling.rules.share("reconstructed")
+    # Each image has one form as a source and one as an answer: a sequence is decoded and stored once.
     stored = [encode_png(image) for image in images]
-    u = draws(labelling.seed + 1, number, len(images))
-    # Each image has one form as an answer, so that a sequence is decoded once.
-    drafts = [
-        Draft(
-            LabelledEdit(
-                id=f"{sequence.id}/{edit.source}-{edit.target}-{edit.edited}",
-                source=stored[edit.source],
-                edited=b"",
-                instruction=joined_instruction(sequence, edit),
-                label=edit.label,
-                rule=turn_rule(edit.source, edit.target, edit.edited),
-                source_id=source_id,
-                sequence_id=sequence.id,
-                reconstructed=bool(u[edit.edited] < labelling.rules.share("reconstructed")),
-                source_caption=None if sequence.captions is None else sequence.captions[edit.source],
-                target_caption=None if sequence.captions is None else sequence.captions[edit.target],
-            ),
-            images[edit.edited],
+    answers = [encode_png(image) for image in through_autoencoder(images, through.tolist(), labelling)]
+    return [
+        LabelledEdit(
+            id=f"{sequence.id}/{edit.source}-{edit.target}-{edit.edited}",
+            source=stored[edit.source],
+            edited=answers[edit.edited],
+            instruction=joined_instruction(sequence, edit),
+            label=edit.label,
+            rule=turn_rule(edit.source, edit.target, edit.edited),
+            source_id=source_id,
+            sequence_id=sequence.id,
+            reconstructed=bool(through[edit.edited]),
+            source_caption=None if sequence.captions is None else sequence.captions[edit.source],
+            target_caption=None if sequence.captions is None else sequence.captions[edit.target],
         )
         for edit in turn_edits(len(sequence.instructions))
     ]
-    return finished(drafts, labelling)
 
 
 def finished(drafts: Sequence[Draft], labelling: Labelling) -> list[LabelledEdit]:
     """The rows with their edited images, through the autoencoder where they say so."""
-    marked = [i for i, draft in enumerate(drafts) if draft.row.reconstructed]
-    edited = [draft.edited for draft in drafts]
-    if marked:
-        through = labelling.reconstruct(torch.stack([edited[i] for i in marked]))
-        for i, image in zip(marked, through, strict=True):
-            edited[i] = image
+    edited = through_autoencoder(
+        [draft.edited for draft in drafts], [draft.row.reconstructed for draft in drafts], labelling
+    )
     return [replace(draft.row, edited=encode_png(image)) for draft, image in zip(drafts, edited, strict=True)]
+
+
+def through_autoencoder(
+    images: Sequence[Tensor], marked: Sequence[bool], labelling: Labelling
+) -> list[Float[Tensor, "3 h w"]]:
+    """The images, those that are marked through the autoencoder, a few at a time."""
+    found = list(images)
+    chosen = [i for i, is_marked in enumerate(marked) if is_marked]
+    for first in range(0, len(chosen), AT_ONCE):
+        part = chosen[first : first + AT_ONCE]
+        made = labelling.reconstruct(torch.stack([images[i] for i in part]))
+        for i, image in zip(part, made, strict=True):
+            found[i] = image
+    return found
 
 
 def draws(seed: int, number: int, n: int = DRAWS) -> Float[Tensor, " n"]:
@@ -205,5 +219,5 @@ def _another(i: int, batch: EditBatch, source_ids: Sequence[str]) -> int | None:
 def _values(measured: Measured | None) -> dict[str, float | None]:
     """What is known of an image, by name."""
     if measured is None:
-        return {}
+        return dict.fromkeys(METRICS)
     return dict(zip(METRICS, (measured.clip_d, *measured.similarity), strict=True))

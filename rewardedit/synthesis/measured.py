@@ -136,12 +136,19 @@ def _measure(
     pairs = zip(images, batch.source, strict=True)
     edited = torch.stack([source if image is None else image for image, source in pairs])
     scores = score_batch(replace(batch, edited=edited), scorers)
-    return [
-        _record(row, name, {metric: _known(scores[metric].score[i]) for metric in METRICS})
-        if images[i] is not None
-        else _record(row, name)
-        for i, row in enumerate(part.numbers)
-    ]
+    found = []
+    for i, row in enumerate(part.numbers):
+        values = {metric: _known(scores[metric].score[i]) for metric in METRICS}
+        if not has_captions(batch, i):  # the scorer would take the instruction for a caption
+            values["clip_d"] = None
+        found.append(_record(row, name, values if images[i] is not None else None))
+    return found
+
+
+def has_captions(batch: EditBatch, i: int) -> bool:
+    """Whether a row has a caption before and after its edit."""
+    captions = (batch.source_caption, batch.target_caption)
+    return all(texts is not None and bool((texts[i] or "").strip()) for texts in captions)
 
 
 def _record(

@@ -21,6 +21,7 @@ from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.images import fit, load_image, to_pil
 from rewardedit.synthesis.label_rules import Grade
 
+NO_CAPTIONS = "it has no captions"
 IMAGE_FILES = (".png", ".jpg", ".jpeg", ".webp")
 
 
@@ -343,7 +344,7 @@ def edit_rows(method: Method, config: MethodConfig, wanted: Requests) -> list[Te
         lacking = [not (before and after) for before, after in zip(*_captions(wanted), strict=True)]
         if any(lacking):
             found = iter(edit_rows(method, config, _without(wanted, lacking)) if not all(lacking) else [])
-            return ["it has no captions" if bad else next(found) for bad in lacking]
+            return [NO_CAPTIONS if bad else next(found) for bad in lacking]
     try:
         made = method(wanted).float().cpu()
     except torch.OutOfMemoryError:

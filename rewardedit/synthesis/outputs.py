@@ -47,7 +47,7 @@ class _Numbered(Sequence):
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         sample = self.rows[index]
-        if not sample.instruction.strip():
+        if not (sample.instruction or "").strip():
             raise ValueError("it has no instruction")
         return replace(sample, id=f"{self.first + index}/{sample.id}", edited=sample.source)
 

@@ -12,6 +12,9 @@ from rewardedit.stages import differences
 from rewardedit.training.environment import environment
 from rewardedit.training.loop import checkpoints, step_of
 
+# Settings that a resumed run may have otherwise: how long, how tolerant, how much is shown.
+CHANGEABLE = ("train.max_steps:", "bad_rows:", "examples:")
+
 
 def start(folder: Path, config: Any, resume: bool = False) -> None:
     """Makes the run directory and writes down what is about to run, where and with what.
@@ -56,7 +59,7 @@ def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None
     """
     now = configs.parse_value(configs.dump(config))
     changed = differences(before, now)
-    others = [line for line in changed if not line.startswith("train.max_steps:")]
+    others = [line for line in changed if not line.startswith(CHANGEABLE)]
     if others:
         raise ValueError(
             f"{folder} holds a run of other settings: {'; '.join(others)}. "
@@ -66,7 +69,7 @@ def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None
         (step_of(path) for run in (folder, *folder.glob("variants/*")) for path in checkpoints(run)),
         default=0,
     )
-    if changed and now["train"]["max_steps"] < done:
+    if changed and "train" in now and now["train"].get("max_steps", done) < done:
         raise ValueError(
             f"{folder}: {done} steps are done, and train.max_steps asks for {now['train']['max_steps']}; "
             f"take at least {done}, or start again with --overwrite"

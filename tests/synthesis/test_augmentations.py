@@ -27,6 +27,14 @@ def test_a_direction_in_any_text_forbids_flips(text):
 
 
 @pytest.mark.parametrize(
+    "word",
+    ["left", "right", "top", "bottom", "above", "below", "clockwise", "up", "down", "under", "rotation"],
+)
+def test_each_direction_alone_forbids_flips(word):
+    assert not set(allowed_augmentations(f"a cup {word} there")) & set(FLIPS)
+
+
+@pytest.mark.parametrize(
     "text", ["make it red", "add a topping of cream", "brighten the picture", "a supper", "copyright notice"]
 )
 def test_words_that_only_contain_a_direction_do_not(text):

@@ -60,13 +60,14 @@ def test_a_lora_learns_to_caption(kind, table, tmp_path: Path):
 
 
 def test_both_answers_are_learned_the_second_after_the_first(table):
-    found = examples(open_rows(DataConfig(name="table", path=table, size=64)))
+    data = DataConfig(name="table", path=table, size=32)
+    found = examples(open_rows(data), data)
     assert len(found) == 8
     first, second = found[:2]
     assert first["completion"][0]["content"][0]["text"] == "red circle"
     assert second["prompt"][1]["content"][0]["text"] == "red circle"
     assert second["completion"][0]["content"][0]["text"] == "blue star"
-    assert len(first["images"]) == len(second["images"]) == 1
+    assert [image.size for image in (*first["images"], *second["images"])] == [(32, 32)] * 2
 
 
 def test_rows_without_captions_are_refused(tmp_path, capsys):

@@ -187,6 +187,7 @@ def test_a_scorer_s_data_is_made_to_its_end(magicbrush, narrow_sd15, tmp_path):
     vlm = tmp_path / "vlm"
     save_vlm(str(vlm), "qwen2_5_vl")
     recipe = read_recipe("magicbrush-adiee-data", [])
+    assert "shapes-" not in json.dumps(recipe), "a small model for photographs"
     editors = [name for name, method in recipe["methods"].items() if method["kind"] == "editor"]
     models = {name: narrow_sd15 if name in editors else str(folder) for name in recipe["methods"]}
     out = tmp_path / "run"
@@ -201,7 +202,7 @@ def test_a_scorer_s_data_is_made_to_its_end(magicbrush, narrow_sd15, tmp_path):
         *(f"methods.{name}.model={model}" for name, model in models.items()),
         *(f"methods.{name}.num_inference_steps=2" for name in models),
         f"autoencoder={narrow_sd15}",
-        "measure.clip_d.clip_d.checkpoint=shapes-clip",
+        "measure.clip_d.clip_d.checkpoint=shapes-clip",  # in the place of the hub's
         f"measure.similarity=[{{clip_i: {{checkpoint: shapes-clip}}}}, "
         f"{{dino_i: {{checkpoint: {dino}, against: target}}}}]",
         f"captions.model={vlm}",
