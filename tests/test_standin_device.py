@@ -113,7 +113,15 @@ def test_the_small_models_train(standin_device, tmp_path, monkeypatch):
     assert main(["train", "shapes-clip", *short, "width=32", "text_layers=1", "vision_layers=1"]) == 0
     assert main(["train", "shapes-text-encoder", *short, "clip=runs/shapes-clip/clip"]) == 0
     # Without Muon, which has its own test below, and whose steps are many operations.
-    legs = ["legs=[2]", "lr_shares=[1.0]", "sources=7", "draws=2", *short[1:3], "train.muon_lr=null"]
+    legs = [
+        "legs=[2]",
+        "lr_shares=[1.0]",
+        "schedules=[]",
+        "sources=7",
+        "draws=2",
+        *short[1:3],
+        "train.muon_lr=null",
+    ]
     small = ["channels=[32, 32]", "evaluate_n=2"]
     assert main(["train", "shapes-editor", *legs, *small]) == 0
     words = ["editor=runs/shapes-editor", "channels=[16, 32]", "train.muon_lr=null"]

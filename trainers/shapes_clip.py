@@ -99,7 +99,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     # The words of reward prompts belong to the tokenizer, as they belong to CLIP's; no model is trained on
     # them here.
     rewards = [PRESETS[name]().write("", label) for name in ("adiee", "hive") for label in range(5)]
-    joint = [join_instructions(instructions[i : i + 3]) for i in range(0, 900, 3)]
+    joint = [join_instructions(instructions[i : i + 3]) for i in range(0, min(900, len(instructions)), 3)]
     tokenizer = make_tokenizer(instructions[:8000] + after[:4000] + joint + rewards * 60, config.vocabulary)
     tokens = tokenizer(before + after, padding=True, truncation=True, return_tensors="pt")
     ids, mask = (torch.stack(tokens[k].chunk(2), dim=1) for k in ("input_ids", "attention_mask"))

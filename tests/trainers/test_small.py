@@ -45,7 +45,7 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     assert main(["train", "shapes-text-encoder", *short, *words]) == 0
     read_right = json.loads(Path("runs/shapes-text-encoder/metrics.json").read_text())["read_right"]
     assert set(read_right) == {"instructions", "phrases"}
-    legs = [*short[1:], "legs=[2, 2]", "lr_shares=[1.0, 0.5]", "sources=35", "evaluate_n=7"]
+    legs = [*short[1:], "legs=[2, 2]", "lr_shares=[1.0, 0.5]", "schedules=[]", "sources=35", "evaluate_n=7"]
     assert main(["train", "shapes-editor", *legs, "draws=2"]) == 0
     first, second = (load_file(f"runs/shapes-editor/leg-{k}/pipeline/unet/{UNET}") for k in (1, 2))
     assert any(not torch.equal(first[name], second[name]) for name in first)
