@@ -18,7 +18,7 @@ from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.images import fit, to_pil, to_tensor
 from rewardedit.processes import say
 from rewardedit.scorers.vlm import load_vlm
-from rewardedit.synthesis.captions import AFTER, BEFORE, ask, said
+from rewardedit.synthesis.captions import first_question, said, second_question
 from rewardedit.training import run
 
 
@@ -72,8 +72,8 @@ def examples(rows: Rows, data: DataConfig) -> list[dict[str, Any]]:
         assert row.source_caption is not None
         assert row.target_caption is not None
         image = to_pil(fit(to_tensor(row.source, 3)[None], data.size, data.policy)[0])
-        first = [ask(BEFORE.format(instruction=row.instruction), image=True)]
-        second = [*first, said(row.source_caption), ask(AFTER)]
+        first = first_question(row.instruction)
+        second = second_question(row.instruction, row.source_caption)
         for prompt, answer in ((first, row.source_caption), (second, row.target_caption)):
             found.append({"images": [image], "prompt": prompt, "completion": [said(answer)]})
     return found

@@ -218,8 +218,8 @@ def something_else(match: Match[str]) -> Found:
 
 
 @rule(
-    r"(?:add|insert|include|place|put|draw|paste|plant|bring|set|show|stick|attach|hang|sprinkle|pour|throw|create|"
-    r"see|to see|want to see) (?P<new>.+?)",
+    r"(?:add|insert|include|place|put|draw|paste|plant|bring|set|show|stick|attach|hang|sprinkle|pour|"
+    r"throw|create|see|to see|want to see) (?P<new>.+?)",
     rf"there (?:{SHOULD} )?(?:to be|be|is|are|was|were) (?P<new>.+)",
     r"let there be (?P<new>.+)",
     r"(?:what|how) about (?P<new>.+)",

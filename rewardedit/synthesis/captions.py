@@ -105,21 +105,21 @@ def caption_pairs(
 ) -> list[tuple[str, str]]:
     """Captions before and after, of b sources (b, 3, h, w) and their instructions."""
     images = source[:, None]
-    first = [[ask(BEFORE.format(instruction=text), image=True)] for text in instructions]
+    first = [first_question(text) for text in instructions]
     before = vlm.answer([vlm.prompt(chat) for chat in first], images, max_new_tokens)
-    second = [[*chat, said(caption), ask(AFTER)] for chat, caption in zip(first, before, strict=True)]
+    second = [second_question(text, caption) for text, caption in zip(instructions, before, strict=True)]
     after = vlm.answer([vlm.prompt(chat) for chat in second], images, max_new_tokens)
     return list(zip(before, after, strict=True))
 
 
-def conversation(instruction: str, before: str, after: str) -> list[Turn]:
-    """The two turns with their answers: what a captioner is trained on."""
-    return [
-        ask(BEFORE.format(instruction=instruction), image=True),
-        said(before),
-        ask(AFTER),
-        said(after),
-    ]
+def first_question(instruction: str) -> list[Turn]:
+    """The chat up to the caption of the source."""
+    return [ask(BEFORE.format(instruction=instruction), image=True)]
+
+
+def second_question(instruction: str, before: str) -> list[Turn]:
+    """The chat up to the caption of the image after the edit."""
+    return [*first_question(instruction), said(before), ask(AFTER)]
 
 
 def ask(text: str, image: bool = False) -> Turn:

@@ -7,7 +7,7 @@ import pytest
 
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.synthesis import captions
-from rewardedit.synthesis.captions import CaptionsConfig, conversation, disagreement, write_captions
+from rewardedit.synthesis.captions import CaptionsConfig, disagreement, second_question, write_captions
 from tests.models import save_vlm
 
 
@@ -49,12 +49,12 @@ def test_captions_that_differ_in_something_else_do_not(before, after, instructio
         assert found.startswith(reason)
 
 
-def test_a_conversation_has_two_questions_with_their_answers():
-    chat = conversation("add a hat", "a cat", "a cat with a hat")
-    assert [turn["role"] for turn in chat] == ["user", "assistant"] * 2
+def test_the_second_question_comes_after_the_first_answer():
+    chat = second_question("add a hat", "a cat")
+    assert [turn["role"] for turn in chat] == ["user", "assistant", "user"]
     texts = [part["text"] for turn in chat for part in turn["content"] if part["type"] == "text"]
     assert '"add a hat"' in texts[0]
-    assert texts[1::2] == ["a cat", "a cat with a hat"]
+    assert texts[1] == "a cat"
     assert [part["type"] for turn in chat for part in turn["content"]].count("image") == 1
 
 
