@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
     from rewardedit.diffusion.reward_guidance import reward_guidance
     from rewardedit.images import Preprocess, load_image
-    from rewardedit.regions import change_mask
+    from rewardedit.regions.change_map import change_mask
     from rewardedit.reward_prompt import RewardPrompt, RewardScale
     from rewardedit.scorers import Scorer, WeightedSum, load_scorer
     from rewardedit.selection import best_of_n
@@ -47,7 +47,7 @@ _MODULES = {
     "rewardedit.diffusion.guidance": ("mask_guidance", "two_round_edit"),
     "rewardedit.diffusion.reward_guidance": ("reward_guidance",),
     "rewardedit.images": ("Preprocess", "load_image"),
-    "rewardedit.regions": ("change_mask",),
+    "rewardedit.regions.change_map": ("change_mask",),
     "rewardedit.reward_prompt": ("RewardPrompt", "RewardScale"),
     "rewardedit.scorers": ("Scorer", "WeightedSum", "load_scorer"),
     "rewardedit.selection": ("best_of_n",),

@@ -4,11 +4,13 @@ a record of each and a gallery out.
 
 import dataclasses
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
@@ -19,9 +21,10 @@ from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
 from rewardedit.files import write_json
 from rewardedit.images import load_image, load_mask, resize, to_pil
+from rewardedit.regions.change_map import change_mask
 from rewardedit.report import Gallery, Report
 from rewardedit.scorer_spec import ScorerSpec, spec_name
-from rewardedit.scorers import Scorer
+from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
 from rewardedit.selection import best_of_n
 
@@ -60,7 +63,9 @@ class JobConfig:
     size: int | None = None  # pixels of the shorter side; None: the image's own
     best_of: int = 1
     scorer: ScorerSpec | None = None
-    mask: str | None = None  # "auto": a second round where the first changed the image; or a mask file
+    # A second round where the first changed the image ("auto") or where BPM locates the edit (a spec of the
+    # scorer bpm); or a mask file.
+    mask: ScorerSpec | None = None
     dtype: str = "float32"  # of the editor's weights
 
     def __post_init__(self) -> None:
@@ -68,6 +73,35 @@ class JobConfig:
             raise ValueError(f"best-of: expected at least 1; got {self.best_of}")
         if not 0 <= self.score <= 10:
             raise ValueError(f"score: expected a number from 0 to 10; got {self.score:g}")
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Where edits may change the image."""
+
+    fixed: Float[Tensor, "1 h w"] | None = None  # everywhere the same
+    # of sources, their first edits and instructions: then there is a second round
+    find: Callable[[Tensor, Tensor, list[str]], Tensor] | None = None
+
+
+def open_masks(mask: ScorerSpec | None, device: torch.device | str) -> Masks:
+    """What `JobConfig.mask` names.
+
+    Raises:
+        ValueError: where a mask file cannot be read, or a model not be loaded.
+    """
+    from rewardedit.scorers.bpm import Bpm
+
+    if mask is None:
+        return Masks()
+    if mask == "auto":
+        return Masks(find=lambda source, edited, instruction: change_mask(source, edited))
+    if mask == "bpm" or isinstance(mask, dict):
+        scorer = load_scorer(mask).to(device)
+        if not isinstance(scorer, Bpm):
+            raise ValueError(f"mask: expected auto, bpm with its options, or a mask file; got {mask}")
+        return Masks(find=scorer.masks)
+    return Masks(fixed=load_mask(mask))
 
 
 def read_jobs(path: str, instructions: list[str]) -> list[Job]:
@@ -138,7 +172,7 @@ def run_jobs(
     Raises:
         ValueError: where the mask file cannot be read.
     """
-    mask = load_mask(config.mask) if config.mask not in (None, "auto") else None
+    masks = open_masks(config.mask, editor.pipe.device)
     folder.mkdir(parents=True, exist_ok=True)
     failed: dict[str, str] = {}
     done: list[dict[str, Any]] = []
@@ -149,7 +183,7 @@ def run_jobs(
         finished = json.loads(record.read_text()) if record.is_file() else {}
         if finished.get("request") != made_of:
             try:
-                turns = _edit(editor, scorer, job, config, mask, folder)
+                turns = _edit(editor, scorer, job, config, masks, folder)
             except ValueError as error:
                 failed[job.id] = str(error)
                 continue
@@ -162,7 +196,7 @@ def run_jobs(
 
 
 def _edit(
-    editor: Editor, scorer: Scorer | None, job: Job, config: JobConfig, mask: Tensor | None, folder: Path
+    editor: Editor, scorer: Scorer | None, job: Job, config: JobConfig, masks: Masks, folder: Path
 ) -> list[dict[str, Any]]:
     if folder.resolve() == job.path.parent.resolve():
         raise ValueError(
@@ -173,7 +207,7 @@ def _edit(
     before = f"{job.name(0)}.png"
     to_pil(source[0]).save(folder / before)
     for number, instruction in enumerate(job.instructions, 1):
-        edited, used_mask, turn = _turn(editor, scorer, source, instruction, config, mask)
+        edited, used_mask, turn = _turn(editor, scorer, source, instruction, config, masks)
         name = job.name(number)
         to_pil(edited[0]).save(folder / f"{name}.png")
         if used_mask is not None:
@@ -191,12 +225,13 @@ def _turn(
     source: Tensor,
     instruction: str,
     config: JobConfig,
-    mask: Tensor | None,
+    masks: Masks,
 ) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
     """The edit by one instruction (the best of N, restricted to a mask), the mask, and the record of it."""
     prompt = editor.prompt.relabel(instruction, config.score) if editor.prompt else instruction
     turn: dict[str, Any] = {"prompt": prompt, "seed": config.seed}
     options: dict[str, Any] = {"score": config.score, "settings": config.settings}
+    mask = masks.fixed
     if mask is not None:
         mask = resize(mask[None], (source.shape[-2], source.shape[-1]))
 
@@ -210,8 +245,17 @@ def _turn(
             turn["scores"] = [None if s != s else round(s, 5) for s in found.scores.score.tolist()]
         else:
             edited = editor(source, [instruction], [config.seed], **options)
-    if config.mask == "auto":
-        rounds = two_round_edit(editor, source, [instruction], first=edited, seed=turn["seed"], **options)
+    if masks.find is not None:
+        find = masks.find
+        rounds = two_round_edit(
+            editor,
+            source,
+            [instruction],
+            mask=lambda before, after: find(before, after, [instruction]),
+            first=edited,
+            seed=turn["seed"],
+            **options,
+        )
         edited = rounds.edited
         mask = rounds.mask
 

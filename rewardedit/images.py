@@ -147,6 +147,11 @@ def gaussian_blur(image: Float[Tensor, "b c h w"], sigma: float) -> Float[Tensor
     return F.conv2d(F.pad(image, (0, 0, radius, radius), mode="replicate"), weights[:, :, :, None], groups=c)
 
 
+def clamp_straight_through(image: Tensor) -> Tensor:
+    """clamp(0, 1) forward; the identity backward."""
+    return image.detach().clamp(0, 1) + (image - image.detach())
+
+
 @dataclass(frozen=True)
 class Preprocess:
     """Images in [0, 1] to a vision model's input, differentiably: resize, cut out the middle, normalise.

@@ -24,7 +24,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.utils.data import ConcatDataset
 
 from rewardedit import devices
@@ -330,14 +329,7 @@ def label_sequences(
 def autoencoder(name: str) -> Reconstruct:
     """Images to what is left of them after an editor's autoencoder."""
     editor = load_editor(name, device=devices.default_device())
-    family, pipe = editor.family, editor.pipe
-
-    @torch.no_grad()
-    def reconstruct(images: torch.Tensor) -> torch.Tensor:
-        latents = family.encode_images(pipe, images) * pipe.vae.config.scaling_factor
-        return family.decode(pipe.vae, latents).float().cpu().clamp(0, 1)
-
-    return reconstruct
+    return lambda images: editor.family.reconstruct(editor.pipe, images)
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 NAMES = {
     "shapes-clip": "clip",
+    "shapes-detector": "detector",
     "shapes-editor": "editor",
+    "shapes-segmenter": "segmenter",
     "shapes-text-to-image": "text_to_image",
     "shapes-vifi-clip": "vifi_clip",
 }

@@ -48,7 +48,8 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument(
         "--mask",
-        help='"auto": a second round where the first changed the image; or a mask file, white: change',
+        help='a second round where the first changed the image ("auto"), or where the objects are that the '
+        'instruction names ("bpm", or with its options "{bpm: {regions: …}}"); or a mask file, white: change',
     )
     p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
     p.add_argument("--seed", type=int, default=0)
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
         size=args.size,
         best_of=args.best_of,
         scorer=judge,
-        mask=args.mask,
+        mask=read_scorer(args.mask) if args.mask else None,
         dtype=str(dtype).removeprefix("torch."),
     )
     failed = run_jobs(editor, scorer, jobs, config, Path(args.out))

@@ -38,6 +38,11 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="draw where a differentiable scorer sees one edit succeed or fail (.png)",
     )
+    p.add_argument(
+        "--explain",
+        metavar="FILE",
+        help="draw what bpm found in one edit, and what it says of each part (.png)",
+    )
     p.set_defaults(run=run, parser=p, words="input")
 
 
@@ -59,12 +64,16 @@ def run(args: argparse.Namespace) -> None:
     scorers = {spec_name(spec): load_scorer(spec, **options).to(device) for spec in specs}
     if len(scorers) < len(specs):
         raise ValueError(f"--scorer: expected each once; got {' '.join(args.scorer)}")
-    if args.heatmap:
-        if len(rows) != 1 or len(scorers) != 1:
-            raise ValueError(
-                f"--heatmap: expected one edit and one scorer; got {len(rows)} and {len(scorers)}"
-            )
-        write_heatmap(rows[0], next(iter(scorers.values())), Path(args.heatmap), device)
+    for option, path, write in (
+        ("--heatmap", args.heatmap, write_heatmap),
+        ("--explain", args.explain, write_explanation),
+    ):
+        if path:
+            if len(rows) != 1 or len(scorers) != 1:
+                raise ValueError(
+                    f"{option}: expected one edit and one scorer; got {len(rows)} and {len(scorers)}"
+                )
+            write(rows[0], next(iter(scorers.values())), Path(path), device)
 
     with tqdm(total=len(rows), desc="scoring", unit="edit", disable=len(rows) == 1) as bar:
         records = []
@@ -169,3 +178,21 @@ def write_heatmap(sample: Any, scorer: Any, path: Path, device: str) -> None:
         f"heat map: {path} (source, edit, heat; green: this change raised the score, red: it lowered it)",
         file=sys.stderr,
     )
+
+
+def write_explanation(sample: Any, scorer: Any, path: Path, device: str) -> None:
+    """Writes what BPM found, and what it says of each part.
+
+    Raises:
+        ValueError: where the scorer is another.
+    """
+    from rewardedit.batch import collate
+    from rewardedit.data.datasets import PreparedRows
+    from rewardedit.explain import explain
+    from rewardedit.scorers.bpm import Bpm
+
+    if not isinstance(scorer, Bpm):
+        raise ValueError(f"--explain: expected the scorer bpm; got {type(scorer).__name__}")
+    batch = collate([PreparedRows([sample]).prepare(sample)]).to(device)
+    explain(scorer, batch).save(path)
+    print(f"explanation: {path}", file=sys.stderr)

@@ -18,7 +18,7 @@ from torch import Tensor
 from rewardedit.diffusion.editors import EditConfig, as_editor
 from rewardedit.diffusion.families import family_of
 from rewardedit.images import gaussian_blur, resize
-from rewardedit.regions import change_mask, dilated
+from rewardedit.regions.change_map import change_mask, dilated
 
 MaskOf = Callable[[Tensor, Tensor], Tensor]  # of sources and edited images (b, 3, h, w)
 

@@ -6,9 +6,10 @@ taken. What a pattern calls `source`, `target`, `reference` are noun phrases, wh
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
-from rewardedit.instructions.parsed import ParsedEdit
+from rewardedit.instructions.parsed import Parsed, ParsedEdit, Unparsed
 from rewardedit.instructions.phrases import Found, name, without_place
 from rewardedit.instructions.rules import RULES
 
@@ -28,6 +29,17 @@ def parse(instruction: str) -> ParsedEdit:
                 if found is not None:
                     return _finished(found)
     raise ValueError(f"instruction {instruction!r}: no rule fits it")
+
+
+def parse_all(instructions: Sequence[str]) -> list[Parsed]:
+    """What each instruction asks for; `Unparsed` where no rule fits."""
+    found: list[Parsed] = []
+    for instruction in instructions:
+        try:
+            found.append(parse(instruction))
+        except ValueError as error:
+            found.append(Unparsed(str(error)))
+    return found
 
 
 COURTESIES = (

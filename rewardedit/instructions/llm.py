@@ -10,13 +10,13 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rewardedit.endpoint import Message
 from rewardedit.files import append_json_line
-from rewardedit.instructions.parsed import RELATIONS, ParsedEdit, SizeState
+from rewardedit.instructions.parsed import RELATIONS, Parsed, ParsedEdit, SizeState, Unparsed
 from rewardedit.instructions.words import COLOURS, PRONOUNS
 
 Answer = Callable[[Sequence[Sequence[Message]]], list[str]]  # chats to the model's answers
@@ -59,16 +59,6 @@ POSITION = (
     'Answer with these two lines and nothing else; "relation: unchanged" and "of: none" where it does not.'
 )
 AGAIN = "That is not in the form that was asked for. Answer once more, in that form alone."
-
-
-@dataclass(frozen=True)
-class Unparsed:
-    """An instruction that could not be parsed."""
-
-    reason: str  # with the model's own answer
-
-
-Parsed = ParsedEdit | Unparsed
 
 
 class LlmParser:

@@ -1,5 +1,6 @@
 """The parsed instruction, in the terms of BPM (Sec. 3.2)."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,3 +23,14 @@ class ParsedEdit:
     is_global: bool = False  # the instruction changes the whole image, or its whole background
     # it refers to something that it does not name ("make it red"); what that is stays None
     ambiguous: bool = False
+
+
+@dataclass(frozen=True)
+class Unparsed:
+    """An instruction that could not be parsed."""
+
+    reason: str  # with the model's answer, where a model was asked
+
+
+Parsed = ParsedEdit | Unparsed
+Parser = Callable[[Sequence[str]], Sequence[Parsed]]

@@ -18,19 +18,27 @@ class JudgeConfig:
 
     larger: float = 1.2  # the ratio of areas from which an object is larger (released code)
     smaller: float = 0.8  # and below which it is smaller (released code)
+    # how many times larger or smaller what is put in an object's place may be (ours): another object has
+    # another outline
+    replaced: float = 4.0
     overlap: float = 0.4  # the IoU from which an object is where another is (released code)
     near: float = 0.25  # a gap up to this share of the image's longer side is near (ours)
     margin: float = 0.02  # of the longer side, by which what is inside may stand out (ours)
 
 
 def size_judge(
-    before: float | None, after: float | None, state: SizeState, config: JudgeConfig | None = None
+    before: float | None,
+    after: float | None,
+    state: SizeState,
+    config: JudgeConfig | None = None,
+    replaced: bool = False,
 ) -> float:
     """1 where an object's area has changed as `state` says.
 
     Args:
         before: its area in the source; None where it was added: then its size is right (App. A.4).
         after: its area in the edited image; None where it was removed: it cannot have another size.
+        replaced: another object took its place.
 
     Raises:
         ValueError: on an area of nothing.
@@ -45,6 +53,8 @@ def size_judge(
         return float(ratio >= config.larger)
     if state == "smaller":
         return float(ratio <= config.smaller)
+    if replaced:
+        return float(1 / config.replaced < ratio < config.replaced)
     return float(config.smaller < ratio < config.larger)
 
 

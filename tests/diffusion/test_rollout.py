@@ -19,10 +19,10 @@ from peft import LoraConfig
 
 from rewardedit import EditBatch, load_scorer, mask_guidance
 from rewardedit.diffusion.families import Conditioning
-from rewardedit.diffusion.families.base import clamp_straight_through
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.rollout import RolloutConfig, rollout
 from rewardedit.diffusion.schedulers import require_differentiable
+from rewardedit.images import clamp_straight_through
 from tests.models import tiny_pipeline
 
 SCHEDULERS = {

@@ -15,13 +15,13 @@ from rewardedit.endpoint import Endpoint, EndpointError
 from rewardedit.instructions import ParsedEdit
 from rewardedit.instructions.llm import (
     LlmParser,
-    Unparsed,
     load_chat_model,
     parsed_edit,
     read_objects,
     read_position,
     read_size,
 )
+from rewardedit.instructions.parsed import Unparsed
 
 
 @pytest.mark.parametrize(

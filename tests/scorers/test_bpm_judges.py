@@ -37,6 +37,13 @@ def test_the_size_judge(before, after, state, verdict):
     assert size_judge(before, after, state) == verdict
 
 
+@pytest.mark.parametrize(("after", "verdict"), [(25, 0), (26, 1), (300, 1), (400, 0)])
+def test_what_replaces_an_object_may_be_larger_or_smaller(after, verdict):
+    assert size_judge(100, after, "unchanged", replaced=True) == verdict
+    assert size_judge(100, after, "unchanged") == 0
+    assert size_judge(100, after, "larger", replaced=True) == (after >= 120)
+
+
 def test_an_area_of_nothing_is_refused():
     with pytest.raises(ValueError, match="areas above 0"):
         size_judge(0, 10, "larger")

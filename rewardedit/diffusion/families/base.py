@@ -99,6 +99,12 @@ class EditFamily:
         """
         raise self._untrained()
 
+    @torch.no_grad()
+    def reconstruct(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
+        """What the autoencoder leaves of images, RGB in [0, 1]: every edited image has its traces."""
+        latents = self.encode_images(pipe, image) * pipe.vae.config.scaling_factor
+        return self.decode(pipe.vae, latents).float().cpu().clamp(0, 1)
+
     def predict(
         self,
         denoiser: Any,
@@ -181,8 +187,3 @@ class MaskHook:
 
     def close(self) -> None:
         """Called when the block ends without an error."""
-
-
-def clamp_straight_through(image: Tensor) -> Tensor:
-    """clamp(0, 1) forward; the identity backward."""
-    return image.detach().clamp(0, 1) + (image - image.detach())

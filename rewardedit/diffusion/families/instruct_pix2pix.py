@@ -15,8 +15,9 @@ from diffusers.training_utils import compute_snr
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from rewardedit.diffusion.families.base import Conditioning, EditFamily, MaskHook, clamp_straight_through
+from rewardedit.diffusion.families.base import Conditioning, EditFamily, MaskHook
 from rewardedit.encoded import Encoded
+from rewardedit.images import clamp_straight_through
 from rewardedit.reward_prompt import RewardEmbedding
 
 SD = "StableDiffusionInstructPix2PixPipeline"

@@ -1,0 +1,110 @@
+"""Whether a metric prefers what people prefer: BPM's human alignment test and ground-truth test (Li et al.
+2025, Sec. 4.1).
+
+An edit without a score counts as worse than any that has one: where a metric cannot find the asked object
+that is, as a rule, the edit's fault.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+Values = Sequence[float] | np.ndarray
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How often a metric prefers, of two edits by one instruction, the one that people prefer."""
+
+    share: float  # of n; NaN where n is 0
+    n: int  # pairs that people do not hold equal
+    ties: int  # of them those that the metric holds equal: they count as wrong
+    dropped: int  # pairs that people hold equal, or nearly
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+def agreement(
+    scores_a: Values, scores_b: Values, ratings_a: Values, ratings_b: Values, least: float = 0.0
+) -> np.ndarray:
+    """(n,) 1 where the metric prefers what people prefer, 0 where not, 0 also where it holds both equal; NaN
+    where people's ratings differ by no more than `least`.
+
+    Args:
+        scores_a, scores_b: (n,) of two editors' edits of the same rows; NaN: not scored.
+        ratings_a, ratings_b: (n,) people's.
+
+    Raises:
+        ValueError: on values of different length, or ratings that are not finite.
+    """
+    metric = [np.nan_to_num(np.asarray(scores, dtype=float), nan=-np.inf) for scores in (scores_a, scores_b)]
+    people = [np.asarray(ratings, dtype=float) for ratings in (ratings_a, ratings_b)]
+    shapes = {array.shape for array in (*metric, *people)}
+    if len(shapes) > 1 or metric[0].ndim != 1:
+        raise ValueError(f"expected four times (n,) values; got {sorted(shapes)}")
+    if not all(np.isfinite(ratings).all() for ratings in people):
+        raise ValueError("expected a rating of every edit; some are not finite")
+    said = np.where(metric[0] == metric[1], 0.0, np.where(metric[0] > metric[1], 1.0, -1.0))
+    wanted = np.sign(people[0] - people[1])
+    right = (said == wanted).astype(float)
+    apart = np.abs(people[0] - people[1])
+    return np.where((wanted != 0) & (apart > least), right, np.nan)
+
+
+def alignment(
+    scores_a: Values, scores_b: Values, ratings_a: Values, ratings_b: Values, least: float = 0.0
+) -> Alignment:
+    """The human alignment test of two editors; arguments and errors are those of `agreement`."""
+    right = agreement(scores_a, scores_b, ratings_a, ratings_b, least)
+    counted = ~np.isnan(right)
+    same = np.nan_to_num(np.asarray(scores_a, dtype=float), nan=-np.inf) == np.nan_to_num(
+        np.asarray(scores_b, dtype=float), nan=-np.inf
+    )
+    n = int(counted.sum())
+    share = float(right[counted].mean()) if n else float("nan")
+    return Alignment(share, n, int((same & counted).sum()), len(right) - n)
+
+
+def alignment_of_editors(
+    scores: Mapping[str, Values], ratings: Mapping[str, Values], least: float = 0.0
+) -> dict[tuple[str, str], Alignment]:
+    """The human alignment test of every two editors, by their names."""
+    return {
+        (a, b): alignment(scores[a], scores[b], ratings[a], ratings[b], least)
+        for a, b in itertools.combinations(scores, 2)
+    }
+
+
+def mean_share(alignments: Mapping[tuple[str, str], Alignment]) -> float:
+    """The mean over pairs of editors, as the paper's "Average"."""
+    return float(np.mean([found.share for found in alignments.values() if found.n]))
+
+
+def favoured(scores: Mapping[str, Values]) -> dict[str, float]:
+    """The ground-truth test: of how many rows each kind of image gets the highest score. Equal scores share
+    their row, so that the shares sum to 1.
+
+    Args:
+        scores: (n,) of each kind, e.g. "ground truth", "noise", "generated"; NaN: not scored.
+    """
+    table = np.stack(
+        [np.nan_to_num(np.asarray(values, dtype=float), nan=-np.inf) for values in scores.values()]
+    )
+    best = table == table.max(0)
+    shares = (best / best.sum(0)).mean(1)
+    return dict(zip(scores, map(float, shares), strict=True))
+
+
+def better_equal_worse(before: Values, after: Values, tolerance: float = 0.0) -> tuple[float, float, float]:
+    """Shares of rows of which a second edit is better than the first, equal up to `tolerance`, and worse, as
+    in Table 15 of the paper.
+    """
+    gain = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
+    if not np.isfinite(gain).all():
+        raise ValueError("expected finite values; leave invalid scores out first")
+    up = float((gain > tolerance).mean())
+    down = float((gain < -tolerance).mean())
+    return up, 1 - up - down, down

@@ -1,0 +1,111 @@
+"""A picture of how BPM judges an edit: what it found where, and what it says of each part."""
+
+from jaxtyping import Float
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from rewardedit.batch import EditBatch
+from rewardedit.images import resize, to_pil
+from rewardedit.instructions.parsed import Parsed, ParsedEdit
+from rewardedit.regions.base import EditRegions, Instances
+from rewardedit.scorers.bpm import Bpm
+
+SIDE = 384  # pixels of the longer side of each panel
+TEXT = 15  # pixels high
+GAP = 12
+PAPER = (255, 255, 255)
+INK = (30, 30, 30)
+COLOURS = {"source": (40, 90, 220), "target": (20, 140, 60), "reference": (220, 120, 10)}
+VEIL = (255, 60, 160)  # over what may change
+
+
+def explain(scorer: Bpm, batch: EditBatch) -> Image.Image:
+    """A picture of one edit: the source with the source object's boxes, the edited image with the target's
+    and the reference's, and the edited image with what may change under a veil; below, the parsed instruction
+    and each part's value.
+
+    Raises:
+        ValueError: where the batch does not hold one edit.
+    """
+    if len(batch) != 1:
+        raise ValueError(f"explain: expected one edit; got {len(batch)}")
+    prepared = scorer.prepare(batch.source, batch.instruction)
+    (regions,) = scorer.locate(batch, prepared)
+    scores = scorer(batch, prepared)
+    parsed = prepared.inputs["parsed"][0]
+    edited = batch.edited.detach()
+    panels = [
+        _panel(batch.source, [("source", _name(parsed, "source"), regions.source)]),
+        _panel(
+            edited,
+            [
+                ("target", _name(parsed, "target"), regions.edited),
+                ("reference", _name(parsed, "reference"), regions.reference),
+            ],
+        ),
+        _panel(_veiled(edited, regions), []),
+    ]
+    value = f"{float(scores.score[0]):.3f}" if scores.valid[0] else f"no score: {scores.reason[0]}"
+    parts = "   ".join(
+        f"{name} {float(part[0]):.3f}" for name, part in scores.parts.items() if part[0] == part[0]
+    )
+    lines = [batch.instruction[0], _asked(parsed), f"BPM {value}", parts]
+    titles = ["source", "edited", "may change"]
+    width = sum(panel.width for panel in panels) + GAP * (len(panels) + 1)
+    top = TEXT + 2 * GAP
+    below = top + max(panel.height for panel in panels) + GAP
+    page = Image.new("RGB", (width, below + len(lines) * (TEXT + 8) + GAP), PAPER)
+    draw = ImageDraw.Draw(page)
+    font = ImageFont.load_default(TEXT)
+    left = GAP
+    for panel, title in zip(panels, titles, strict=True):
+        draw.text((left, GAP), title, INK, font)
+        page.paste(panel, (left, top))
+        left += panel.width + GAP
+    for number, line in enumerate(lines):
+        draw.text((GAP, below + number * (TEXT + 8)), line, INK, font)
+    return page
+
+
+def _name(parsed: Parsed, side: str) -> str:
+    return (getattr(parsed, side) or "") if isinstance(parsed, ParsedEdit) else ""
+
+
+def _asked(parsed: Parsed) -> str:
+    """The parsed instruction in one line."""
+    if not isinstance(parsed, ParsedEdit):
+        return "could not be parsed"
+    said = [f"{parsed.edit_type}: {parsed.source or 'nothing'} → {parsed.target or 'nothing'}"]
+    if parsed.size != "unchanged":
+        said.append(parsed.size)
+    if parsed.position != "unchanged":
+        said.append(f"{parsed.position} of {parsed.reference}" if parsed.reference else parsed.position)
+    return ", ".join(said)
+
+
+def _panel(image: Float[Tensor, "1 3 h w"], found: list[tuple[str, str, Instances | None]]) -> Image.Image:
+    """An image with the boxes of what was found, each with its name and how sure it is."""
+    h, w = image.shape[-2:]
+    scale = SIDE / max(h, w)
+    panel = to_pil(resize(image, (round(h * scale), round(w * scale)), "bilinear")[0])
+    draw = ImageDraw.Draw(panel)
+    font = ImageFont.load_default(TEXT)
+    for kind, name, instances in found:
+        if instances is None:
+            continue
+        for box, confidence in zip(instances.boxes.tolist(), instances.confidence.tolist(), strict=True):
+            x0, y0, x1, y1 = (scale * edge for edge in box)
+            draw.rectangle((x0, y0, x1 - 1, y1 - 1), outline=COLOURS[kind], width=2)
+            label = f"{name} {confidence:.2f}"
+            over = y0 - TEXT - 4 if y0 > TEXT + 4 else min(y1, panel.height - TEXT - 4)
+            at = (min(x0, panel.width - draw.textlength(label, font) - 4), over)
+            draw.rectangle((*at, at[0] + draw.textlength(label, font) + 4, at[1] + TEXT + 4), COLOURS[kind])
+            draw.text((at[0] + 2, at[1]), label, PAPER, font)
+    return panel
+
+
+def _veiled(image: Float[Tensor, "1 3 h w"], regions: EditRegions) -> Float[Tensor, "1 3 h w"]:
+    """The image with what may change under a veil of colour."""
+    veil = image.new_tensor(VEIL)[:, None, None] / 255
+    may = regions.mask[None, None].to(image)
+    return image * (1 - 0.6 * may) + 0.6 * may * veil

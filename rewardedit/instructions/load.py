@@ -1,0 +1,31 @@
+"""Parsers of instructions by name."""
+
+from pathlib import Path
+
+from rewardedit.endpoint import Endpoint
+from rewardedit.instructions.grammar import parse_all
+from rewardedit.instructions.llm import LlmParser, load_chat_model
+from rewardedit.instructions.parsed import Parser
+
+
+def load_parser(name: str = "grammar", cache: str | None = None) -> Parser:
+    """A parser by name.
+
+    Args:
+        name: "grammar", the rules, which need no model; "URL#MODEL", a model behind an OpenAI-compatible
+            endpoint, e.g. "http://localhost:8000/v1#gemma"; else the hub name or folder of a causal LM, such
+            as BPM's "princeton-nlp/gemma-2-9b-it-SimPO".
+        cache: a JSONL file that keeps what a model answered.
+
+    Raises:
+        ValueError: where there is no such model, or an endpoint without the name of a model.
+    """
+    if name == "grammar":
+        return parse_all
+    kept = None if cache is None else Path(cache)
+    if name.startswith(("http://", "https://")):
+        url, _, model = name.partition("#")
+        if not model:
+            raise ValueError(f"parser {name!r}: expected URL#MODEL, an endpoint and the name of its model")
+        return LlmParser(Endpoint(url, model).answer, name, kept)
+    return LlmParser(load_chat_model(name), name, kept)

@@ -1,0 +1,265 @@
+"""What is found in images, and where an edit takes place (BPM Sec. 3.2).
+
+A `Finder` finds objects by their names in images. `Locator`s say where edits take place: `NamedObjects` by a
+finder, `ChangedPlaces` by what differs, `GivenMask` by a mask that the row has.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from rewardedit.batch import EditBatch
+from rewardedit.instructions.parsed import ParsedEdit
+from rewardedit.regions.boxes import around, components, enclosing
+from rewardedit.regions.change_map import change_mask
+
+SIZE_WORDS = frozenset(("small", "little", "tiny", "medium", "large", "big", "huge", "tall", "short"))
+
+
+@dataclass(frozen=True)
+class Instances:
+    """k objects in an image; k may be 0."""
+
+    boxes: Float[Tensor, "k 4"]  # xyxy in pixels of the image
+    masks: Bool[Tensor, "k h w"]
+    confidence: Float[Tensor, " k"]  # in [0, 1], falling
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    @property
+    def mask(self) -> Bool[Tensor, "h w"]:
+        """Where any of them is."""
+        return self.masks.any(0)
+
+    @property
+    def box(self) -> Float[Tensor, "4"]:
+        """The smallest box around all of them.
+
+        Raises:
+            ValueError: where there is none.
+        """
+        if not len(self):
+            raise ValueError("no object has been found, so that there is no box around any")
+        return enclosing(self.boxes)
+
+    @classmethod
+    def none(cls, image: Float[Tensor, "3 h w"]) -> "Instances":
+        """Nothing, in an image."""
+        h, w = image.shape[-2:]
+        masks = torch.zeros(0, h, w, dtype=torch.bool, device=image.device)
+        return cls(image.new_zeros(0, 4), masks, image.new_zeros(0))
+
+    @classmethod
+    def whole(cls, image: Float[Tensor, "3 h w"]) -> "Instances":
+        """The image as one object."""
+        h, w = image.shape[-2:]
+        masks = torch.ones(1, h, w, dtype=torch.bool, device=image.device)
+        return cls(image.new_tensor([[0, 0, w, h]]), masks, image.new_ones(1))
+
+    @classmethod
+    def of_masks(cls, masks: Bool[Tensor, "k h w"]) -> "Instances":
+        """Objects by their masks, with the boxes around them; of empty masks none."""
+        masks = masks[masks.flatten(1).any(1)]
+        boxes = [around(mask) for mask in masks]
+        stacked = torch.stack(boxes) if boxes else torch.zeros(0, 4, device=masks.device)
+        return cls(stacked, masks, torch.ones(len(masks), device=masks.device))
+
+
+@dataclass(frozen=True)
+class EditRegions:
+    """Where one edit takes place. What is added has no place in the source, and what is removed none in the
+    edited image: the missing side is filled with the other (BPM Sec. 3.2).
+    """
+
+    source: Instances  # the source object (BPM's o1) in the source image
+    edited: Instances  # the target object (o2) in the edited image
+    reference: Instances | None = None  # what the position is relative to, in the edited image
+    is_added: bool = False
+    is_removed: bool = False
+    is_global: bool = False  # the whole image is to change
+    is_named: bool = True  # what was found are the objects by their names, not just a mask
+    reason: str | None = None  # why the edit cannot be located; then what was not found is empty
+    missing: Literal["source", "target", "reference"] | None = None  # which object was not found
+
+    @property
+    def mask(self) -> Bool[Tensor, "h w"]:
+        """All that may change: M_origin ∪ M_edit."""
+        return self.source.mask | self.edited.mask
+
+
+@runtime_checkable
+class Finder(Protocol):
+    """Finds objects by name."""
+
+    def find(self, images: Float[Tensor, "b 3 h w"], names: Sequence[str]) -> list[Instances]:
+        """What each image, RGB in [0, 1], holds of its name: b times any number of objects."""
+        ...
+
+
+@runtime_checkable
+class Locator(Protocol):
+    """Says where edits take place, first what the source shows, then what the edit does.
+
+    Whatever of it needs a model is done once a source, for any number of its edits.
+    """
+
+    def of_sources(
+        self, source: Float[Tensor, "b 3 h w"], parsed: Sequence[ParsedEdit]
+    ) -> list[Instances | None]:
+        """Of each row the source object; None where it has no source object to find."""
+        ...
+
+    def of_edits(
+        self, batch: EditBatch, parsed: Sequence[ParsedEdit], sources: Sequence[Instances | None]
+    ) -> list[EditRegions]:
+        """Of each row its regions, given what `of_sources` said."""
+        ...
+
+
+class NamedObjects(nn.Module):
+    """Locates an edit by its objects: the source object in the source image, the target object in the edited
+    one, and the reference object there (BPM Alg. 1, lines 5 and 6).
+    """
+
+    def __init__(self, finder: Finder) -> None:
+        super().__init__()
+        self.finder = finder  # a module, as a rule, which goes where the locator goes
+
+    def of_sources(
+        self, source: Float[Tensor, "b 3 h w"], parsed: Sequence[ParsedEdit]
+    ) -> list[Instances | None]:
+        names = [None if edit.is_global else edit.source for edit in parsed]
+        return self._find(source, names)
+
+    def of_edits(
+        self, batch: EditBatch, parsed: Sequence[ParsedEdit], sources: Sequence[Instances | None]
+    ) -> list[EditRegions]:
+        edited = self._find(
+            batch.edited, [None if edit.is_global else name_afterwards(edit) for edit in parsed]
+        )
+        references = self._find(batch.edited, [None if edit.is_global else edit.reference for edit in parsed])
+        return [
+            named_regions(batch.source[i], parsed[i], sources[i], edited[i], references[i])
+            for i in range(len(batch))
+        ]
+
+    @torch.no_grad()
+    def _find(self, images: Tensor, names: Sequence[str | None]) -> list[Instances | None]:
+        """What is found of the rows that have a name, in one call."""
+        rows = [i for i, name in enumerate(names) if name is not None]
+        found: list[Instances | None] = [None] * len(names)
+        if rows:
+            named = [str(names[i]) for i in rows]
+            for i, instances in zip(rows, self.finder.find(images[rows].detach(), named), strict=True):
+                found[i] = instances
+        return found
+
+
+def name_afterwards(parsed: ParsedEdit) -> str | None:
+    """What the target object is to be sought as: "the large cup" that was made smaller is a cup."""
+    if parsed.target is None or parsed.size == "unchanged":
+        return parsed.target
+    words = [word for word in parsed.target.split() if word not in SIZE_WORDS]
+    return " ".join(words) or parsed.target
+
+
+def named_regions(
+    image: Float[Tensor, "3 h w"],
+    parsed: ParsedEdit,
+    source: Instances | None,
+    edited: Instances | None,
+    reference: Instances | None,
+) -> EditRegions:
+    """The regions of an edit, from what was found of its objects; None stands for an object that the
+    instruction does not name.
+    """
+    if parsed.is_global:
+        return EditRegions(Instances.whole(image), Instances.whole(image), is_global=True)
+    nothing = Instances.none(image)
+    reason = None
+    missing: Literal["source", "target", "reference"] | None = None
+    if source is None and edited is None:
+        reason = "the instruction does not name what it changes"
+    elif parsed.ambiguous:
+        reason = "the instruction refers to something that it does not name"
+    elif source is not None and not len(source):
+        missing = "source"
+        reason = f"no {parsed.source!r} was found in the source"
+    elif edited is not None and not len(edited):
+        missing = "target"
+        reason = f"no {parsed.target!r} was found in the edited image"
+    elif reference is not None and not len(reference):
+        missing = "reference"
+        reason = f"no {parsed.reference!r} was found in the edited image"
+    return EditRegions(
+        source=(edited or nothing) if source is None else source,
+        edited=(source or nothing) if edited is None else edited,
+        reference=reference,
+        is_added=source is None and edited is not None,
+        is_removed=edited is None and source is not None,
+        reason=reason,
+        missing=missing,
+    )
+
+
+class ChangedPlaces:
+    """Locates an edit by what differs between the images, as `change_mask` sees it; no model is needed, and
+    the instruction is not read.
+    """
+
+    def of_sources(
+        self, source: Float[Tensor, "b 3 h w"], parsed: Sequence[ParsedEdit]
+    ) -> list[Instances | None]:
+        return [None] * len(source)
+
+    def of_edits(
+        self, batch: EditBatch, parsed: Sequence[ParsedEdit], sources: Sequence[Instances | None]
+    ) -> list[EditRegions]:
+        masks = change_mask(batch.source, batch.edited.detach())[:, 0] > 0.5
+        return [same_on_both_sides(mask, "nothing has changed") for mask in masks]
+
+
+class GivenMask:
+    """Locates an edit by the mask of its row."""
+
+    def of_sources(
+        self, source: Float[Tensor, "b 3 h w"], parsed: Sequence[ParsedEdit]
+    ) -> list[Instances | None]:
+        return [None] * len(source)
+
+    def of_edits(
+        self, batch: EditBatch, parsed: Sequence[ParsedEdit], sources: Sequence[Instances | None]
+    ) -> list[EditRegions]:
+        """Raises:
+        ValueError: where the batch has no mask.
+        """
+        if batch.mask is None:
+            raise ValueError("regions by a given mask: expected a batch with masks; it has none")
+        return [same_on_both_sides(mask, "the mask is empty") for mask in batch.mask[:, 0] > 0.5]
+
+
+def same_on_both_sides(mask: Bool[Tensor, "h w"], empty: str) -> EditRegions:
+    """The regions of an edit of which only a mask is known; `empty` is the reason where that is empty."""
+    found = Instances.of_masks(components(mask))
+    return EditRegions(found, found, is_named=False, reason=None if len(found) else empty)
+
+
+def edit_masks(
+    locator: Locator,
+    parsed: Sequence[ParsedEdit],
+    source: Float[Tensor, "b 3 h w"],
+    edited: Float[Tensor, "b 3 h w"],
+) -> Float[Tensor, "b 1 h w"]:
+    """Where edits may change the image, M_origin ∪ M_edit, as a mask for guidance (BPM Sec. 3.5).
+
+    An edit that cannot be located may change it everywhere: nothing is restricted by a guess.
+    """
+    batch = EditBatch(source, ["" for _ in parsed], edited)
+    regions = locator.of_edits(batch, parsed, locator.of_sources(source, parsed))
+    masks = [torch.ones_like(found.mask) if found.reason else found.mask for found in regions]
+    return torch.stack(masks)[:, None].float()

@@ -1,0 +1,75 @@
+"""Boxes as tensors: xyxy in pixels, y downwards, right and bottom exclusive."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy import ndimage
+from torch import Tensor
+
+
+def pairwise_iou(a: Float[Tensor, "n 4"], b: Float[Tensor, "m 4"]) -> Float[Tensor, "n m"]:
+    """Intersection over union of every box of `a` with every one of `b`; 0 where both are empty."""
+    low = torch.maximum(a[:, None, :2], b[None, :, :2])
+    high = torch.minimum(a[:, None, 2:], b[None, :, 2:])
+    both = (high - low).clamp_min(0).prod(2)
+    union = areas(a)[:, None] + areas(b)[None] - both
+    return torch.where(union > 0, both / union.clamp_min(1e-9), torch.zeros_like(both))
+
+
+def areas(boxes: Float[Tensor, "n 4"]) -> Float[Tensor, " n"]:
+    """Of each box; 0 where it is empty."""
+    return (boxes[:, 2:] - boxes[:, :2]).clamp_min(0).prod(1)
+
+
+def suppress(
+    boxes: Float[Tensor, "n 4"], confidence: Float[Tensor, " n"], overlap: float
+) -> Int[Tensor, " k"]:
+    """Greedy non-maximum suppression: the boxes to keep, the surest first, of which no two have an IoU above
+    `overlap`.
+    """
+    overlaps = pairwise_iou(boxes, boxes)
+    kept: list[int] = []
+    for i in confidence.argsort(descending=True).tolist():
+        if not kept or float(overlaps[i, kept].max()) <= overlap:
+            kept.append(i)
+    return torch.tensor(kept, dtype=torch.long, device=boxes.device)
+
+
+def corners(boxes: Float[Tensor, "*n 4"]) -> Float[Tensor, "*n 4"]:
+    """Centre, width and height to xyxy."""
+    half = boxes[..., 2:] / 2
+    return torch.cat([boxes[..., :2] - half, boxes[..., :2] + half], dim=-1)
+
+
+def around(mask: Bool[Tensor, "h w"]) -> Float[Tensor, "4"]:
+    """The box around what is True; zeros where nothing is."""
+    rows, columns = (mask.any(dim).nonzero().flatten() for dim in (1, 0))
+    if not len(rows):
+        return torch.zeros(4, device=mask.device)
+    return torch.stack([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]).float()
+
+
+def enclosing(boxes: Float[Tensor, "n 4"]) -> Float[Tensor, "4"]:
+    """The smallest box around at least one box."""
+    return torch.cat([boxes[:, :2].amin(0), boxes[:, 2:].amax(0)])
+
+
+def filled(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Bool[Tensor, "n h w"]:
+    """Masks of the pixels (of an image of `size`, height and width) whose middle lies in each box."""
+    h, w = size
+    y = torch.arange(h, device=boxes.device) + 0.5
+    x = torch.arange(w, device=boxes.device) + 0.5
+    x0, y0, x1, y1 = (edge[:, None] for edge in boxes.unbind(1))
+    down = (y >= y0) & (y < y1)
+    across = (x >= x0) & (x < x1)
+    return down[:, :, None] & across[:, None, :]
+
+
+def components(mask: Bool[Tensor, "h w"]) -> Bool[Tensor, "k h w"]:
+    """The parts of a mask that hang together, diagonals included."""
+    found: Any = ndimage.label(mask.cpu().numpy(), structure=np.ones((3, 3)))
+    numbered = torch.from_numpy(found[0]).to(mask.device)
+    count = found[1]
+    return torch.stack([numbered == i + 1 for i in range(count)]) if count else mask[None][:0]

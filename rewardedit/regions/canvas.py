@@ -1,0 +1,115 @@
+"""`Canvas`: images to a detector's or segmenter's input and boxes between the two, as tensors.
+
+The models' own processors work on PIL images, or need torchvision; their files say what they do.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.images import MODES, resize
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """How images in [0, 1] become a model's input: resized, normalised, and filled up to a square."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    size: tuple[int, int] | None = None  # height and width that images are stretched to
+    # the aspect kept: the shorter side, or as much as the longer allows; with `longer` alone the longer side
+    shorter: int | None = None
+    longer: int | None = None
+    square: bool = False  # filled up at the right and at the bottom
+    fill: float | None = None  # with this, before normalisation; None: with 0 after it
+    mode: str = "bilinear"
+
+    @classmethod
+    def from_pretrained(cls, path: str) -> "Canvas":
+        """Reads what the image processor of a checkpoint (a hub name or a path) does: OWL-ViT's, OWLv2's,
+        Grounding DINO's, SAM's, SAM 2's or SAM 3's.
+
+        Raises:
+            OSError: where there is none.
+            ValueError: where it is of another kind.
+        """
+        from transformers import ImageProcessingMixin
+
+        config, _ = ImageProcessingMixin.get_image_processor_dict(path)
+        return cls.from_config(config)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Canvas":
+        """Reads an image processor's file."""
+        kind = str(config.get("image_processor_type") or config.get("feature_extractor_type"))
+        size = config.get("size") or {}
+        if isinstance(size, int):
+            size = {"height": size, "width": size}
+        elif isinstance(size, list | tuple):
+            size = {"height": size[0], "width": size[1]}
+        size = {key: value for key, value in size.items() if value is not None}
+        mode = MODES.get(config.get("resample", 2))
+        if mode is None or not size or config.get("do_center_crop"):
+            raise ValueError(f"{kind}: expected one that resizes by {MODES} and cuts nothing; got {config}")
+        more: dict[str, Any] = {"mean": tuple(config["image_mean"]), "std": tuple(config["image_std"])}
+        if kind.startswith("Owlv2"):
+            return cls(**more, longer=size["height"], square=True, fill=0.0, mode=mode)
+        if "height" in size:
+            return cls(**more, size=(size["height"], size["width"]), mode=mode)
+        if "shortest_edge" in size:
+            return cls(**more, shorter=size["shortest_edge"], longer=size.get("longest_edge"), mode=mode)
+        return cls(**more, longer=size["longest_edge"], square=True, mode=mode)
+
+    def inner(self, h: int, w: int) -> tuple[int, int]:
+        """Height and width that an image of h × w is resized to."""
+        if self.size is not None:
+            return self.size
+        scale = (self.shorter or 1) / min(h, w)
+        if self.shorter is None or (self.longer is not None and scale * max(h, w) > self.longer):
+            scale = (self.longer or 1) / max(h, w)
+        return max(1, int(h * scale + 0.5)), max(1, int(w * scale + 0.5))
+
+    def outer(self, h: int, w: int) -> tuple[int, int]:
+        """Height and width of the input that an image of h × w becomes."""
+        if self.square and self.longer is not None:
+            return self.longer, self.longer
+        return self.inner(h, w)
+
+    def __call__(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h2 w2"]:
+        h, w = image.shape[-2:]
+        inner = self.inner(h, w)
+        outer = self.outer(h, w)
+        image = resize(image, inner, self.mode)
+        padding = (0, outer[1] - inner[1], 0, outer[0] - inner[0])
+        if self.fill is not None:
+            image = F.pad(image, padding, value=self.fill)
+        mean, std = (
+            torch.tensor(values, device=image.device, dtype=image.dtype)[:, None, None]
+            for values in (self.mean, self.std)
+        )
+        image = (image - mean) / std
+        return image if self.fill is not None else F.pad(image, padding)
+
+    def to_input(self, boxes: Float[Tensor, "n 4"], h: int, w: int) -> Float[Tensor, "n 4"]:
+        """Boxes in pixels of an image of h × w, in pixels of the input."""
+        return boxes * self._scale(boxes, h, w)
+
+    def to_image(self, boxes: Float[Tensor, "n 4"], h: int, w: int) -> Float[Tensor, "n 4"]:
+        """Boxes in pixels of the input, in pixels of an image of h × w, confined to it."""
+        boxes = boxes / self._scale(boxes, h, w)
+        return boxes.clamp_min(0).minimum(boxes.new_tensor([w, h, w, h]))
+
+    def masks_to_image(self, logits: Float[Tensor, "n h2 w2"], h: int, w: int) -> Float[Tensor, "n h w"]:
+        """Mask logits of any resolution that cover the input, at the size of an image of h × w."""
+        inner = self.inner(h, w)
+        large = F.interpolate(logits[:, None], self.outer(h, w), mode="bilinear", align_corners=False)
+        cut = large[..., : inner[0], : inner[1]]
+        return F.interpolate(cut, (h, w), mode="bilinear", align_corners=False)[:, 0]
+
+    def _scale(self, boxes: Tensor, h: int, w: int) -> Tensor:
+        inner = self.inner(h, w)
+        return boxes.new_tensor([inner[1] / w, inner[0] / h, inner[1] / w, inner[0] / h])

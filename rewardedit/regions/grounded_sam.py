@@ -1,0 +1,56 @@
+"""Objects by a detector and a segmenter (Grounded SAM, Ren et al. 2024), the locator of BPM."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rewardedit.regions.base import Instances
+from rewardedit.regions.boxes import filled
+from rewardedit.regions.detector import Detector
+from rewardedit.regions.segmenter import Segmenter
+
+
+class GroundedSam(nn.Module):
+    """Boxes by a detector, masks in them by a segmenter; each sees all images at once.
+
+    Without a segmenter the boxes are the masks.
+    """
+
+    def __init__(self, detector: Detector, segmenter: Segmenter | None) -> None:
+        super().__init__()
+        self.detector = detector
+        self.segmenter = segmenter
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        detector: str = "shapes-detector",
+        segmenter: str | None = "shapes-segmenter",
+        dtype: torch.dtype = torch.float32,
+        threshold: float | None = None,
+        prompt: str = "{}",
+        single: bool = False,
+    ) -> "GroundedSam":
+        """Both by hub names or folders, e.g. "IDEA-Research/grounding-dino-tiny" and "facebook/sam-vit-huge".
+
+        Raises:
+            ValueError: what `Detector` and `Segmenter` raise.
+        """
+        found = Detector.from_pretrained(detector, dtype, threshold=threshold, prompt=prompt, single=single)
+        return cls(found, None if segmenter is None else Segmenter.from_pretrained(segmenter, dtype))
+
+    def find(self, images: Float[Tensor, "b 3 h w"], names: Sequence[str]) -> list[Instances]:
+        """What each image holds of its name."""
+        detected = self.detector(images, names)
+        boxes = [of_image for of_image, _ in detected]
+        size = (images.shape[-2], images.shape[-1])
+        if self.segmenter is None:
+            masks = [filled(of_image, size) for of_image in boxes]
+        else:
+            masks = self.segmenter(images, boxes)
+        return [
+            Instances(of_image, mask, confidence)
+            for (of_image, confidence), mask in zip(detected, masks, strict=True)
+        ]

@@ -1,0 +1,38 @@
+"""Locators by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rewardedit.regions.base import ChangedPlaces, GivenMask, Locator, NamedObjects
+from rewardedit.regions.grounded_sam import GroundedSam
+from rewardedit.regions.sam3 import Sam3
+
+FINDERS: dict[str, Callable[..., Any]] = {
+    "grounded_sam": GroundedSam.from_pretrained,
+    "sam3": Sam3.from_pretrained,
+}
+WITHOUT_MODEL: dict[str, Callable[[], Locator]] = {"change_map": ChangedPlaces, "mask": GivenMask}
+
+
+def load_locator(name: str, *, dtype: torch.dtype = torch.float32, **options: Any) -> Locator:
+    """A locator by name: "grounded_sam" and "sam3" find the objects that the instruction names, "change_map"
+    takes what differs between the images, "mask" the row's own mask.
+
+    Options go to the finder's `from_pretrained`, e.g. detector="IDEA-Research/grounding-dino-tiny".
+
+    Raises:
+        ValueError: on another name, an option that it does not take, or a model that cannot be loaded.
+    """
+    if name in WITHOUT_MODEL:
+        if options:
+            raise ValueError(f"regions {name!r}: takes no options; got {', '.join(sorted(options))}")
+        return WITHOUT_MODEL[name]()
+    if name not in FINDERS:
+        names = ", ".join([*FINDERS, *WITHOUT_MODEL])
+        raise ValueError(f"regions: expected one of {names}; got {name!r}")
+    try:
+        return NamedObjects(FINDERS[name](dtype=dtype, **options))
+    except TypeError as error:
+        raise ValueError(f"regions {name!r}: {error}") from error

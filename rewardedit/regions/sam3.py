@@ -1,0 +1,82 @@
+"""Objects by SAM 3, which finds and segments what words say in one model (Carion et al. 2025)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rewardedit.regions.base import Instances
+from rewardedit.regions.boxes import filled
+from rewardedit.regions.canvas import Canvas
+
+THRESHOLD = 0.3  # of its own processor
+
+
+class Sam3(nn.Module):
+    """Finds objects with a `Sam3Model`, whose own image processor needs torchvision.
+
+    Args:
+        threshold: the least confidence of an object, in [0, 1]: the query's times that the image holds any.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, canvas: Canvas, threshold: float = THRESHOLD) -> None:
+        super().__init__()
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold: expected a number from 0 to 1; got {threshold}")
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.canvas = canvas
+        self.threshold = threshold
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        checkpoint: str = "facebook/sam3",
+        dtype: torch.dtype = torch.float32,
+        threshold: float = THRESHOLD,
+    ) -> "Sam3":
+        """SAM 3 by hub name or folder.
+
+        Raises:
+            ValueError: where there is no such model.
+        """
+        from transformers import AutoTokenizer, Sam3Model
+
+        try:
+            model = Sam3Model.from_pretrained(checkpoint, dtype=dtype)
+            tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+            canvas = Canvas.from_pretrained(checkpoint)
+        except OSError as error:
+            raise ValueError(
+                f"sam3 {checkpoint!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
+            ) from error
+        return cls(model, tokenizer, canvas, threshold)
+
+    @torch.no_grad()
+    def find(self, images: Float[Tensor, "b 3 h w"], names: Sequence[str]) -> list[Instances]:
+        """What each image holds of its name."""
+        h, w = images.shape[-2:]
+        pixels = self.canvas(images)
+        length = self.model.config.text_config.max_position_embeddings
+        tokens = self.tokenizer(
+            list(names), padding="max_length", truncation=True, max_length=length, return_tensors="pt"
+        ).to(pixels.device)
+        out = self.model(
+            pixel_values=pixels.to(self.model.dtype),
+            input_ids=tokens.input_ids,
+            attention_mask=tokens.attention_mask,
+        )
+        confidence = out.pred_logits.float().sigmoid() * out.presence_logits.float().sigmoid()
+        size = pixels.new_tensor([pixels.shape[-1], pixels.shape[-2]]).repeat(2)
+        found: list[Instances] = []
+        for i in range(len(images)):
+            order = confidence[i].argsort(descending=True)
+            order = order[confidence[i][order] >= self.threshold]
+            boxes = self.canvas.to_image(out.pred_boxes[i][order].float() * size, h, w)
+            masks = self.canvas.masks_to_image(out.pred_masks[i][order].float(), h, w) > 0
+            empty = ~masks.flatten(1).any(1)[:, None, None]
+            masks = torch.where(empty, filled(boxes, (h, w)), masks)
+            found.append(Instances(boxes, masks, confidence[i][order]))
+        return found

@@ -1,0 +1,289 @@
+"""BPM: parse the instruction, locate the edit, judge it (Li et al. 2025)."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.assets import resolve_model
+from rewardedit.batch import EditBatch, Scores
+from rewardedit.encoded import Encoded
+from rewardedit.images import Preprocess, clamp_straight_through
+from rewardedit.instructions.load import load_parser
+from rewardedit.instructions.parsed import Parsed, ParsedEdit, Parser, Unparsed
+from rewardedit.regions.base import EditRegions, Instances, Locator, edit_masks
+from rewardedit.regions.load import load_locator
+from rewardedit.scorers.bpm_judges import JudgeConfig
+from rewardedit.scorers.bpm_parts import crop, position_verdict, preserve, size_verdict
+from rewardedit.scorers.clip import COINCIDE, ClipScorer, load_clip
+
+CALIBRATION = "bpm.json"  # beside the package's own detector
+PARTS = ("modify", "preserve", "size", "position")
+NOTHING = ParsedEdit("", None, None)  # stands for an instruction that cannot be parsed
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What counts as 0 and as 1 of the two parts that have no bounds of their own.
+
+    Algorithm 2 normalises by the least and the largest value of whatever is scored together, so that an
+    edit's score depends on its neighbours; here both ends are fixed once.
+    """
+
+    modify: tuple[float, float]
+    preserve: tuple[float, float]
+    origin: str  # what the values were measured on
+
+    def __post_init__(self) -> None:
+        for name in ("modify", "preserve"):
+            low, high = getattr(self, name)
+            if not low < high:
+                raise ValueError(f"{name}: expected two rising values; got {low} and {high}")
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Calibration":
+        """From a JSON file with the fields of this class.
+
+        Raises:
+            ValueError: where there is none, or it has others.
+        """
+        try:
+            values = json.loads(Path(path).read_text())
+            return cls(tuple(values["modify"]), tuple(values["preserve"]), str(values["origin"]))
+        except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path}: expected a calibration of BPM ({error!r})") from error
+
+
+# The least and the largest value of each part that the paper prints.
+PAPER = Calibration((0.071, 0.642), (0.342, 0.973), "Figures 4 and 13 of the paper")
+
+
+@dataclass(frozen=True)
+class BpmConfig:
+    """Values are the paper's where it gives any, then the released code's, then ours."""
+
+    compat: Literal["paper", "figure4"] = "paper"
+    alpha: float = 0.7  # of the semantic part; the regions' has the rest (Sec. 4.1)
+    judges: JudgeConfig = field(default_factory=JudgeConfig)
+    calibration: Calibration = PAPER
+    context: float = 1.5  # how much larger than its box an object is cut out (released code)
+    # An edit whose target object, or what it should stand beside, is not seen: "invalid", without a score, as
+    # the detector may be at fault; or "failed", an edit that has not been made.
+    undetected: Literal["invalid", "failed"] = "invalid"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha: expected a number from 0 to 1; got {self.alpha}")
+        if self.context < 1:
+            raise ValueError(f"context: expected at least 1; got {self.context}")
+
+
+class Bpm(ClipScorer):
+    """Balancing Preservation and Modification, in [0, 2].
+
+    The instruction is parsed and its objects are located in both images. Two rules judge size and position of
+    the edited object; directional CLIP similarity on crops says whether it became what was asked; the
+    distance outside all that may change says what was kept (Algorithms 1 and 2):
+
+        α · (modify + preserve) + (1 − α) · (size + position)
+
+    with modify and preserve brought to [0, 1] by a fixed calibration. `parts` holds all four as they are,
+    modify in [−1, 1] and the others in [0, 1], and semantic and region, their two sums.
+    `compat="figure4"` is the plain sum of the four, as the paper's figures print it, in [−1, 4].
+
+    What is not found makes the row invalid, with the reason. The semantic part has a gradient, the regions
+    given.
+
+    Args:
+        parser: instructions to what they ask for.
+        locator: says where the edits are.
+    """
+
+    paper = "BPM (Li et al. 2025), Algorithms 1 and 2"
+    family = "bpm"
+    range = (0.0, 2.0)
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        preprocess: Preprocess,
+        parser: Parser,
+        locator: Locator,
+        config: BpmConfig | None = None,
+    ) -> None:
+        super().__init__(model, tokenizer, preprocess)
+        self.parser = parser
+        self.locator = locator
+        self.config = config or BpmConfig()
+        if self.config.compat == "figure4":
+            self.range = (-1.0, 4.0)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        checkpoint: str = "shapes-detector",
+        regions: str | dict[str, Any] = "grounded_sam",
+        parser: str = "grammar",
+        parser_cache: str | None = None,
+        calibration: str | None = None,
+        dtype: torch.dtype = torch.float32,
+        compat: Literal["paper", "figure4"] = "paper",
+        alpha: float = 0.7,
+        undetected: Literal["invalid", "failed"] = "invalid",
+    ) -> "Bpm":
+        """BPM with the CLIP model that `load_clip` finds; the paper's is "openai/clip-vit-large-patch14". The
+        small one that comes with the package is the detector's towers, which know objects alone.
+
+        Args:
+            regions: where the regions come from, a name of `load_locator`, or its options with the name among
+                them: {"name": "grounded_sam", "detector": "IDEA-Research/grounding-dino-tiny",
+                "segmenter": "facebook/sam-vit-huge"}.
+            parser: what parses instructions, a name of `load_parser`; `parser_cache`, a JSONL file, keeps
+                what a language model answered.
+            calibration: a file that `Calibration.read` reads; by default the package's for its own
+                model, else the values that the paper prints.
+
+        Raises:
+            ValueError: what these raise.
+        """
+        if calibration is None and checkpoint == "shapes-detector":
+            calibration = str(Path(resolve_model(checkpoint)) / CALIBRATION)
+        config = BpmConfig(
+            compat=compat,
+            alpha=alpha,
+            calibration=PAPER if calibration is None else Calibration.read(calibration),
+            undetected=undetected,
+        )
+        options = {"name": regions} if isinstance(regions, str) else regions
+        locator = load_locator(**options, dtype=dtype)
+        return cls(*load_clip(checkpoint, dtype), load_parser(parser, parser_cache), locator, config)
+
+    @torch.no_grad()
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
+        parsed = list(self.parser(instruction))
+        return Encoded({"parsed": parsed, "sources": self.locator.of_sources(source, _edits(parsed))})
+
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        parsed: list[Parsed] = prepared.inputs["parsed"]
+        regions = self.locate(batch, prepared)
+        reason = [self._reason(edit, found) for edit, found in zip(parsed, regions, strict=True)]
+        parts = {name: batch.edited.new_full((len(batch),), torch.nan) for name in PARTS}
+        rows = [i for i, why in enumerate(reason) if why is None]
+        if rows:
+            judged = self._parts(
+                batch.source[rows],
+                batch.edited[rows],
+                _edits([parsed[i] for i in rows]),
+                [regions[i] for i in rows],
+            )
+            at = (torch.tensor(rows, device=batch.edited.device),)
+            parts = {name: parts[name].index_put(at, judged[name]) for name in PARTS}
+        semantic, region, score = combine(parts, self.config)
+        return Scores.make(score, {**parts, "semantic": semantic, "region": region}, reason)
+
+    def locate(self, batch: EditBatch, prepared: Encoded | None = None) -> list[EditRegions]:
+        """Where each edit takes place."""
+        prepared = prepared or self.prepare(batch.source, batch.instruction)
+        return self.locator.of_edits(batch, _edits(prepared.inputs["parsed"]), prepared.inputs["sources"])
+
+    def masks(
+        self,
+        source: Float[Tensor, "b 3 h w"],
+        edited: Float[Tensor, "b 3 h w"],
+        instruction: Sequence[str],
+    ) -> Float[Tensor, "b 1 h w"]:
+        """Where the edits may change the image, for `mask_guidance` (Sec. 3.5); 1 all over where that is not
+        known.
+        """
+        return edit_masks(self.locator, _edits(self.parser(instruction)), source, edited)
+
+    def _reason(self, parsed: Parsed, regions: EditRegions) -> str | None:
+        """Why an edit has no score."""
+        if isinstance(parsed, Unparsed):
+            return parsed.reason
+        failed = self.config.undetected == "failed" and regions.missing in ("target", "reference")
+        return None if failed else regions.reason
+
+    def _parts(
+        self, source: Tensor, edited: Tensor, parsed: list[ParsedEdit], regions: list[EditRegions]
+    ) -> dict[str, Tensor]:
+        image = (edited.shape[-2], edited.shape[-1])
+        pairs = list(zip(regions, parsed, strict=True))
+        sizes = [size_verdict(found, edit, self.config.judges) for found, edit in pairs]
+        places = [position_verdict(found, edit, image, self.config.judges) for found, edit in pairs]
+        return {
+            "modify": self.modify(source, edited, parsed, regions),
+            "preserve": preserve(source, edited, regions),
+            "size": edited.new_tensor(sizes),
+            "position": edited.new_tensor(places),
+        }
+
+    def modify(
+        self,
+        source: Float[Tensor, "b 3 h w"],
+        edited: Float[Tensor, "b 3 h w"],
+        parsed: Sequence[ParsedEdit],
+        regions: Sequence[EditRegions],
+    ) -> Float[Tensor, " b"]:
+        """S_modify (Eq. 1), in [−1, 1]: cos(I(crop of edited) − I(crop of source), T(target) − T(source)).
+
+        A side that is not there is left out of the texts. Where both sides have one name (an object is moved,
+        or made larger) there is no direction between them, and the edited crop's own similarity with that
+        name stands in its place. 0 where the crops show the same, or the target object is not there.
+        """
+        before = self._crop_features(source, [region.source for region in regions])
+        after = self._crop_features(edited, [region.edited for region in regions])
+        old = self._name_features([edit.source for edit in parsed])
+        new = self._name_features([edit.target for edit in parsed])
+        same = torch.tensor([edit.source == edit.target for edit in parsed], device=after.device)[:, None]
+        change = torch.where(same, after, after - before)
+        direction = torch.where(same, new, new - old)
+
+        square = change.square().sum(1)
+        nothing = square < (COINCIDE * before.norm(dim=1)) ** 2
+        nothing = nothing | torch.tensor([r.missing == "target" for r in regions], device=after.device)
+        length = torch.where(nothing, torch.ones_like(square), square).sqrt() * direction.norm(dim=1)
+        similarity = (change * direction).sum(1) / length.clamp_min(1e-9)
+        return torch.where(nothing, torch.zeros_like(similarity), similarity).clamp(-1, 1)
+
+    def _crop_features(self, images: Tensor, objects: list[Instances]) -> Tensor:
+        """CLIP's features of what the objects' boxes hold, in one batch; of the whole image where there is no
+        object.
+        """
+        whole = (0.0, 0.0, float(images.shape[-1]), float(images.shape[-2]))
+        boxes = [found.box.tolist() if len(found) else whole for found in objects]
+        crops = [crop(image, box, self.config.context) for image, box in zip(images, boxes, strict=True)]
+        pixels = torch.cat([self.preprocess(image[None]) for image in crops])
+        return self.model.get_image_features(pixel_values=pixels.to(self.model.dtype)).pooler_output.float()
+
+    def _name_features(self, names: list[str | None]) -> Tensor:
+        """CLIP's features of names; zeros for None."""
+        features = self.text_features([name or "" for name in names])
+        there = torch.tensor([name is not None for name in names], device=features.device)
+        return features * there[:, None]
+
+
+def combine(parts: dict[str, Tensor], config: BpmConfig) -> tuple[Tensor, Tensor, Tensor]:
+    """The semantic part, the regions' part, and the score (Alg. 1, lines 10 to 12)."""
+    modify = parts["modify"]
+    kept = parts["preserve"]
+    region = parts["size"] + parts["position"]
+    if config.compat == "figure4":
+        return modify + kept, region, modify + kept + region
+    scaled = [
+        clamp_straight_through((value - low) / (high - low))
+        for value, (low, high) in ((modify, config.calibration.modify), (kept, config.calibration.preserve))
+    ]
+    semantic = scaled[0] + scaled[1]
+    return semantic, region, config.alpha * semantic + (1 - config.alpha) * region
+
+
+def _edits(parsed: Sequence[Parsed]) -> list[ParsedEdit]:
+    """With nothing in the place of what could not be parsed."""
+    return [NOTHING if isinstance(edit, Unparsed) else edit for edit in parsed]

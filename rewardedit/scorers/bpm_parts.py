@@ -1,0 +1,95 @@
+"""The parts of BPM's score that need no model, given where an edit takes place (Li et al. 2025, Sec. 3.3,
+3.4).
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.instructions.parsed import ParsedEdit
+from rewardedit.regions.base import EditRegions, Instances
+from rewardedit.scorers.bpm_judges import Box, JudgeConfig, position_judge, size_judge
+
+
+def boxes_of(found: Instances) -> list[Box]:
+    """Plain tuples, the surest first."""
+    return [(x0, y0, x1, y1) for x0, y0, x1, y1 in found.boxes.tolist()]
+
+
+def size_verdict(regions: EditRegions, parsed: ParsedEdit, config: JudgeConfig) -> float:
+    """S_size, 0 or 1: whether the area of all source objects together has changed as asked.
+
+    1 where the whole image changes and where only a mask is known: there is nothing to judge (App. A.4).
+    """
+    if regions.missing == "target":
+        return 0.0
+    if regions.is_global or not regions.is_named:
+        return 1.0
+    before = None if regions.is_added else float(regions.source.mask.sum())
+    after = None if regions.is_removed else float(regions.edited.mask.sum())
+    return size_judge(before, after, parsed.size, config, replaced=parsed.edit_type == "replace")
+
+
+def position_verdict(
+    regions: EditRegions, parsed: ParsedEdit, image: tuple[int, int], config: JudgeConfig
+) -> float:
+    """S_position, in [0, 1]: the share of the edited objects that are where they were asked to be, relative
+    to the reference object; to the source object where none is named.
+
+    1 where the whole image changes and where only a mask is known.
+    """
+    if regions.missing in ("target", "reference"):
+        return 0.0
+    if regions.is_global or not regions.is_named:
+        return 1.0
+    edited: list[Box | None] = [None] if regions.is_removed else [*boxes_of(regions.edited)]
+    references: list[Box | None] = [None]
+    if regions.reference is not None:
+        references = [*boxes_of(regions.reference)]
+    elif not regions.is_added:
+        references = [*boxes_of(regions.source)]
+    verdicts = [
+        max(position_judge(box, reference, parsed.position, image, config) for reference in references)
+        for box in edited
+    ]
+    return sum(verdicts) / len(verdicts)
+
+
+def preserve(
+    source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"], regions: Sequence[EditRegions]
+) -> Float[Tensor, " b"]:
+    """S_preserve (Alg. 2, line 11), in [0, 1]: 1 less the root of the mean square over channels, averaged
+    over all pixels outside M_origin ∪ M_edit.
+
+    1 where nothing is outside: nothing was to be kept. A place that has not changed has no gradient.
+    """
+    outside = torch.stack([~region.mask for region in regions]).float()
+    square = (edited - source).square().mean(1)
+    changed = square > 0
+    distance = torch.where(changed, square, torch.ones_like(square)).sqrt() * changed
+    return 1 - (distance * outside).sum((1, 2)) / outside.sum((1, 2)).clamp_min(1)
+
+
+def crop(image: Float[Tensor, "3 h w"], box: Sequence[float], context: float) -> Float[Tensor, "3 s s"]:
+    """A square around a box, `context` times as large as the box's longer side, moved into the image as far
+    as it fits there; beyond it is filled with gray. Its gradient reaches the image.
+    """
+    h, w = image.shape[-2:]
+    x0, y0, x1, y1 = box
+    side = max(2, min(round(context * max(x1 - x0, y1 - y0)), max(h, w)))
+    left = _first(round((x0 + x1 - side) / 2), side, w)
+    top = _first(round((y0 + y1 - side) / 2), side, h)
+    inside = image[:, max(top, 0) : top + side, max(left, 0) : left + side]
+    before = (max(-left, 0), max(-top, 0))
+    after = (side - before[0] - inside.shape[2], side - before[1] - inside.shape[1])
+    return F.pad(inside, (before[0], after[0], before[1], after[1]), value=0.5)
+
+
+def _first(start: int, side: int, length: int) -> int:
+    """Where a stretch of `side` begins, so that it lies within `length`, or around it where it is longer."""
+    if side >= length:
+        return -((side - length) // 2)
+    return min(max(start, 0), length - side)

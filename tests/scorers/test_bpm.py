@@ -1,0 +1,208 @@
+"""BPM whole: its sums by the paper's printed figures, its rows on real, small models."""
+
+import json
+
+import pytest
+import torch
+
+from rewardedit.batch import EditBatch
+from rewardedit.data.shapes import Shapes
+from rewardedit.data.shapes.objects import NAMES, scene_objects
+from rewardedit.instructions.grammar import parse_all
+from rewardedit.regions.base import GivenMask, Instances, NamedObjects
+from rewardedit.scorers.bpm import PAPER, Bpm, BpmConfig, Calibration, combine
+from rewardedit.scorers.clip import load_clip
+from tests.region_models import save_detector, save_segmenter
+
+# modify, preserve, size, position, and the sum that is printed: Figure 4 and both halves of Figure 13.
+PRINTED = [
+    (0.237, 0.917, 0, 0, 1.154),
+    (0.236, 0.804, 0, 0, 1.040),
+    (0.642, 0.969, 1, 1, 3.611),
+    (0.128, 0.865, 1, 1, 2.993),
+    (0.110, 0.915, 0, 0, 1.025),
+    (0.071, 0.914, 0, 0, 0.985),
+    (0.283, 0.964, 1, 1, 3.248),
+    (0.274, 0.342, 1, 0, 1.617),
+    (0.391, 0.952, 1, 1, 3.343),
+    (0.264, 0.482, 1, 1, 2.746),
+    (0.525, 0.973, 1, 1, 3.499),
+]
+SUM = BpmConfig(compat="figure4")
+
+
+class TrueObjects:
+    """Finds what the scenes hold: regions for tests, which no scorer may know."""
+
+    def __init__(self, samples) -> None:
+        self.scenes = {
+            name: (image, scene_objects(scenes))
+            for name, image, scenes in (
+                ("before", samples.source, samples.before),
+                ("after", samples.target, samples.after),
+            )
+        }
+
+    def find(self, images, names):
+        found = []
+        for image, name in zip(images, names, strict=True):
+            of_row = Instances.none(image)
+            for known, objects in self.scenes.values():
+                same = (known == image).flatten(1).all(1).nonzero().flatten()
+                if len(same) and name in NAMES:
+                    there = (objects.row == same[0]) & objects.names[:, NAMES.index(name)]
+                    of_row = Instances.of_masks(objects.masks(there.nonzero().flatten()))
+                    break
+            found.append(of_row)
+        return found
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return Shapes("val").batch(0, 28)
+
+
+def scorer_of(samples, **config) -> Bpm:
+    locator = NamedObjects(TrueObjects(samples))
+    clip = load_clip("shapes-clip", torch.float32)
+    return Bpm(*clip, parse_all, locator, BpmConfig(**config)).eval().requires_grad_(False)
+
+
+def batch_of(samples, edited: torch.Tensor) -> EditBatch:
+    return EditBatch(samples.source, samples.instruction, edited, mask=samples.mask)
+
+
+@pytest.mark.parametrize("printed", PRINTED)
+def test_the_paper_s_printed_sums_follow_from_its_printed_parts(printed):
+    names = ("modify", "preserve", "size", "position")
+    parts = {name: torch.tensor([float(value)]) for name, value in zip(names, printed, strict=False)}
+    semantic, region, score = combine(parts, SUM)
+    assert float(score) == pytest.approx(printed[4], abs=0.002)
+    assert float(semantic) == pytest.approx(printed[0] + printed[1])
+    assert float(region) == printed[2] + printed[3]
+
+
+def test_the_score_weighs_what_is_calibrated():
+    config = BpmConfig(alpha=0.7, calibration=Calibration((0.0, 0.5), (0.5, 1.0), "a test"))
+    parts = {
+        "modify": torch.tensor([0.25, 0.75]),
+        "preserve": torch.tensor([0.9, 0.2]),
+        "size": torch.tensor([1.0, 0.0]),
+        "position": torch.tensor([0.5, 1.0]),
+    }
+    semantic, region, score = combine(parts, config)
+    assert semantic.tolist() == pytest.approx([0.5 + 0.8, 1.0])  # the second row's parts end at 1 and at 0
+    assert region.tolist() == [1.5, 1.0]
+    assert score.tolist() == pytest.approx([0.7 * 1.3 + 0.3 * 1.5, 0.7 + 0.3])
+
+
+def test_a_true_target_keeps_the_rest_and_has_the_size_and_the_place_that_were_asked(samples):
+    scorer = scorer_of(samples, undetected="failed")
+    good = scorer(batch_of(samples, samples.target))
+    assert good.valid.all()
+    assert good.parts["size"].mean() > 0.95
+    assert good.parts["position"].mean() > 0.95
+    local = torch.tensor([kind != "background" for kind in samples.edit_type])
+    assert good.parts["preserve"][local].min() > 0.99
+    still = scorer(batch_of(samples, samples.source))
+    for kind in ("add", "move", "resize"):
+        rows = torch.tensor([name == kind for name in samples.edit_type])
+        assert (good.parts["region"][rows] > still.parts["region"][rows]).all(), kind
+
+
+def test_a_score_does_not_depend_on_its_neighbours(samples):
+    scorer = scorer_of(samples)
+    batch = batch_of(samples, samples.target)
+    alone = torch.cat([scorer(batch[i : i + 1]).score for i in range(6)])
+    torch.testing.assert_close(alone, scorer(batch).score[:6], rtol=1e-4, atol=1e-5)
+
+
+def test_prepared_sources_serve_all_candidates(samples):
+    scorer = scorer_of(samples)
+    batch = batch_of(samples, samples.target)[:4]
+    prepared = scorer.prepare(batch.source, batch.instruction)
+    torch.testing.assert_close(scorer(batch, prepared).score, scorer(batch).score)
+    twice = prepared.take([1, 1])
+    pair = EditBatch(batch.source[[1, 1]], [batch.instruction[1]] * 2, batch.edited[[1, 1]])
+    torch.testing.assert_close(scorer(pair, twice).score, scorer(batch).score[[1, 1]])
+
+
+def test_what_is_not_found_has_no_score_and_a_reason(samples):
+    adds = [i for i, kind in enumerate(samples.edit_type) if kind == "add"]
+    batch = EditBatch(samples.source[adds], [samples.instruction[i] for i in adds], samples.source[adds])
+    scores = scorer_of(samples)(batch)
+    assert not scores.valid.any()
+    assert all("was found in the edited image" in str(reason) for reason in scores.reason)
+    assert scores.parts["preserve"].isnan().all()
+    failed = scorer_of(samples, undetected="failed")(batch)
+    assert failed.valid.all()
+    assert failed.parts["modify"].tolist() == [0] * len(adds)
+    assert failed.parts["size"].tolist() == [0] * len(adds)
+    assert failed.parts["preserve"].tolist() == [1] * len(adds)
+
+
+def test_instructions_that_say_nothing_to_find_have_reasons(samples):
+    instructions = ["xyzzy", "make it red", "remove the green unicorn"]
+    batch = EditBatch(samples.source[:3], instructions, samples.target[:3])
+    scores = scorer_of(samples, undetected="failed")(batch)
+    assert not scores.valid.any()
+    reasons = [str(reason) for reason in scores.reason]
+    assert "no rule fits" in reasons[0]
+    assert "does not name" in reasons[1] or "refers to" in reasons[1]
+    assert "no 'green unicorn' was found in the source" in reasons[2]
+
+
+def test_the_semantic_part_has_a_gradient_at_the_regions_and_outside(samples):
+    scorer = scorer_of(samples)
+    parsed = parse_all(samples.instruction)
+    regions = scorer.locate(batch_of(samples, samples.target))
+    edited = samples.target.lerp(samples.source, 0.3).requires_grad_(True)
+    value = scorer.modify(samples.source, edited, parsed, regions).sum()
+    (gradient,) = torch.autograd.grad(value, edited)
+    assert (gradient.flatten(1).abs().sum(1) > 0).all()
+    assert gradient.isfinite().all()
+    assert all(parameter.grad is None for parameter in scorer.parameters())
+
+
+def test_a_given_mask_needs_no_detector(samples):
+    clip = load_clip("shapes-clip", torch.float32)
+    scorer = Bpm(*clip, parse_all, GivenMask()).eval()
+    scores = scorer(batch_of(samples, samples.target))
+    assert scores.valid.all()
+    assert scores.parts["size"].tolist() == [1] * 28
+    with pytest.raises(ValueError, match="it has none"):
+        scorer(EditBatch(samples.source, samples.instruction, samples.target))
+
+
+def test_every_model_comes_by_name(tmp_path, samples):
+    save_detector(str(tmp_path / "d"), "owlv2")
+    save_segmenter(str(tmp_path / "s"), "sam2")
+    regions = {
+        "name": "grounded_sam",
+        "detector": str(tmp_path / "d"),
+        "segmenter": str(tmp_path / "s"),
+        "threshold": 0.0,
+    }
+    file = tmp_path / "calibration.json"
+    file.write_text(json.dumps({"modify": [0, 0.5], "preserve": [0.5, 1], "origin": "a test"}))
+    scorer = Bpm.from_pretrained("shapes-clip", regions=regions, calibration=str(file), alpha=0.5)
+    assert scorer.config.calibration == Calibration((0, 0.5), (0.5, 1), "a test")
+    scores = scorer(batch_of(samples, samples.target))
+    assert scores.valid.all()
+    assert ((scores.score >= 0) & (scores.score <= 2)).all()
+    assert sum(1 for _ in scorer.parameters()) > sum(1 for _ in scorer.model.parameters())
+    masks = scorer.masks(samples.source, samples.target, samples.instruction)
+    assert masks.shape == (28, 1, 64, 64)
+    assert set(masks.unique().tolist()) <= {0.0, 1.0}
+
+
+def test_settings_that_make_no_sense_are_refused(tmp_path):
+    for wrong in ({"alpha": 1.5}, {"context": 0.5}):
+        with pytest.raises(ValueError, match="expected"):
+            BpmConfig(**wrong)
+    with pytest.raises(ValueError, match="rising"):
+        Calibration((1.0, 1.0), (0.0, 1.0), "")
+    with pytest.raises(ValueError, match="expected a calibration"):
+        Calibration.read(tmp_path / "none.json")
+    assert PAPER.modify[1] == max(row[0] for row in PRINTED)
+    assert PAPER.preserve[0] == min(row[1] for row in PRINTED)

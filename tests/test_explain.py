@@ -1,0 +1,100 @@
+"""The picture of how BPM judges an edit, and the command that draws it."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from rewardedit.batch import EditBatch
+from rewardedit.cli import main
+from rewardedit.data.shapes import Shapes
+from rewardedit.explain import COLOURS, GAP, SIDE, TEXT, explain
+from rewardedit.images import to_pil
+from tests.region_models import save_detector, save_segmenter
+from tests.scorers.test_bpm import scorer_of
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return Shapes("val").batch(0, 28)
+
+
+def one(samples, i: int, edited: torch.Tensor) -> EditBatch:
+    return EditBatch(samples.source[i : i + 1], [samples.instruction[i]], edited[i : i + 1])
+
+
+def test_boxes_are_drawn_where_the_objects_are(samples):
+    i = samples.edit_type.index("replace")
+    page = explain(scorer_of(samples), one(samples, i, samples.target))
+    assert page.width == 3 * SIDE + 4 * GAP
+    scale = SIDE / 64
+    top = TEXT + 2 * GAP
+    for panel, kind in ((0, "source"), (1, "target")):
+        x0, _, x1, y1 = samples.boxes[i, panel].tolist()
+        left = GAP + panel * (SIDE + GAP)
+        # The middle of the lower edge: the label stands above, or below at another height.
+        at = (round(left + scale * (x0 + x1) / 2), round(top + scale * y1) - 2)
+        assert page.getpixel(at) == COLOURS[kind], kind
+
+
+def test_what_may_change_lies_under_a_veil(samples):
+    i = samples.edit_type.index("remove")
+    page = explain(scorer_of(samples), one(samples, i, samples.target))
+    left = 3 * GAP + 2 * SIDE
+    top = TEXT + 2 * GAP
+    x0, y0, x1, y1 = samples.boxes[i, 0].tolist()
+    middle = (round(left + SIDE / 64 * (x0 + x1) / 2), round(top + SIDE / 64 * (y0 + y1) / 2))
+    red, green, _ = page.getpixel(middle)
+    assert red > green + 60
+    plain = to_pil(samples.target[i]).getpixel((0, 0))
+    corner = page.getpixel((left + 1, top + 1))
+    assert max(abs(a - b) for a, b in zip(corner, plain, strict=True)) <= 2
+
+
+def test_an_edit_without_a_score_is_drawn_too(samples):
+    i = samples.edit_type.index("add")
+    page = explain(scorer_of(samples), one(samples, i, samples.source))
+    assert page.height > SIDE
+    batch = EditBatch(samples.source[:1], ["xyzzy"], samples.target[:1])
+    assert explain(scorer_of(samples), batch).size[0] == page.size[0]
+    with pytest.raises(ValueError, match="expected one edit; got 2"):
+        explain(scorer_of(samples), EditBatch(samples.source[:2], ["a", "b"], samples.target[:2]))
+
+
+@pytest.fixture(scope="module")
+def bpm(tmp_path_factory) -> str:
+    """BPM with small random models, as the command line names it."""
+    folder = tmp_path_factory.mktemp("bpm")
+    save_detector(str(folder / "d"), "owlvit")
+    save_segmenter(str(folder / "s"), "sam")
+    regions = {"name": "grounded_sam", "detector": str(folder / "d"), "segmenter": str(folder / "s")}
+    options = {"checkpoint": "shapes-clip", "regions": {**regions, "threshold": 0.0, "single": True}}
+    return json.dumps({"rewardedit.scorers.bpm:Bpm": options})
+
+
+def test_the_command_draws_one_edit(samples, bpm, tmp_path, capsys):
+    for name, image in (("a.png", samples.source[0]), ("b.png", samples.target[0])):
+        to_pil(image).save(tmp_path / name)
+    pair = [str(tmp_path / "a.png"), str(tmp_path / "b.png"), samples.instruction[0]]
+    out = tmp_path / "why.png"
+    assert main(["score", *pair, "--scorer", bpm, "--explain", str(out)]) == 0
+    assert Image.open(out).width == 3 * SIDE + 4 * GAP
+    assert "modify" in capsys.readouterr().out
+    assert main(["score", *pair, "--scorer", "l1", "--explain", str(out)]) == 2
+    assert "expected the scorer bpm; got L1" in capsys.readouterr().err
+    assert main(["score", *pair, "--scorer", "l1", "l2", "--explain", str(out)]) == 2
+    assert "--explain: expected one edit and one scorer" in capsys.readouterr().err
+
+
+def test_an_edit_can_be_restricted_to_what_bpm_locates(samples, bpm, tiny_editor, tmp_path, capsys):
+    to_pil(samples.source[0]).save(tmp_path / "a.png")
+    words = [str(tmp_path / "a.png"), "remove the red circle", "--out", str(tmp_path / "out")]
+    asked = [*words, "--model", str(tiny_editor), "--steps", "2"]
+    assert main(["edit", *asked, "--mask", bpm]) == 0
+    record = json.loads((tmp_path / "out" / "a.json").read_text())
+    assert record["turns"][0]["mask"] == "a-mask.png"
+    mask = Image.open(tmp_path / "out" / "a-mask.png").convert("L")
+    assert set(mask.getdata()) == {0, 255}  # a place was found, and it is not the whole image
+    assert main(["edit", *asked, "--mask", "{l1: {}}"]) == 2
+    assert "expected auto, bpm with its options, or a mask file" in capsys.readouterr().err

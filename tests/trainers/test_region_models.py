@@ -1,0 +1,200 @@
+"""The small detector and segmenter: what they start from, what they learn from, and their losses."""
+
+import pytest
+import torch
+from transformers import CLIPModel, CLIPTokenizer
+
+from rewardedit.assets import resolve_model
+from rewardedit.data.shapes import Shapes
+from rewardedit.data.shapes.objects import NAMES, scene_objects
+from rewardedit.data.shapes.scenes import CELLS
+from rewardedit.regions.boxes import pairwise_iou
+from rewardedit.trainers import shapes_detector
+from rewardedit.trainers.shapes_detector import (
+    CropPairs,
+    random_crops,
+)
+from rewardedit.trainers.shapes_segmenter import jittered, mask_iou, mask_loss
+from rewardedit.training.detection_loss import detection_loss, generalised_iou, match
+from rewardedit.training.image_defects import spoil
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return Shapes("val", seed=3).batch(0, 140)
+
+
+def test_objects_have_their_masks_boxes_and_names(samples):
+    objects = scene_objects(samples.after)
+    assert objects.row.tolist() == sorted(objects.row.tolist())
+    for i, kind in enumerate(samples.edit_type[:70]):
+        if kind in ("remove", "background"):
+            continue
+        name = NAMES.index(" ".join(str(samples.parsed[i].target).split()[-2:]))
+        found = ((objects.row == i) & objects.names[:, name]).nonzero().flatten()
+        if kind == "resize" or len(found) == 0:  # named by its shape alone
+            continue
+        assert len(found) == 1, samples.instruction[i]
+        assert objects.boxes[found[0]].tolist() == samples.boxes[i, 1].tolist()
+        inside = samples.mask[i, 0] > 0
+        assert (objects.masks(found)[0] <= inside).all()
+    count = samples.after.present.sum() + samples.after.has_inner.sum()
+    assert len(objects.row) == count
+    assert samples.after.has_inner.any()
+
+
+def test_a_name_says_what_the_object_is(samples):
+    objects = scene_objects(samples.before)
+    first = objects.names[0]
+    row = int(objects.row[0])
+    cell = next(c for c in range(CELLS) if samples.before.present[row, c])
+    assert int(first.sum()) == 3  # with size, colour and shape; colour and shape; shape
+    words = [NAMES[int(i)] for i in first.nonzero()]
+    assert sorted(len(name.split()) for name in words) == [1, 2, 3]
+    described = samples.source_caption[row].split(",")[0]
+    assert all(word in described for word in max(words, key=len).split())
+    assert 0 <= cell < CELLS
+
+
+def test_the_detector_starts_as_the_small_clip():
+    model, tokenizer = shapes_detector.make_model(shapes_detector.Config("x"))
+    clip = CLIPModel.from_pretrained(resolve_model("shapes-clip"), dtype=torch.float32).eval()
+    before = CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"))
+    model.eval()
+    names = ["small red circle", "star"]
+    pixels = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with torch.no_grad():
+        said = model.owlvit.get_text_features(
+            **tokenizer(names, padding="max_length", max_length=16, return_tensors="pt")
+        ).pooler_output
+        expected = clip.get_text_features(**before(names, padding=True, return_tensors="pt")).pooler_output
+        seen = model.owlvit.get_image_features(pixel_values=pixels).pooler_output
+        shown = clip.get_image_features(pixel_values=pixels).pooler_output
+    torch.testing.assert_close(said, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(seen, shown, rtol=1e-4, atol=1e-4)
+    ids = tokenizer("red circle").input_ids
+    assert ids[0] > 0  # 0 would stand for padding
+    assert ids[-1] == max(ids) == len(tokenizer) - 1
+
+
+def test_a_detector_without_its_clip_says_what_to_train(tmp_path):
+    with pytest.raises(ValueError, match="train it first: shapes-clip"):
+        shapes_detector.make_model(shapes_detector.Config("x", clip=str(tmp_path)))
+
+
+def test_generalised_iou():
+    a = torch.tensor([[0.0, 0, 2, 2], [0, 0, 1, 1], [0, 0, 2, 2]])
+    b = torch.tensor([[0.0, 0, 2, 2], [3, 0, 4, 1], [1, 0, 3, 2]])
+    # the same; a hull of 4 with 2 empty of it; 2 of 6, in a hull of 6
+    assert generalised_iou(a, b).tolist() == pytest.approx([1, -0.5, 2 / 6])
+
+
+def test_each_object_is_matched_with_its_own_patch():
+    boxes = torch.tensor([[0.1, 0.1, 0.3, 0.3], [0.6, 0.6, 0.9, 0.9]])
+    names = torch.tensor([[True, False], [False, True]])
+    found = torch.tensor([[0.6, 0.6, 0.9, 0.9], [0.0, 0.0, 1.0, 1.0], [0.1, 0.1, 0.3, 0.3]])
+    logits = torch.full((3, 2), -5.0)
+    patches, objects = match(logits, found, boxes, names)
+    assert dict(zip(objects.tolist(), patches.tolist(), strict=True)) == {0: 2, 1: 0}
+    # Of two patches with the same box the one that has the right name.
+    found[1] = boxes[0]
+    logits[1, 0] = 3.0
+    patches, objects = match(logits, found, boxes, names)
+    assert dict(zip(objects.tolist(), patches.tolist(), strict=True)) == {0: 1, 1: 0}
+
+
+def test_the_detection_loss_falls_with_either_error():
+    boxes = torch.tensor([[0.1, 0.1, 0.3, 0.3]])
+    truth = [(boxes, torch.tensor([[True, False]])), (boxes[:0], torch.zeros(0, 2, dtype=torch.bool))]
+    found = torch.tensor([[0.1, 0.1, 0.3, 0.3], [0.5, 0.5, 0.8, 0.8]]).repeat(2, 1, 1)
+    right = torch.full((2, 2, 2), -8.0)
+    right[0, 0, 0] = 8.0
+    least = detection_loss(right, found, truth)
+    assert least < 0.01
+    wrong_name = right.clone()
+    wrong_name[0, 0] = torch.tensor([-8.0, 8.0])
+    assert detection_loss(wrong_name, found, truth) > least + 1
+    seen_where_nothing_is = right.clone()
+    seen_where_nothing_is[1, 1, 1] = 8.0
+    assert detection_loss(seen_where_nothing_is, found, truth) > least + 1
+    assert detection_loss(right, found + 0.1, truth) > least + 0.5
+
+
+def test_crops_show_objects_or_nothing(samples):
+    objects = scene_objects(samples.after)
+    per_image = [
+        (objects.boxes[objects.row == i], objects.names[objects.row == i]) for i in range(len(samples))
+    ]
+    cut, named = random_crops(samples.target, per_image, 40, torch.Generator().manual_seed(0))
+    assert cut.shape[1:] == (3, 64, 64)
+    assert len(cut) == len(named)
+    empty = ~named.any(1)
+    assert 2 <= int(empty.sum()) <= 10
+    spread = cut.flatten(1).std(1)
+    assert spread[~empty].min() > spread[empty].median()
+
+
+def test_crops_learn_the_names_that_fit():
+    names = torch.eye(3)
+    fits = torch.tensor([[True, False, False], [False, False, False]])
+    right = torch.tensor([[9.0, 0, 0], [-1, -1, -1]])
+    wrong = torch.tensor([[0.0, 9, 0], [-1, -1, -1]])
+    pairs = CropPairs()
+    assert pairs.loss(right, names, fits) < pairs.loss(wrong, names, fits) - 2
+
+
+def test_the_mask_loss_falls_with_either_error():
+    true = torch.zeros(1, 8, 8, dtype=torch.bool)
+    true[0, 2:6, 2:6] = True
+    right = torch.where(true, 9.0, -9.0)
+    said = torch.ones(1)
+    least = mask_loss(right, said, true)
+    assert least < 0.05
+    assert mask_loss(-right, torch.zeros(1), true) > least + 1
+    assert mask_loss(right, torch.zeros(1), true) == pytest.approx(float(least) + 1, abs=1e-3)
+    assert mask_iou(true, true.roll(2, 2)).tolist() == pytest.approx([8 / 24])
+
+
+def test_boxes_are_shifted_by_a_share_of_their_sides():
+    boxes = torch.tensor([[10.0, 10, 20, 50]]).expand(4000, 4)
+    moved = jittered(boxes, 0.1, torch.Generator().manual_seed(0)) - boxes
+    assert moved.std(0).tolist() == pytest.approx([1, 4, 1, 4], rel=0.1)
+    assert moved.mean(0).abs().max() < 0.2
+
+
+def test_defects_stay_within_the_image_and_differ():
+    images = torch.full((64, 3, 16, 16), 0.5)
+    images[:, :, 4:12, 4:12] = 0.9
+    made = spoil(images, torch.Generator().manual_seed(0))
+    assert ((made >= 0) & (made <= 1)).all()
+    assert len({round(float(image.mean()), 4) for image in made}) > 50
+    assert (made - images).abs().mean() < 0.08
+    again = spoil(images, torch.Generator().manual_seed(0))
+    assert torch.equal(made, again)
+
+
+@pytest.mark.slow
+def test_detector_and_segmenter_are_trained_and_saved(tmp_path, monkeypatch):
+    """What is saved can be loaded and asked."""
+    from rewardedit.cli import main
+    from rewardedit.regions.grounded_sam import GroundedSam
+
+    monkeypatch.chdir(tmp_path)
+    short = [
+        "train.max_steps=3",
+        "train.batch_size=8",
+        "samples=70",
+        "evaluate_n=14",
+        "train.lr_warmup_steps=1",
+    ]
+    assert main(["train", "shapes-detector", *short, "crops=4"]) == 0
+    assert main(["train", "shapes-segmenter", *short]) == 0
+    finder = GroundedSam.from_pretrained("runs/shapes-detector/detector", "runs/shapes-segmenter/segmenter")
+    batch = Shapes("val").batch(0, 4)
+    found = finder.find(batch.target, ["red circle"] * 4)
+    assert len(found) == 4
+    assert all(
+        float(pairwise_iou(instances.boxes, instances.boxes).max()) == pytest.approx(1)
+        for instances in found
+        if len(instances)
+    )
