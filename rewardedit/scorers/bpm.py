@@ -17,12 +17,15 @@ from rewardedit.images import Preprocess, clamp_straight_through
 from rewardedit.instructions.load import load_parser
 from rewardedit.instructions.parsed import Parsed, ParsedEdit, Parser, Unparsed
 from rewardedit.regions.base import EditRegions, Instances, Locator, edit_masks
+from rewardedit.regions.boxes import filled
 from rewardedit.regions.load import load_locator
+from rewardedit.scorers import bpm_released
 from rewardedit.scorers.bpm_judges import JudgeConfig
 from rewardedit.scorers.bpm_parts import crop, position_verdict, preserve, size_verdict
 from rewardedit.scorers.clip import COINCIDE, ClipScorer, load_clip
 
 CALIBRATION = "bpm.json"  # beside the package's own detector
+Compat = Literal["paper", "figure4", "code"]
 PARTS = ("modify", "preserve", "size", "position")
 NOTHING = ParsedEdit("", None, None)  # stands for an instruction that cannot be parsed
 
@@ -67,7 +70,7 @@ PAPER = Calibration((0.071, 0.642), (0.342, 0.973), "Figures 4 and 13 of the pap
 class BpmConfig:
     """Values are the paper's where it gives any, then the released code's, then ours."""
 
-    compat: Literal["paper", "figure4"] = "paper"
+    compat: Compat = "paper"
     alpha: float = 0.7  # of the semantic part; the regions' has the rest (Sec. 4.1)
     judges: JudgeConfig = field(default_factory=JudgeConfig)
     calibration: Calibration = PAPER
@@ -94,7 +97,8 @@ class Bpm(ClipScorer):
 
     with modify and preserve brought to [0, 1] by a fixed calibration. `parts` holds all four as they are,
     modify in [−1, 1] and the others in [0, 1], and semantic and region, their two sums.
-    `compat="figure4"` is the plain sum of the four, as the paper's figures print it, in [−1, 4].
+    `compat="figure4"` is the plain sum of the four, as the paper's figures print it, in [−1, 4];
+    `compat="code"` has the parts of the released code (`bpm_released`), preserve in [−1, 0].
 
     What is not found makes the row invalid, with the reason. The semantic part has a gradient, the regions
     given.
@@ -133,7 +137,7 @@ class Bpm(ClipScorer):
         parser_cache: str | None = None,
         calibration: str | None = None,
         dtype: torch.dtype = torch.float32,
-        compat: Literal["paper", "figure4"] = "paper",
+        compat: Compat = "paper",
         alpha: float = 0.7,
         undetected: Literal["invalid", "failed"] = "invalid",
     ) -> "Bpm":
@@ -207,12 +211,18 @@ class Bpm(ClipScorer):
         """Why an edit has no score."""
         if isinstance(parsed, Unparsed):
             return parsed.reason
+        if self.config.compat == "code" and regions.missing is not None:
+            return None  # it has values for that
         failed = self.config.undetected == "failed" and regions.missing in ("target", "reference")
         return None if failed else regions.reason
 
     def _parts(
         self, source: Tensor, edited: Tensor, parsed: list[ParsedEdit], regions: list[EditRegions]
     ) -> dict[str, Tensor]:
+        if self.config.compat == "code":
+            return bpm_released.parts(
+                source, edited, parsed, regions, self._image_features, self.text_features, self._masks_in
+            )
         image = (edited.shape[-2], edited.shape[-1])
         pairs = list(zip(regions, parsed, strict=True))
         sizes = [size_verdict(found, edit, self.config.judges) for found, edit in pairs]
@@ -258,9 +268,20 @@ class Bpm(ClipScorer):
         """
         whole = (0.0, 0.0, float(images.shape[-1]), float(images.shape[-2]))
         boxes = [found.box.tolist() if len(found) else whole for found in objects]
-        crops = [crop(image, box, self.config.context) for image, box in zip(images, boxes, strict=True)]
-        pixels = torch.cat([self.preprocess(image[None]) for image in crops])
+        cut = [crop(image, box, self.config.context) for image, box in zip(images, boxes, strict=True)]
+        return self._image_features(cut)
+
+    def _image_features(self, images: list[Tensor]) -> Tensor:
+        """CLIP's features of images (3, h, w) of any sizes, in one batch."""
+        pixels = torch.cat([self.preprocess(image[None]) for image in images])
         return self.model.get_image_features(pixel_values=pixels.to(self.model.dtype)).pooler_output.float()
+
+    def _masks_in(self, images: Tensor, boxes: Sequence[Tensor]) -> list[Tensor]:
+        """Masks of what boxes hold; the boxes themselves without a segmenter."""
+        segmenter = getattr(getattr(self.locator, "finder", None), "segmenter", None)
+        if segmenter is not None:
+            return segmenter(images, boxes)
+        return [filled(of_image, (images.shape[-2], images.shape[-1])) for of_image in boxes]
 
     def _name_features(self, names: list[str | None]) -> Tensor:
         """CLIP's features of names; zeros for None."""
@@ -276,6 +297,8 @@ def combine(parts: dict[str, Tensor], config: BpmConfig) -> tuple[Tensor, Tensor
     region = parts["size"] + parts["position"]
     if config.compat == "figure4":
         return modify + kept, region, modify + kept + region
+    if config.compat == "code":
+        kept = 1 + kept
     scaled = [
         clamp_straight_through((value - low) / (high - low))
         for value, (low, high) in ((modify, config.calibration.modify), (kept, config.calibration.preserve))

@@ -1,0 +1,164 @@
+"""BPM as its released code computes it (joyli-x/BPM), which differs from the paper in every part.
+
+Both images are seen at 500 × 500 pixels, whatever their aspect. One box cuts both images out. Differences are
+those of bytes, which wrap around. Sizes are those of first boxes, and judged where a size is asked for alone;
+positions are judged for added objects alone. What is not found is given a value and no row is invalid but
+where the instruction cannot be parsed.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rewardedit.images import resize
+from rewardedit.instructions.parsed import ParsedEdit
+from rewardedit.regions.base import EditRegions, Instances
+from rewardedit.scorers.bpm_judges import BESIDE, Box, centre, iou, is_beside, is_inside
+from rewardedit.scorers.bpm_parts import boxes_of
+
+CANVAS = 500  # pixels a side of both images
+EXPAND = 1.5  # how much larger than its box an object is cut out
+LARGER = 1.2
+SMALLER = 0.8
+OVERLAP = 0.4  # IoU from which nothing has moved
+STILL = 40  # pixels of the canvas: an L1 distance of centres below it is no change of place
+
+Features = Callable[[list[Tensor]], Tensor]  # of images (3, h, w)
+TextFeatures = Callable[[list[str]], Tensor]
+Segment = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]  # images and boxes to masks
+
+
+def on_canvas(found: Instances, image: tuple[int, int]) -> list[Box]:
+    """Boxes in pixels of the canvas, the surest first."""
+    across = CANVAS / image[1]
+    down = CANVAS / image[0]
+    return [(x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in boxes_of(found)]
+
+
+def size_verdict(regions: EditRegions, parsed: ParsedEdit) -> float:
+    """1 unless a size is asked for and the first boxes' areas do not say so."""
+    if parsed.size == "unchanged" or regions.is_global or not len(regions.source) or not len(regions.edited):
+        return 1.0
+    (before, after) = (_area(boxes_of(side)[0]) for side in (regions.source, regions.edited))
+    ratio = after / max(before, 1e-9)
+    return float(ratio > LARGER if parsed.size == "larger" else ratio < SMALLER)
+
+
+def position_verdict(regions: EditRegions, parsed: ParsedEdit, image: tuple[int, int]) -> float:
+    """1 where nothing is added beside a named object; else 1, 0.5 or 0: all, some or none of what was added
+    has the relation to the first box of that object.
+    """
+    if parsed.source is not None or parsed.reference is None:
+        return 1.0
+    edited = on_canvas(regions.edited, image)
+    reference = on_canvas(regions.reference, image) if regions.reference is not None else []
+    if not edited or not reference:
+        return 1.0
+    verdicts = [_has_position(box, reference[0], parsed.position) for box in edited]
+    return 1.0 if all(verdicts) else 0.5 if any(verdicts) else 0.0
+
+
+def _has_position(edited: Box, reference: Box, position: str) -> bool:
+    if position == "unchanged":
+        here = centre(edited)
+        there = centre(reference)
+        return abs(here[0] - there[0]) + abs(here[1] - there[1]) < STILL
+    if position == "inside":
+        return is_inside(edited, reference)
+    if position in BESIDE:
+        return iou(edited, reference) < OVERLAP and is_beside(edited, reference, position)
+    return True  # a relation that the code does not know
+
+
+def preserve(
+    source: Float[Tensor, "3 h w"], edited: Float[Tensor, "3 h w"], may_change: Bool[Tensor, "h w"]
+) -> float:
+    """−L2 outside what may change, in bytes that wrap around: the square of 50 is 196, not 2500,
+    and so counts as one of 14.
+    """
+    before, after = ((image * 255).round().to(torch.uint8) for image in (source, edited))
+    difference = after - before
+    square = difference * difference
+    distance = square.float().mean(0).sqrt()
+    outside = ~may_change
+    return -float((distance * outside).sum() / outside.sum().clamp_min(1)) / 255
+
+
+def modify(
+    source: Float[Tensor, "3 h w"],
+    edited: Float[Tensor, "3 h w"],
+    regions: EditRegions,
+    parsed: ParsedEdit,
+    images: Features,
+    texts: TextFeatures,
+) -> Float[Tensor, ""]:
+    """The directional similarity of one box cut out of both images; where the whole image is to change, or
+    the source object is not found, the similarity of the edited image with the target's name; 0 where the
+    target is not found.
+    """
+    if regions.is_global or regions.missing == "source":
+        seen = images([edited])[0]
+        return F.cosine_similarity(seen, texts([parsed.target or "none"])[0], dim=0)
+    if regions.missing == "target" or not len(regions.source):
+        return edited.new_zeros(())
+    x0, y0, x1, y1 = regions.source.box.tolist()  # of what is added it is the edited side's
+    h, w = source.shape[-2:]
+    across = (EXPAND - 1) / 2 * (x1 - x0)
+    down = (EXPAND - 1) / 2 * (y1 - y0)
+    rows = slice(max(0, round(y0 - down)), min(h, round(y1 + down)))
+    columns = slice(max(0, round(x0 - across)), min(w, round(x1 + across)))
+    before, after = images([source[:, rows, columns], edited[:, rows, columns]])
+    named = [name for name in (parsed.source, parsed.target) if name is not None]
+    words = dict(zip(named, texts(named), strict=True))
+    nothing = torch.zeros_like(before)
+    direction = words.get(parsed.target or "", nothing) - words.get(parsed.source or "", nothing)
+    return F.cosine_similarity(after - before, direction, dim=0)
+
+
+def parts(
+    source: Float[Tensor, "b 3 h w"],
+    edited: Float[Tensor, "b 3 h w"],
+    parsed: Sequence[ParsedEdit],
+    regions: Sequence[EditRegions],
+    images: Features,
+    texts: TextFeatures,
+    segment: Segment,
+) -> dict[str, Float[Tensor, " b"]]:
+    """The four parts of each edit; preserve is −L2, in [−1, 0], and 0 where the whole image is to change."""
+    image = (source.shape[-2], source.shape[-1])
+    # The source's boxes mark the place in the edited image too.
+    again = segment(edited, [found.source.boxes for found in regions])
+    masks = [found.source.mask | mask.any(0) for found, mask in zip(regions, again, strict=True)]
+    kept = [
+        0.0 if found.is_global else preserve(before, after, mask)
+        for before, after, found, mask in zip(
+            _canvas(source), _canvas(edited), regions, _canvas_masks(masks), strict=True
+        )
+    ]
+    changed = [
+        modify(source[i], edited[i], regions[i], parsed[i], images, texts) for i in range(len(regions))
+    ]
+    sizes = [size_verdict(found, edit) for found, edit in zip(regions, parsed, strict=True)]
+    places = [position_verdict(found, edit, image) for found, edit in zip(regions, parsed, strict=True)]
+    return {
+        "modify": torch.stack(changed),
+        "preserve": edited.new_tensor(kept),
+        "size": edited.new_tensor(sizes),
+        "position": edited.new_tensor(places),
+    }
+
+
+def _canvas(images: Tensor) -> Tensor:
+    return resize(images, (CANVAS, CANVAS), "bilinear")
+
+
+def _canvas_masks(masks: Sequence[Tensor]) -> Tensor:
+    stacked = torch.stack(list(masks))[:, None].float()
+    return F.interpolate(stacked, (CANVAS, CANVAS), mode="nearest")[:, 0] > 0
+
+
+def _area(box: Box) -> float:
+    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
