@@ -1,24 +1,51 @@
 """Chat models behind an OpenAI-compatible endpoint: a hosted API, vLLM, llama.cpp's server, Ollama."""
 
+import http.client
 import json
 import os
+import threading
 import time
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"}, or with a list of texts and images as content
+# What a request may end in. An HTTPError is an OSError; a broken answer is an HTTPException or a ValueError.
+FAILURES = (OSError, http.client.HTTPException, ValueError)
+SHOWN = 100  # bytes of an answer that an error quotes
+_COUNTING = threading.Lock()
 
 
 class EndpointError(RuntimeError):
-    """An endpoint gave no answer."""
+    """An endpoint gave no answer; `status` is the HTTP status of its refusal, where it sent one."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class Usage:
+    """What an endpoint was asked for so far: what a bill is made of."""
+
+    calls: int = 0  # requests that were sent, retries among them
+    failures: int = 0  # those of them that got no answer
+    prompt_tokens: int = 0  # as the endpoint counts them; 0 where it does not
+    completion_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A chat model and how it is asked."""
+    """A chat model and how it is asked.
+
+    The key comes from the environment and stands in no error, log or `repr`.
+
+    Raises:
+        ValueError: where the address is none of HTTP, or holds a user or a query, in which keys are sent.
+    """
 
     url: str  # such as http://localhost:8000/v1
     model: str  # its name there
@@ -27,6 +54,16 @@ class Endpoint:
     retries: int = 4  # where the endpoint is busy or fails
     pause: float = 1.0  # seconds before the first of them; each waits twice as long as the one before
     at_once: int = 8  # chats that are under way together
+    seed: int | None = None  # sent along where given; servers differ in what they make of it
+    usage: Usage = field(default_factory=Usage, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or "@" in parts.netloc or parts.query:
+            raise ValueError(
+                "endpoint: expected an address such as http://localhost:8000/v1, without a user or a query; "
+                f"a key belongs in the environment variable {self.key_variable}"
+            )
 
     def answer(self, chats: Sequence[Sequence[Message]], max_tokens: int = 300) -> list[str]:
         """The model's answers to chats, at temperature 0, in their order.
@@ -34,29 +71,79 @@ class Endpoint:
         Raises:
             EndpointError: where one gets no answer after all retries.
         """
+        answers = []
+        for answer in self.try_answer(chats, max_tokens):
+            if isinstance(answer, EndpointError):
+                raise answer
+            answers.append(answer)
+        return answers
+
+    def try_answer(
+        self, chats: Sequence[Sequence[Message]], max_tokens: int = 300
+    ) -> list[str | EndpointError]:
+        """The same, with the error in the place of each answer that could not be had.
+
+        Raises:
+            ValueError: where the key is not one that can be sent.
+        """
         if not chats:
             return []
+        key = self._key()
         with ThreadPoolExecutor(min(self.at_once, len(chats))) as pool:
-            return list(pool.map(lambda chat: self._answer(chat, max_tokens), chats))
+            return list(pool.map(lambda chat: self._ask(chat, max_tokens, key), chats))
 
-    def _answer(self, chat: Sequence[Message], max_tokens: int) -> str:
+    def _key(self) -> str:
+        key = (os.environ.get(self.key_variable) or "none").strip()
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            raise ValueError(f"{self.key_variable}: expected a key of plain characters without spaces")
+        return key
+
+    def _ask(self, chat: Sequence[Message], max_tokens: int, key: str) -> str | EndpointError:
         body = {"model": self.model, "messages": list(chat), "max_tokens": max_tokens, "temperature": 0.0}
+        if self.seed is not None:
+            body["seed"] = self.seed
         request = urllib.request.Request(
             f"{self.url.rstrip('/')}/chat/completions",
             json.dumps(body).encode(),
-            {
-                "Content-Type": "application/json",
-                "Authorization": f"Bearer {os.environ.get(self.key_variable) or 'none'}",
-            },
+            {"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
         )
         for attempt in range(self.retries + 1):
             try:
                 with urllib.request.urlopen(request, timeout=self.timeout) as response:
-                    return json.load(response)["choices"][0]["message"]["content"] or ""
-            except (OSError, KeyError, ValueError) as error:  # an HTTPError is an OSError
+                    text, prompt_tokens, completion_tokens = read_completion(response.read())
+                self._count(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
+                return text
+            except FAILURES as error:
+                self._count(failures=1)
                 status = getattr(error, "code", None)
                 # What the endpoint refuses it will refuse again, but for "too many requests".
                 if attempt == self.retries or (status is not None and status < 500 and status != 429):
-                    raise EndpointError(f"{self.url}, model {self.model!r}: {error}") from error
+                    reason = str(error).replace(key, "***") if key != "none" else str(error)
+                    return EndpointError(f"{self.url}, model {self.model!r}: {reason}", status)
                 time.sleep(self.pause * 2**attempt)
-        raise AssertionError("the loop returns or raises")
+        raise AssertionError("the loop returns")
+
+    def _count(self, failures: int = 0, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
+        with _COUNTING:
+            self.usage.calls += 1
+            self.usage.failures += failures
+            self.usage.prompt_tokens += prompt_tokens
+            self.usage.completion_tokens += completion_tokens
+
+
+def read_completion(content: bytes) -> tuple[str, int, int]:
+    """A chat completion's text ("" where it has none), and its tokens: of the prompt, and of the answer.
+
+    Raises:
+        ValueError: where it is no chat completion.
+    """
+    try:
+        completion = json.loads(content)
+        text = completion["choices"][0]["message"]["content"] or ""
+        usage = completion.get("usage") or {}
+        tokens = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        text = tokens = None
+    if not isinstance(text, str) or tokens is None:
+        raise ValueError(f"expected a chat completion; got {content[:SHOWN]!r}")
+    return text, tokens[0], tokens[1]

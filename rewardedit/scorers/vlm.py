@@ -27,12 +27,15 @@ class Vlm:
     model: Any
     processor: Any
 
-    def inputs(self, texts: list[str], images: Float[Tensor, "b n 3 h w"]) -> dict[str, Tensor]:
-        """What the model is called with: the texts' tokens, padded on the left, and the images.
+    def inputs(
+        self, texts: list[str], images: Float[Tensor, "b n 3 h w"], padding_side: str = "left"
+    ) -> dict[str, Tensor]:
+        """What the model is called with: the texts' tokens and the images.
 
         Args:
             texts: b of them with n places for images each, as `prompt` writes them.
             images: RGB in [0, 1]; may carry a gradient.
+            padding_side: "left", so that answers begin in one place, or "right", so that texts do.
 
         Raises:
             ValueError: where a text has another number of places for images.
@@ -43,7 +46,7 @@ class Vlm:
             images=[[blank] * n for _ in range(b)],
             text=texts,
             padding=True,
-            padding_side="left",
+            padding_side=padding_side,
             return_tensors="pt",
             add_special_tokens=False,  # the chat's template has them
         )

@@ -1,0 +1,311 @@
+"""The ADIEE scorer: a vision-language model that answers with a token whose state is decoded into a score
+(Chen et al. 2025, Sec. 3.3).
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rewardedit.assets import resolve_model
+from rewardedit.batch import EditBatch, Scores
+from rewardedit.encoded import Encoded
+from rewardedit.images import clamp_straight_through, fit
+from rewardedit.scorers.adiee_text import (
+    ANSWER,
+    QUESTIONS,
+    TOKEN,
+    Layout,
+    add_token,
+    require_token,
+    turns,
+)
+from rewardedit.scorers.base import Scorer
+from rewardedit.scorers.prefix import Prefix, as_cache, prefix_attention, split_rows
+from rewardedit.scorers.vlm import Vlm, load_vlm
+
+GRADES = (0.0, 5.0, 10.0)  # of the head with classes
+SETTINGS = "adiee.json"
+HEAD = "head.safetensors"
+ADAPTER = "adapter"
+ALWAYS_FITS = 64  # tokens of an instruction; longer ones are measured
+# Kinds of models whose positions count tokens: what comes first has the same ones whatever follows.
+WITH_PREFIX = ("llava_next", "idefics3")
+HeadKind = Literal["scalar", "classes"]
+
+
+@dataclass(frozen=True)
+class AdieeSettings:
+    """What belongs to a trained scorer beside its weights."""
+
+    head: HeadKind = "scalar"
+    # The source and the edit as two images, or side by side in one, as the released code has them.
+    layout: Layout = "pair"
+    side: int | None = 512  # pixels a side that both images are stretched to; None: as they are
+    axes: tuple[str, ...] = ("overall",)  # what is scored, the first being the score
+    base: str | None = None  # the model that an adapter belongs to; None: the folder holds a whole model
+
+    def __post_init__(self) -> None:
+        if self.head not in ("scalar", "classes") or self.layout not in ("pair", "concat"):
+            raise ValueError(f"expected a head scalar or classes, a layout pair or concat; got {self}")
+        if not self.axes or len(set(self.axes)) < len(self.axes):
+            raise ValueError(f"axes: expected different names, at least one; got {self.axes}")
+
+
+class ScoreHead(nn.Module):
+    """A state to raw scores: Linear, ReLU, Linear, ReLU, Linear, of 256 and 16 units, as ADIEE's."""
+
+    def __init__(self, width: int, settings: AdieeSettings) -> None:
+        super().__init__()
+        self.classes = len(GRADES) if settings.head == "classes" else 1
+        self.axes = len(settings.axes)
+        self.layers = nn.Sequential(
+            nn.Linear(width, 256),
+            nn.ReLU(),
+            nn.Linear(256, 16),
+            nn.ReLU(),
+            nn.Linear(16, self.axes * self.classes),
+        )
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes classes"]:
+        """Raw values: of the scalar head scores from 0 to 10, of that with classes their logits."""
+        return self.layers(state.float()).unflatten(-1, (self.axes, self.classes))
+
+    def scores(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes"]:
+        """Scores, not clamped: the value itself, or the expectation over the grades 0, 5 and 10."""
+        raw = self(state)
+        if self.classes == 1:
+            return raw[..., 0]
+        return (raw.softmax(-1) * raw.new_tensor(GRADES)).sum(-1)
+
+
+class Adiee(Scorer):
+    """The score of an edit, in [0, 10], by a vision-language model with a [SCORE] token.
+
+    One forward pass for each question; by default the mean over four ways to ask. The answer "It is [SCORE]."
+    is given, in training and here, and the last hidden state at the token is decoded. `parts` holds "raw",
+    the score before it is clamped to [0, 10]; "spread", the standard deviation over the questions; and each
+    further axis that the head was trained on. The clamp passes the gradient on.
+
+    With the layout "pair" everything before the edited image belongs to the source: `prepare` computes its
+    keys and values once, for any number of candidates, and no gradient goes through it.
+
+    Args:
+        vlm: a model and a processor that know [SCORE].
+        question: the number of the one question that is asked; None: all four.
+        share_prefix: whether `prepare` computes the source's part; by default where the layout and the model
+            allow it.
+
+    Raises:
+        ValueError: where the tokenizer splits [SCORE], on a question that there is not, or where a prefix is
+            asked for that the layout or the model does not have.
+    """
+
+    paper = "ADIEE (Chen et al. 2025), Sec. 3.3"
+    family = "adiee"
+    range = (0.0, 10.0)
+    differentiable = True
+
+    def __init__(
+        self,
+        vlm: Vlm,
+        head: ScoreHead,
+        settings: AdieeSettings,
+        question: int | None = None,
+        share_prefix: bool | None = None,
+    ) -> None:
+        super().__init__()
+        if question is not None and not 0 <= question < len(QUESTIONS):
+            raise ValueError(f"question: expected a number from 0 to {len(QUESTIONS) - 1}; got {question}")
+        able = settings.layout == "pair" and vlm.model.config.model_type in WITH_PREFIX
+        if share_prefix and not able:
+            raise ValueError(
+                f"share_prefix: expected the layout pair and one of {', '.join(WITH_PREFIX)}; got "
+                f"{settings.layout} and {vlm.model.config.model_type}"
+            )
+        self.token = require_token(vlm.processor.tokenizer)
+        self.model = vlm.model
+        self.vlm = vlm
+        self.head = head
+        self.settings = settings
+        self.questions = range(len(QUESTIONS)) if question is None else (question,)
+        self.share_prefix = able if share_prefix is None else share_prefix
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        checkpoint: str = "shapes-adiee",
+        question: int | None = None,
+        share_prefix: bool | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> "Adiee":
+        """A scorer that `save` wrote, by folder or hub name.
+
+        Raises:
+            ValueError: where there is none, or its adapter comes without the token's embedding.
+        """
+        folder = Path(resolve_model(checkpoint))
+        if not (folder / SETTINGS).is_file():
+            raise ValueError(f"adiee {checkpoint!r}: expected a folder with {SETTINGS}; train one first")
+        values = json.loads((folder / SETTINGS).read_text())
+        settings = AdieeSettings(**{**values, "axes": tuple(values["axes"])})
+        if settings.base is None:
+            vlm = load_vlm(str(folder), dtype=dtype)
+        else:
+            vlm = _with_adapter(settings.base, folder, dtype)
+        head = ScoreHead(width_of(vlm.model), settings)
+        head.load_state_dict(load_file(folder / HEAD))
+        return cls(vlm, head, settings, question, share_prefix)
+
+    def save(self, folder: Path, adapter: Any = None) -> None:
+        """Model, processor, head and settings, as `from_pretrained` reads them; with an `adapter`, the model
+        as PEFT wraps it, what that adds to the base in the place of the model.
+        """
+        if adapter is None:
+            self.model.save_pretrained(folder)
+        else:
+            adapter.save_pretrained(folder / ADAPTER)
+        self.vlm.processor.save_pretrained(folder)
+        save_file({name: value.contiguous() for name, value in self.head.state_dict().items()}, folder / HEAD)
+        (folder / SETTINGS).write_text(json.dumps(asdict(self.settings), indent=2) + "\n")
+
+    def texts(self, instructions: Sequence[str], question: int) -> list[str]:
+        """What the model reads, up to the token."""
+        answer = ANSWER[: ANSWER.index(TOKEN) + len(TOKEN)]
+        return [self.prompt(text, question) + answer for text in instructions]
+
+    def prompt(self, instruction: str, question: int) -> str:
+        """The question as the model's chats are written, up to where it is to answer."""
+        return self.vlm.prompt(turns(question, instruction, self.settings.layout))
+
+    @torch.no_grad()
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
+        if not self.share_prefix:
+            return Encoded({})
+        before, _ = self._split(self.prompt("", 0))
+        inputs = self.vlm.inputs([before] * len(source), self.sized(source)[:, None])
+        inputs.pop("attention_mask", None)
+        out = self.model.model(**inputs, use_cache=True)
+        return Encoded({"prefix": split_rows(out.past_key_values)})
+
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        prefixes: list[Prefix] | None = prepared.inputs.get("prefix")
+        found = []
+        for question in self.questions:
+            instructions = [self.fitting(text, question, batch) for text in batch.instruction]
+            texts = self.texts(instructions, question)
+            if prefixes is None:
+                state = self.states(self.inputs(texts, batch.source, batch.edited))
+            else:
+                state = self._continued(texts, batch.edited, prefixes)
+            found.append(self.head.scores(state))
+        every = torch.stack(found)
+        mean = every.mean(0)
+        parts = {"raw": mean[:, 0], "spread": every[..., 0].std(0, correction=0)}
+        for number, axis in enumerate(self.settings.axes[1:], 1):
+            parts[axis] = 10 * clamp_straight_through(mean[:, number] / 10)
+        return Scores.make(10 * clamp_straight_through(mean[:, 0] / 10), parts)
+
+    def inputs(
+        self, texts: list[str], source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"]
+    ) -> dict[str, Tensor]:
+        """What the model is called with, in the scorer's layout; texts are padded on the right."""
+        images = [self.sized(source), self.sized(edited)]
+        shown = torch.stack(images, 1) if self.settings.layout == "pair" else torch.cat(images, 3)[:, None]
+        return self.vlm.inputs(texts, shown, padding_side="right")
+
+    def states(self, inputs: dict[str, Tensor]) -> Float[Tensor, "b d"]:
+        """The last hidden state at the token, which stands once in every row."""
+        hidden = self.model.model(**inputs, use_cache=False).last_hidden_state
+        return self.at_token(hidden, inputs["input_ids"])
+
+    def at_token(self, hidden: Float[Tensor, "b n d"], input_ids: Int[Tensor, "b n"]) -> Float[Tensor, "b d"]:
+        """The row's state at its token."""
+        place = (input_ids == self.token).int().argmax(1)
+        return hidden[torch.arange(len(hidden), device=hidden.device), place]
+
+    def fitting(self, instruction: str, question: int, batch: EditBatch) -> str:
+        """The instruction, cut at its end so that images, question and answer fit into the model's context.
+
+        Raises:
+            ValueError: where not even a question without an instruction does.
+        """
+        tokenizer = self.vlm.processor.tokenizer
+        tokens = tokenizer(instruction, add_special_tokens=False, return_offsets_mapping=True)
+        ends = [end for _, end in tokens["offset_mapping"]]
+        if len(ends) < ALWAYS_FITS:
+            return instruction
+        limit = self.model.config.get_text_config().max_position_embeddings
+        room = limit - self._length("", question, batch)
+        if room < 0:
+            raise ValueError(
+                "the images and the question alone are longer than the model's context; take smaller images"
+            )
+        for kept in range(min(len(ends), room), 0, -1):  # what is cut may be written in more tokens again
+            cut = instruction[: ends[kept - 1]]
+            if self._length(cut, question, batch) <= limit:
+                return cut
+        return ""
+
+    def _length(self, instruction: str, question: int, batch: EditBatch) -> int:
+        """The tokens of a question about images of the batch's size."""
+        blank = torch.zeros_like(batch.source[:1])
+        return self.inputs(self.texts([instruction], question), blank, blank)["input_ids"].shape[1]
+
+    def sized(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h2 w2"]:
+        """Images at the size that the scorer sees them in; the aspect ratio is lost, as in ADIEE."""
+        return image if self.settings.side is None else fit(image, self.settings.side, "stretch")
+
+    def _continued(self, texts: list[str], edited: Tensor, prefixes: list[Prefix]) -> Tensor:
+        """The states at the token, where the source's part is computed already."""
+        after = [self._split(text)[1] for text in texts]
+        inputs = self.vlm.inputs(after, self.sized(edited)[:, None], padding_side="right")
+        inputs.pop("attention_mask", None)  # padding comes after the token, which does not see it
+        length = len(prefixes[0])
+        ids = inputs["input_ids"]
+        place = torch.arange(length, length + ids.shape[1], device=ids.device).expand(len(ids), -1)
+        language_model = self.model.model.get_decoder()
+        with prefix_attention(language_model):
+            hidden = self.model.model(
+                **inputs, past_key_values=as_cache(prefixes), position_ids=place, use_cache=True
+            ).last_hidden_state
+        return self.at_token(hidden, ids)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """A text up to the end of its first image, and the rest."""
+        image = self.vlm.processor.image_token
+        image = getattr(image, "content", image)
+        before, after = text.split(image, 1)
+        return before + image, after
+
+
+def width_of(model: Any) -> int:
+    """Of a model's hidden states."""
+    return model.config.get_text_config().hidden_size
+
+
+def _with_adapter(base: str, folder: Path, dtype: torch.dtype) -> Vlm:
+    """The base model with the folder's adapter and its token's embedding."""
+    from peft import PeftModel
+
+    vlm = load_vlm(base, dtype=dtype)
+    add_token(vlm.model, vlm.processor)
+    weights = folder / ADAPTER / "adapter_model.safetensors"
+    names = load_file(weights) if weights.is_file() else {}
+    if not any("embed_tokens" in name or "trainable_tokens" in name for name in names):
+        raise ValueError(
+            f"{folder}: its adapter does not hold the embedding of {TOKEN}, without which it scores at "
+            "random; save it with the adapter"
+        )
+    model = PeftModel.from_pretrained(vlm.model, str(folder / ADAPTER)).merge_and_unload()
+    return Vlm(model.eval().requires_grad_(False), vlm.processor)

@@ -1,0 +1,71 @@
+"""What the ADIEE scorer is asked, and the answer that it reads a score from (ADIEE Sec. 3.3, App. B).
+
+The model answers with a token of its own, [SCORE]; its last hidden state there is decoded into the score. In
+training and in use alike the answer is given and not generated: one forward pass.
+"""
+
+from typing import Any, Literal
+
+TOKEN = "[SCORE]"
+ANSWER = f"It is {TOKEN}."
+Layout = Literal["pair", "concat"]
+# Four ways to ask, as in ADIEE; the words are ours.
+QUESTIONS = (
+    '{after} is an edit of {before} by the instruction "{instruction}". How well was that done?',
+    'The instruction was "{instruction}". Rate the edit that made {after} out of {before}.',
+    'How good is {after} as what "{instruction}" makes of {before}?',
+    'Somebody was told "{instruction}" about {before} and gave back {after}. What does that deserve?',
+)
+PLACES: dict[Layout, tuple[str, str]] = {
+    "pair": ("the first image", "the second image"),
+    "concat": ("the left half", "the right half"),
+}
+IMAGES: dict[Layout, int] = {"pair": 2, "concat": 1}
+
+
+def question(number: int, instruction: str, layout: Layout) -> str:
+    """A question about an edit; the token's own name is taken out of the instruction."""
+    before, after = PLACES[layout]
+    said = instruction.replace(TOKEN, "SCORE")
+    text = QUESTIONS[number].format(before=before, after=after, instruction=said)
+    return text[0].upper() + text[1:]
+
+
+def turns(number: int, instruction: str, layout: Layout) -> list[dict[str, Any]]:
+    """The question as a chat: images first, the source before the edit, so that all that comes before the
+    edit belongs to the source.
+    """
+    content: list[dict[str, str]] = [{"type": "image"} for _ in range(IMAGES[layout])]
+    content.append({"type": "text", "text": question(number, instruction, layout)})
+    return [{"role": "user", "content": content}]
+
+
+def require_token(tokenizer: Any) -> int:
+    """The id of [SCORE].
+
+    Raises:
+        ValueError: where the tokenizer does not keep it as one token of its own.
+    """
+    number = tokenizer.convert_tokens_to_ids(TOKEN)
+    ids = tokenizer(ANSWER, add_special_tokens=False).input_ids
+    if number is None or number == tokenizer.unk_token_id or ids.count(number) != 1:
+        pieces = tokenizer.convert_ids_to_tokens(ids)
+        raise ValueError(
+            f"the tokenizer splits {TOKEN}: {ANSWER!r} becomes {pieces}; add it as a special token "
+            "before the model's embeddings are resized"
+        )
+    return number
+
+
+def add_token(model: Any, processor: Any) -> int:
+    """Adds [SCORE] to a model's vocabulary where it is not there, and returns its id.
+
+    To be called before PEFT wraps the model, or its new rows would not be trained and saved.
+    """
+    tokenizer = processor.tokenizer
+    if tokenizer.convert_tokens_to_ids(TOKEN) in (None, tokenizer.unk_token_id):
+        tokenizer.add_tokens([TOKEN], special_tokens=True)
+    number = require_token(tokenizer)
+    if number >= model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(number + 1)
+    return number

@@ -1,0 +1,186 @@
+"""A language model's prefix, computed once for any number of continuations (design of the ADIEE scorer).
+
+In a causal model the keys and values of what comes first do not depend on what follows. They are computed
+once, without gradient, and every continuation attends to them beside its own: they are neither computed again
+nor copied for each, and no backward pass goes through them.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+NAME = "shared_prefix"
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Keys and values of a prefix, one pair a layer."""
+
+    keys: tuple[Float[Tensor, "1 heads p d"], ...]
+    values: tuple[Float[Tensor, "1 heads p d"], ...]
+
+    def __len__(self) -> int:
+        """Its tokens."""
+        return self.keys[0].shape[-2]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a layer attends to: a prefix of one row or of all rows, and each row's own."""
+
+    prefix: Float[Tensor, "m heads p d"]
+    own: Float[Tensor, "b heads s d"]
+
+
+class PrefixLayer(CacheLayerMixin):
+    """One layer of a prefix, which nothing is added to."""
+
+    is_sliding = False
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__()
+        self.keys = keys
+        self.values = values
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing is left to do."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The prefix beside a continuation's own keys and values, for `attend`."""
+        assert self.keys is not None
+        assert self.values is not None
+        return Joined(self.keys, key_states), Joined(self.values, value_states)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """How many keys there are, and where they begin."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """The prefix's tokens."""
+        assert self.keys is not None
+        return self.keys.shape[-2]
+
+    def get_max_length(self) -> int:
+        """It has no end."""
+        return -1
+
+
+def split_rows(cache: Any) -> list[Prefix]:
+    """The rows of a model's cache, each a view of it."""
+    layers = [(layer.keys.detach(), layer.values.detach()) for layer in cache.layers]
+    return [
+        Prefix(tuple(k[i : i + 1] for k, _ in layers), tuple(v[i : i + 1] for _, v in layers))
+        for i in range(len(layers[0][0]))
+    ]
+
+
+def as_cache(prefixes: Sequence[Prefix]) -> Cache:
+    """Prefixes of b continuations as what a model takes; where all are one it is not copied."""
+    first = prefixes[0]
+    if all(prefix is first for prefix in prefixes):
+        return Cache(layers=[PrefixLayer(k, v) for k, v in zip(first.keys, first.values, strict=True)])
+    layers = range(len(first.keys))
+    keys = [torch.cat([prefix.keys[i] for prefix in prefixes]) for i in layers]
+    values = [torch.cat([prefix.values[i] for prefix in prefixes]) for i in layers]
+    return Cache(layers=[PrefixLayer(k, v) for k, v in zip(keys, values, strict=True)])
+
+
+@contextmanager
+def prefix_attention(language_model: Any) -> Iterator[None]:
+    """While it is open, a language model of transformers attends through `attend`."""
+    config = language_model.config
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Any,
+    value: Any,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention of continuations (b, heads, s, d) to a prefix and to themselves; texts are padded on
+    the right alone, so that no other mask is needed.
+
+    Raises:
+        ValueError: for dropout, or another mask.
+    """
+    if kwargs.get("dropout") or attention_mask is not None:
+        raise ValueError("a shared prefix: expected no dropout and no mask beside the causal one")
+    groups = query.shape[1] // key.own.shape[1]  # grouped heads are repeated, also for the backward pass
+    parts = [part.repeat_interleave(groups, 1) for part in (key.prefix, value.prefix, key.own, value.own)]
+    one_for_all = len(key.prefix) == 1 and len(query) > 1
+    needs_gradient = torch.is_grad_enabled() and query.requires_grad
+    if one_for_all and not needs_gradient:
+        out = shared(query, *parts, scaling)
+    else:
+        k, v = (
+            torch.cat([prefix.expand(len(query), -1, -1, -1), own], dim=2)
+            for prefix, own in ((parts[0], parts[2]), (parts[1], parts[3]))
+        )
+        bias: Any = causal_lower_right(query.shape[2], k.shape[2])
+        out = F.scaled_dot_product_attention(query, k, v, attn_mask=bias, scale=scaling)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def shared(
+    query: Float[Tensor, "b heads s d"],
+    prefix_key: Float[Tensor, "1 heads p d"],
+    prefix_value: Float[Tensor, "1 heads p d"],
+    key: Float[Tensor, "b heads s d"],
+    value: Float[Tensor, "b heads s d"],
+    scaling: float | None,
+) -> Float[Tensor, "b heads s d"]:
+    """Attention to one prefix and to the rows' own, each by itself, put together by their log-sum-exps. All
+    rows' queries attend to the prefix as one long row, so that it is read once.
+    """
+    b, heads, s, d = query.shape
+    folded = query.transpose(0, 1).reshape(1, heads, b * s, d)
+    seen, seen_weight = with_log_sum(folded, prefix_key, prefix_value, scaling, causal=False)
+    seen = seen.view(heads, b, s, d).transpose(0, 1)
+    seen_weight = seen_weight.view(heads, b, s).transpose(0, 1)
+    own, own_weight = with_log_sum(query, key, value, scaling, causal=True)
+    share = torch.sigmoid(seen_weight - own_weight)[..., None].to(own.dtype)
+    return own + share * (seen - own)
+
+
+def with_log_sum(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float | None, causal: bool
+) -> tuple[Float[Tensor, "b heads s d"], Float[Tensor, "b heads s"]]:
+    """Attention and the log-sum-exp of each query's logits, by the fused kernels behind torch's own function
+    where they take these tensors.
+    """
+    aten = torch.ops.aten
+    query, key, value = (tensor.contiguous() for tensor in (query, key, value))
+    if query.device.type == "cpu":
+        out, weight = aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, causal, scale=scaling
+        )
+        return out, weight
+    if query.dtype in (torch.float16, torch.bfloat16):
+        found = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal, scale=scaling)
+    else:
+        found = aten._scaled_dot_product_efficient_attention(
+            query, key, value, None, True, 0.0, causal, scale=scaling
+        )
+    return found[0], found[1][..., : query.shape[2]]  # the kernel may fill up to a whole block
+
+
+AttentionInterface.register(NAME, attend)

@@ -1,0 +1,275 @@
+"""A judge of edits by any vision-language model, without training: VIEScore's criteria, or HQ-Edit's."""
+
+import hashlib
+import json
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.batch import EditBatch, Scores
+from rewardedit.encoded import Encoded
+from rewardedit.endpoint import Endpoint
+from rewardedit.images import resize
+from rewardedit.regions.change_map import change_mask
+from rewardedit.scorers.base import Scorer
+from rewardedit.scorers.vlm import Vlm
+from rewardedit.scorers.vlm_judge_graders import ByDigits, ByEndpoint, ByText
+from rewardedit.scorers.vlm_judge_models import load_judge, model_hash, reserved_tokens
+from rewardedit.scorers.vlm_judge_prompts import (
+    ANSWERS,
+    BEGINNING,
+    GROUPS,
+    Example,
+    Question,
+    chat,
+    questions,
+)
+
+GRAY = 0.5  # what covers the parts of an image that are not to be judged
+VISIBLE = 0.5  # the least weight at which a pixel counts as one that can be seen
+Images = tuple[Tensor, Tensor]  # source and edited, each (b, 3, h, w)
+
+
+class VlmJudge(Scorer):
+    """√(consistency · quality), in [0, 10], as a vision-language model grades an edit (VIEScore).
+
+    Consistency and quality are the least of their aspects' grades; `parts` holds all of them, in [0, 10].
+    The criteria are "viescore" (followed, preserved; natural, clean) or "hq_edit" (alignment; coherence).
+    HQ-Edit reports its two side by side; that they are combined in the same way is ours. Aspects of
+    consistency see source, edited image and instruction, those of quality the edited image alone; captions
+    and ground truth are not used.
+
+    `answer="digits"`: the expected grade over the digits' logits, in one forward pass for each aspect. It has
+    a gradient with respect to the edited image where the model's preprocessing is ours (LLaVA-NeXT, Idefics3,
+    Qwen2.5-VL). `answer="text"`: the model gives its reasons and then a grade, greedily, without a gradient;
+    where no grade can be read the row is invalid, with the answer as the reason. Endpoints answer in text.
+
+    `apart=True` asks inside and outside the change mask (where source and edited image differ) apart, with
+    gray for the rest. Inside, all aspects; outside, whether everything is kept, and quality. In a row without
+    a change, or one in which nothing is unchanged, both see the whole image.
+
+    `example`: an edit with its grades that is shown before (one-shot, ADIEE App. D), stretched to the size of
+    the images that are judged.
+
+    Two runs on one machine give the same; `fingerprint` says what must be the same for that. It cannot speak
+    for an endpoint, whose model may change behind its name.
+    """
+
+    range = (0.0, 10.0)
+    paper = "VIEScore (Ku et al. 2024); HQ-Edit (Hui et al. 2024); ADIEE App. D"
+    family = "vlm_judge"
+
+    def __init__(
+        self,
+        judge: Vlm | Endpoint,
+        name: str,
+        criteria: str = "viescore",
+        answer: str | None = None,
+        apart: bool = False,
+        example: Example | None = None,
+        max_new_tokens: int = 256,
+    ) -> None:
+        """
+        Args:
+            name: of the model, for `fingerprint`.
+            answer: "digits" or "text"; by default "digits", and "text" of an endpoint.
+            max_new_tokens: of an answer in text.
+
+        Raises:
+            ValueError: on an unknown way or criteria, digits of an endpoint, a tokenizer that splits digits,
+                or an example that does not grade what is asked.
+        """
+        super().__init__()
+        local = isinstance(judge, Vlm)
+        answer = answer or ("digits" if local else "text")
+        if answer not in ANSWERS:
+            raise ValueError(f"answer: expected one of {', '.join(ANSWERS)}; got {answer!r}")
+        if answer == "digits" and not local:
+            raise ValueError("answer: an endpoint shows no logits of all digits; take answer='text'")
+        self.questions = questions(criteria, apart)
+        if example is not None:
+            example.check(self.questions, answer)
+        self.name = name
+        self.criteria = criteria
+        self.answer = answer
+        self.apart = apart
+        self.example = example
+        self.endpoint = judge if isinstance(judge, Endpoint) else None
+        self.vlm = judge if isinstance(judge, Vlm) else None
+        self.reserved: list[str] = []
+        self.grader: ByDigits | ByText | ByEndpoint
+        if isinstance(judge, Endpoint):
+            self.grader = ByEndpoint(judge, max_new_tokens)
+        else:
+            self.model = judge.model  # so that it moves with the scorer
+            self.reserved = reserved_tokens(judge)
+            self.grader = ByDigits(judge) if answer == "digits" else ByText(judge, max_new_tokens)
+        self.differentiable = self.grader.differentiable
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        checkpoint: str = "Qwen/Qwen2.5-VL-7B-Instruct",
+        criteria: str = "viescore",
+        answer: str | None = None,
+        apart: bool = False,
+        example: str | None = None,
+        adapter: str | None = None,
+        max_new_tokens: int = 256,
+        seed: int = 0,
+        key_variable: str = "OPENAI_API_KEY",
+        timeout: float = 120.0,
+        dtype: torch.dtype | str = torch.float32,
+    ) -> "VlmJudge":
+        """The judge with a model by hub name or folder, or behind an endpoint, "URL#MODEL", such as
+        "http://localhost:8000/v1#qwen".
+
+        Args:
+            example: a JSON file as `Example.load` reads it.
+            adapter: a LoRA on the model, by hub name or folder.
+            seed: sent to an endpoint; greedy decoding here draws nothing at random.
+            key_variable: the environment variable that holds the endpoint's key.
+            timeout: of the endpoint, in seconds.
+            dtype: of the weights, or its name, such as "bfloat16".
+
+        Raises:
+            ValueError: where the model cannot be loaded or is refused, an endpoint has no model's name, or an
+                option does not fit.
+        """
+        shown = None if example is None else Example.load(example)
+        judge: Vlm | Endpoint
+        if checkpoint.startswith(("http://", "https://")):
+            url, _, model = checkpoint.partition("#")
+            if not model or adapter is not None:
+                raise ValueError(
+                    "checkpoint: expected URL#MODEL, the name of an endpoint's model, no adapter"
+                )
+            judge = Endpoint(url, model, key_variable, timeout, seed=seed)
+        else:
+            judge = load_judge(checkpoint, adapter, _dtype(dtype))
+            model = checkpoint if adapter is None else f"{checkpoint}+{adapter}"
+        return cls(judge, model, criteria, answer, apart, shown, max_new_tokens)
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What the grades depend on, to stand in results: the model and its hash (of an endpoint its
+        address), a hash of the prompts and the example, how answers are decoded, and the seed.
+        """
+        told: dict[str, Any] = {"model": self.name}
+        if self.endpoint is not None:
+            told |= {"endpoint": self.endpoint.url, "model_hash": None, "seed": self.endpoint.seed}
+        else:
+            assert self.vlm is not None
+            told |= {"endpoint": None, "model_hash": model_hash(self.vlm), "seed": None}
+        return told | {
+            "criteria": self.criteria,
+            "apart": self.apart,
+            "prompt_hash": self._prompt_hash(),
+            "decoding": self.grader.decoding(),
+        }
+
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        shown = views(batch.source, batch.edited, self.apart)
+        instructions = [self._plain(text) for text in batch.instruction]
+        asked = []
+        for question in self.questions:
+            chats = [chat(question, text, self.answer, self.example) for text in instructions]
+            asked.append((chats, self._images(question, shown[question.view])))
+        parts: dict[str, Tensor] = {}
+        reasons: list[list[str]] = [[] for _ in instructions]
+        for question, (grades, why) in zip(self.questions, self.grader(asked), strict=True):
+            parts[question.name] = grades
+            for row, reason in zip(reasons, why, strict=True):
+                if reason is not None:
+                    row.append(f"{question.name}: {reason}")
+        groups = combine(self.questions, parts)
+        score = geometric_mean(groups["consistency"], groups["quality"])
+        return Scores.make(score, parts | groups, ["; ".join(row) or None for row in reasons])
+
+    def _plain(self, instruction: str) -> str:
+        """An instruction without texts that steer the model."""
+        for token in self.reserved:
+            instruction = instruction.replace(token, " ")
+        return instruction
+
+    def _images(self, question: Question, shown: Images) -> Float[Tensor, "b n 3 h w"]:
+        """What a question shows, in the order of the chat's places."""
+        source, edited = shown
+        images = [source, edited] if question.aspect.pair else [edited]
+        if self.example is None:
+            return torch.stack(images, dim=1)
+        pair = [resize(image[None].to(edited), tuple(edited.shape[-2:])) for image in self._example_pair()]
+        before = views(pair[0], pair[1], self.apart)[question.view]
+        first = list(before) if question.aspect.pair else [before[1]]
+        return torch.stack([image.expand_as(edited) for image in first] + images, dim=1)
+
+    def _example_pair(self) -> tuple[Tensor, Tensor]:
+        assert self.example is not None
+        return self.example.source, self.example.edited
+
+    def _prompt_hash(self) -> str:
+        digest = hashlib.sha256()
+        for question in self.questions:
+            turns = chat(question, "{instruction}", self.answer, self.example)
+            digest.update(json.dumps([question.name, turns, BEGINNING]).encode())
+        if self.example is not None:
+            for image in self._example_pair():
+                digest.update(image.mul(255).round().byte().cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def views(
+    source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"], apart: bool
+) -> dict[str, Images]:
+    """The images whole; or, apart, what lies inside and outside their change mask, with gray for the rest.
+
+    Gradients pass where an image can be seen, and not through the mask. A view in which nothing could be seen
+    shows the whole images.
+    """
+    if not apart:
+        return {"whole": (source, edited)}
+    inside = change_mask(source, edited)
+    found = {}
+    for name, weight in (("inside", inside), ("outside", 1 - inside)):
+        empty = weight.flatten(1).amax(1) < VISIBLE
+        weight = torch.where(empty[:, None, None, None], torch.ones_like(weight), weight)
+        found[name] = (_covered(source, weight), _covered(edited, weight))
+    return found
+
+
+def _covered(image: Float[Tensor, "b 3 h w"], weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 3 h w"]:
+    return torch.full_like(image, GRAY).lerp(image, weight)
+
+
+def combine(asked: list[Question], parts: dict[str, Tensor]) -> dict[str, Float[Tensor, " b"]]:
+    """The least grade of each group of aspects; where they were asked apart, also inside and outside."""
+    found = {}
+    for group in GROUPS:
+        own = [question for question in asked if question.aspect.group == group]
+        found[group] = _least([parts[question.name] for question in own])
+        for view in ("inside", "outside"):
+            seen = [parts[question.name] for question in own if question.view == view]
+            if seen:
+                found[f"{group}_{view}"] = _least(seen)
+    return found
+
+
+def _least(grades: list[Tensor]) -> Float[Tensor, " b"]:
+    return torch.stack(grades).amin(0)
+
+
+def geometric_mean(a: Float[Tensor, " b"], b: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+    """√(a · b); where it is 0, with zero gradient."""
+    product = a * b
+    none = product == 0
+    root = torch.where(none, torch.ones_like(product), product).sqrt()
+    return torch.where(none, torch.zeros_like(root), root)
+
+
+def _dtype(dtype: torch.dtype | str) -> torch.dtype:
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"dtype: expected one such as float32 or bfloat16; got {dtype!r}")
+    return found

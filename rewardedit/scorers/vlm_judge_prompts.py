@@ -1,0 +1,234 @@
+"""What a judge of edits is asked, and how its answers are read.
+
+Each aspect is a question of its own, graded from 0 to 10, so that one grade does not colour the next. The
+criteria are those of two published judges; the wording is ours:
+
+"viescore" (Ku et al. 2024): semantic consistency, which is that the instruction is followed and that
+nothing else is changed, and perceptual quality, which is that the image looks natural and is free of faults.
+
+"hq_edit" (Hui et al. 2024, the metrics of its code): alignment, how well the instruction describes the change
+from one image to the other, and coherence, how well the parts of the edited image go together. There both
+run from 0 to 100 and stand side by side; here they are graded as all others are.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.images import load_image
+from rewardedit.scorers.vlm import Turn
+
+Chat = list[Turn]
+ANSWERS = ("digits", "text")
+GROUPS = ("consistency", "quality")  # VIEScore's semantic consistency and perceptual quality
+BEGINNING = "Grade: "  # of the answer, up to the digit
+QUOTED = 200  # characters of an answer that a reason quotes, from its end: the grade comes last
+
+
+@dataclass(frozen=True)
+class Aspect:
+    """One thing that an edit is graded for."""
+
+    name: str
+    group: str  # of GROUPS
+    pair: bool  # the judge sees the source and the edited image; otherwise the edited image alone
+    question: str  # of the whole image, or of what lies inside the change mask
+    outside: str | None  # of what lies outside the change mask; None: that is not asked
+
+
+PAIR = 'The second image was made from the first by an editor that was told: "{instruction}"\n'
+ALONE = "An editor made this image.\n"
+FOLLOWED = PAIR + (
+    "Grade how far the second image does what the editor was told. The lowest grade: none of it was done. "
+    "The middle: a part of it, or all of it in a wrong way. The highest: everything, as one would expect it."
+)
+PRESERVED = PAIR + (
+    "Whether it was done is not the question here. Grade how well everything was kept that did not have to "
+    "change for it: other objects, people, background, colours and style. The lowest grade: another image "
+    "altogether. The highest: no difference that was not needed."
+)
+PRESERVED_OUTSIDE = PAIR + (
+    "You see only the parts that the editor should have left as they were. Grade how well they were kept. "
+    "The lowest grade: they show something else. The highest: they are the same."
+)
+NATURAL = ALONE + (
+    "Grade how natural it looks: whether light and shadows, sizes, distances and perspective agree, as in a "
+    "scene that was taken or drawn in one piece. The lowest grade: nothing fits. The highest: nothing looks "
+    "odd."
+)
+CLEAN = ALONE + (
+    "Grade how free it is of faults: smears, warped shapes, blurred or doubled parts, wrong limbs and faces, "
+    "seams, stray marks and lettering. The lowest grade: faults all over. The highest: none to be found."
+)
+ALIGNMENT = PAIR + (
+    "Compare the two images and take those words as a description of what differs. Grade how well it fits: "
+    "all that it names has changed, all that has changed is named, and it was not so before. The lowest "
+    "grade: the images have nothing to do with each other, or are the same. The highest: the words describe "
+    "the difference exactly."
+)
+COHERENCE = ALONE + (
+    "Grade how well its parts go together: one direction of light with fitting shadows, things that belong "
+    "in the scene, clean transitions where one meets the next, one style throughout. The lowest grade: parts "
+    "that clash everywhere. The highest: nothing that looks pasted in."
+)
+CRITERIA: dict[str, tuple[Aspect, ...]] = {
+    "viescore": (
+        Aspect("followed", "consistency", True, FOLLOWED, None),
+        Aspect("preserved", "consistency", True, PRESERVED, PRESERVED_OUTSIDE),
+        Aspect("natural", "quality", False, NATURAL, NATURAL),
+        Aspect("clean", "quality", False, CLEAN, CLEAN),
+    ),
+    "hq_edit": (
+        Aspect("alignment", "consistency", True, ALIGNMENT, PRESERVED_OUTSIDE),
+        Aspect("coherence", "quality", False, COHERENCE, COHERENCE),
+    ),
+}
+HIDDEN = "\nWhat is not to be judged is covered with flat gray; leave the gray out of account."
+FORMS = {
+    "digits": (
+        "\nAnswer with one line and nothing else: the word Grade, a colon, and one digit from 0, the lowest "
+        "grade, to 9, the highest."
+    ),
+    "text": (
+        "\nFirst name in two or three sentences what speaks for and against a high grade. Then close with a "
+        "line of its own: the word Grade, a colon, and a whole number from 0, the lowest grade, to 10, the "
+        "highest."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """An aspect, asked of a view: "whole", or "inside" or "outside" the change mask."""
+
+    aspect: Aspect
+    view: str
+
+    @property
+    def name(self) -> str:
+        return self.aspect.name if self.view == "whole" else f"{self.aspect.name}_{self.view}"
+
+    @property
+    def text(self) -> str:
+        """With {instruction} where the judge sees both images."""
+        if self.view == "whole":
+            return self.aspect.question
+        text = self.aspect.question if self.view == "inside" else self.aspect.outside
+        assert text is not None
+        return text + HIDDEN
+
+
+def questions(criteria: str, apart: bool) -> list[Question]:
+    """The questions of a set of criteria, of the whole images or inside and outside the change mask apart.
+
+    Raises:
+        ValueError: on unknown criteria.
+    """
+    if criteria not in CRITERIA:
+        raise ValueError(f"criteria: expected one of {', '.join(CRITERIA)}; got {criteria!r}")
+    aspects = CRITERIA[criteria]
+    if not apart:
+        return [Question(aspect, "whole") for aspect in aspects]
+    inside = [Question(aspect, "inside") for aspect in aspects]
+    return inside + [Question(aspect, "outside") for aspect in aspects if aspect.outside is not None]
+
+
+@dataclass(frozen=True)
+class Example:
+    """An edit with its grades, shown before the one that is judged (VIEScore's one-shot; ADIEE App. D)."""
+
+    source: Float[Tensor, "3 h w"]  # RGB in [0, 1]
+    edited: Float[Tensor, "3 h w"]
+    instruction: str
+    grades: dict[str, float]  # 0 to 10, by the names of the questions
+    reasons: dict[str, str] = field(default_factory=dict)  # the same; for a judge that gives its reasons
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Example":
+        """Reads a JSON file with the fields above; the images are files beside it.
+
+        Raises:
+            ValueError: where the file, an image or a field is missing, or a field is unknown.
+        """
+        path = Path(path)
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"example {path}: expected a JSON file ({error})") from error
+        needed = {"source", "edited", "instruction", "grades"}
+        if not isinstance(values, dict) or not needed <= set(values) <= needed | {"reasons"}:
+            got = sorted(values) if isinstance(values, dict) else type(values).__name__
+            raise ValueError(f"example {path}: expected {sorted(needed)}, and reasons or not; got {got}")
+        source, edited = (load_image(path.parent / values[name]) for name in ("source", "edited"))
+        if source.shape != edited.shape:
+            raise ValueError(f"example {path}: source and edited differ in size")
+        return cls(source, edited, values["instruction"], values["grades"], values.get("reasons", {}))
+
+    def check(self, asked: Sequence[Question], answer: str) -> None:
+        """Raises ValueError where a question has no grade in 0 to 10, or no reasons that `answer` shows."""
+        names = {question.name for question in asked}
+        shown: list[tuple[str, dict[str, Any]]] = [("grades", self.grades)]
+        if answer == "text":
+            shown.append(("reasons", self.reasons))
+        for label, values in shown:
+            if set(values) != names:
+                raise ValueError(f"example: {label}: expected {sorted(names)}; got {sorted(values)}")
+        for name, grade in self.grades.items():
+            if not 0 <= grade <= 10:
+                raise ValueError(f"example: {name}: expected a grade from 0 to 10; got {grade}")
+
+    def said(self, question: Question, answer: str) -> str:
+        """What the judge is made to have answered."""
+        grade = self.grades[question.name]
+        if answer == "digits":
+            return f"{BEGINNING}{int(grade * 0.9 + 0.5)}"
+        return f"{self.reasons[question.name].strip()}\n{BEGINNING}{grade:g}"
+
+
+def chat(question: Question, instruction: str, answer: str, example: Example | None = None) -> Chat:
+    """The chat up to where the judge answers; images are places that are filled later."""
+    turns = []
+    if example is not None:
+        turns.append(_asked(question, example.instruction, answer))
+        said = {"type": "text", "text": example.said(question, answer)}
+        turns.append({"role": "assistant", "content": [said]})
+    return [*turns, _asked(question, instruction, answer)]
+
+
+def _asked(question: Question, instruction: str, answer: str) -> Turn:
+    images: list[Turn] = [{"type": "image"}] * (2 if question.aspect.pair else 1)
+    text = question.text.format(instruction=instruction) + FORMS[answer]
+    return {"role": "user", "content": [*images, {"type": "text", "text": text}]}
+
+
+_GRADE = re.compile(
+    r"^[ \t*_#>\-]*grade[ \t*_]*:[ \t*_]*(\d+(?:\.\d+)?)[ \t]*(?:(?:/|out of)[ \t]*10)?[ \t*_.]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def read_grade(answer: str) -> float | None:
+    """The grade of an answer, 0 to 10; None where it has no line with one, or two that differ.
+
+    What a model thinks before it answers, within <think> and </think>, is not read.
+    """
+    said = answer.rpartition("</think>")[2]
+    if "<think>" in said:  # it did not come to an end
+        return None
+    found = {float(text) for text in _GRADE.findall(said)}
+    if len(found) != 1:
+        return None
+    grade = found.pop()
+    return grade if grade <= 10 else None
+
+
+def unread(answer: str) -> str:
+    """Why a row without a grade is invalid: what the model answered, from its end."""
+    shown = answer if len(answer) <= QUOTED else "…" + answer[-QUOTED:]
+    return f"no grade could be read; the model answered {shown!r}"

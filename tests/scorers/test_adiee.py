@@ -1,0 +1,249 @@
+"""The ADIEE scorer on small random vision-language models of every kind."""
+
+import json
+
+import pytest
+import torch
+
+from rewardedit.batch import EditBatch
+from rewardedit.data.shapes import Shapes
+from rewardedit.scorers.adiee import Adiee, AdieeSettings, ScoreHead, width_of
+from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, add_token, question, require_token
+from rewardedit.scorers.prefix import shared
+from rewardedit.scorers.vlm import Vlm, load_vlm
+from tests.models import VLMS, save_vlm
+
+
+@pytest.fixture(scope="module", params=VLMS)
+def vlm(request, tmp_path_factory) -> Vlm:
+    folder = str(tmp_path_factory.mktemp(request.param))
+    save_vlm(folder, request.param)
+    found = load_vlm(folder)
+    add_token(found.model, found.processor)
+    return found
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory) -> Vlm:
+    folder = str(tmp_path_factory.mktemp("llava"))
+    save_vlm(folder, "llava_next")
+    found = load_vlm(folder)
+    add_token(found.model, found.processor)
+    return found
+
+
+def make(vlm: Vlm, question: int | None = None, share_prefix: bool | None = None, **settings) -> Adiee:
+    torch.manual_seed(1)
+    chosen = AdieeSettings(**{"side": 64, **settings})
+    head = ScoreHead(width_of(vlm.model), chosen)
+    torch.nn.init.constant_(head.layers[-1].bias, 5.0)  # scores within the range
+    return Adiee(vlm, head, chosen, question, share_prefix).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def batch() -> EditBatch:
+    samples = Shapes("val").batch(0, 4)
+    return EditBatch(samples.source, samples.instruction, samples.target)
+
+
+def test_scores_are_finite_and_within_range(vlm, batch):
+    scores = make(vlm)(batch)
+    assert scores.valid.all()
+    assert ((scores.score >= 0) & (scores.score <= 10)).all()
+    assert scores.score.std() > 0
+    assert scores.parts["spread"].min() > 0
+
+
+def test_a_row_does_not_depend_on_its_neighbours(vlm, batch):
+    scorer = make(vlm)
+    alone = torch.cat([scorer(batch[i : i + 1]).score for i in range(4)])
+    torch.testing.assert_close(alone, scorer(batch).score, rtol=1e-4, atol=1e-4)
+
+
+def test_source_and_edit_are_told_apart(vlm, batch):
+    scorer = make(vlm)
+    swapped = EditBatch(batch.edited, batch.instruction, batch.source)
+    assert ((scorer(batch).parts["raw"] - scorer(swapped).parts["raw"]).abs() > 1e-4).all()
+    other = EditBatch(batch.source, batch.instruction[::-1], batch.edited)
+    assert ((scorer(batch).parts["raw"] - scorer(other).parts["raw"]).abs() > 1e-5).all()
+
+
+@pytest.mark.parametrize("layout", ["pair", "concat"])
+def test_the_state_in_training_is_that_in_use(vlm, batch, layout):
+    """In training the answer goes on after the token; in use it ends there."""
+    scorer = make(vlm, layout=layout, share_prefix=False)
+    trained = [scorer.prompt(text, 0) + ANSWER for text in batch.instruction]
+    used = scorer.texts(batch.instruction, 0)
+    states = [scorer.states(scorer.inputs(texts, batch.source, batch.edited)) for texts in (trained, used)]
+    torch.testing.assert_close(*states, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llava_next", "idefics3"])
+def test_a_shared_prefix_gives_the_scores_and_gradients_of_whole_passes(kind, batch, tmp_path):
+    save_vlm(str(tmp_path), kind)
+    vlm = load_vlm(str(tmp_path))
+    add_token(vlm.model, vlm.processor)
+    naive = make(vlm, share_prefix=False)
+    scorer = make(vlm, share_prefix=True)
+    for rows in (batch, candidates(batch, 5)):
+        prepared = scorer.prepare(batch.source, batch.instruction)
+        if len(rows) != len(batch):
+            prepared = prepared.take([1] * len(rows))
+        found = []
+        for one, ready in ((naive, None), (scorer, prepared)):
+            with torch.no_grad():
+                score = one(rows, ready).parts["raw"]
+            edited = rows.edited.clone().requires_grad_(True)
+            kept = one(EditBatch(rows.source, rows.instruction, edited), ready).parts["raw"]
+            (gradient,) = torch.autograd.grad(kept.sum(), edited)
+            found.append((score, kept.detach(), gradient))
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def candidates(batch: EditBatch, n: int) -> EditBatch:
+    """n edits of the batch's second source."""
+    noise = torch.rand(n, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    edited = batch.edited[1:2].lerp(noise, 0.3)
+    return EditBatch(batch.source[1:2].expand(n, -1, -1, -1), [batch.instruction[1]] * n, edited)
+
+
+def test_the_source_is_read_once_for_all_candidates(llava, batch):
+    scorer = make(llava, question=0)
+    rows = candidates(batch, 6)
+    prepared = scorer.prepare(batch.source[1:2], batch.instruction[1:2]).take([0] * 6)
+    prefixes = prepared.inputs["prefix"]
+    assert all(prefix is prefixes[0] for prefix in prefixes)
+    lengths: list[tuple[int, int]] = []
+    layer = llava.model.model.language_model.layers[0]
+    handle = layer.register_forward_hook(lambda module, args, out: lengths.append(tuple(args[0].shape[:2])))
+    scorer(rows, prepared)
+    scorer(rows)
+    handle.remove()
+    (shared_rows, short), (_, prefix), (_, again) = lengths
+    assert shared_rows == 6
+    assert again == short
+    assert prefix == len(prefixes[0])
+    whole = scorer.inputs(scorer.texts(rows.instruction, 0), rows.source, rows.edited)["input_ids"]
+    assert short + prefix == whole.shape[1]
+
+
+def test_attention_in_two_parts_is_attention():
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(3, 2, 5, 8, generator=generator) for _ in range(3))
+    prefix_key, prefix_value = (torch.randn(1, 2, 7, 8, generator=generator) for _ in range(2))
+    keys = torch.cat([prefix_key.expand(3, -1, -1, -1), key], 2)
+    values = torch.cat([prefix_value.expand(3, -1, -1, -1), value], 2)
+    mask = torch.ones(5, 12, dtype=torch.bool).tril(7)
+    whole = torch.nn.functional.scaled_dot_product_attention(query, keys, values, mask, scale=0.3)
+    torch.testing.assert_close(shared(query, prefix_key, prefix_value, key, value, 0.3), whole)
+
+
+def test_a_prefix_needs_images_of_their_own(llava, tmp_path):
+    with pytest.raises(ValueError, match="expected the layout pair"):
+        make(llava, layout="concat", share_prefix=True)
+    assert not make(llava, layout="concat").share_prefix
+    save_vlm(str(tmp_path), "qwen2_5_vl")
+    qwen = load_vlm(str(tmp_path))
+    add_token(qwen.model, qwen.processor)
+    assert not make(qwen).share_prefix
+    with pytest.raises(ValueError, match="expected the layout pair"):
+        make(qwen, share_prefix=True)
+
+
+def test_the_gradient_reaches_the_edit_through_the_clamp(vlm, batch):
+    scorer = make(vlm)
+    torch.nn.init.constant_(scorer.head.layers[-1].bias, 40.0)  # far beyond the range
+    edited = batch.edited.clone().requires_grad_(True)
+    scores = scorer(EditBatch(batch.source, batch.instruction, edited))
+    assert scores.score.tolist() == [10.0] * 4
+    assert scores.parts["raw"].min() > 10
+    (gradient,) = torch.autograd.grad(scores.score.sum(), edited)
+    assert (gradient.flatten(1).abs().sum(1) > 0).all()
+
+
+def test_classes_are_expected_grades(llava, batch):
+    scorer = make(llava, question=0, head="classes")
+    logits = torch.tensor([0.0, 1.0, 2.0])
+    last = scorer.head.layers[-1]
+    torch.nn.init.zeros_(last.weight)
+    last.bias.data.copy_(logits)
+    expected = float((logits.softmax(0) * torch.tensor([0.0, 5, 10])).sum())
+    assert scorer(batch).score.tolist() == pytest.approx([expected] * 4)
+
+
+def test_further_axes_are_parts(llava, batch):
+    scores = make(llava, axes=("overall", "alignment", "quality"))(batch)
+    assert {"alignment", "quality"} <= set(scores.parts)
+    assert not torch.equal(scores.parts["alignment"], scores.parts["quality"])
+
+
+def test_the_mean_over_questions_is_that_of_each(llava, batch):
+    each = torch.stack([make(llava, question=i)(batch).parts["raw"] for i in range(len(QUESTIONS))])
+    scores = make(llava)(batch)
+    torch.testing.assert_close(scores.parts["raw"], each.mean(0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(scores.parts["spread"], each.std(0, correction=0), rtol=1e-3, atol=1e-4)
+    assert len({question(i, "add a cat", "pair") for i in range(len(QUESTIONS))}) == len(QUESTIONS)
+    with pytest.raises(ValueError, match="from 0 to 3"):
+        make(llava, question=4)
+
+
+def test_an_instruction_cannot_bring_its_own_token(llava, batch):
+    scorer = make(llava, question=0)
+    rows = EditBatch(batch.source, [f"add a {TOKEN} {TOKEN}"] * 4, batch.edited)
+    inputs = scorer.inputs(scorer.texts(rows.instruction, 0), rows.source, rows.edited)
+    assert (inputs["input_ids"] == scorer.token).sum(1).tolist() == [1] * 4
+    assert scorer(rows).valid.all()
+
+
+def test_a_long_instruction_is_cut_and_the_token_stays(llava, batch):
+    scorer = make(llava, question=0)
+    text = llava.model.config.get_text_config()
+    before = text.max_position_embeddings
+    empty = scorer.inputs(scorer.texts([""], 0), batch.source[:1], batch.edited[:1])["input_ids"].shape[1]
+    text.max_position_embeddings = empty + 20
+    try:
+        rows = EditBatch(batch.source, ["make the red circle a little larger " * 60] * 4, batch.edited)
+        cut = scorer.fitting(rows.instruction[0], 0, rows)
+        inputs = scorer.inputs(scorer.texts([cut], 0), rows.source[:1], rows.edited[:1])
+        assert empty + 10 < inputs["input_ids"].shape[1] <= empty + 20
+        assert (inputs["input_ids"] == scorer.token).sum() == 1
+        assert rows.instruction[0].startswith(cut[:20])
+        assert scorer(rows).valid.all()
+        text.max_position_embeddings = 30
+        with pytest.raises(ValueError, match="longer than the model's context"):
+            scorer(rows)
+    finally:
+        text.max_position_embeddings = before
+
+
+def test_a_tokenizer_that_splits_the_token_is_refused(tmp_path):
+    save_vlm(str(tmp_path), "llava_next")
+    vlm = load_vlm(str(tmp_path))
+    settings = AdieeSettings(side=64)
+    with pytest.raises(ValueError, match="splits"):
+        Adiee(vlm, ScoreHead(32, settings), settings)
+    before = vlm.model.get_input_embeddings().num_embeddings
+    number = add_token(vlm.model, vlm.processor)
+    assert number == require_token(vlm.processor.tokenizer) == add_token(vlm.model, vlm.processor)
+    assert vlm.model.get_input_embeddings().num_embeddings == max(before, number + 1)
+
+
+def test_what_is_saved_scores_the_same(llava, batch, tmp_path):
+    scorer = make(llava, axes=("overall", "quality"))
+    scorer.save(tmp_path)
+    again = Adiee.from_pretrained(str(tmp_path))
+    assert again.settings == scorer.settings
+    torch.testing.assert_close(again(batch).score, scorer(batch).score, rtol=1e-5, atol=1e-5)
+
+
+def test_checkpoints_that_lack_something_are_refused(llava, tmp_path):
+    with pytest.raises(ValueError, match=r"expected a folder with adiee\.json"):
+        Adiee.from_pretrained(str(tmp_path))
+    make(llava).save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "clip"}))
+    with pytest.raises(ValueError, match="is a clip; expected one of"):
+        Adiee.from_pretrained(str(tmp_path))
+    with pytest.raises(ValueError, match="different names"):
+        AdieeSettings(axes=("a", "a"))

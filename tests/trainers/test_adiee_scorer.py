@@ -1,0 +1,173 @@
+"""The ADIEE scorer's training, with small random models and labelled rows."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rewardedit import EditBatch
+from rewardedit.data import DataConfig
+from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
+from rewardedit.data.shapes import Shapes
+from rewardedit.files import read_log
+from rewardedit.scorers.adiee import ADAPTER, Adiee
+from rewardedit.scorers.adiee_text import ANSWER
+from rewardedit.trainers import adiee_scorer as trainer
+from rewardedit.trainers import shapes_vlm
+from rewardedit.trainers.adiee_scorer import Config, TrainConfig, answer_loss, score_loss
+from rewardedit.training.small import SmallTrainConfig
+from tests.models import save_vlm
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory) -> str:
+    """Sources with label 0 and targets with label 10."""
+    folder = tmp_path_factory.mktemp("labelled")
+    samples = Shapes("train").batch(0, 14)
+    made = [
+        LabelledEdit(
+            id=f"{name}-{i}",
+            source=encode_png(samples.source[i]),
+            edited=encode_png(image[i]),
+            instruction=samples.instruction[i],
+            label=label,
+            rule=name,
+            source_id=samples.id[i],
+        )
+        for name, image, label in (("source", samples.source, 0.0), ("target", samples.target, 10.0))
+        for i in range(14)
+    ]
+    write_labelled(made, folder / "train-00000.parquet")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    folder = str(tmp_path_factory.mktemp("vlm"))
+    save_vlm(folder, "llava_next")
+    return folder
+
+
+def config(rows: str, model: str, steps: int = 3, **more) -> Config:
+    train = TrainConfig(
+        max_steps=steps,
+        batch_size=4,
+        lr=1e-3,
+        mixed_precision="no",
+        tracker="none",
+        checkpoint_every=2,
+        log_every=1,
+        micro_batch_size=2,
+    )
+    data = DataConfig(name="labelled", path=rows, size=64)
+    return Config("x", data, model, **{"side": 64, "train": train, **more})
+
+
+@pytest.mark.parametrize("embeddings", ["all", "token"])
+def test_an_adapter_holds_all_that_was_trained(rows, model, tmp_path, embeddings):
+    asked = config(rows, model, embeddings=embeddings, held_out=DataConfig("labelled", path=rows, size=64))
+    out = trainer.train(asked, tmp_path / "run")
+    names = set(load_file(out / ADAPTER / "adapter_model.safetensors"))
+    assert any("lora" in name and "q_proj" in name for name in names)
+    assert not any("vision" in name for name in names)
+    assert any("embed_tokens" in name for name in names)
+    assert any("lm_head" in name for name in names) == (embeddings == "all")
+    scorer = Adiee.from_pretrained(str(out))
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["held_out"]
+    assert metrics["n"] == 28
+    measured = trainer.measure(scorer, asked.held_out)["held_out"]
+    assert measured["error"] == pytest.approx(metrics["error"], abs=1e-4)
+    lines = read_log(tmp_path / "run")
+    assert {"loss", "text_loss", "score_loss"} <= set(lines[-1])
+
+
+def test_an_adapter_without_the_token_is_refused(rows, model, tmp_path):
+    from safetensors.torch import save_file
+
+    out = trainer.train(config(rows, model, steps=1, embeddings="token"), tmp_path / "run")
+    file = out / ADAPTER / "adapter_model.safetensors"
+    kept = {name: value for name, value in load_file(file).items() if "lora" in name}
+    save_file(kept, file)
+    with pytest.raises(ValueError, match="does not hold the embedding"):
+        Adiee.from_pretrained(str(out))
+
+
+def test_a_whole_model_learns_labels_and_resumes(rows, model, tmp_path):
+    settings = {"lora_rank": None, "layout": "concat", "head": "classes"}
+    asked = config(rows, model, steps=4, **settings)
+    whole = trainer.train(asked, tmp_path / "whole")
+    shutil.rmtree(trainer.train(config(rows, model, steps=2, **settings), tmp_path / "cut"))
+    again = trainer.train(asked, tmp_path / "cut", resume=True)
+    a, b = (load_file(out / "head.safetensors") for out in (whole, again))
+    assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
+    losses = [line["loss"] for line in read_log(tmp_path / "whole")]
+    assert len(losses) == 4
+
+
+def test_rows_without_labels_are_refused(model, tmp_path):
+    asked = Config("x", DataConfig(rows=7), model, side=64)
+    with pytest.raises(ValueError, match="expected a label"):
+        trainer.train(asked, tmp_path / "run")
+
+
+def test_a_label_between_classes_belongs_to_both():
+    raw = torch.tensor([[0.0, 0.0, 0.0]])
+    log = torch.tensor([0.2, 0.3, 0.5]).log()[None]
+    assert float(score_loss(log, torch.tensor([10.0]))) == pytest.approx(-float(torch.tensor(0.5).log()))
+    third = score_loss(log, torch.tensor([10 / 3]))
+    assert float(third) == pytest.approx(-float((log[0, 0] + 2 * log[0, 1]) / 3), rel=1e-5)
+    cut = score_loss(log, torch.tensor([10 / 3]), compat="code")
+    assert float(cut) == pytest.approx(-float(log[0, 0]))
+    assert float(score_loss(raw, torch.tensor([5.0]))) == pytest.approx(float(torch.tensor(3.0).log()))
+    assert float(score_loss(torch.tensor([[7.0], [1.0]]), torch.tensor([10.0, 0.0]))) == pytest.approx(2)
+
+
+def test_only_the_answer_s_tokens_count(rows, model):
+    asked = config(rows, model, lora_rank=None)
+    scorer, _ = trainer.make_scorer(asked)
+    samples = Shapes("train").batch(0, 2)
+    batch = EditBatch(samples.source, samples.instruction, samples.target)
+    texts = [scorer.prompt(text, 0) + ANSWER for text in batch.instruction]
+    inputs = scorer.inputs(texts, batch.source, batch.edited)
+    hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
+    found = answer_loss(scorer, hidden, inputs["input_ids"])
+    answer = scorer.vlm.processor.tokenizer(ANSWER, add_special_tokens=False).input_ids
+    expected = []
+    for row, ids in enumerate(inputs["input_ids"].tolist()):
+        end = len(ids) - ids[::-1].index(answer[-1])
+        start = end - len(answer)
+        assert ids[start:end] == answer
+        logits = scorer.model.lm_head(hidden[row, start - 1 : end - 1])
+        expected.append(torch.nn.functional.cross_entropy(logits, torch.tensor(answer)))
+    assert float(found) == pytest.approx(float(torch.stack(expected).mean()), rel=1e-5)
+
+
+def test_batches_that_do_not_part_are_refused(rows, model):
+    train = TrainConfig(batch_size=6, micro_batch_size=4)
+    with pytest.raises(ValueError, match="expected 6 to part"):
+        trainer.shares(config(rows, model, train=train))
+
+
+def test_the_small_vision_language_model_is_made_from_clip_and_learns(tmp_path):
+    train = SmallTrainConfig(
+        max_steps=3, batch_size=4, lr_warmup_steps=1, mixed_precision="no", tracker="none", log_every=1
+    )
+    asked = shapes_vlm.Config("vlm", width=32, layers=1, samples=14, evaluate_n=7, train=train)
+    before = shapes_vlm.make_vlm(asked)
+    out = shapes_vlm.train(asked, tmp_path / "run")
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["right_tokens"]
+    assert set(metrics) == {"caption", "second_caption", "instruction"}
+    from rewardedit.scorers.vlm import load_vlm
+
+    vlm = load_vlm(str(out))
+    towers = [made.model.model.vision_tower.state_dict() for made in (before, vlm)]
+    assert all(torch.allclose(towers[0][name], towers[1][name], atol=2e-3) for name in towers[0])
+    text = vlm.prompt([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}])
+    (answer,) = vlm.answer([text], Shapes("val").batch(0, 1).source[None], max_new_tokens=4)
+    assert "</w>" not in answer
+    ids = vlm.processor.tokenizer("a small red circle, at top left").input_ids
+    assert vlm.processor.tokenizer.decode(ids, skip_special_tokens=True) == "a small red circle , at top left"
+    assert Path(out / "preprocessor_config.json").is_file() or Path(out / "processor_config.json").is_file()

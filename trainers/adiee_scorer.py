@@ -1,0 +1,316 @@
+"""The ADIEE scorer: a vision-language model learns to answer with a token whose state is a score.
+
+Method: ADIEE Sec. 3.3 and App. B. Each row is a question about an edit, one of four at random, and the answer
+"It is [SCORE].": the loss is the cross-entropy of the answer's tokens plus ten times the error of the score
+that the token's last hidden state is decoded into. A LoRA of rank 8 on the language model's queries and
+values is trained, the token's embeddings and the head; vision tower and projector stay as they are.
+
+Deviations from the released code: the question and the image are not learnt as text; the state is read at the
+token in training and in use alike; a label between two classes is a soft target (`compat: code` cuts it
+down); images are not flipped or turned, which changes what an instruction means.
+
+Command: rewardedit train adiee-scorer data.path=FOLDER
+"""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit import devices
+from rewardedit.batch import EditBatch, EditSample, collate
+from rewardedit.data import DataConfig, Rows, open_rows
+from rewardedit.evaluation.statistics import spearman
+from rewardedit.files import replaced, write_json
+from rewardedit.processes import processes
+from rewardedit.scorers.adiee import GRADES, Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
+from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Layout, add_token
+from rewardedit.scorers.vlm import load_vlm
+from rewardedit.training import run
+from rewardedit.training.loop import (
+    LoopConfig,
+    Precision,
+    TrainLoop,
+    batch_rows,
+    make_accelerator,
+    step_generator,
+)
+
+Embeddings = Literal["all", "token"]
+
+
+@dataclass(frozen=True)
+class TrainConfig(LoopConfig):
+    """ADIEE's settings where it names them (App. B)."""
+
+    max_steps: int = 15_000  # about 30 passes over 100,000 rows
+    batch_size: int = 192
+    micro_batch_size: int | None = None  # rows a process and forward pass; None: all that fall to a process
+    lr: float = 2e-5
+    lr_warmup_steps: int = 0
+    lr_scheduler: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
+    beta2: float = 0.95  # of AdamW
+    weight_decay: float = 0.0
+    head_lr: float | None = None  # of the head; None: as all else
+    text_weight: float = 1.0  # of the answer's cross-entropy
+    score_weight: float = 10.0  # of the score's error
+    gradient_checkpointing: bool = True
+    mixed_precision: Precision = "bf16"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Which model becomes which scorer, on which rows."""
+
+    name: str  # of the run, and of its folder in runs/
+    data: DataConfig  # rows with labels from 0 to 10, such as a data set that `adiee_data` made
+    model: str = "llava-hf/llama3-llava-next-8b-hf"  # hub name or folder
+    held_out: DataConfig | None = None  # labelled rows on which it is measured at the end
+    head: HeadKind = "scalar"  # a number, or the expectation over the grades 0, 5 and 10
+    layout: Layout = "pair"  # two images, or both side by side in one
+    side: int | None = 512  # pixels a side that images are stretched to
+    lora_rank: int | None = 8  # None: the language model as a whole
+    # Beside a LoRA: all of the input and output embeddings, as in ADIEE, or the token's row alone.
+    embeddings: Embeddings = "all"
+    compat: Literal["paper", "code"] = "paper"
+    train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer and the loop
+
+
+def plan(config: Config) -> list[str]:
+    """Lines to print; raises ValueError naming the first thing that is not there."""
+    rows = open_rows(config.data)
+    require_label(rows[0])
+    load_vlm(config.model)
+    passes = config.train.max_steps * config.train.batch_size / len(rows)
+    what = "its language model" if config.lora_rank is None else f"a LoRA of rank {config.lora_rank}"
+    return [
+        f"scorer: {config.model}, {what}, head {config.head}, layout {config.layout}",
+        f"data: {len(rows)} labelled rows, {config.train.max_steps} steps, {passes:.1f} passes",
+    ]
+
+
+def require_label(sample: EditSample) -> float:
+    """The row's label.
+
+    Raises:
+        ValueError: where it has none.
+    """
+    if sample.label is None:
+        raise ValueError(f"row {sample.id}: expected a label from 0 to 10; it has none")
+    return sample.label
+
+
+def make_scorer(config: Config) -> tuple[Adiee, Any]:
+    """The model with its token and a fresh head, of which what is trained requires a gradient; and the model
+    as PEFT wraps it, None without a LoRA.
+
+    The vocabulary grows before PEFT wraps the model, so that the adapter holds the token's embeddings.
+    """
+    device = devices.default_device()
+    dtype = torch.bfloat16 if device == "cuda" and config.lora_rank is not None else torch.float32
+    vlm = load_vlm(config.model, device=device, dtype=dtype)
+    number = add_token(vlm.model, vlm.processor)
+    base = None if config.lora_rank is None else config.model
+    settings = AdieeSettings(config.head, config.layout, config.side, base=base)
+    head = ScoreHead(width_of(vlm.model), settings).to(device)
+    scorer = Adiee(vlm, head, settings, share_prefix=False)
+    scorer.requires_grad_(False)
+    head.requires_grad_(True)
+    adapter = None
+    if config.lora_rank is None:
+        for module in (scorer.model.model.get_decoder(), scorer.model.get_output_embeddings()):
+            module.requires_grad_(True)
+    else:
+        adapter = wrap_lora(scorer, config, number)
+    if config.train.gradient_checkpointing:
+        scorer.model.gradient_checkpointing_enable({"use_reentrant": False})
+    return scorer, adapter
+
+
+def wrap_lora(scorer: Adiee, config: Config, number: int) -> Any:
+    """Puts a LoRA on the queries and values of the language model alone: vision towers name theirs alike."""
+    from peft import LoraConfig, get_peft_model
+
+    decoder = scorer.model.model.get_decoder()
+    inner = {id(module) for module in decoder.modules()}
+    layers = [
+        name
+        for name, module in scorer.model.named_modules()
+        if id(module) in inner and name.endswith(("q_proj", "v_proj"))
+    ]
+    more: dict[str, Any] = {"modules_to_save": ["embed_tokens", "lm_head"]}
+    if config.embeddings == "token":
+        more = {"trainable_token_indices": {"embed_tokens": [number]}}
+    lora = LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=2 * (config.lora_rank or 0),
+        lora_dropout=0.05,
+        target_modules=layers,
+        **more,
+    )
+    # The scorer goes on calling the model's own modules, into which PEFT puts the LoRA.
+    return get_peft_model(scorer.model, lora)
+
+
+def train(config: Config, folder: Path, resume: bool = False) -> Path:
+    """Trains the scorer and saves it to `folder/scorer`; metrics.json holds the rank correlation of its
+    scores with the labels of held-out rows.
+
+    Raises:
+        ValueError: where a row has no label.
+        TrainingStopped: where the loss is not a number.
+    """
+    run.start(folder, config, resume)
+    torch.manual_seed(config.train.seed)
+    rows = open_rows(config.data)
+    require_label(rows[0])
+    scorer, adapter = make_scorer(config)
+    loop = make_loop(config, scorer, folder, resume)
+    scorer.train()
+    for step in loop.steps():
+        generator = step_generator(config.train.seed, step)
+        for batch, labels, ids in micro_batches(config, rows, step):
+            asked = torch.randint(len(QUESTIONS), (len(ids),), generator=generator).tolist()
+            with loop.accumulate():
+                with loop.autocast():
+                    text, score = losses(scorer, batch, labels, asked, config.compat)
+                    loss = config.train.text_weight * text + config.train.score_weight * score
+                loop.backward(loss, ids)
+            loop.record("text_loss", text, len(ids))
+            loop.record("score_loss", score, len(ids))
+        loop.update()
+    loop.finish()
+    scorer.eval()
+    if processes().is_main_process:
+        if config.held_out is not None:
+            write_json(folder / "metrics.json", measure(scorer, config.held_out))
+        with replaced(folder / "scorer") as aside:
+            aside.mkdir()
+            if adapter is None:
+                scorer.model.half()
+            scorer.save(aside, adapter)
+    return folder / "scorer"
+
+
+def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> TrainLoop:
+    """The loop over what requires a gradient: AdamW, its head at a learning rate of its own."""
+    steps = len(shares(config))
+    accelerator = make_accelerator(folder, config.train.mixed_precision, steps, config.train.tracker)
+    head = list(scorer.head.parameters())
+    rest = [p for p in scorer.model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(
+        [{"params": rest}, {"params": head, "lr": config.train.head_lr or config.train.lr}],
+        lr=config.train.lr,
+        betas=(0.9, config.train.beta2),
+        weight_decay=config.train.weight_decay,
+    )
+    lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: learning_rate_share(config.train, step)
+    )
+    for module in (scorer.model, scorer.head):  # not wrapped: losses call them by parts
+        accelerator.prepare_model(module, evaluation_mode=True)
+    optimizer = accelerator.prepare(optimizer)
+    return TrainLoop(
+        config.train, accelerator, optimizer, lr_scheduler, rest + head, folder, resume, label=folder.name
+    )
+
+
+def learning_rate_share(config: TrainConfig, step: int) -> float:
+    """The share of the learning rate at a step."""
+    share = min(1.0, (step + 1) / max(config.lr_warmup_steps, 1))
+    if config.lr_scheduler == "cosine":
+        share *= 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / config.max_steps))
+    return share
+
+
+def shares(config: Config) -> list[slice]:
+    """Which rows of a process's share of a batch go through the model together."""
+    share = config.train.batch_size // processes().num_processes
+    size = config.train.micro_batch_size or share
+    if share * processes().num_processes != config.train.batch_size or share % size:
+        raise ValueError(
+            f"batch_size: expected {config.train.batch_size} to part into micro-batches of {size} on "
+            f"{processes().num_processes} processes"
+        )
+    return [slice(first, first + size) for first in range(0, share, size)]
+
+
+def micro_batches(config: Config, rows: Rows, step: int) -> Any:
+    """This process's rows of a step: edits, labels (b,) and ids."""
+    state = processes()
+    share = config.train.batch_size // state.num_processes
+    chosen = batch_rows(len(rows), config.train.batch_size, step, config.train.seed)
+    local = chosen[state.process_index * share : (state.process_index + 1) * share].tolist()
+    for part in shares(config):
+        samples = [rows[i] for i in local[part]]
+        labels = torch.tensor([require_label(sample) for sample in samples])
+        batch = collate(samples, config.data.size, config.data.policy, fields=())
+        yield batch.to(devices.default_device()), labels.to(devices.default_device()), [s.id for s in samples]
+
+
+def losses(
+    scorer: Adiee, batch: EditBatch, labels: Float[Tensor, " b"], asked: list[int], compat: str = "paper"
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """The cross-entropy of the answers' tokens, and the error of the score read at [SCORE]."""
+    texts = []
+    for instruction, question in zip(batch.instruction, asked, strict=True):
+        fitting = scorer.fitting(instruction, question, batch)
+        texts.append(scorer.prompt(fitting, question) + ANSWER)
+    inputs = scorer.inputs(texts, batch.source, batch.edited)
+    hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
+    raw = scorer.head(scorer.at_token(hidden, inputs["input_ids"]))
+    return answer_loss(scorer, hidden, inputs["input_ids"]), score_loss(raw[:, 0], labels, compat)
+
+
+def answer_loss(scorer: Adiee, hidden: Float[Tensor, "b n d"], input_ids: Tensor) -> Float[Tensor, ""]:
+    """Cross-entropy of the tokens of "It is [SCORE].", each from the state before it."""
+    tokenizer = scorer.vlm.processor.tokenizer
+    before = len(tokenizer(ANSWER[: ANSWER.index(TOKEN)], add_special_tokens=False).input_ids)
+    after = len(tokenizer(ANSWER, add_special_tokens=False).input_ids) - before - 1
+    place = (input_ids == scorer.token).int().argmax(1, keepdim=True)
+    wanted = place + torch.arange(-before, after + 1, device=place.device)
+    row = torch.arange(len(place), device=place.device)[:, None]
+    logits = scorer.model.get_output_embeddings()(hidden[row, wanted - 1])
+    return F.cross_entropy(logits.flatten(0, 1).float(), input_ids[row, wanted].flatten())
+
+
+def score_loss(
+    raw: Float[Tensor, "b classes"], labels: Float[Tensor, " b"], compat: str = "paper"
+) -> Float[Tensor, ""]:
+    """L1 of a number; cross-entropy of classes with the label shared by its two neighbours among 0, 5 and 10
+    (`compat="code"`: all to the lower one).
+    """
+    if raw.shape[1] == 1:
+        return (raw[:, 0] - labels).abs().mean()
+    place = labels / (GRADES[1] - GRADES[0])
+    low = place.long().clamp(max=len(GRADES) - 1)
+    up = (place - low) * (compat == "paper")
+    target = F.one_hot(low, len(GRADES)) * (1 - up)[:, None]
+    target = target + F.one_hot((low + 1).clamp(max=len(GRADES) - 1), len(GRADES)) * up[:, None]
+    return F.cross_entropy(raw, target)
+
+
+@torch.no_grad()
+def measure(scorer: Adiee, held_out: DataConfig) -> dict[str, Any]:
+    """Spearman's ρ of scores and labels on held-out rows, and the mean absolute error."""
+    rows = open_rows(held_out)
+    scores: list[Tensor] = []
+    labels: list[float] = []
+    for first in range(0, len(rows), 32):
+        samples = [rows[i] for i in range(first, min(first + 32, len(rows)))]
+        labels += [require_label(sample) for sample in samples]
+        batch = collate(samples, held_out.size, held_out.policy, fields=()).to(devices.default_device())
+        scores.append(scorer(batch).score.cpu())
+    found = torch.cat(scores)
+    error = (found - torch.tensor(labels)).abs().mean()
+    return {"held_out": {**spearman(found.tolist(), labels).as_dict(), "error": float(error)}}
+
+
+def main(config: Config, folder: Path, resume: bool = False) -> None:
+    """Trains and says where the scorer is."""
+    print(f'scorer: load_scorer("adiee", checkpoint="{train(config, folder, resume)}")')
