@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +47,26 @@ class Calibration:
             low, high = getattr(self, name)
             if not low < high:
                 raise ValueError(f"{name}: expected two rising values; got {low} and {high}")
+
+    @classmethod
+    def of(cls, scores: Scores, origin: str) -> "Calibration":
+        """The ends of what BPM measured of some edits, without the hundredth at either end.
+
+        Raises:
+            ValueError: where no edit has been scored, or all are alike.
+        """
+        ends = []
+        for name in ("modify", "preserve"):
+            values = scores.parts[name][scores.valid].float()
+            if not len(values):
+                raise ValueError("a calibration needs edits that can be scored; there are none")
+            low, high = values.quantile(torch.tensor([0.01, 0.99])).tolist()
+            ends.append((low, high))
+        return cls(ends[0], ends[1], origin)
+
+    def write(self, path: str | Path) -> None:
+        """To a file that `read` reads."""
+        Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, path: str | Path) -> "Calibration":

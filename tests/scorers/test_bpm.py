@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from rewardedit.batch import EditBatch
+from rewardedit.batch import EditBatch, Scores
 from rewardedit.data.shapes import Shapes
 from rewardedit.data.shapes.objects import NAMES, scene_objects
 from rewardedit.instructions.grammar import parse_all
@@ -194,6 +194,19 @@ def test_every_model_comes_by_name(tmp_path, samples):
     masks = scorer.masks(samples.source, samples.target, samples.instruction)
     assert masks.shape == (28, 1, 64, 64)
     assert set(masks.unique().tolist()) <= {0.0, 1.0}
+
+
+def test_a_calibration_is_measured_and_kept(tmp_path):
+    values = torch.arange(101.0) / 100
+    parts = {"modify": values - 0.5, "preserve": values.flip(0)}
+    scores = Scores.make(values, parts, ["bad" if i == 100 else None for i in range(101)])
+    found = Calibration.of(scores, "a test")
+    assert found.modify == pytest.approx((-0.49, 0.48), abs=0.011)
+    assert found.preserve == pytest.approx((0.02, 0.99), abs=0.011)
+    found.write(tmp_path / "calibration.json")
+    assert Calibration.read(tmp_path / "calibration.json") == found
+    with pytest.raises(ValueError, match="there are none"):
+        Calibration.of(Scores.make(values, parts, ["bad"] * 101), "a test")
 
 
 def test_settings_that_make_no_sense_are_refused(tmp_path):

@@ -1,0 +1,35 @@
+"""Fixes what counts as 0 and as 1 of BPM's two open parts, on val: python benchmarks/calibrate_bpm.py
+
+The edits are candidates of drawn quality, so that failed and right ones are among them. The file stands
+beside the small detector; the parts themselves do not depend on it.
+"""
+
+from pathlib import Path
+
+from rewardedit import EditBatch
+from rewardedit.assets import resolve_model
+from rewardedit.batch import Scores
+from rewardedit.cli import quiet
+from rewardedit.data.shapes import QUALITIES, WORLD_VERSION, Shapes, candidates
+from rewardedit.scorers.bpm import CALIBRATION, Bpm
+from rewardedit.scorers.bpm import Calibration as Ends
+from rewardedit.scoring import score_batch
+
+N = 560
+
+
+def measured(scorer: Bpm, n: int) -> Scores:
+    """Of n candidates of all qualities alike."""
+    samples = Shapes("val", backdrops=("plain", "plain", "textured", "photo")).batch(0, n)
+    _, edited = candidates(samples, dict.fromkeys(QUALITIES, 1 / len(QUALITIES)), seed=1)
+    return score_batch(EditBatch(samples.source, samples.instruction, edited), {"bpm": scorer})["bpm"]
+
+
+if __name__ == "__main__":
+    quiet()
+    path = Path(resolve_model("shapes-detector")) / CALIBRATION
+    if not path.is_file():  # any will do to load the scorer
+        Ends((0.0, 1.0), (0.0, 1.0), "none yet").write(path)
+    found = Ends.of(measured(Bpm.from_pretrained(), N), f"{N} candidates of val, shapes {WORLD_VERSION}")
+    found.write(path)
+    print(path, found)
