@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -32,6 +32,30 @@ class EditSample:
     target_caption: str | None = None
     edit_type: str | None = None  # the type of edit, as the data set names it: for tables of results by kind
     label: float | None = None  # how good `edited` is, 0 to 10, where the data set says so
+
+
+@dataclass(frozen=True)
+class EditPair:
+    """Two edits of one source image by one instruction, and which of them people prefer.
+
+    Raises:
+        ValueError: where one has no edited image, or the two were asked for different edits.
+    """
+
+    id: str
+    left: EditSample
+    right: EditSample
+    preferred: Literal["left", "right", "tie"]
+    aspect: str | None = None  # what was compared, as the data set names it; None: the edits as a whole
+
+    def __post_init__(self) -> None:
+        if self.left.edited is None or self.right.edited is None:
+            raise ValueError(f"pair {self.id}: expected two edited images; one is missing")
+        if self.left.instruction != self.right.instruction:
+            raise ValueError(
+                f"pair {self.id}: expected one instruction; got {self.left.instruction!r} and "
+                f"{self.right.instruction!r}"
+            )
 
 
 @dataclass(frozen=True)

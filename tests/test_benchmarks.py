@@ -77,6 +77,20 @@ def test_throughput():
     assert set(found) == {"one by one", "batched", "8 candidates", "8 candidates, prepared"}
 
 
+def test_a_shared_prefix_gives_the_states_of_whole_passes():
+    import prefix
+
+    prefix.TOKENS = {"small": (24, 16)}
+    model = prefix.make_model("small", "cpu")
+    source, edited = prefix.embeddings(model, 1, 24, 0), prefix.embeddings(model, 3, 16, 1)
+    with torch.no_grad():
+        states = [way(model, source, edited) for way in (prefix.whole, prefix.sharing)]
+    torch.testing.assert_close(*states, rtol=1e-4, atol=1e-5)
+    found = prefix.measure("small", "cpu", candidates=(1, 2), rounds=1)
+    assert {"1", "2", "gradient"} <= set(found)
+    assert found["2"]["sharing"]["seconds"] > 0
+
+
 def test_planted_defects_lie_outside_what_was_asked():
     import heat
 

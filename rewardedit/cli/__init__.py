@@ -5,13 +5,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from rewardedit.cli import data, edit, recipes, relabel, score, train
+from rewardedit.cli import data, doctor, edit, recipes, relabel, score, train
 from rewardedit.cli.recipes import load_recipe, recipe_folder, recipe_names
 from rewardedit.cli.terminal import quiet, sentence
 
 __all__ = ["load_recipe", "main", "parse", "quiet", "recipe_folder", "recipe_names"]
 
-COMMANDS = (train, relabel, edit, score, recipes, data)
+COMMANDS = (train, relabel, edit, score, recipes, data, doctor)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,9 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     try:
         args = parse(words)
-        if args.run is not recipes.run:  # which needs none of the libraries
+        if args.run not in (recipes.run, doctor.run):  # which need none of the libraries, or look at them
             quiet(imported=args.run is score.run)  # l1 needs neither transformers nor diffusers
-        args.run(args)
+        code = args.run(args)
     except KeyboardInterrupt:
         print("interrupted; go on with --resume", file=sys.stderr)
         return 130
@@ -66,4 +66,4 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(f"rewardedit: {type(error).__name__}: {sentence(error)} (--debug shows where)", file=sys.stderr)
         return 1
-    return 0
+    return code or 0

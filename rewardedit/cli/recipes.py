@@ -11,14 +11,18 @@ from rewardedit import config as configs
 
 TRAINERS = (
     "adiee_data",
+    "adiee_scorer",
     "captioner",
     "refl",
     "reward_conditioned",
     "shapes_autoencoder",
     "shapes_clip",
+    "shapes_detector",
     "shapes_editor",
+    "shapes_segmenter",
     "shapes_text_encoder",
     "shapes_text_to_image",
+    "shapes_vlm",
     "vifi_clip",
 )
 

@@ -1,4 +1,4 @@
-"""Data sets as rows of `EditSample`: one file per data set."""
+"""Data sets as rows of `EditSample`, and of `EditPair`: one file per data set."""
 
 from rewardedit.data.datasets import (
     DataConfig,
@@ -10,14 +10,20 @@ from rewardedit.data.datasets import (
     row_shards,
     source_ids,
 )
+from rewardedit.data.pairs import PairsConfig, open_pairs, stream_pairs
+from rewardedit.data.stream import stream_rows
 
 __all__ = [
     "DataConfig",
+    "PairsConfig",
     "Rows",
     "batches",
     "distinct_rows",
     "held_out_rows",
+    "open_pairs",
     "open_rows",
     "row_shards",
     "source_ids",
+    "stream_pairs",
+    "stream_rows",
 ]

@@ -2,36 +2,23 @@
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
-from rewardedit.data.emu_edit import EmuEdit
-from rewardedit.data.humanedit import HumanEdit
-from rewardedit.data.labelled import LabelledEdits
-from rewardedit.data.magicbrush import MagicBrush
+from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.shapes import EDIT_TYPES, MIXED, ShapesRows
+from rewardedit.data.sources import Rows, first_rows, hold_out, other_source_ids, source_ids
 from rewardedit.data.table import Table
 from rewardedit.images import fit, resize, to_tensor
-
-
-@runtime_checkable
-class Rows(Protocol):
-    """Rows of a data set by number, such as a list of them, or a torch `Dataset` that has a length."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> EditSample: ...
-
 
 SHARD_BATCHES = 16  # batches of a stage that a shard holds
 FEW_ROWS = 256
 MOST_WORKERS = 4
-ON_HUB = {"magicbrush": MagicBrush, "humanedit": HumanEdit, "emu_edit": EmuEdit, "labelled": LabelledEdits}
 
 
 @dataclass(frozen=True)
@@ -39,10 +26,24 @@ class DataConfig:
     """Which rows, and how their images are brought to one size."""
 
     # which data set; labelled: what adiee_data makes
-    name: Literal["shapes", "magicbrush", "humanedit", "emu_edit", "labelled", "table"] = "shapes"
-    # table: folder, CSV, JSONL or Parquet; others but shapes: hub id, Parquet file or folder, image folder
+    name: Literal[
+        "shapes",
+        "magicbrush",
+        "humanedit",
+        "emu_edit",
+        "emu_edit_generations",
+        "instruct_pix2pix",
+        "seed_data_edit",
+        "ultraedit",
+        "aurora",
+        "dice_d",
+        "labelled",
+        "table",
+    ] = "shapes"
+    # table: folder, CSV, JSONL or Parquet; seed_data_edit, dice_d: the data set's folder; others but shapes:
+    # hub id, Parquet file or folder, image folder
     path: str = ""
-    split: str = "train"  # train, val or test, where the data set has them
+    split: str = "train"  # as the data set calls it: train, val or test of shapes
     rows: int | None = None  # how many, from `first` on; None for all (shapes: 10,000)
     first: int = 0  # the first row that is taken
     size: int = 64  # pixels a side
@@ -51,7 +52,7 @@ class DataConfig:
     # shapes only: candidates' qualities
     shares: dict[str, float] = dataclasses.field(default_factory=lambda: dict(MIXED))
     draws: int = 1  # shapes only: edits of each source, one row after another
-    # shapes, humanedit, emu_edit: only rows of these types of edit; none: all
+    # data sets that name them: only rows of these types of edit; none: all
     edit_types: tuple[str, ...] = ()
     seed: int = 0  # of the shapes world, or of which sources are held out
     # not shapes: so many source images are left out with all rows made of them (see `held_out_rows`)
@@ -126,7 +127,7 @@ def _open_all(data: DataConfig) -> Any:
         return ShapesRows(
             n, data.split, data.seed, data.backdrops, kinds, shares=shares, first=data.first, draws=data.draws
         )
-    rows: Any = Table(data.path) if data.name == "table" else ON_HUB[data.name](data.path, data.split)
+    rows: Any = Table(data.path) if data.name == "table" else ADAPTERS[data.name](data.path, data.split)
     if data.edit_types:
         rows = Subset(rows, _of_types(rows, data))
     if data.first >= len(rows):
@@ -156,49 +157,6 @@ def _of_types(rows: Any, data: DataConfig) -> list[int]:
             f"{', '.join(sorted(set(types)))}"
         )
     return found
-
-
-def source_ids(rows: Rows) -> list[str]:
-    """A name of each row's source image: the same for all rows that are made of it."""
-    if isinstance(rows, Subset):
-        ids = source_ids(rows.dataset)
-        return [ids[i] for i in rows.indices]
-    return rows.source_ids()
-
-
-def other_source_ids(rows: Any) -> list[str | None]:
-    """The second source image of each labelled row, where it shows one."""
-    if isinstance(rows, Subset):
-        ids = other_source_ids(rows.dataset)
-        return [ids[i] for i in rows.indices]
-    return rows.other_source_ids()
-
-
-def first_rows(sources: Sequence[str]) -> dict[str, int]:
-    """The first row of each source, in the rows' order."""
-    first: dict[str, int] = {}
-    for i, source in enumerate(sources):
-        first.setdefault(source, i)
-    return first
-
-
-def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list[int]]:
-    """Indices of the rows that are left, and of the first row of each held-out source.
-
-    So many sources are drawn by the seed, but no more than a tenth of all (and two at least).
-
-    Raises:
-        ValueError: where there are fewer than three sources.
-    """
-    first = first_rows(sources)
-    if len(first) < 3:
-        raise ValueError(
-            f"data: {len(first)} source images are too few to hold some out of training; give watch.data"
-        )
-    order = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed)).tolist()
-    names = list(first)
-    gone = {names[i] for i in order[: min(n, max(2, len(first) // 10))]}
-    return [i for i, source in enumerate(sources) if source not in gone], sorted(first[name] for name in gone)
 
 
 def row_shards(rows: Rows, batch: int) -> list[Rows]:

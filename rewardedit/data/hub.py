@@ -1,20 +1,23 @@
-"""Rows of a data set on the hub, in local parquet files, or in an image folder:
-what MagicBrush and HumanEdit share.
+"""Rows of a data set on the hub, in local Parquet or Arrow files, or in an image folder:
+what the adapters of such data sets share.
 """
 
 import hashlib
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from rewardedit.batch import EditSample
+from rewardedit.batch import EditPair, EditSample
+
+ROW_NUMBER = "row_number"  # beside a row's columns: its place in the data set, for those that name no row
 
 
-class HubRows(Sequence):
-    """Rows from the hub, local parquet files, or an image folder (see `load_rows`);
+class HubTable(Sequence):
+    """A table from the hub, local files, or an image folder (see `load_rows`);
     a data set says what its columns mean.
 
     Raises:
@@ -22,43 +25,126 @@ class HubRows(Sequence):
     """
 
     columns: tuple[str, ...]
-    pictures: tuple[str, ...]  # of the columns
-    type_column: str | None = None  # where a row's type of edit stands
+    pictures: tuple[str, ...]  # of the columns: images, or lists of them
+    optional_pictures: tuple[str, ...] = ()  # of the pictures: those that a row, or the whole table, may lack
+    instruction_column: str = "instruction"
 
-    def __init__(self, path: str, split: str = "train") -> None:
-        self.rows = load_rows(path, split, self.columns, self.pictures)
+    def __init__(self, path: str, split: str = "train", streaming: bool = False) -> None:
+        """
+        Args:
+            streaming: rows can only be iterated over, and are fetched as they come.
+        """
+        self.rows = load_rows(path, split, self.columns, self.pictures, self.optional_pictures, streaming)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+    def at(self, index: int) -> dict[str, Any]:
+        """One row as `opened` gives it."""
         if not 0 <= index < len(self):
             raise IndexError(index)
-        row = self.rows[index]
-        return self.sample({**row, **{name: stored_image(row[name]) for name in self.pictures}})
+        return self.opened(self.rows[index], index)
+
+    def opened(self, row: dict[str, Any], number: int) -> dict[str, Any]:
+        """The row's columns, its images opened, and `ROW_NUMBER`.
+
+        Raises:
+            ValueError: where the row has no instruction, lacks an image, or has one that is no image.
+        """
+        instruction = row[self.instruction_column]
+        if not isinstance(instruction, str) or not instruction.strip():
+            raise ValueError(f"{self.instruction_column}: the instruction is missing or empty")
+        images = {name: _opened_images(name, row.get(name)) for name in self.pictures}
+        for name, image in images.items():
+            if image is None and name not in self.optional_pictures:
+                raise ValueError(f"{name}: the image is missing")
+        return {**row, **images, ROW_NUMBER: number}
+
+
+class HubRows(HubTable):
+    """Edits as the rows of a table."""
+
+    type_column: str | None = None  # where a row's type of edit stands
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        return self.sample(self.at(index))
+
+    def stream(self, first: int, types: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rows of a streamed table in order, from the `first` of these types of edit on, not opened:
+        the number of each in the whole table, and its columns.
+        """
+        if not types:
+            yield from enumerate(self.rows.skip(first), first)
+            return
+        passed = 0
+        for number, row in enumerate(self.rows):
+            if row[self.type_column] in types:
+                passed += 1
+                if passed > first:
+                    yield number, row
 
     def source_ids(self) -> list[str]:
         """The source image of each row, by the content of its file; images are not decoded."""
         column = self.pictures[0]
         files = self.rows.select_columns([column])
-        contents = (row[column]["bytes"] or Path(row[column]["path"]).read_bytes() for row in files)
-        return [hashlib.sha256(content).hexdigest() for content in contents]
+        return [_digest(row[column], number) for number, row in enumerate(files)]
 
     def other_source_ids(self) -> list[str | None]:
         """A second source image of each row, where it shows one."""
         return [None] * len(self)
 
     def sample(self, row: dict[str, Any]) -> EditSample:
+        """A row as `opened` gives it, as an edit."""
         raise NotImplementedError
 
 
-def load_rows(path: str, split: str, columns: tuple[str, ...], images: tuple[str, ...]) -> Any:
-    """The rows as a 🤗 `Dataset` that has at least `columns`;
+class HubPairs(HubTable):
+    """Pairs of edits as the rows of a table."""
+
+    def __getitem__(self, index: int) -> EditPair:  # type: ignore[override]
+        return self.pair(self.at(index))
+
+    def pair(self, row: dict[str, Any]) -> EditPair:
+        """A row as `opened` gives it, as a pair."""
+        raise NotImplementedError
+
+
+def make_pair(
+    name: str,
+    source: Image.Image,
+    instruction: str,
+    edits: Sequence[Image.Image],
+    preferred: Literal["left", "right", "tie"],
+    aspect: str | None = None,
+    edit_type: str | None = None,
+) -> EditPair:
+    """The pair of two edited images, left and right."""
+    left, right = (
+        EditSample(f"{name}-{side}", source, instruction, edited=edited, edit_type=edit_type)
+        for side, edited in zip(("left", "right"), edits, strict=True)
+    )
+    return EditPair(name, left, right, preferred, aspect)
+
+
+def load_rows(
+    path: str,
+    split: str,
+    columns: tuple[str, ...],
+    images: tuple[str, ...],
+    optional: tuple[str, ...] = (),
+    streaming: bool = False,
+) -> Any:
+    """The rows as a 🤗 `Dataset` that has at least `columns`, `optional` ones apart;
     those in `images` come as files that are not decoded.
 
-    An image folder holds `metadata.jsonl` (or .csv) beside its images, with the columns; the image columns
-    are file names, written as `source_img_file_name` and so on, as 🤗 datasets' ImageFolder reads them,
-    or plain.
+    Local files are Parquet, whose names hold the split's, or Arrow, as `save_to_disk` writes them, which
+    holds one split. An image folder holds `metadata.jsonl` (or .csv) beside its images, with the columns; the
+    image columns are file names, written as `source_img_file_name` and so on, as 🤗 datasets' ImageFolder
+    reads them, or plain.
+
+    Args:
+        streaming: gives an `IterableDataset`; nothing is copied into the cache, and from the hub nothing is
+            fetched before it is read.
 
     Raises:
         ValueError: where nothing can be read, or a column is missing.
@@ -66,34 +152,84 @@ def load_rows(path: str, split: str, columns: tuple[str, ...], images: tuple[str
     import datasets
 
     local = Path(path)
+    kind = _kind(local)
     try:
-        if local.is_file() or (local.is_dir() and any(local.rglob("*.parquet"))):
-            files = (
-                [str(local)] if local.is_file() else sorted(str(f) for f in local.rglob(f"*{split}*.parquet"))
-            )
-            if not files:
-                raise ValueError(
-                    f"{path}: no parquet file of split {split!r}; expected a name such as "
-                    f"{split}-00000.parquet"
-                )
-            rows = datasets.load_dataset("parquet", data_files={split: files}, split=split)
-        elif local.is_dir():
-            rows = _image_folder(local, columns, images)
+        if kind == "images":
+            rows = _image_folder(local, columns, images, optional)
+            rows = rows.to_iterable_dataset() if streaming else rows
+        elif kind == "hub":
+            rows = datasets.load_dataset(path, split=split, streaming=streaming)
         else:
-            rows = datasets.load_dataset(path, split=split)
+            files = {split: _data_files(local, kind, split)}
+            rows = datasets.load_dataset(kind, data_files=files, split=split, streaming=streaming)
     except (OSError, datasets.exceptions.DatasetsError) as error:
         why = str(error).splitlines()[0]
         raise ValueError(
             f"data {path!r}: neither a local file or folder nor a hub data set in reach ({why})"
         ) from error
-    missing = set(columns) - set(rows.column_names)
+    names = rows.column_names or list(next(iter(rows)))
+    missing = set(columns) - set(names) - set(optional)
     if missing:
-        raise ValueError(
-            f"{path}: lacks the columns {', '.join(sorted(missing))}; it has {', '.join(rows.column_names)}"
-        )
+        raise ValueError(f"{path}: lacks the columns {', '.join(sorted(missing))}; it has {', '.join(names)}")
     for column in images:
-        rows = rows.cast_column(column, datasets.Image(decode=False))
+        if column in names:
+            rows = rows.cast_column(column, _undecoded((rows.features or {}).get(column)))
     return rows
+
+
+def _kind(local: Path) -> str:
+    """What a path is: "parquet" or "arrow" files, a folder of "images", or else a name on the "hub"."""
+    if local.is_file():
+        return "arrow" if local.suffix == ".arrow" else "parquet"
+    if not local.is_dir():
+        return "hub"
+    return next((kind for kind in ("parquet", "arrow") if any(local.rglob(f"*.{kind}"))), "images")
+
+
+def _data_files(local: Path, kind: str, split: str) -> list[str]:
+    """The files of a split, sorted by name: FreeForm_1's are not FreeForm_10's.
+
+    Raises:
+        ValueError: where a folder of Parquet files has none of this split.
+    """
+    if local.is_file():
+        return [str(local)]
+    files = sorted(local.rglob(f"*.{kind}"))
+    if kind == "arrow":
+        return [str(file) for file in files if not file.name.startswith("cache-")]  # of `map` and `filter`
+    own = [str(file) for file in files if re.search(re.escape(split) + r"(?!\d)", file.name)]
+    if not own:
+        raise ValueError(
+            f"{local}: no parquet file of split {split!r}; expected a name such as {split}-00000.parquet"
+        )
+    return own
+
+
+def _undecoded(feature: Any) -> Any:
+    """The feature of a column of images, or of lists of images, whose files are not decoded."""
+    import datasets
+
+    image = datasets.Image(decode=False)
+    return datasets.List(image, length=feature.length) if isinstance(feature, datasets.List) else image
+
+
+def _opened_images(name: str, files: Any) -> Any:
+    """An image of a row, or a list of them; None where there is none.
+
+    Raises:
+        ValueError: where one is no image, or is missing from a list.
+    """
+    if isinstance(files, list):
+        images = [_opened_images(name, file) for file in files]
+        if any(image is None for image in images):
+            raise ValueError(f"{name}: an image is missing")
+        return images
+    if files is None or not (files["bytes"] or files["path"]):
+        return None
+    try:
+        return stored_image(files)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def stored_image(file: dict[str, Any]) -> Image.Image:
@@ -102,13 +238,27 @@ def stored_image(file: dict[str, Any]) -> Image.Image:
     Raises:
         ValueError: where it is no image.
     """
+    stored = file["bytes"] is not None
     try:
-        return Image.open(io.BytesIO(file["bytes"]) if file["bytes"] is not None else file["path"])
-    except OSError as error:
+        return Image.open(io.BytesIO(file["bytes"]) if stored else file["path"])
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        if stored and isinstance(error, UnidentifiedImageError):  # which names an object in memory
+            raise ValueError("the bytes are not an image that can be read") from error
         raise ValueError(f"{file['path'] or 'an image'}: not an image that can be read ({error})") from error
 
 
-def _image_folder(folder: Path, columns: tuple[str, ...], images: tuple[str, ...]) -> Any:
+def _digest(file: dict[str, Any] | None, number: int) -> str:
+    """What an image file holds, as a hash; a row whose image is missing has a name of its own."""
+    try:
+        content = file and (file["bytes"] or Path(file["path"]).read_bytes())
+    except (OSError, TypeError):  # the path is None, or leads nowhere
+        content = None
+    return hashlib.sha256(content).hexdigest() if content else f"row {number} without an image"
+
+
+def _image_folder(
+    folder: Path, columns: tuple[str, ...], images: tuple[str, ...], optional: tuple[str, ...]
+) -> Any:
     import datasets
 
     from rewardedit.data.table import read_records
@@ -119,9 +269,14 @@ def _image_folder(folder: Path, columns: tuple[str, ...], images: tuple[str, ...
             f"{folder}: an image folder needs metadata.jsonl or metadata.csv with {', '.join(columns)}"
         )
     records = read_records(found[0])
-    missing = set(columns) - set(records[0])
+    missing = set(columns) - set(records[0]) - set(optional)
     if missing:
         raise ValueError(f"{found[0]}: lacks {', '.join(sorted(missing))}; it has {', '.join(records[0])}")
+
+    def value(record: dict[str, Any], column: str) -> Any:
+        cell = record.get(column)
+        return str(folder / cell) if column in images and cell else cell
+
     return datasets.Dataset.from_list(
-        [{k: str(folder / r[k]) if k in images else r[k] for k in columns} for r in records]
+        [{column: value(record, column) for column in columns} for record in records]
     )

@@ -12,6 +12,7 @@ class HumanEdit(HubRows):
     """Rows of HumanEdit, "BryanW/HumanEdit" on the hub."""
 
     type_column = "EDITING_TYPE"
+    instruction_column = "EDITING_INSTRUCTION"
     pictures = ("INPUT_IMG", "MASK_IMG", "OUTPUT_IMG")
     columns = (
         *(

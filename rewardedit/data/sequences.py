@@ -1,6 +1,5 @@
 """Data sets of edit sequences: instructions in a row, each on the image that the one before it left."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,11 +7,13 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from rewardedit.batch import ImageLike
+from rewardedit.data.annotations import find_image, read_lines, read_object
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.shapes import Shapes, sequence
 from rewardedit.images import load_image
 
 FEWEST_TURNS = 2
+WITHIN = ("", "images", "images/data")  # where SEED-Data-Edit's images lie in its folder
 
 
 @dataclass(frozen=True)
@@ -185,26 +186,15 @@ class SeedDataEdit(Sequence):
 
     def __init__(self, path: str) -> None:
         self.folder = Path(path)
-        files = sorted((self.folder / "annotations").glob("*.jsonl"))
-        if not files:
-            raise ValueError(f"{path}: expected annotations/*.jsonl, as SEED-Data-Edit Part 3 has them")
-        self.lines = [
-            (f"{file.stem}-{number}", line)
-            for file in files
-            for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1)
-            if line.strip()
-        ]
+        self.lines = read_lines(self.folder, "SEED-Data-Edit Part 3")
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]
         name, line = self.lines[index]
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"sequence {name} is not JSON ({error.msg})") from error
-        if not isinstance(record, dict) or not record.get("source_image"):
+        record = read_object(line, f"sequence {name}")
+        if not record.get("source_image"):
             raise ValueError(f"sequence {name} has no source_image")
         images = [str(record["source_image"])]
         instructions: list[str] = []
@@ -216,18 +206,5 @@ class SeedDataEdit(Sequence):
                 raise ValueError(f"sequence {name}: turn {turn} lacks its instruction, or edit_image_{turn}")
             images.append(str(image))
             instructions.append(instruction)
-        found = tuple(load_image(self._find(image)) for image in images)
+        found = tuple(load_image(find_image(self.folder, image, WITHIN)) for image in images)
         return EditSequence(name, found, tuple(instructions), source_id=images[0])
-
-    def _find(self, image: str) -> Path:
-        """The file of an image.
-
-        Raises:
-            ValueError: where there is none, or it would lie outside the folder.
-        """
-        root = self.folder.resolve()
-        for within in ("", "images", "images/data"):
-            path = (root / within / image).resolve()
-            if path.is_file() and path.is_relative_to(root):
-                return path
-        raise ValueError(f"{self.folder}: {image!r} is not there")

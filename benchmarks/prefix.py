@@ -1,0 +1,145 @@
+"""What a shared source prefix saves: python benchmarks/prefix.py
+
+A causal language model reads a source and then each of N candidates: whole passes beside passes that share
+the source's keys and values, without gradient, and the gradient of one candidate. On a CPU a small Llama;
+with CUDA one of Llama-3-8B's shape with random weights. Source and candidate have as many tokens as
+LLaVA-NeXT gives two images of 672 pixels, or as the small scorer's images have.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from record import keep
+from transformers import LlamaConfig, LlamaModel
+
+from rewardedit import devices
+from rewardedit.cli import quiet
+from rewardedit.scorers.prefix import as_cache, prefix_attention, split_rows
+
+CANDIDATES = (1, 4, 8, 16)
+SMALL: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 8192,
+}
+LLAMA_8B: dict[str, Any] = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 64,
+    "max_position_embeddings": 8192,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+}
+TOKENS = {"small": (272, 176), "8B": (2880, 2940)}  # of the source, and of a candidate with its question
+
+
+def make_model(size: str, device: str) -> LlamaModel:
+    """With random weights, bf16 on CUDA."""
+    config = LlamaConfig(**(SMALL if size == "small" else LLAMA_8B))
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    with torch.device(device):
+        torch.set_default_dtype(dtype)
+        try:
+            model = LlamaModel(config)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    return model.eval().requires_grad_(False)
+
+
+def embeddings(model: LlamaModel, rows: int, tokens: int, seed: int) -> torch.Tensor:
+    """(rows, tokens, d) of made-up images and words."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(rows, tokens, model.config.hidden_size, generator=generator)
+    return (0.02 * drawn).to(model.device, model.dtype)
+
+
+def whole(model: LlamaModel, source: torch.Tensor, edited: torch.Tensor) -> torch.Tensor:
+    """The last states of N candidates, each read after the source again."""
+    both = torch.cat([source.expand(len(edited), -1, -1), edited], dim=1)
+    return model(inputs_embeds=both, use_cache=False).last_hidden_state[:, -1]
+
+
+def sharing(model: LlamaModel, source: torch.Tensor, edited: torch.Tensor) -> torch.Tensor:
+    """The same, the source read once."""
+    with torch.no_grad():
+        prefix = split_rows(model(inputs_embeds=source, use_cache=True).past_key_values)[0]
+    place = torch.arange(len(prefix), len(prefix) + edited.shape[1], device=edited.device)
+    with prefix_attention(model):
+        out = model(
+            inputs_embeds=edited,
+            past_key_values=as_cache([prefix] * len(edited)),
+            position_ids=place.expand(len(edited), -1),
+            use_cache=True,
+        )
+    return out.last_hidden_state[:, -1]
+
+
+def seconds_and_peak(call: Callable[[], Any], device: str, rounds: int) -> tuple[float, float | None]:
+    """The median of seconds, and GiB at the peak where there is CUDA."""
+    times = []
+    call()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(rounds):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None
+    return statistics.median(times), peak
+
+
+def measure(
+    size: str, device: str, candidates: tuple[int, ...] = CANDIDATES, rounds: int = 5
+) -> dict[str, Any]:
+    """Seconds and memory of both ways, by number of candidates, and of one candidate's gradient."""
+    model = make_model(size, device)
+    before, after = TOKENS[size]
+    source = embeddings(model, 1, before, 0)
+    found: dict[str, Any] = {"source_tokens": before, "candidate_tokens": after}
+    for n in candidates:
+        edited = embeddings(model, n, after, 1)
+        with torch.no_grad():
+            times = {
+                name: seconds_and_peak(
+                    lambda way=way, edited=edited: way(model, source, edited), device, rounds
+                )
+                for name, way in (("whole", whole), ("sharing", sharing))
+            }
+        found[str(n)] = {name: {"seconds": s, "gib": gib} for name, (s, gib) in times.items()} | {
+            "speedup": times["whole"][0] / times["sharing"][0]
+        }
+
+    def gradient(way: Callable[..., torch.Tensor]) -> None:
+        edited = embeddings(model, 1, after, 1).requires_grad_(True)
+        torch.autograd.grad(way(model, source, edited).float().square().sum(), edited)
+
+    times = {
+        name: seconds_and_peak(partial(gradient, way), device, rounds)
+        for name, way in (("whole", whole), ("sharing", sharing))
+    }
+    found["gradient"] = {name: {"seconds": s, "gib": gib} for name, (s, gib) in times.items()} | {
+        "speedup": times["whole"][0] / times["sharing"][0]
+    }
+    return found
+
+
+if __name__ == "__main__":
+    quiet()
+    results = {"n": max(CANDIDATES), "small, CPU": measure("small", "cpu")}
+    if devices.default_device() == "cuda":
+        results["8B, CUDA"] = measure("8B", "cuda")
+    keep("prefix", "python benchmarks/prefix.py", results)

@@ -1,0 +1,66 @@
+"""Annotations in JSON beside the images that they name: what data sets in folders share."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def read_lines(folder: Path, expected: str) -> list[tuple[str, str]]:
+    """The lines of `folder`/annotations/*.jsonl without empty ones, each with its name: file and number.
+
+    Args:
+        expected: whose annotations these are, for the message.
+
+    Raises:
+        ValueError: where there are no annotations.
+    """
+    files = sorted((folder / "annotations").glob("*.jsonl"))
+    if not files:
+        raise ValueError(f"{folder}: expected annotations/*.jsonl, as {expected} has them")
+    return [
+        (f"{file.stem}-{number}", line)
+        for file in files
+        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1)
+        if line.strip()
+    ]
+
+
+def read_object(line: str, name: str) -> dict[str, Any]:
+    """A line as the JSON object that it is.
+
+    Raises:
+        ValueError: where it is none.
+    """
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{name} is not JSON ({error.msg})") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"{name}: expected a JSON object; got {line.strip()[:40]}")
+    return record
+
+
+def require_text(record: dict[str, Any], key: str, name: str) -> str:
+    """A text of a record.
+
+    Raises:
+        ValueError: where it is missing, blank, or no text.
+    """
+    text = record.get(key)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"{name} has no {key}")
+    return text
+
+
+def find_image(folder: Path, image: str, within: tuple[str, ...] = ("",)) -> Path:
+    """The file of an image that is named relative to the folder, or to one of the folders `within` it.
+
+    Raises:
+        ValueError: where there is none, or it would lie outside the folder.
+    """
+    root = folder.resolve()
+    for inner in within:
+        path = (root / inner / image).resolve()
+        if path.is_file() and path.is_relative_to(root):
+            return path
+    raise ValueError(f"{folder}: {image!r} is not there")

@@ -1,0 +1,76 @@
+"""Data sets of preferences as sequences of `EditPair`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from torch.utils.data import Subset
+
+from rewardedit.batch import EditPair
+from rewardedit.data.datasets import Unreadable
+from rewardedit.data.editreward import EditReward, EditRewardBench
+from rewardedit.data.editscore import EditScoreBench
+from rewardedit.data.stream import read_each
+
+
+@runtime_checkable
+class Pairs(Protocol):
+    """Pairs of edits by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> EditPair: ...
+
+
+PREFERENCES: dict[str, Any] = {
+    "editreward": EditReward,
+    "editreward_bench": EditRewardBench,
+    "editscore_bench": EditScoreBench,
+}
+
+
+@dataclass(frozen=True)
+class PairsConfig:
+    """Which pairs of edits."""
+
+    # which data set; two are called EditReward-Bench: TIGER-Lab's (editreward_bench) and EditScore's
+    name: Literal["editreward", "editreward_bench", "editscore_bench"]
+    path: str  # hub id, Parquet or Arrow file, or a folder of them
+    split: str = "train"  # the only one that the three have
+    rows: int | None = None  # how many, from `first` on; None for all
+    first: int = 0  # the first pair that is taken
+
+    def __post_init__(self) -> None:
+        if self.first < 0 or (self.rows is not None and self.rows < 1):
+            raise ValueError(
+                f"rows, first: expected at least 1 and at least 0; got {self.rows}, {self.first}"
+            )
+
+
+def open_pairs(config: PairsConfig) -> Pairs:
+    """The pairs of a data set; images are read when a pair is.
+
+    Raises:
+        ValueError: where files, columns or the split are missing, or `first` lies beyond the last pair.
+    """
+    pairs = PREFERENCES[config.name](config.path, config.split)
+    if config.first >= len(pairs):
+        raise ValueError(
+            f"first: expected a pair below {len(pairs)}, as many as {config.path} holds; got {config.first}"
+        )
+    last = len(pairs) if config.rows is None else min(len(pairs), config.first + config.rows)
+    return Subset(pairs, range(config.first, last))
+
+
+def stream_pairs(config: PairsConfig) -> Iterator[EditPair | Unreadable]:
+    """The pairs of `open_pairs` in their order, bad ones as `Unreadable`, fetched as they are read.
+
+    Raises:
+        ValueError: where files, columns or the split are missing.
+    """
+    table = PREFERENCES[config.name](config.path, config.split, streaming=True)
+    found = islice(enumerate(table.rows.skip(config.first), config.first), config.rows)
+    return read_each(
+        ((number, (row, number)) for number, row in found), lambda row: table.pair(table.opened(*row))
+    )

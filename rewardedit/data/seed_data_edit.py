@@ -1,0 +1,58 @@
+"""SEED-Data-Edit Part 2 (Ge et al. 2024): 52,000 edits that people made and explained on the web.
+
+The folder real_editing of "AILab-CVC/SEED-Data-Edit-Part2-3" holds annotations/split_0001.jsonl to
+split_0006.jsonl and images/images.tar.gz, which has to be unpacked where it lies. A line has source_image,
+target_image and instruction, as the authors show it for their reader of single edits (SEED-X, issues 13 and
+16); images are named relative to images/, as public code that trains on Part 2 reads them. No line of Part 2
+itself could be looked at. Part 3, edits in a row, is in `rewardedit.data.sequences`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rewardedit.batch import EditSample
+from rewardedit.data.annotations import find_image, read_lines, read_object, require_text
+from rewardedit.data.hub import stored_image
+
+WITHIN = ("", "images")
+PART = "real_editing"  # Part 2's folder
+
+
+class SeedRealEdits(Sequence):
+    """Rows of Part 2; a line that lacks something is refused when it is read.
+
+    Raises:
+        ValueError: where there are no annotations, or on another split than train.
+    """
+
+    def __init__(self, path: str, split: str = "train") -> None:
+        if split != "train":
+            raise ValueError(f"split: SEED-Data-Edit Part 2 has train alone; got {split!r}")
+        self.folder = Path(path) / PART if (Path(path) / PART).is_dir() else Path(path)
+        self.lines = read_lines(self.folder, "SEED-Data-Edit Part 2")
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        name, line = self.lines[index]
+        record = read_object(line, name)
+        images = [
+            find_image(self.folder, require_text(record, key, name), WITHIN)
+            for key in ("source_image", "target_image")
+        ]
+        source, target = (stored_image({"bytes": None, "path": str(image)}) for image in images)
+        return EditSample(name, source, require_text(record, "instruction", name), target=target)
+
+    def source_ids(self) -> list[str]:
+        """The name of each row's source image; a line without one has its own."""
+        return [_source(name, line) for name, line in self.lines]
+
+
+def _source(name: str, line: str) -> str:
+    try:
+        return require_text(read_object(line, name), "source_image", name)
+    except ValueError:
+        return name

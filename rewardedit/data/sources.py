@@ -1,0 +1,61 @@
+"""Which rows are made of which source images, and which of these are held out."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch.utils.data import Subset
+
+from rewardedit.batch import EditSample
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """Rows of a data set by number, such as a list of them, or a torch `Dataset` that has a length."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> EditSample: ...
+
+
+def source_ids(rows: Rows) -> list[str]:
+    """A name of each row's source image: the same for all rows that are made of it."""
+    if isinstance(rows, Subset):
+        ids = source_ids(rows.dataset)
+        return [ids[i] for i in rows.indices]
+    return rows.source_ids()
+
+
+def other_source_ids(rows: Any) -> list[str | None]:
+    """The second source image of each labelled row, where it shows one."""
+    if isinstance(rows, Subset):
+        ids = other_source_ids(rows.dataset)
+        return [ids[i] for i in rows.indices]
+    return rows.other_source_ids()
+
+
+def first_rows(sources: Sequence[str]) -> dict[str, int]:
+    """The first row of each source, in the rows' order."""
+    first: dict[str, int] = {}
+    for i, source in enumerate(sources):
+        first.setdefault(source, i)
+    return first
+
+
+def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list[int]]:
+    """Indices of the rows that are left, and of the first row of each held-out source.
+
+    So many sources are drawn by the seed, but no more than a tenth of all (and two at least).
+
+    Raises:
+        ValueError: where there are fewer than three sources.
+    """
+    first = first_rows(sources)
+    if len(first) < 3:
+        raise ValueError(
+            f"data: {len(first)} source images are too few to hold some out of training; give watch.data"
+        )
+    order = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed)).tolist()
+    names = list(first)
+    gone = {names[i] for i in order[: min(n, max(2, len(first) // 10))]}
+    return [i for i, source in enumerate(sources) if source not in gone], sorted(first[name] for name in gone)

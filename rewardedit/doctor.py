@@ -1,0 +1,229 @@
+"""What is installed and what is there: packages, the device, the attention kernel, and weights.
+
+Nothing is fetched, and each function works where another would fail.
+"""
+
+import importlib
+import json
+import os
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from rewardedit.assets import NAMES, resolve_model
+
+# of what rewardedit needs: packages that are imported to see whether they work
+IMPORTED = ("torch", "diffusers", "transformers", "peft", "accelerate", "safetensors", "datasets")
+# optional packages, and the extra that brings each
+EXTRAS = {"trl": "sft", "xformers": "xformers"}
+# of the packaged models: what commands take where none is named
+DEFAULTS = ("shapes-clip", "shapes-editor", "shapes-vifi-clip")
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
+PARTS = ("unet", "transformer", "vae", "text_encoder")  # of a pipeline: those with weights of their own
+
+
+@dataclass(frozen=True)
+class Package:
+    """One package that rewardedit uses."""
+
+    name: str
+    version: str | None  # None: not installed
+    extra: str | None  # of rewardedit, that brings it; None: rewardedit needs it
+    problem: str | None  # why it cannot be used
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where models will run."""
+
+    name: str  # as torch calls it
+    hardware: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CachedRepo:
+    """One repository of the hub that is in the cache."""
+
+    name: str
+    kind: Literal["model", "dataset"]
+    bytes: int
+    problem: str | None  # why a model cannot be loaded from it
+
+
+@dataclass(frozen=True)
+class HubCache:
+    """The Hugging Face cache."""
+
+    folder: Path
+    datasets_folder: Path  # where 🤗 datasets keeps the tables that it has prepared
+    repos: tuple[CachedRepo, ...]
+
+    def find(self, name: str) -> CachedRepo | None:
+        """A model, or None where nothing of it is there."""
+        return next((repo for repo in self.repos if (repo.kind, repo.name) == ("model", name)), None)
+
+    def has_rows(self, name: str) -> bool:
+        """Whether a data set can be opened without the hub."""
+        from datasets.naming import camelcase_to_snakecase
+
+        namespace, _, own = name.partition("/")
+        folder = self.datasets_folder / f"{namespace}___{camelcase_to_snakecase(own)}"
+        return any(folder.rglob("*.arrow"))
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """One of the small models that come with the package."""
+
+    name: str
+    bytes: int | None  # of its weights; None: not there
+    default: bool  # whether commands take it where none is named
+
+
+def packages() -> list[Package]:
+    """What rewardedit needs, by its own requirements, and its optional packages."""
+    from packaging.requirements import Requirement
+
+    try:
+        wanted = [Requirement(text) for text in metadata.requires("rewardedit") or []]
+    except metadata.PackageNotFoundError:  # run from a folder that is not installed
+        wanted = [Requirement(name) for name in IMPORTED]
+    required = [w for w in wanted if w.marker is None or w.marker.evaluate({"extra": ""})]
+    needed = [
+        Package(w.name, _version(w.name), None, _problem(w.name, str(w.specifier), _version(w.name)))
+        for w in required
+    ]
+    optional = [Package(name, _version(name), extra, None) for name, extra in EXTRAS.items()]
+    return [*needed, *optional]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _problem(name: str, specifier: str, version: str | None) -> str | None:
+    """What is wrong with a package that is needed: missing, too old, or not to be imported."""
+    from packaging.specifiers import SpecifierSet
+
+    if version is None:
+        return f"not installed; pip install '{name}{specifier}'"
+    if not SpecifierSet(specifier).contains(version, prereleases=True):
+        return f"is {version}, and {specifier} is needed; pip install '{name}{specifier}'"
+    if name not in IMPORTED:
+        return None
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # a broken installation raises anything
+        return f"cannot be imported ({type(error).__name__}: {_first_line(error)})"
+    return None
+
+
+def device() -> Device:
+    """Where models will run, and why there."""
+    import torch
+
+    from rewardedit import devices
+
+    name = devices.default_device()
+    if name == "cuda":
+        memory = torch.cuda.get_device_properties(0).total_memory / 2**30
+        return Device(name, f"{devices.device_name()}, {memory:.0f} GiB", "torch sees a GPU")
+    if torch.version.cuda is None:
+        reason = f"torch {torch.__version__} is built without CUDA"
+    else:
+        reason = (
+            f"torch is built for CUDA {torch.version.cuda} and sees no GPU; look at the driver and at "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    return Device(name, devices.device_name(), reason)
+
+
+def attention() -> Any:
+    """The `AttentionChoice` of the default editor:
+    the kernel that attention=auto takes for its UNet on the device, and why.
+
+    Raises:
+        OSError: where that editor is not there.
+    """
+    from diffusers import UNet2DConditionModel
+
+    from rewardedit import devices
+    from rewardedit.attention import set_attention
+
+    folder = Path(resolve_model("shapes-editor")) / "unet"
+    unet: Any = UNet2DConditionModel.from_pretrained(str(folder), local_files_only=True)
+    unet = unet.to(devices.default_device(), dtype=devices.inference_dtype()).eval()
+    return set_attention(unet, "auto")
+
+
+def packaged_models() -> list[PackagedModel]:
+    """The small models by name, with the size of their weights."""
+    found = []
+    for name in NAMES:
+        files = list(Path(resolve_model(name)).rglob("*.safetensors"))
+        size = sum(file.stat().st_size for file in files) if files else None
+        found.append(PackagedModel(name, size, name in DEFAULTS))
+    return found
+
+
+def hub_cache() -> HubCache:
+    """The cache where huggingface_hub and 🤗 datasets look for it: by the environment's variables."""
+    from huggingface_hub import scan_cache_dir
+
+    environment = os.environ
+    general = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    home = Path(environment.get("HF_HOME") or Path(general) / "huggingface").expanduser()
+    hub = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE") or home / "hub"
+    folder = Path(hub).expanduser()
+    tables = Path(environment.get("HF_DATASETS_CACHE") or home / "datasets").expanduser()
+    scanned = scan_cache_dir(folder).repos if folder.is_dir() else ()
+    kinds = ("model", "dataset")
+    repos = [
+        CachedRepo(repo.repo_id, repo.repo_type, repo.size_on_disk, _problem_of(repo))
+        for repo in scanned
+        if repo.repo_type in kinds
+    ]
+    return HubCache(folder, tables, tuple(sorted(repos, key=lambda repo: (repo.kind, repo.name))))
+
+
+def _problem_of(repo: Any) -> str | None:
+    """Why no revision of a cached model can be loaded; None where one can."""
+    if repo.repo_type != "model":
+        return None
+    found = []
+    for revision in repo.revisions:
+        files = {str(f.file_path.relative_to(revision.snapshot_path)): f.file_path for f in revision.files}
+        found.append(incomplete(files))
+    return None if None in found or not found else found[0]
+
+
+def incomplete(files: dict[str, Path]) -> str | None:
+    """Why a model cannot be loaded from its files; None where it can.
+
+    Args:
+        files: by their names in the repository.
+    """
+    weights = [name for name in files if name.endswith(WEIGHTS)]
+    if not weights:
+        return "its weights are missing"
+    for index in (name for name in files if name.endswith(".safetensors.index.json")):
+        shards = set(json.loads(files[index].read_text())["weight_map"].values())
+        there = {Path(name).name for name in weights if Path(name).parent == Path(index).parent}
+        if shards - there:
+            return f"{len(shards - there)} of {len(shards)} files of weights are missing"
+    if "model_index.json" in files:
+        components = json.loads(files["model_index.json"].read_text())
+        for part in PARTS:
+            used = components.get(part) not in (None, [None, None])
+            if used and not any(name.startswith(f"{part}/") for name in weights):
+                return f"the weights of its {part} are missing"
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]

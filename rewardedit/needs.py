@@ -1,0 +1,185 @@
+"""What a recipe's settings name that is not there yet: models, data, packages, and runs of other recipes.
+
+Nothing is loaded or fetched.
+"""
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+import typing
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rewardedit.assets import NAMES, resolve_model
+from rewardedit.data import DataConfig, PairsConfig
+from rewardedit.data.sequences import SequencesConfig
+from rewardedit.doctor import EXTRAS, HubCache
+from rewardedit.regions.load import FINDERS
+from rewardedit.scorer_spec import ScorerSpec, read_spec
+from rewardedit.scorers.load import find_scorer
+from rewardedit.synthesis.methods import MethodConfig
+
+# Settings that name a model: a packaged one, a folder, a run's folder, or one on the hub.
+MODEL_SETTINGS = (
+    "adapter",
+    "autoencoder",
+    "base",
+    "checkpoint",
+    "clip",
+    "editor",
+    "editors",
+    "init",
+    "model",
+    "start",
+    "text_encoder",
+    "vae",
+)
+SCORER_OPTIONS = ("checkpoint", "detector", "parser", "segmenter")  # that name a model
+WITHOUT_MODEL = ("grammar", "http://", "https://")  # parsers that load none
+IN_FOLDERS = ("dice_d", "seed_data_edit", "table")  # data sets that are never opened by a hub name
+RUNS = "runs"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that a recipe needs and that is not there, and what to do about it."""
+
+    kind: Literal["model", "data", "run", "package"]
+    name: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Named:
+    """Something that settings name."""
+
+    kind: Literal["model", "data", "package"]
+    name: str
+    on_hub: bool = True  # whether the name may be one on the hub
+
+
+def find_needs(config: Any, source: str, cache: HubCache, recipes: Collection[str]) -> list[Need]:
+    """What is not there of all that a recipe names.
+
+    Args:
+        config: of its trainer, with every setting filled in.
+        source: of its trainer's module, whose imports are looked at.
+        recipes: names of all recipes, which make runs of their names.
+    """
+    names = [*named(config), *(Named("package", name) for name in optional_packages(source))]
+    needs = [missing(thing, cache, recipes) for thing in dict.fromkeys(names)]
+    return [need for need in needs if need is not None]
+
+
+def named(config: Any) -> Iterator[Named]:
+    """The models, data and packages that settings name, those in groups within them too."""
+    if isinstance(config, DataConfig | SequencesConfig | PairsConfig):
+        if config.name != "shapes":
+            yield Named("data", config.path, config.name not in IN_FOLDERS)
+        return
+    if isinstance(config, MethodConfig) and config.kind == "folder":
+        yield Named("data", config.model, on_hub=False)
+        return
+    hints = typing.get_type_hints(type(config))
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    if values.get("start") and {"vae", "text_encoder"} <= values.keys():
+        values |= {"vae": None, "text_encoder": None}  # a pipeline stands in the place of its parts
+    for name, value in values.items():
+        yield from _named_by(name, hints[name], value)
+
+
+def _named_by(name: str, hint: Any, value: Any) -> Iterator[Named]:
+    """What one setting names."""
+    if value is None:
+        return
+    if _is_scorer(hint):
+        for spec in value if isinstance(value, tuple) else (value,):
+            yield from models_of_scorer(spec)
+    elif dataclasses.is_dataclass(value):
+        yield from named(value)
+    elif isinstance(value, dict):
+        for group in value.values():
+            if dataclasses.is_dataclass(group):
+                yield from named(group)
+    elif name in MODEL_SETTINGS:
+        for model in value if isinstance(value, tuple) else (value,):
+            yield Named("model", model)
+    elif name == "optimizer" and value == "adamw8bit":
+        yield Named("package", "bitsandbytes")
+
+
+def _is_scorer(hint: Any) -> bool:
+    """Whether a setting of this type is a scorer, or several of them."""
+    first = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
+    return set(typing.get_args(first)) - {type(None)} == set(typing.get_args(ScorerSpec))
+
+
+def models_of_scorer(spec: ScorerSpec) -> Iterator[Named]:
+    """The models that the scorers of a spec load: those that it names, and those that are the defaults."""
+    for name, term in read_spec(spec).items():
+        scorer = find_scorer(name)
+        for model in _models_loaded(getattr(scorer, "from_pretrained", scorer), term.options):
+            yield Named("model", model)
+
+
+def _models_loaded(load: Callable[..., Any], options: dict[str, Any]) -> Iterator[str]:
+    """The models that a function loads with these options and its defaults; of `regions`, its finder's."""
+    defaults = {key: parameter.default for key, parameter in inspect.signature(load).parameters.items()}
+    for key, value in {**defaults, **options}.items():
+        if key == "regions":
+            regions = {"name": value} if isinstance(value, str) else dict(value)
+            finder = FINDERS.get(regions.pop("name", ""))
+            yield from () if finder is None else _models_loaded(finder, regions)
+        elif key in SCORER_OPTIONS and isinstance(value, str) and not value.startswith(WITHOUT_MODEL):
+            yield value
+
+
+def optional_packages(source: str) -> list[str]:
+    """Those of rewardedit's optional packages that a module imports, by its source."""
+    return [name for name in EXTRAS if re.search(rf"^\s*(import|from) {name}\b", source, re.M)]
+
+
+def missing(thing: Named, cache: HubCache, recipes: Collection[str]) -> Need | None:
+    """Why something that settings name cannot be used; None where it is there."""
+    name = thing.name
+    if thing.kind == "package":
+        if importlib.util.find_spec(name) is not None:
+            return None
+        package = f"'rewardedit[{EXTRAS[name]}]'" if name in EXTRAS else name
+        return Need("package", name, f"pip install {package}")
+    if name in NAMES:
+        there = any(Path(resolve_model(name)).rglob("*.safetensors"))
+        return None if there else Need("model", name, f"rewardedit train {name} makes it; then name its run")
+    if Path(name).exists():
+        return None
+    first, *rest = Path(name).parts
+    if first == RUNS and rest:
+        return _made(name, rest[0], recipes)
+    if not (thing.on_hub and HUB_NAME.fullmatch(name)):
+        return Need(thing.kind, name, "no such file or folder")
+    return _missing_rows(name, cache) if thing.kind == "data" else _missing_model(name, cache)
+
+
+def _made(name: str, recipe: str, recipes: Collection[str]) -> Need:
+    """What another recipe makes."""
+    if recipe in recipes:
+        return Need("run", name, f"rewardedit train {recipe} makes it")
+    return Need("run", name, "no recipe makes it; give a folder that is there")
+
+
+def _missing_model(name: str, cache: HubCache) -> Need | None:
+    repo = cache.find(name)
+    if repo is not None and repo.problem is None:
+        return None
+    state = "not in the cache" if repo is None else f"in the cache, but {repo.problem}"
+    return Need("model", name, f"{state}; fetched when you are online, or by: hf download {name}")
+
+
+def _missing_rows(name: str, cache: HubCache) -> Need | None:
+    if cache.has_rows(name):
+        return None
+    return Need("data", name, "not in the cache; fetched when you are online, or give the path of a copy")

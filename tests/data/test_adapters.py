@@ -1,0 +1,267 @@
+import dataclasses
+import json
+from typing import get_args, get_type_hints
+
+import pytest
+
+from rewardedit.batch import EditSample
+from rewardedit.data import DataConfig, batches, open_rows, source_ids, stream_rows
+from rewardedit.data.adapters import ADAPTERS
+from rewardedit.data.datasets import Unreadable, read_batches
+from rewardedit.data.ultraedit import UltraEdit
+from rewardedit.images import to_tensor
+from tests.data.layouts import (
+    LAYOUTS,
+    NOT_AN_IMAGE,
+    difference,
+    photograph,
+    same,
+    seed_record,
+    write_dice,
+    write_layout,
+    write_parquet,
+    write_seed,
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """What 🤗 datasets keeps of the files goes where the files are."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def config(name, path, **more) -> DataConfig:
+    return DataConfig(name, str(path), split=LAYOUTS[name]["split"], size=16, **more)
+
+
+def result(sample: EditSample):
+    return sample.edited if sample.edited is not None else sample.target
+
+
+def facts(sample: EditSample) -> dict:
+    """What a sample says, its images as numbers."""
+    values = {f.name: getattr(sample, f.name) for f in dataclasses.fields(sample)}
+    images = {name: to_tensor(values.pop(name), 3).tolist() for name in ("source",)}
+    return values | images | {n: None if values[n] is None else values[n].size for n in ("target", "mask")}
+
+
+def test_every_data_set_can_be_named_in_a_recipe():
+    assert set(get_args(get_type_hints(DataConfig)["name"])) == {*ADAPTERS, "shapes", "table"}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_row_of_a_data_set_s_own_layout_is_an_edit_of_photographs(name, tmp_path):
+    (row,) = open_rows(config(name, write_layout(tmp_path, name)))
+    assert same(row.source, "chelsea")
+    assert same(result(row), "coffee")
+    assert row.instruction == "make it coffee"
+    expected = LAYOUTS[name]["expected"]
+    assert {field: getattr(row, field) for field in expected} == expected
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_bad_rows_are_told_with_their_reason_and_the_others_are_read(name, tmp_path):
+    layout = LAYOUTS[name]
+    source, edited = layout["pictures"][:2]
+    bad = {
+        1: ({source: None}, f"{source}: the image is missing"),
+        2: ({edited: None}, f"{edited}: the image is missing"),
+        3: ({edited: NOT_AN_IMAGE}, f"{edited}: the bytes are not an image that can be read"),
+        4: ({layout["instruction"]: "  "}, f"{layout['instruction']}: the instruction is missing or empty"),
+        5: ({layout["instruction"]: None}, f"{layout['instruction']}: the instruction is missing or empty"),
+    }
+    data = config(name, write_layout(tmp_path, name, ({}, *(change for change, _ in bad.values()), {})))
+
+    told = {}
+    read = 0
+    for _, batch, unreadable in read_batches(open_rows(data), data.size, data.policy, 4):
+        told |= unreadable
+        read += 0 if batch is None else len(batch)
+    assert read == 2
+    assert told.keys() == {str(number) for number in bad}
+    for number, (_, reason) in bad.items():
+        assert told[str(number)] == reason
+
+    streamed = list(stream_rows(data))
+    assert {row.id: row.reason for row in streamed if isinstance(row, Unreadable)} == told
+    assert [type(row) for row in (streamed[0], streamed[-1])] == [EditSample, EditSample]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_streamed_rows_are_the_rows(name, tmp_path):
+    column = LAYOUTS[name]["instruction"]
+    changes = tuple({column: f"edit number {i}"} for i in range(5))
+    data = config(name, write_layout(tmp_path, name, changes), first=1, rows=3)
+    opened = [facts(row) for row in open_rows(data)]
+    assert [facts(row) for row in stream_rows(data)] == opened
+    assert [row["instruction"] for row in opened] == [f"edit number {i}" for i in (1, 2, 3)]
+
+
+def test_what_emu_edit_made_is_to_be_judged_and_no_target(tmp_path):
+    changes = ({"idx": 1}, {"idx": 2, "task": "add"}, {"idx": 3}, {"idx": 4, "task": "add"})
+    folder = write_layout(tmp_path, "emu_edit_generations", changes)
+    data = config("emu_edit_generations", folder, edit_types=("add",))
+    rows = list(open_rows(data))
+    assert [row.id for row in rows] == ["2", "4"] == [row.id for row in stream_rows(data)]
+    assert [row.target for row in rows] == [None, None]
+    later = dataclasses.replace(data, first=1)
+    assert [row.id for row in stream_rows(later)] == ["4"] == [row.id for row in open_rows(later)]
+
+
+def test_edits_of_one_pair_of_captions_are_held_out_together(tmp_path):
+    captions = ["a cat", "a dog", "a cat", "a bird", "a fish"]
+    folder = write_layout(tmp_path, "instruct_pix2pix", tuple({"original_prompt": c} for c in captions))
+    rows = open_rows(config("instruct_pix2pix", folder, hold_out=2))
+    left = source_ids(rows)
+    assert len(set(left)) == 2
+    assert left.count("a cat") in (0, 2)
+    with pytest.raises(ValueError, match="hold_out: streamed rows cannot tell"):
+        stream_rows(config("instruct_pix2pix", folder, hold_out=2))
+
+
+def test_a_source_image_that_is_missing_is_no_other_row_s(tmp_path):
+    folder = write_layout(tmp_path, "aurora", ({}, {"input": None}, {}, {"input": None}))
+    ids = source_ids(open_rows(config("aurora", folder)))
+    assert ids[0] == ids[2]
+    assert len(set(ids)) == 3
+
+
+def test_ultraedit_has_masks_in_one_of_its_data_sets(tmp_path):
+    data = config("ultraedit", write_layout(tmp_path, "ultraedit"))
+    ((_, batch),) = list(batches(open_rows(data), data, 4))
+    assert batch.mask[0, 0, :, :6].min() == 1
+    assert batch.mask[0, 0, :, 10:].max() == 0
+
+    row = LAYOUTS["ultraedit"]["row"] | {"mask_image": None, "edit_object": None}
+    for number in (1, 10):
+        rows = [{**row, "idx": number}]
+        write_parquet(
+            tmp_path / f"FreeForm_{number}-00000-of-00001.parquet", rows, LAYOUTS["ultraedit"]["pictures"]
+        )
+    free = DataConfig("ultraedit", str(tmp_path), split="FreeForm_1")
+    (found,) = open_rows(free)
+    assert (found.id, found.mask) == ("1", None)
+    assert [row.id for row in stream_rows(free)] == ["1"]
+
+
+def test_ultraedit_s_splits_are_named_where_there_is_none_of_that_name():
+    with pytest.raises(ValueError, match="UltraEdit has none called 'train'; expected FreeForm"):
+        UltraEdit("BleachNick/UltraEdit_500k", "train")
+
+
+def test_a_data_set_s_columns_are_read_from_an_image_folder_too(tmp_path):
+    for name in ("chelsea", "coffee"):
+        photograph(name).save(tmp_path / f"{name}.png")
+    record = {"input": "chelsea.png", "output": "coffee.png", "instruction": "make it coffee", "source": "ag"}
+    lines = [record, record | {"output": None}]
+    (tmp_path / "metadata.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = DataConfig("aurora", str(tmp_path))
+    first, second = stream_rows(data)
+    assert same(first.target, "coffee")
+    assert second.reason == "output: the image is missing"
+    assert same(open_rows(data)[0].source, "chelsea")
+
+
+def test_what_lacks_columns_is_refused_streamed_or_not(tmp_path):
+    write_parquet(tmp_path / "train-0.parquet", [{"input": "chelsea", "instruction": "x"}], ("input",))
+    for read in (open_rows, stream_rows):
+        with pytest.raises(ValueError, match="lacks the columns output, source; it has input, instruction"):
+            read(DataConfig("aurora", str(tmp_path)))
+
+
+def test_seed_data_edit_part_2_is_read_from_its_folder(tmp_path):
+    write_seed(tmp_path, [seed_record(), seed_record(source_image="photoshop/coffee.png")])
+    for path in (tmp_path, tmp_path / "real_editing"):
+        rows = open_rows(DataConfig("seed_data_edit", str(path)))
+        assert [row.id for row in rows] == ["split_0001-1", "split_0001-2"]
+        assert same(rows[0].source, "chelsea")
+        assert same(rows[0].target, "coffee")
+        assert rows[0].instruction == "make it coffee"
+        assert source_ids(rows) == ["photoshop/chelsea.png", "photoshop/coffee.png"]
+        assert [row.id for row in stream_rows(DataConfig("seed_data_edit", str(path), first=1))] == [
+            "split_0001-2"
+        ]
+
+
+def test_bad_lines_of_seed_data_edit_are_told_and_the_others_are_read(tmp_path):
+    photograph("rocket").save(tmp_path / "secret.png")
+    lines = [
+        "{",
+        "[1]",
+        seed_record(instruction=" "),
+        seed_record(target_image=None),
+        seed_record(target_image="photoshop/none.png"),
+        seed_record(source_image="../../secret.png"),
+        seed_record(source_image=str(tmp_path / "secret.png")),
+        seed_record(source_image="annotations/split_0001.jsonl"),
+        seed_record(),
+    ]
+    rows = list(stream_rows(DataConfig("seed_data_edit", str(write_seed(tmp_path, lines)))))
+    reasons = [
+        "split_0001-1 is not JSON",
+        "split_0001-2: expected a JSON object",
+        "split_0001-3 has no instruction",
+        "split_0001-4 has no target_image",
+        "photoshop/none.png' is not there",
+        "secret.png' is not there",
+        "secret.png' is not there",
+        "not an image that can be read",
+    ]
+    for row, reason in zip(rows[:-1], reasons, strict=True):
+        assert reason in row.reason
+    assert same(rows[-1].source, "chelsea")
+
+
+def test_another_split_or_no_annotations_of_seed_data_edit_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"expected annotations/\*.jsonl, as SEED-Data-Edit Part 2 has them"):
+        open_rows(DataConfig("seed_data_edit", str(tmp_path)))
+    with pytest.raises(ValueError, match="Part 2 has train alone; got 'val'"):
+        open_rows(DataConfig("seed_data_edit", str(write_seed(tmp_path, [seed_record()])), split="val"))
+
+
+def test_an_edit_of_several_differences_is_one_row(tmp_path):
+    records = [
+        difference(),
+        difference(edited_path="rocket.png"),
+        difference(operation="REMOVE", complete_difference="REMOVE: cat"),
+        difference(gt_prompt="make it tea"),
+    ]
+    rows = open_rows(DataConfig("dice_d", str(write_dice(tmp_path, records)), split="test"))
+    assert [row.instruction for row in rows] == ["make it coffee", "make it coffee", "make it tea"]
+    for row, name in zip(rows, ("coffee", "rocket", "coffee"), strict=True):
+        assert same(row.edited, name)
+    assert all(same(row.source, "chelsea") for row in rows)
+    assert set(source_ids(rows)) == {"chelsea.png"}
+
+
+def test_bad_differences_are_told_and_the_others_are_read(tmp_path):
+    records = [
+        difference(gt_prompt=""),
+        difference(edited_path=None),
+        difference(edited_path="../coffee.png"),
+        difference(),
+    ]
+    folder = tmp_path / "dice"
+    folder.mkdir()
+    write_dice(folder, records)
+    photograph("rocket").save(tmp_path / "coffee.png")
+    rows = list(stream_rows(DataConfig("dice_d", str(folder), split="test")))
+    reasons = [row.reason for row in rows[:-1]]
+    assert reasons[:2] == ["edit 0 has no gt_prompt", "edit 1 has no edited_path"]
+    assert reasons[2].endswith("'../coffee.png' is not there")
+    assert same(rows[-1].edited, "coffee")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "is not JSON"), ("{}", "expected a list of records"), ("[]", "expected a list of records")],
+)
+def test_what_is_no_list_of_differences_is_refused(tmp_path, text, message):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        open_rows(DataConfig("dice_d", str(tmp_path), split="test"))
+    (tmp_path / "b.json").write_text(text)
+    with pytest.raises(ValueError, match=r"expected one .json file with the differences; found 2"):
+        open_rows(DataConfig("dice_d", str(tmp_path), split="test"))

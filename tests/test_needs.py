@@ -1,0 +1,97 @@
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from rewardedit.cli import load_recipe, recipe_names
+from rewardedit.cli.recipes import TRAINERS
+from rewardedit.cli.settings import settings_of
+from rewardedit.data import DataConfig
+from rewardedit.doctor import HubCache
+from rewardedit.needs import MODEL_SETTINGS, Named, find_needs, missing, models_of_scorer, named
+
+EMPTY = HubCache(Path("none"), Path("none"), ())
+
+
+def test_all_settings_that_name_models_are_looked_at():
+    """Their comments say so; a new one has to be added to MODEL_SETTINGS."""
+    configs = [import_module(f"rewardedit.trainers.{trainer}").Config for trainer in TRAINERS]
+    words = (
+        "hub name",
+        "folder of the trained",
+        "folder with weights",
+        "pipeline that is trained",
+        "the CLIP",
+    )
+    found = {
+        setting.name.split(".")[-1]
+        for config in configs
+        for setting in settings_of(config)
+        if any(word in setting.help for word in words) and not setting.name.endswith("path")
+    }
+    assert {"base", "model", "editors", "vae", "start", "clip"} <= found
+    assert found <= set(MODEL_SETTINGS)
+
+
+def test_a_recipe_names_its_models_scorers_and_data():
+    _, config = load_recipe("magicbrush-adiee-data", [])
+    found = set(named(config))
+    assert {
+        Named("model", "vinesmsuic/magicbrush-jul7"),
+        Named("model", "Qwen/Qwen2.5-VL-7B-Instruct"),
+        Named("model", "openai/clip-vit-base-patch16"),
+        Named("model", "facebook/dinov2-base"),  # the default of a scorer
+        Named("data", "osunlp/MagicBrush"),
+        Named("data", "data/SEED-Data-Edit-Part3/multi_turn_editing", on_hub=False),
+    } <= found
+    _, editor = load_recipe("shapes-editor", [])
+    assert {thing.name for thing in named(editor)} == {
+        "runs/shapes-autoencoder/vae",
+        "runs/shapes-text-encoder",
+    }
+    _, further = load_recipe("shapes-editor-half-done", [])
+    assert {thing.name for thing in named(further)} == {"shapes-editor"}
+    _, own = load_recipe("shapes-adiee-data", ["methods={made: {kind: folder, model: outputs/x}}"])
+    assert Named("data", "outputs/x", on_hub=False) in set(named(own))
+
+
+def test_an_eight_bit_optimizer_needs_its_package():
+    _, config = load_recipe("quickstart", ["train.optimizer=adamw8bit"])
+    assert Named("package", "bitsandbytes") in set(named(config))
+
+
+def test_scorers_options_name_models_too():
+    bpm = "rewardedit.scorers.bpm:Bpm"
+    small = {"shapes-detector", "shapes-segmenter"}
+    assert {thing.name for thing in models_of_scorer({bpm: {}})} == small
+    regions = {"name": "grounded_sam", "detector": "own/detector", "segmenter": None}
+    own = {bpm: {"checkpoint": "own/clip", "regions": regions, "parser": "own/llm"}}
+    assert {thing.name for thing in models_of_scorer(own)} == {"own/clip", "own/detector", "own/llm"}
+    without = {bpm: {"checkpoint": "own/clip", "regions": "change_map", "parser": "http://localhost:1/v1#x"}}
+    assert {thing.name for thing in models_of_scorer(without)} == {"own/clip"}
+    assert {thing.name for thing in models_of_scorer("clip_d:0.7,dino_i:0.3")} == {
+        "shapes-clip",
+        "facebook/dinov2-base",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "remedy"),
+    [
+        ("runs/nothing/x", "run", "no recipe makes it; give a folder that is there"),
+        ("/nowhere/model", "model", "no such file or folder"),
+        ("a/b/c", "model", "no such file or folder"),
+        ("own/model", "model", "not in the cache; fetched when you are online, or by: hf download own/model"),
+    ],
+)
+def test_a_model_that_is_not_there_has_a_remedy(name, kind, remedy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    need = missing(Named("model", name), EMPTY, recipe_names())
+    assert (need.kind, need.remedy) == (kind, remedy)
+
+
+def test_rows_of_a_table_are_never_looked_for_on_the_hub():
+    class_ = type(load_recipe("quickstart", [])[1])
+    config = class_(name="own", data=DataConfig("table", "own/rows"))
+    (need,) = find_needs(config, "", EMPTY, ())
+    assert (need.kind, need.remedy) == ("data", "no such file or folder")
