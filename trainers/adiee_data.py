@@ -16,7 +16,6 @@ Command: rewardedit train magicbrush-adiee-data
 """
 
 import re
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,7 +27,7 @@ from torch.utils.data import ConcatDataset
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, Rows, open_rows, row_shards, source_ids
-from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.data.datasets import SHARD_BATCHES, NamedRows
 from rewardedit.data.labelled import LabelledEdit, read_skipped, write_labelled
 from rewardedit.data.sequences import Sequences, SequencesConfig, open_sequences
 from rewardedit.diffusion.editors import load_editor
@@ -122,8 +121,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Raises:
         ValueError: where too many rows cannot be used; `skipped.jsonl` lists them.
     """
-    began = time.monotonic()
     run.start(folder, config, resume)
+    spent = run.minutes_spent(folder)
     warn_of_benchmarks(config)
     rows = open_all(config)
     data = config.images
@@ -143,12 +142,14 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         own = folder / "methods" / name
         outputs[name] = make_outputs(method, rows, data, own, config.seed, config.batch_size, made_of)
         require_few_skipped(config, folder, len(rows), of_outputs(outputs), uncaptioned)
+        spent()
 
     # What the rules look at.
     made_of = {**made_of, "methods": config.methods, "seed": config.seed}
     measured = measure(config.measure, rows, data, outputs, made_of, folder / "measured", config.batch_size)
     without_image = [*of_outputs(outputs), *of_sources(measured)]
     require_few_skipped(config, folder, len(rows), without_image, uncaptioned)
+    spent()
 
     # Thresholds of this data set's own sources and targets; rules; sequences (Sec. 3.2).
     thresholds = find_thresholds(config.rules, own_images(measured, "source"), own_images(measured, "target"))
@@ -160,12 +161,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     def finish() -> None:
         write_json(folder / "thresholds.json", asdict(thresholds))
         skips = len(without_image) + len(broken)
-        minutes = (
-            None if resume else (time.monotonic() - began) / 60
-        )  # a resumed run's earlier calls are not known
-        counts = {**summary(shards, outputs), "skipped": skips, "minutes": minutes}
+        counts = {**summary(shards, outputs), "skipped": skips, "minutes": spent()}
         write_json(folder / "metrics.json", counts)
-        write_report(folder / "report.html", config.name, folder / "rows", thresholds, config.examples)
+        rows_folder = folder / "rows"
+        write_report(folder / "report.html", config.name, rows_folder, measured, thresholds, config.examples)
 
     if processes().is_main_process:  # the others are done: no collective, which would time out
         finish()
@@ -174,8 +173,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def open_all(config: Config) -> Rows:
     """The rows of all data sets, one after another."""
-    found = [open_rows(data) for data in config.data.values()]
-    return found[0] if len(found) == 1 else ConcatDataset(found)  # type: ignore[arg-type]
+    found = {name: open_rows(data) for name, data in config.data.items()}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    return ConcatDataset([NamedRows(rows, name) for name, rows in found.items()])  # type: ignore[arg-type,list-item]
 
 
 def all_source_ids(config: Config) -> list[str]:

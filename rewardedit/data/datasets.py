@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -163,6 +163,21 @@ def row_shards(rows: Rows, batch: int) -> list[Rows]:
     """The rows of each shard, so many that a data set is cut into the same batches as without shards."""
     size = SHARD_BATCHES * batch
     return [Subset(rows, range(first, min(first + size, len(rows)))) for first in range(0, len(rows), size)]
+
+
+class NamedRows(Sequence):
+    """Rows whose ids begin with a name, as two data sets may number theirs alike."""
+
+    def __init__(self, rows: Rows, name: str) -> None:
+        self.rows = rows
+        self.name = name
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        sample = self.rows[index]
+        return dataclasses.replace(sample, id=f"{self.name}/{sample.id}")
 
 
 @dataclass(frozen=True)

@@ -11,29 +11,25 @@ from rewardedit.synthesis.label_rules import Thresholds
 from rewardedit.synthesis.measured import METRICS
 from rewardedit.synthesis.outputs import read_parquet
 
-TEXTS = ("id", "rule", "method", "label", "source_id", *METRICS)
+TEXTS = ("id", "rule", "method", "label", "source_id")
 MOST_VALUES = 100_000  # of a histogram
 
 
-def write_report(path: Path, title: str, rows: Path, thresholds: Thresholds, examples: int) -> Path:
+def write_report(
+    path: Path, title: str, rows: Path, measured: list[Path], thresholds: Thresholds, examples: int
+) -> Path:
     """Writes the page of the shards in the folder `rows`.
 
     Args:
+        measured: the shards of all that was measured, whether a rule labels it or not.
         examples: of each rule that are shown.
     """
     counts: Counter[tuple[str, str, str]] = Counter()  # of rule, method, label
-    values: dict[str, dict[str, list[float]]] = {metric: {} for metric in METRICS}
     shown: dict[str, dict[str, tuple[Path, str]]] = {}  # by rule: source, and where its example is
     shards = sorted(rows.glob("train-*.parquet"))
     for shard in shards:
         for record in read_parquet(shard, 1024, TEXTS):
-            made_by = record["method"] or record["rule"]
             counts[record["rule"], record["method"] or "", f"{record['label']:.3g}"] += 1
-            for metric in METRICS:
-                if record[metric] is not None:
-                    series = values[metric].setdefault(made_by, [])
-                    if len(series) < MOST_VALUES:
-                        series.append(record[metric])
             of_rule = shown.setdefault(record["rule"], {})
             if len(of_rule) < examples:
                 of_rule.setdefault(record["source_id"], (shard, record["id"]))
@@ -42,10 +38,22 @@ def write_report(path: Path, title: str, rows: Path, thresholds: Thresholds, exa
     report.text(f"{sum(counts.values())} labelled rows in {len(shards)} shards")
     report.table("Rows by rule and label", _table(counts, 0))
     report.table("Rows by method and label", _table(counts, 1))
-    _histograms(report, values, thresholds)
+    _histograms(report, _measured_values(measured), thresholds)
     for rule, found in sorted(shown.items()):
         report.gallery(f"Rule {rule}", _gallery(list(found.values())))
     return report.save(path)
+
+
+def _measured_values(measured: list[Path]) -> dict[str, dict[str, list[float]]]:
+    """What was measured, by metric and by what the image is: "source", "target" or a method's output."""
+    values: dict[str, dict[str, list[float]]] = {metric: {} for metric in METRICS}
+    for path in measured:
+        for record in read_parquet(path, 1024, ("image", *METRICS)):
+            for metric in METRICS:
+                series = values[metric].setdefault(record["image"], [])
+                if record[metric] is not None and len(series) < MOST_VALUES:
+                    series.append(record[metric])
+    return {metric: {name: s for name, s in series.items() if s} for metric, series in values.items()}
 
 
 def _table(counts: Counter[tuple[str, str, str]], by: int) -> dict[str, dict[str, float]]:

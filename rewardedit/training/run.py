@@ -2,12 +2,15 @@
 checkpoints/ and what the trainer leaves (pipeline/, report.html …).
 """
 
+import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.files import remove, replaced, write_json
-from rewardedit.processes import on_main_process
+from rewardedit.processes import on_main_process, processes
 from rewardedit.stages import differences
 from rewardedit.training.environment import environment
 from rewardedit.training.loop import checkpoints, step_of
@@ -74,3 +77,20 @@ def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None
             f"{folder}: {done} steps are done, and train.max_steps asks for {now['train']['max_steps']}; "
             f"take at least {done}, or start again with --overwrite"
         )
+
+
+def minutes_spent(folder: Path) -> Callable[[], float]:
+    """Counts the minutes of a run, those of its earlier calls among them, and keeps their number in
+    minutes.json; what an earlier call did after it last counted is not known.
+    """
+    file = folder / "minutes.json"
+    before = json.loads(file.read_text())["minutes"] if file.is_file() else 0.0
+    began = time.monotonic()
+
+    def spent() -> float:
+        minutes = before + (time.monotonic() - began) / 60
+        if processes().is_main_process:
+            write_json(file, {"minutes": minutes})
+        return minutes
+
+    return spent

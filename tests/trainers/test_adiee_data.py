@@ -18,6 +18,7 @@ from rewardedit.data import DataConfig, held_out_rows, open_rows
 from rewardedit.data.shapes import Shapes
 from rewardedit.images import load_image, to_tensor
 from rewardedit.synthesis.label_rules import OWN_LABELS, Measured, Thresholds, label_output
+from rewardedit.trainers import adiee_data
 from tests import forks
 from tests.models import tiny_pipeline, tiny_unet
 
@@ -121,6 +122,17 @@ def test_the_images_are_what_the_rules_say(run):
         row["method"] is None for row in rows.values()
     )
     assert 0.3 < share < 0.7
+
+
+def test_rows_of_two_data_sets_that_number_theirs_alike_are_told_apart():
+    data = DataConfig(rows=7)
+    config = adiee_data.Config("x", {"one": data, "two": data})
+    rows = adiee_data.open_all(config)
+    ids = [rows[i].id for i in range(len(rows))]
+    assert len(set(ids)) == 14
+    assert ids[0].startswith("one/")
+    assert ids[7] == ids[0].replace("one/", "two/")
+    assert adiee_data.open_all(adiee_data.Config("x", {"one": data}))[0].id == ids[0].removeprefix("one/")
 
 
 def test_edits_of_known_quality_never_enter(run, tiny_editor, text_to_image, tmp_path):

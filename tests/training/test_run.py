@@ -94,3 +94,14 @@ def test_every_pass_has_all_rows_in_an_order_of_its_own():
     assert len({tuple(order.tolist()) for order in passes}) == 6
     in_parts = torch.cat([batch_rows(50, 20, step, 0) for step in range(5)])
     assert torch.equal(in_parts, torch.cat(passes[:2]))
+
+
+def test_the_minutes_of_a_run_add_up_over_its_calls(tmp_path):
+    from rewardedit.training.run import minutes_spent
+
+    first = minutes_spent(tmp_path)()
+    assert 0 <= first < 1
+    write_json(tmp_path / "minutes.json", {"minutes": 5.0})
+    spent = minutes_spent(tmp_path)
+    assert 5 <= spent() < 6
+    assert json.loads((tmp_path / "minutes.json").read_text())["minutes"] == pytest.approx(spent(), abs=0.1)
