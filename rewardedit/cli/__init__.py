@@ -5,13 +5,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from rewardedit.cli import data, doctor, edit, recipes, relabel, score, train
+from rewardedit.cli import data, doctor, edit, recipes, relabel, score, share, train
 from rewardedit.cli.recipes import load_recipe, recipe_folder, recipe_names
 from rewardedit.cli.terminal import quiet, sentence
 
 __all__ = ["load_recipe", "main", "parse", "quiet", "recipe_folder", "recipe_names"]
 
-COMMANDS = (train, relabel, edit, score, recipes, data, doctor)
+COMMANDS = (train, relabel, edit, score, recipes, data, doctor, share)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,7 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     try:
         args = parse(words)
-        if args.run not in (recipes.run, doctor.run):  # which need none of the libraries, or look at them
+        if args.run not in (
+            recipes.run,
+            doctor.run,
+            share.run,
+        ):  # which need none of the libraries, or look at them
             quiet(imported=args.run is score.run)  # l1 needs neither transformers nor diffusers
         code = args.run(args)
     except KeyboardInterrupt:

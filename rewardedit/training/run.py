@@ -32,7 +32,8 @@ def start(folder: Path, config: Any, resume: bool = False) -> None:
             require_resumable(folder, configs.load_yaml(path), config)
         with replaced(path) as aside:
             aside.write_text(configs.dump(config))
-        write_json(folder / "environment.json", environment())
+        trainer = type(config).__module__.rpartition(".")[2]
+        write_json(folder / "environment.json", {"trainer": trainer, **environment()})
 
     on_main_process(write)
 

@@ -1,0 +1,24 @@
+"""`rewardedit share RUN`"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser("share", help="write a run's model card, and upload its result to the hub")
+    p.add_argument("folder", metavar="RUN", help="a run's folder, such as runs/quickstart")
+    p.add_argument("--push-to-hub", metavar="REPO", help="upload to this repository, e.g. me/my-editor")
+    p.add_argument("--license", default="other", help="for the card, e.g. apache-2.0 (default: not stated)")
+    p.add_argument("--private", action="store_true", help="nobody else sees the repository")
+    p.set_defaults(run=run, parser=p, words=None)
+
+
+def run(args: argparse.Namespace) -> None:
+    from rewardedit.model_card import push, write_card
+
+    folder = Path(args.folder)
+    if args.push_to_hub is None:
+        print(f"model card: {write_card(folder, folder.name, args.license)}")
+        return
+    print(push(folder, args.push_to_hub, args.license, args.private))

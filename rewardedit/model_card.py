@@ -1,0 +1,182 @@
+"""The model card of a run: what was trained, on what, by which scorer, with which figures, written from the
+run's own files.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rewardedit import config as configs
+from rewardedit.files import replaced
+
+# Folders in which trainers leave their result, and what each is loaded by.
+RESULTS = ("pipeline", "lora", "scorer", "detector", "segmenter", "vlm", "clip")
+CARD = "README.md"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+MODELS = ("base", "model", "checkpoint", "init", "start")  # settings that name what was trained further
+EXAMPLES = {
+    "pipeline": 'from rewardedit import load_editor\n\neditor = load_editor("{repo}")\n'
+    'edited = editor(image, ["make the circle white"], [0])',
+    "lora": 'from rewardedit import load_editor\n\neditor = load_editor("{repo}")\n'
+    'edited = editor(image, ["make the circle white"], [0])',
+    "scorer": 'from rewardedit import load_scorer\n\nscorer = load_scorer("{scorer}", checkpoint="{repo}")\n'
+    "scores = scorer(batch)",
+}
+SCORERS = {"vifi_clip": "vifi_clip", "adiee_scorer": "rewardedit.scorers.adiee:Adiee"}
+
+
+def result_of(run: Path) -> Path:
+    """The folder that a run leaves.
+
+    Raises:
+        ValueError: where there is none.
+    """
+    found = [run / name for name in RESULTS if (run / name).is_dir()]
+    if not found:
+        raise ValueError(f"{run}: expected one of {', '.join(RESULTS)} in it; the run has not ended")
+    return found[0]
+
+
+def write_card(run: Path, repo: str, license: str = "other") -> Path:
+    """Writes the card into the run's result, as the hub reads it, and returns its path.
+
+    Args:
+        repo: the name under which the result is shared, for the example.
+        license: an identifier of the hub's, such as "apache-2.0"; the base model's and the data's may ask for
+            one.
+
+    Raises:
+        ValueError: where the run has no result, or its files cannot be read.
+    """
+    result = result_of(run)
+    try:
+        settings = configs.load_yaml(run / "config.yaml")
+        environment = json.loads((run / "environment.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{run}: expected the files of a run ({error})") from error
+    metrics_file = run / "metrics.json"
+    metrics = json.loads(metrics_file.read_text()) if metrics_file.is_file() else {}
+    path = result / CARD
+    with replaced(path) as aside:
+        aside.write_text(card(settings, environment, metrics, result.name, repo, license), encoding="utf-8")
+    return path
+
+
+def card(
+    settings: dict[str, Any],
+    environment: dict[str, Any],
+    metrics: dict[str, Any],
+    kind: str,
+    repo: str,
+    license: str,
+) -> str:
+    """The text of a card."""
+    trainer = str(environment.get("trainer", ""))
+    head: dict[str, Any] = {
+        "license": license,
+        "library_name": "diffusers" if kind in ("pipeline", "lora") else "transformers",
+        "tags": ["image-editing", "rewardedit", trainer.replace("_", "-")],
+    }
+    base = base_of(settings)
+    if base is not None and HUB_NAME.fullmatch(base):
+        head["base_model"] = base
+    data = [path for path in data_of(settings) if HUB_NAME.fullmatch(path)]
+    if data:
+        head["datasets"] = data
+    parts = [
+        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
+        f"# {settings.get('name', repo)}",
+        f"Made by `rewardedit train` with the trainer `{trainer}`"
+        + (f" from `{base}`." if base else ".")
+        + (
+            ""
+            if license != "other"
+            else " Licence: not stated; that of the base model and of the data holds."
+        ),
+        f"## Data\n\n{_listed(data_of(settings)) or 'Its own: the offline world of shapes.'}",
+    ]
+    judges = scorers_of(settings)
+    if judges:
+        parts.append(f"## Scorer\n\n{_listed(judges)}")
+    figures = flat(metrics)
+    if figures:
+        rows = "\n".join(f"| {escaped(name)} | {value:.4g} |" for name, value in figures.items())
+        parts.append(f"## Figures\n\n| | |\n|---|---|\n{rows}")
+    example = EXAMPLES.get(kind)
+    if example is not None:
+        text = example.format(repo=repo, scorer=SCORERS.get(trainer, "vifi_clip"))
+        parts.append(f"## Use\n\n```python\n{text}\n```")
+    dumped = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    packages = ", ".join(f"{name} {version}" for name, version in environment.get("packages", {}).items())
+    parts.append(f"## Settings\n\n```yaml\n{dumped}```")
+    parts.append(f"{environment.get('device', '')}; Python {environment.get('python', '')}; {packages}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def base_of(settings: dict[str, Any]) -> str | None:
+    """What was trained further; None for a model from scratch."""
+    return next((str(settings[name]) for name in MODELS if isinstance(settings.get(name), str)), None)
+
+
+def data_of(settings: dict[str, Any]) -> list[str]:
+    """The paths of the data sets that a run's settings name."""
+    data = settings.get("data") or {}
+    groups = [data] if "name" in data or "path" in data else list(data.values())
+    named = [group for group in groups if isinstance(group, dict)]
+    return [str(group["path"]) for group in named if group.get("path") and group.get("name") != "shapes"]
+
+
+def scorers_of(settings: dict[str, Any]) -> list[str]:
+    """The scorers that gave labels or gradients, as the recipe names them."""
+    found = []
+    for group in ("relabel", "reward"):
+        scorer = (settings.get(group) or {}).get("scorer")
+        if scorer is not None:
+            found.append(scorer if isinstance(scorer, str) else json.dumps(scorer))
+    return found
+
+
+def flat(values: dict[str, Any], name: str = "") -> dict[str, float]:
+    """The numbers of nested mappings by their dotted names."""
+    found: dict[str, float] = {}
+    for key, value in values.items():
+        dotted = f"{name}.{key}" if name else str(key)
+        if isinstance(value, dict):
+            found |= flat(value, dotted)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[dotted] = float(value)
+    return found
+
+
+def escaped(text: str) -> str:
+    """A text that came from data, so that it cannot end a cell or begin another element."""
+    return re.sub(r"([\\`*_{}\[\]<>|#!])", r"\\\1", " ".join(text.split()))
+
+
+def _listed(texts: list[str]) -> str:
+    return "\n".join(f"- {escaped(text)}" for text in texts)
+
+
+def push(run: Path, repo: str, license: str = "other", private: bool = False) -> str:
+    """Writes the card and uploads the run's result to the hub; returns its address.
+
+    Raises:
+        ValueError: where the name is none of the hub's, the run has no result, or the hub refuses it.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+
+    if not HUB_NAME.fullmatch(repo):
+        raise ValueError(f"repository {repo!r}: expected a name such as me/my-editor")
+    write_card(run, repo, license)
+    api = HfApi()
+    try:
+        api.create_repo(repo, private=private, exist_ok=True)
+        info = api.upload_folder(repo_id=repo, folder_path=str(result_of(run)))
+    except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"{repo}: cannot be uploaded ({first}); hf auth login gives the key") from error
+    return str(info)
