@@ -24,18 +24,26 @@ from rewardedit.batch import Scores
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.text_to_image import load_text_to_image
-from rewardedit.evaluation.preferences import agreement, favoured
+from rewardedit.evaluation.parsing import parse_accuracy
+from rewardedit.evaluation.preferences import (
+    agreement,
+    alignment,
+    alignment_of_editors,
+    favoured,
+    mean_share,
+)
 from rewardedit.evaluation.statistics import paired_bootstrap, spearman
 from rewardedit.instructions.grammar import parse_all
-from rewardedit.regions.base import ChangedPlaces, NamedObjects
+from rewardedit.regions.base import NamedObjects
 from rewardedit.regions.change_map import change_mask
 from rewardedit.regions.grounded_sam import GroundedSam
 from rewardedit.scorers import Scorer
-from rewardedit.scorers.bpm import PARTS, Bpm, BpmConfig, combine
+from rewardedit.scorers.bpm import PARTS, Bpm, BpmConfig, combine, parsed_edits
 from rewardedit.scoring import score_batch
 from rewardedit.synthesis.methods import set_ddim
 
 N = 560  # test samples
+INSTRUCTIONS = Path(__file__).parents[1] / "tests" / "data" / "instructions.jsonl"
 LEAST = 1.0  # of 10: ratings that differ by less are held equal
 SIGMAS = (5, 15, 50)  # of 255, of the noise on what is too well preserved
 BATCH = 140
@@ -89,26 +97,33 @@ def iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return both / either.clamp_min(1)
 
 
+def located(locator: Any, samples: ShapesBatch, edited: torch.Tensor) -> torch.Tensor:
+    """M_origin ∪ M_edit of every edit, (n, h, w); empty where something is not found."""
+    batch = EditBatch(samples.source, samples.instruction, edited)
+    parsed = parsed_edits(parse_all(samples.instruction))
+    regions = locator.of_edits(batch, parsed, locator.of_sources(samples.source, parsed))
+    return torch.stack([found.mask & (found.reason is None) for found in regions])
+
+
 def mask_quality(samples: ShapesBatch, edited: torch.Tensor, bpm: Bpm) -> dict[str, float]:
     """The median IoU with the world's true regions, of masks that are located in several ways; what is not
     found counts as 0.
     """
     true = samples.mask[:, 0] > 0
-    batch = EditBatch(samples.source, samples.instruction, edited)
-    detector = bpm.locator.finder.detector  # type: ignore[union-attr]
-    locators = {
-        "bpm": bpm.locator,
-        "boxes": NamedObjects(GroundedSam(detector, None)),
-        "change_map": ChangedPlaces(),
+    boxes = NamedObjects(GroundedSam(finder_of(bpm).detector, None))
+    found = {
+        "bpm": located(bpm.locator, samples, edited),
+        "boxes": located(boxes, samples, edited),
+        "change_mask": change_mask(samples.source, edited)[:, 0] > 0.5,
     }
-    parsed = parse_all(samples.instruction)
-    found = {}
-    for name, locator in locators.items():
-        regions = locator.of_edits(batch, parsed, locator.of_sources(samples.source, parsed))
-        found[name] = torch.stack([region.mask for region in regions])
-    found["diffedit"] = diffedit_masks(samples)
-    found["change_mask"] = change_mask(samples.source, edited)[:, 0] > 0.5
     return {name: float(iou(mask, true).median()) for name, mask in found.items()}
+
+
+def finder_of(bpm: Bpm) -> GroundedSam:
+    """The detector and segmenter of a BPM scorer."""
+    assert isinstance(bpm.locator, NamedObjects)
+    assert isinstance(bpm.locator.finder, GroundedSam)
+    return bpm.locator.finder
 
 
 def diffedit_masks(samples: ShapesBatch) -> torch.Tensor:
@@ -165,24 +180,21 @@ def alignment_table(
         prior: each editor's mean rating on val.
     """
     pairs = pairs_of(list(ratings))
-    right = {
-        name: [agreement(own[a], own[b], ratings[a], ratings[b], LEAST) for a, b in pairs]
-        for name, own in scores.items()
-    }
     constant = {name: np.full(len(ids), value) for name, value in prior.items()}
-    right["prior"] = [agreement(constant[a], constant[b], ratings[a], ratings[b], LEAST) for a, b in pairs]
-    counted = ~np.isnan(np.concatenate(right["prior"]))
+    every = {**scores, "prior": constant}
+    tested = {name: alignment_of_editors(own, ratings, LEAST) for name, own in every.items()}
+    pooled = {}
+    for name in ("bpm", "prior"):
+        own = every[name]
+        right = [agreement(own[a], own[b], ratings[a], ratings[b], LEAST) for a, b in pairs]
+        pooled[name] = np.concatenate(right)
+    counted = ~np.isnan(pooled["prior"])
     cluster = np.tile(ids, len(pairs))[counted]
-    pooled = {name: np.concatenate(values)[counted] for name, values in right.items()}
-    versus = paired_bootstrap(pooled["bpm"], pooled["prior"], cluster)
+    versus = paired_bootstrap(pooled["bpm"][counted], pooled["prior"][counted], cluster)
     return {
-        "mean_over_pairs": {
-            name: float(np.mean([np.nanmean(v) for v in values])) for name, values in right.items()
-        },
-        "pooled": {name: float(values.mean()) for name, values in pooled.items()},
-        "by_pair": {
-            f"{a} | {b}": float(np.nanmean(v)) for (a, b), v in zip(pairs, right["bpm"], strict=True)
-        },
+        "mean_over_pairs": {name: mean_share(found) for name, found in tested.items()},
+        "by_pair": {f"{a} | {b}": found.as_dict() for (a, b), found in tested["bpm"].items()},
+        "pooled": {"bpm": versus.mean_a, "prior": versus.mean_b},
         "ci95_vs_prior": list(versus.ci95),
         "n": int(counted.sum()),
     }
@@ -196,11 +208,8 @@ def alpha_sweep(
     for alpha in ALPHAS:
         weighed = BpmConfig(alpha=alpha, calibration=config.calibration, undetected="failed")
         score = {name: combine(found, weighed)[2].numpy() for name, found in parts.items()}
-        shares = [
-            np.nanmean(agreement(score[a], score[b], ratings[a], ratings[b], LEAST))
-            for a, b in pairs_of(list(ratings))
-        ]
-        table[f"{alpha:g}"] = float(np.mean(shares))
+        rows = np.ones(len(next(iter(ratings.values()))), dtype=bool)
+        table[f"{alpha:g}"] = subset_alignment(score, ratings, rows)
     return table
 
 
@@ -209,7 +218,7 @@ def seconds(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
     n = 56
     part = samples[:n]
     batch = EditBatch(part.source, part.instruction, part.target)
-    parsed = parse_all(part.instruction)
+    parsed = parsed_edits(parse_all(part.instruction))
 
     def timed(call: Any) -> float:
         call()
@@ -217,9 +226,10 @@ def seconds(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
         call()
         return (time.perf_counter() - began) / n
 
-    detector = bpm.locator.finder.detector  # type: ignore[union-attr]
-    segmenter = bpm.locator.finder.segmenter  # type: ignore[union-attr]
-    names = [edit.target or "red circle" for edit in parsed]  # type: ignore[union-attr]
+    detector = finder_of(bpm).detector
+    segmenter = finder_of(bpm).segmenter
+    assert segmenter is not None
+    names = [edit.target or "red circle" for edit in parsed]
     boxes = [found for found, _ in detector(part.target, names)]
     regions = bpm.locate(batch)
     kept = [i for i, region in enumerate(regions) if region.reason is None]
@@ -240,58 +250,118 @@ def seconds(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
     }
 
 
-def main(runs: Path) -> dict[str, Any]:
+def edits_of(paths: dict[str, str], n: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Each editor's edits of the test samples, at its own settings."""
+    test = Shapes("test").batch(0, n)
+    editors = {name: load_editor(path) for name, path in paths.items()}
+    return {name: edit(editor, test, editor.settings, seed) for name, editor in editors.items()}
+
+
+def component_checks(
+    found: dict[str, dict[str, Scores]], rated: dict[str, Any], samples: ShapesBatch
+) -> dict[str, Any]:
+    """Each part against what it stands for (Tables 5, 7 and 14), beside the metric that it should beat:
+    preserve and L2 against the oracle's consistency, modify and CLIPScore against its alignment.
+    """
+    consistency = {name: rating.consistency.numpy() for name, rating in rated.items()}
+    alignment = {name: rating.alignment.numpy() for name, rating in rated.items()}
+    kept = {name: scores.parts["preserve"].numpy() for name, scores in found["bpm"].items()}
+    changed = {name: scores.parts["modify"].numpy() for name, scores in found["bpm"].items()}
+    rivals = {
+        rival: {name: scores.score.numpy() for name, scores in found[rival].items()}
+        for rival in ("l2", "clip_t")
+    }
+    every = np.ones(len(samples), dtype=bool)
+    return {
+        "consistency": {
+            "preserve": subset_alignment(kept, consistency, every),
+            "l2": subset_alignment(rivals["l2"], consistency, every),
+        },
+        "alignment": {
+            "modify": subset_alignment(changed, alignment, every),
+            "clip_t": subset_alignment(rivals["clip_t"], alignment, every),
+        },
+    }
+
+
+def verdicts_on_true_edits(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
+    """How often the judges find size and position right in true edits, and wrong in the sources of edits that
+    ask for another one (Table 6).
+    """
+    right = scored(bpm, samples, samples.target).parts
+    still = scored(bpm, samples, samples.source).parts
+    resized = torch.tensor([edit.size != "unchanged" for edit in samples.parsed])
+    moved = torch.tensor([kind == "move" for kind in samples.edit_type])
+    return {
+        "size_right": float(right["size"].nan_to_num().mean()),
+        "position_right": float(right["position"].nan_to_num().mean()),
+        "size_wrong_where_untouched": float((still["size"][resized] == 0).float().mean()),
+        "position_wrong_where_untouched": float((still["position"][moved] == 0).float().mean()),
+    }
+
+
+def main(runs: Path, n: int = N) -> dict[str, Any]:
     paths = {"shapes-editor": "shapes-editor"}
     for name in (*SCORED, *UNSEEN):
         paths[f"shapes-editor-{name}"] = str(runs / f"shapes-editor-{name}" / "pipeline")
-    val = Shapes("val").batch(0, 140)
-    test = Shapes("test").batch(0, N)
+    val = Shapes("val").batch(0, min(n, 140))
+    test = Shapes("test").batch(0, n)
     bpm = load_scorer("bpm", undetected="failed")
     assert isinstance(bpm, Bpm)
     scorers: dict[str, Scorer] = {"bpm": bpm, **load_rivals()}
 
-    edits: dict[str, torch.Tensor] = {}
-    prior: dict[str, float] = {}
+    edits = edits_of(paths, n)
+    again = edits_of(paths, n, seed=10_000)
+    rated = {name: ShapesOracle().rate(test, image) for name, image in edits.items()}
+    ratings = {name: rating.score.numpy() for name, rating in rated.items()}
+    prior = {}
     for name, path in paths.items():
         editor = load_editor(path)
-        edits[name] = edit(editor, test, editor.settings)
         prior[name] = float(ShapesOracle().rate(val, edit(editor, val, editor.settings)).score.mean())
-    again = edit(load_editor("shapes-editor"), test, load_editor("shapes-editor").settings, seed=10_000)
-    ratings = {name: ShapesOracle().rate(test, image).score.numpy() for name, image in edits.items()}
     found = {name: {e: scored(s, test, image) for e, image in edits.items()} for name, s in scorers.items()}
     values = {name: {e: scores.score.numpy() for e, scores in own.items()} for name, own in found.items()}
     parts = {e: {name: scores.parts[name] for name in PARTS} for e, scores in found["bpm"].items()}
 
     aligned = alignment_table(values, ratings, prior, test.id)
     truth = ground_truth(test, scorers)
-    seeds = {"first": ratings["shapes-editor"], "second": ShapesOracle().rate(test, again).score.numpy()}
-    of_seeds = {"first": values["bpm"]["shapes-editor"], "second": scored(bpm, test, again).score.numpy()}
-    between = agreement(of_seeds["first"], of_seeds["second"], seeds["first"], seeds["second"], LEAST)
     worst = {name: min(shares["ground_truth"] for shares in by.values()) for name, by in truth.items()}
-    spread = np.array([kind == "background" for kind in test.edit_type])
+    seeds = {}
+    for name in paths:
+        second = ShapesOracle().rate(test, again[name]).score.numpy()
+        scores = (values["bpm"][name], scored(bpm, test, again[name]).score.numpy())
+        seeds[name] = alignment(*scores, ratings[name], second, LEAST).as_dict()
+    told = Bpm(bpm.model, bpm.tokenizer, bpm.preprocess, lambda _: test.parsed[:n], bpm.locator, bpm.config)
+    by_truth = {e: score_all(told, test, image) for e, image in edits.items()}
+    whole = np.array([kind == "background" for kind in test.edit_type])
+    ious = {name: mask_quality(test, image, bpm) for name, image in edits.items()}
+    true_ious = mask_quality(test, test.target, bpm)
+    diffedit = float(iou(diffedit_masks(test), test.mask[:, 0] > 0).median())
     return {
-        "n": N,
-        "mask_iou_median": mask_quality(test, edits["shapes-editor"], bpm)["bpm"],
-        "mask_iou": {
-            "edits": mask_quality(test, edits["shapes-editor"], bpm),
-            "true_edits": mask_quality(test, test.target, bpm),
-        },
+        "n": n,
+        "mask_iou_median": float(np.mean([found["bpm"] for found in ious.values()])),
+        "mask_iou": {"edits": ious, "true_edits": true_ious, "diffedit": diffedit},
         "ground_truth": worst["bpm"],
         "ground_truth_by_noise": truth,
         "alignment": aligned["mean_over_pairs"]["bpm"],
         "prior": aligned["mean_over_pairs"]["prior"],
         "ci95_vs_prior": aligned["ci95_vs_prior"],
         "alignment_table": aligned,
+        "parse": parse_accuracy(parse_all, INSTRUCTIONS),
         "rivals": {
             name: {"ground_truth": worst[name], "alignment": aligned["mean_over_pairs"][name]}
             for name in RIVALS
         },
-        "two_seeds": {"alignment": float(np.nanmean(between)), "n": int((~np.isnan(between)).sum())},
+        "two_seeds": seeds,
         "alpha": alpha_sweep(parts, ratings, bpm.config),
-        "components": {name: aligned_by(parts, ratings, name) for name in PARTS},
+        "components": component_checks(found, rated, test),
+        "verdicts": verdicts_on_true_edits(bpm, test),
+        "parser": {
+            "grammar": aligned["mean_over_pairs"]["bpm"],
+            "truth": subset_alignment(by_truth, ratings, np.ones(n, dtype=bool)),
+        },
         "by_extent": {
-            "local": subset_alignment(values["bpm"], ratings, ~spread),
-            "global": subset_alignment(values["bpm"], ratings, spread),
+            "local": subset_alignment(values["bpm"], ratings, ~whole),
+            "global": subset_alignment(values["bpm"], ratings, whole),
         },
         "spearman_by_editor": {
             e: spearman(np.nan_to_num(values["bpm"][e], nan=-1.0), ratings[e], test.id).as_dict()
@@ -301,21 +371,17 @@ def main(runs: Path) -> dict[str, Any]:
     }
 
 
-def aligned_by(parts: dict[str, dict[str, torch.Tensor]], ratings: dict[str, np.ndarray], name: str) -> float:
-    """Alignment of one part alone, mean over pairs of editors (Tables 5 and 14)."""
-    own = {e: found[name].numpy() for e, found in parts.items()}
-    return subset_alignment(own, ratings, np.ones(N, dtype=bool))
+def score_all(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor) -> np.ndarray:
+    """Scores of all edits in one call, for a scorer that is told something of all rows."""
+    return scorer(EditBatch(samples.source, samples.instruction, edited)).score.numpy()
 
 
 def subset_alignment(
     values: dict[str, np.ndarray], ratings: dict[str, np.ndarray], rows: np.ndarray
 ) -> float:
     """Alignment on some of the rows, mean over pairs of editors."""
-    shares = [
-        np.nanmean(agreement(values[a][rows], values[b][rows], ratings[a][rows], ratings[b][rows], LEAST))
-        for a, b in pairs_of(list(ratings))
-    ]
-    return float(np.mean(shares))
+    chosen = [{name: own[rows] for name, own in table.items()} for table in (values, ratings)]
+    return mean_share(alignment_of_editors(*chosen, LEAST))
 
 
 if __name__ == "__main__":

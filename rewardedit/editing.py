@@ -100,8 +100,13 @@ def open_masks(mask: ScorerSpec | None, device: torch.device | str) -> Masks:
         scorer = load_scorer(mask).to(device)
         if not isinstance(scorer, Bpm):
             raise ValueError(f"mask: expected auto, bpm with its options, or a mask file; got {mask}")
-        return Masks(find=scorer.masks)
+        # Edits come back in main memory, wherever the models are.
+        return Masks(find=lambda *seen: scorer.masks(*(_moved(part, device) for part in seen)).cpu())
     return Masks(fixed=load_mask(mask))
+
+
+def _moved(part: Any, device: torch.device | str) -> Any:
+    return part.to(device) if isinstance(part, Tensor) else part
 
 
 def read_jobs(path: str, instructions: list[str]) -> list[Job]:

@@ -19,6 +19,16 @@ SHOWN = 100  # bytes of an answer that an error quotes
 _COUNTING = threading.Lock()
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the key would be sent along, perhaps to another host."""
+
+    def redirect_request(self, *args: Any, **options: Any) -> None:
+        return None
+
+
+OPENER = urllib.request.build_opener(_NoRedirect)
+
+
 class EndpointError(RuntimeError):
     """An endpoint gave no answer; `status` is the HTTP status of its refusal, where it sent one."""
 
@@ -109,7 +119,7 @@ class Endpoint:
         )
         for attempt in range(self.retries + 1):
             try:
-                with urllib.request.urlopen(request, timeout=self.timeout) as response:
+                with OPENER.open(request, timeout=self.timeout) as response:
                     text, prompt_tokens, completion_tokens = read_completion(response.read())
                 self._count(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
                 return text

@@ -34,15 +34,13 @@ def explain(scorer: Bpm, batch: EditBatch) -> Image.Image:
     scores = scorer(batch, prepared)
     parsed = prepared.inputs["parsed"][0]
     edited = batch.edited.detach()
+    # What fills a missing side is not drawn there.
+    before = [] if regions.is_added else [("source", _name(parsed, "source"), regions.source)]
+    after = [] if regions.is_removed else [("target", _name(parsed, "target"), regions.edited)]
+    after.append(("reference", _name(parsed, "reference"), regions.reference))
     panels = [
-        _panel(batch.source, [("source", _name(parsed, "source"), regions.source)]),
-        _panel(
-            edited,
-            [
-                ("target", _name(parsed, "target"), regions.edited),
-                ("reference", _name(parsed, "reference"), regions.reference),
-            ],
-        ),
+        _panel(batch.source, before),
+        _panel(edited, after),
         _panel(_veiled(edited, regions), []),
     ]
     value = f"{float(scores.score[0]):.3f}" if scores.valid[0] else f"no score: {scores.reason[0]}"
@@ -95,7 +93,7 @@ def _panel(image: Float[Tensor, "1 3 h w"], found: list[tuple[str, str, Instance
             continue
         for box, confidence in zip(instances.boxes.tolist(), instances.confidence.tolist(), strict=True):
             x0, y0, x1, y1 = (scale * edge for edge in box)
-            draw.rectangle((x0, y0, x1 - 1, y1 - 1), outline=COLOURS[kind], width=2)
+            draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=COLOURS[kind], width=2)
             label = f"{name} {confidence:.2f}"
             over = y0 - TEXT - 4 if y0 > TEXT + 4 else min(y1, panel.height - TEXT - 4)
             at = (min(x0, panel.width - draw.textlength(label, font) - 4), over)

@@ -5,9 +5,11 @@ Method: ADIEE Sec. 3.3 and App. B. Each row is a question about an edit, one of 
 that the token's last hidden state is decoded into. A LoRA of rank 8 on the language model's queries and
 values is trained, the token's embeddings and the head; vision tower and projector stay as they are.
 
-Deviations from the released code: the question and the image are not learnt as text; the state is read at the
-token in training and in use alike; a label between two classes is a soft target (`compat: code` cuts it
-down); images are not flipped or turned, which changes what an instruction means.
+Deviations from the released code: two images in the place of one side by side (`layout: concat` has that);
+one answer of its five, and four questions in other words; the question and the image are not learnt as text;
+the state is read at the token in training and in use alike; a label between two classes is a soft target
+(`compat: code` cuts it down); images are not flipped or turned, which changes what an instruction means. The
+loop is the library's own: TRL's trainers know no second loss on a token's state.
 
 Command: rewardedit train adiee-scorer data.path=FOLDER
 """
@@ -30,7 +32,7 @@ from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import GRADES, Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
 from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Layout, add_token
-from rewardedit.scorers.vlm import load_vlm
+from rewardedit.scorers.vlm import load_vlm, require_kind
 from rewardedit.training import run
 from rewardedit.training.loop import (
     LoopConfig,
@@ -40,6 +42,7 @@ from rewardedit.training.loop import (
     make_accelerator,
     step_generator,
 )
+from rewardedit.training.trainable import autocast_type
 
 Embeddings = Literal["all", "token"]
 
@@ -83,9 +86,14 @@ class Config:
 
 def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
+    from transformers import AutoConfig
+
     rows = open_rows(config.data)
     require_label(rows[0])
-    load_vlm(config.model)
+    try:
+        require_kind(config.model, AutoConfig.from_pretrained(config.model).model_type)
+    except OSError as error:
+        raise ValueError(f"model {config.model!r}: {str(error).splitlines()[0]}") from error
     passes = config.train.max_steps * config.train.batch_size / len(rows)
     what = "its language model" if config.lora_rank is None else f"a LoRA of rank {config.lora_rank}"
     return [
@@ -112,7 +120,9 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
     The vocabulary grows before PEFT wraps the model, so that the adapter holds the token's embeddings.
     """
     device = devices.default_device()
-    dtype = torch.bfloat16 if device == "cuda" and config.lora_rank is not None else torch.float32
+    # Frozen weights are kept in the type that a step computes in; those that are trained are fp32.
+    half = autocast_type(config.train.mixed_precision) if config.lora_rank is not None else None
+    dtype = half or torch.float32
     vlm = load_vlm(config.model, device=device, dtype=dtype)
     number = add_token(vlm.model, vlm.processor)
     base = None if config.lora_rank is None else config.model
@@ -127,6 +137,9 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
             module.requires_grad_(True)
     else:
         adapter = wrap_lora(scorer, config, number)
+    for parameter in scorer.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
     if config.train.gradient_checkpointing:
         scorer.model.gradient_checkpointing_enable({"use_reentrant": False})
     return scorer, adapter
@@ -145,7 +158,7 @@ def wrap_lora(scorer: Adiee, config: Config, number: int) -> Any:
     ]
     more: dict[str, Any] = {"modules_to_save": ["embed_tokens", "lm_head"]}
     if config.embeddings == "token":
-        more = {"trainable_token_indices": {"embed_tokens": [number]}}
+        more = {"trainable_token_indices": {"embed_tokens": [number], "lm_head": [number]}}
     lora = LoraConfig(
         r=config.lora_rank,
         lora_alpha=2 * (config.lora_rank or 0),
@@ -174,11 +187,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     scorer.train()
     for step in loop.steps():
         generator = step_generator(config.train.seed, step)
-        for batch, labels, ids in micro_batches(config, rows, step):
-            asked = torch.randint(len(QUESTIONS), (len(ids),), generator=generator).tolist()
+        asked = torch.randint(len(QUESTIONS), (config.train.batch_size,), generator=generator)
+        for batch, labels, ids, questions in micro_batches(config, rows, step, asked):
             with loop.accumulate():
                 with loop.autocast():
-                    text, score = losses(scorer, batch, labels, asked, config.compat)
+                    text, score = losses(scorer, batch, labels, questions, config.compat)
                     loss = config.train.text_weight * text + config.train.score_weight * score
                 loop.backward(loss, ids)
             loop.record("text_loss", text, len(ids))
@@ -187,13 +200,17 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     loop.finish()
     scorer.eval()
     if processes().is_main_process:
-        if config.held_out is not None:
-            write_json(folder / "metrics.json", measure(scorer, config.held_out))
         with replaced(folder / "scorer") as aside:
             aside.mkdir()
             if adapter is None:
-                scorer.model.half()
+                scorer.model.half().float()  # what is measured is what is saved
+                scorer.model.to(torch.float16)
             scorer.save(aside, adapter)
+        if config.held_out is not None:
+            scorer.model.to(torch.float32 if adapter is None else scorer.model.dtype)
+            with loop.autocast():
+                found = measure(scorer, config.held_out, shares(config)[0].stop)
+            write_json(folder / "metrics.json", found)
     return folder / "scorer"
 
 
@@ -212,12 +229,27 @@ def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> Trai
     lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: learning_rate_share(config.train, step)
     )
-    for module in (scorer.model, scorer.head):  # not wrapped: losses call them by parts
-        accelerator.prepare_model(module, evaluation_mode=True)
+    # Not prepared: losses call modules by parts, and a checkpoint needs no copy of what is frozen.
+    accelerator.register_for_checkpointing(TrainedParameters(rest + head))
     optimizer = accelerator.prepare(optimizer)
     return TrainLoop(
         config.train, accelerator, optimizer, lr_scheduler, rest + head, folder, resume, label=folder.name
     )
+
+
+class TrainedParameters:
+    """What a checkpoint holds of the model: the parameters that are trained, in their order."""
+
+    def __init__(self, parameters: list[Any]) -> None:
+        self.parameters = parameters
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {str(i): parameter.detach() for i, parameter in enumerate(self.parameters)}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for i, parameter in enumerate(self.parameters):
+            parameter.copy_(state[str(i)])
 
 
 def learning_rate_share(config: TrainConfig, step: int) -> float:
@@ -240,17 +272,20 @@ def shares(config: Config) -> list[slice]:
     return [slice(first, first + size) for first in range(0, share, size)]
 
 
-def micro_batches(config: Config, rows: Rows, step: int) -> Any:
-    """This process's rows of a step: edits, labels (b,) and ids."""
+def micro_batches(config: Config, rows: Rows, step: int, asked: Tensor) -> Any:
+    """This process's rows of a step: edits, labels (b,), ids, and which question is `asked` of each."""
     state = processes()
     share = config.train.batch_size // state.num_processes
     chosen = batch_rows(len(rows), config.train.batch_size, step, config.train.seed)
-    local = chosen[state.process_index * share : (state.process_index + 1) * share].tolist()
+    own = slice(state.process_index * share, (state.process_index + 1) * share)
+    local = chosen[own].tolist()
+    questions = asked[own].tolist()
     for part in shares(config):
         samples = [rows[i] for i in local[part]]
         labels = torch.tensor([require_label(sample) for sample in samples])
         batch = collate(samples, config.data.size, config.data.policy, fields=())
-        yield batch.to(devices.default_device()), labels.to(devices.default_device()), [s.id for s in samples]
+        device = devices.default_device()
+        yield batch.to(device), labels.to(device), [sample.id for sample in samples], questions[part]
 
 
 def losses(
@@ -296,13 +331,13 @@ def score_loss(
 
 
 @torch.no_grad()
-def measure(scorer: Adiee, held_out: DataConfig) -> dict[str, Any]:
+def measure(scorer: Adiee, held_out: DataConfig, batch_size: int = 32) -> dict[str, Any]:
     """Spearman's ρ of scores and labels on held-out rows, and the mean absolute error."""
     rows = open_rows(held_out)
     scores: list[Tensor] = []
     labels: list[float] = []
-    for first in range(0, len(rows), 32):
-        samples = [rows[i] for i in range(first, min(first + 32, len(rows)))]
+    for first in range(0, len(rows), batch_size):
+        samples = [rows[i] for i in range(first, min(first + batch_size, len(rows)))]
         labels += [require_label(sample) for sample in samples]
         batch = collate(samples, held_out.size, held_out.policy, fields=()).to(devices.default_device())
         scores.append(scorer(batch).score.cpu())

@@ -1,10 +1,10 @@
 """The small detector of the shapes world: a transformers `OwlViTForObjectDetection` on the small CLIP's
 towers, trained on scenes and the names of their objects.
 
-Loss: OWL-ViT's (Minderer et al. 2022, Sec. 3.2), which is DETR's: each object is matched with the patch whose
-box and class cost least; matched boxes get an L1 and a generalised-IoU loss, and a sigmoid focal loss says of
-every patch and every name whether that is what stands there. All names of the world are asked for in every
-image, so that each image holds what it is asked for and much that it is not.
+Loss: after OWL-ViT's (Minderer et al. 2022, Sec. 3.2), with Deformable DETR's weights: each object is
+matched with the patch whose box and class cost least; matched boxes get an L1 and a generalised-IoU loss, and
+a sigmoid focal loss says of every patch and every name whether that is what stands there. All names of the
+world are asked for in every image, so that each image holds what it is asked for and much that it is not.
 
 Its towers stay a CLIP, for BPM's directional similarity: crops of objects learn the names without a size that
 fit them, and crops of the background none, by SigLIP's pairwise sigmoid loss (Zhai et al. 2023).

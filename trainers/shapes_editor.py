@@ -7,7 +7,9 @@ stated shares. The autoencoder and the text encoder are trained before it and st
 It predicts the sample. Most of an edited image is its source, which stands in the UNet's input, so that it
 can be carried over as it is at every step; a velocity would have to hold the noise too. The noise schedule
 is DDPM's linear one with zero terminal SNR: beside a source image, where an object goes is decided at high
-noise, and there the linear schedule spends more of its steps than Stable Diffusion's.
+noise, and there the linear schedule spends more of its steps than Stable Diffusion's. Sampling is DDPM's,
+which adds noise at each step, as InstructPix2Pix's Euler-ancestral does: what an early step drew amiss a
+later one can draw anew.
 
 During training alone a head reads off the middle of the UNet which colours and shapes stand where, in the
 source and in the target, and its error is added to the loss (`rewardedit.training.maps_head`).
@@ -32,7 +34,7 @@ from typing import Any, Literal
 import torch
 from diffusers import (
     AutoencoderKL,
-    DDIMScheduler,
+    DDPMScheduler,
     StableDiffusionInstructPix2PixPipeline,
 )
 from torch import Tensor
@@ -117,12 +119,11 @@ def make_pipeline(config: Config) -> Any:
     except OSError as error:
         names = config.start or f"{config.vae}, {config.text_encoder}"
         raise ValueError(f"{names}: {str(error).splitlines()[0]}; train them first") from error
-    scheduler = DDIMScheduler(
+    scheduler = DDPMScheduler(
         beta_schedule="linear",
         beta_start=1e-4,
         beta_end=0.02,
         clip_sample=False,  # latents are not confined to ±1
-        set_alpha_to_one=False,
         prediction_type="sample",
         rescale_betas_zero_snr=True,
         timestep_spacing="trailing",

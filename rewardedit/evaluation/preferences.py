@@ -31,7 +31,7 @@ def agreement(
     scores_a: Values, scores_b: Values, ratings_a: Values, ratings_b: Values, least: float = 0.0
 ) -> np.ndarray:
     """(n,) 1 where the metric prefers what people prefer, 0 where not, 0 also where it holds both equal; NaN
-    where people's ratings differ by no more than `least`.
+    where people hold them equal, or their ratings differ by less than `least`.
 
     Args:
         scores_a, scores_b: (n,) of two editors' edits of the same rows; NaN: not scored.
@@ -51,7 +51,7 @@ def agreement(
     wanted = np.sign(people[0] - people[1])
     right = (said == wanted).astype(float)
     apart = np.abs(people[0] - people[1])
-    return np.where((wanted != 0) & (apart > least), right, np.nan)
+    return np.where((wanted != 0) & (apart >= least), right, np.nan)
 
 
 def alignment(

@@ -86,7 +86,7 @@ def _finished(found: Found) -> ParsedEdit:
     """The fields as a `ParsedEdit`; whatever is a pronoun makes it ambiguous."""
     pronoun = any(
         value is not None and name(value) is None
-        for value in (found.get(key) for key in ("source", "target"))
+        for value in (found.get(key) for key in ("source", "target", "reference"))
     )
     fields = dict(found)
     for key in ("source", "target", "reference"):

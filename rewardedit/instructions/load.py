@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from rewardedit import devices
 from rewardedit.endpoint import Endpoint
 from rewardedit.instructions.grammar import parse_all
 from rewardedit.instructions.llm import LlmParser, load_chat_model
@@ -14,7 +15,8 @@ def load_parser(name: str = "grammar", cache: str | None = None) -> Parser:
     Args:
         name: "grammar", the rules, which need no model; "URL#MODEL", a model behind an OpenAI-compatible
             endpoint, e.g. "http://localhost:8000/v1#gemma"; else the hub name or folder of a causal LM, such
-            as BPM's "princeton-nlp/gemma-2-9b-it-SimPO".
+            as BPM's "princeton-nlp/gemma-2-9b-it-SimPO", or "NAME#FILE" with a GGUF file in it. It runs where
+            all models do, in half precision on a GPU.
         cache: a JSONL file that keeps what a model answered.
 
     Raises:
@@ -28,4 +30,11 @@ def load_parser(name: str = "grammar", cache: str | None = None) -> Parser:
         if not model:
             raise ValueError(f"parser {name!r}: expected URL#MODEL, an endpoint and the name of its model")
         return LlmParser(Endpoint(url, model).answer, name, kept)
-    return LlmParser(load_chat_model(name), name, kept)
+    model, _, gguf_file = name.partition("#")
+    answer = load_chat_model(
+        model,
+        gguf_file=gguf_file or None,
+        device=devices.default_device(),
+        dtype=devices.inference_dtype(),
+    )
+    return LlmParser(answer, name, kept)

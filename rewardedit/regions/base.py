@@ -105,7 +105,7 @@ class Finder(Protocol):
 class Locator(Protocol):
     """Says where edits take place, first what the source shows, then what the edit does.
 
-    Whatever of it needs a model is done once a source, for any number of its edits.
+    What the source alone shows is found once, for any number of its edits.
     """
 
     def of_sources(
@@ -142,7 +142,7 @@ class NamedObjects(nn.Module):
         edited = self._find(
             batch.edited, [None if edit.is_global else name_afterwards(edit) for edit in parsed]
         )
-        references = self._find(batch.edited, [None if edit.is_global else edit.reference for edit in parsed])
+        references = self._find(batch.edited, [reference_of(edit) for edit in parsed])
         return [
             named_regions(batch.source[i], parsed[i], sources[i], edited[i], references[i])
             for i in range(len(batch))
@@ -158,6 +158,11 @@ class NamedObjects(nn.Module):
             for i, instances in zip(rows, self.finder.find(images[rows].detach(), named), strict=True):
                 found[i] = instances
         return found
+
+
+def reference_of(parsed: ParsedEdit) -> str | None:
+    """The object that the position is relative to; None where no place beside another is asked for."""
+    return None if parsed.is_global or parsed.position == "unchanged" else parsed.reference
 
 
 def name_afterwards(parsed: ParsedEdit) -> str | None:

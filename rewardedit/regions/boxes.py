@@ -57,8 +57,13 @@ def enclosing(boxes: Float[Tensor, "n 4"]) -> Float[Tensor, "4"]:
 
 
 def filled(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Bool[Tensor, "n h w"]:
-    """Masks of the pixels (of an image of `size`, height and width) whose middle lies in each box."""
+    """Masks of the pixels (of an image of `size`, height and width) whose middle lies in each box; of one
+    that holds no middle, the pixel at its own.
+    """
     h, w = size
+    middle = (boxes[:, :2] + boxes[:, 2:]) / 2
+    pixel = middle.floor().clamp_min(0).minimum(boxes.new_tensor([w - 1, h - 1]))
+    boxes = torch.cat([boxes[:, :2].minimum(pixel + 0.5), boxes[:, 2:].maximum(pixel + 0.75)], dim=1)
     y = torch.arange(h, device=boxes.device) + 0.5
     x = torch.arange(w, device=boxes.device) + 0.5
     x0, y0, x1, y1 = (edge[:, None] for edge in boxes.unbind(1))

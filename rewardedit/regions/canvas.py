@@ -68,10 +68,16 @@ class Canvas:
         """Height and width that an image of h × w is resized to."""
         if self.size is not None:
             return self.size
-        scale = (self.shorter or 1) / min(h, w)
-        if self.shorter is None or (self.longer is not None and scale * max(h, w) > self.longer):
+        if self.shorter is None:
             scale = (self.longer or 1) / max(h, w)
-        return max(1, int(h * scale + 0.5)), max(1, int(w * scale + 0.5))
+            return max(1, int(h * scale + 0.5)), max(1, int(w * scale + 0.5))
+        # As Grounding DINO's processor has it: the shorter side is rounded, the longer one cut.
+        side = float(self.shorter)
+        if self.longer is not None and side * max(h, w) / min(h, w) > self.longer:
+            side = self.longer * min(h, w) / max(h, w)
+        other = max(1, int(side * max(h, w) / min(h, w) + 1e-6))
+        side = max(1, round(side))
+        return (side, other) if h <= w else (other, side)
 
     def outer(self, h: int, w: int) -> tuple[int, int]:
         """Height and width of the input that an image of h × w becomes."""

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rewardedit.assets import resolve_model
-from rewardedit.regions.boxes import corners, suppress
+from rewardedit.regions.boxes import areas, corners, suppress
 from rewardedit.regions.canvas import Canvas
 
 # Boxes whose confidence is lower are left out. Grounding DINO's is that of BPM's code; OWL-ViT's its own.
@@ -119,7 +119,8 @@ class Detector(nn.Module):
         return {**tokens.to(device), "pixel_values": pixels.to(dtype), "pixel_mask": seen}
 
     def _kept(self, boxes: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
-        sure = confidence >= self.threshold
+        # What lies in the filled up part of an OWLv2 image is no object.
+        sure = (confidence >= self.threshold) & (areas(boxes) > 0)
         boxes = boxes[sure]
         confidence = confidence[sure]
         order = suppress(boxes, confidence, OVERLAP)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rewardedit.regions.base import Instances
-from rewardedit.regions.boxes import filled
+from rewardedit.regions.boxes import areas, filled
 from rewardedit.regions.canvas import Canvas
 
 THRESHOLD = 0.3  # of its own processor
@@ -74,6 +74,8 @@ class Sam3(nn.Module):
         for i in range(len(images)):
             order = confidence[i].argsort(descending=True)
             order = order[confidence[i][order] >= self.threshold]
+            boxes = self.canvas.to_image(out.pred_boxes[i][order].float() * size, h, w)
+            order = order[areas(boxes) > 0]
             boxes = self.canvas.to_image(out.pred_boxes[i][order].float() * size, h, w)
             masks = self.canvas.masks_to_image(out.pred_masks[i][order].float(), h, w) > 0
             empty = ~masks.flatten(1).any(1)[:, None, None]

@@ -4,7 +4,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from rewardedit.scorers.adiee_text import (
 )
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.prefix import Prefix, as_cache, prefix_attention, split_rows
-from rewardedit.scorers.vlm import Vlm, load_vlm
+from rewardedit.scorers.vlm import Vlm, fitting_adapter, load_processor, load_vlm, reserved_tokens
 
 GRADES = (0.0, 5.0, 10.0)  # of the head with classes
 SETTINGS = "adiee.json"
@@ -78,8 +78,11 @@ class ScoreHead(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes classes"]:
-        """Raw values: of the scalar head scores from 0 to 10, of that with classes their logits."""
-        return self.layers(state.float()).unflatten(-1, (self.axes, self.classes))
+        """Raw values: of the scalar head scores from 0 to 10, of that with classes their logits. In fp32 also
+        within a mixed-precision run, so that training and use read the same score.
+        """
+        with torch.autocast(state.device.type, enabled=False):
+            return self.layers(state.float()).unflatten(-1, (self.axes, self.classes))
 
     def scores(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes"]:
         """Scores, not clamped: the value itself, or the expectation over the grades 0, 5 and 10."""
@@ -134,12 +137,17 @@ class Adiee(Scorer):
                 f"{settings.layout} and {vlm.model.config.model_type}"
             )
         self.token = require_token(vlm.processor.tokenizer)
+        self.reserved = reserved_tokens(vlm)
         self.model = vlm.model
         self.vlm = vlm
         self.head = head
         self.settings = settings
         self.questions = range(len(QUESTIONS)) if question is None else (question,)
         self.share_prefix = able if share_prefix is None else share_prefix
+        if self.share_prefix and not self._parts_cleanly():
+            if share_prefix:
+                raise ValueError("share_prefix: the tokenizer gives a text other tokens in two parts")
+            self.share_prefix = False
 
     @classmethod
     def from_pretrained(
@@ -154,13 +162,11 @@ class Adiee(Scorer):
         Raises:
             ValueError: where there is none, or its adapter comes without the token's embedding.
         """
-        folder = Path(resolve_model(checkpoint))
-        if not (folder / SETTINGS).is_file():
-            raise ValueError(f"adiee {checkpoint!r}: expected a folder with {SETTINGS}; train one first")
+        folder = _fetched(checkpoint)
         values = json.loads((folder / SETTINGS).read_text())
         settings = AdieeSettings(**{**values, "axes": tuple(values["axes"])})
         if settings.base is None:
-            vlm = load_vlm(str(folder), dtype=dtype)
+            vlm = load_vlm(str(folder), dtype=dtype)  # its vocabulary has the token
         else:
             vlm = _with_adapter(settings.base, folder, dtype)
         head = ScoreHead(width_of(vlm.model), settings)
@@ -177,7 +183,9 @@ class Adiee(Scorer):
             adapter.save_pretrained(folder / ADAPTER)
         self.vlm.processor.save_pretrained(folder)
         save_file({name: value.contiguous() for name, value in self.head.state_dict().items()}, folder / HEAD)
-        (folder / SETTINGS).write_text(json.dumps(asdict(self.settings), indent=2) + "\n")
+        base = None if adapter is None else self.settings.base
+        settings = replace(self.settings, base=base)
+        (folder / SETTINGS).write_text(json.dumps(asdict(settings), indent=2) + "\n")
 
     def texts(self, instructions: Sequence[str], question: int) -> list[str]:
         """What the model reads, up to the token."""
@@ -185,7 +193,11 @@ class Adiee(Scorer):
         return [self.prompt(text, question) + answer for text in instructions]
 
     def prompt(self, instruction: str, question: int) -> str:
-        """The question as the model's chats are written, up to where it is to answer."""
+        """The question as the model's chats are written, up to where it is to answer. Texts that steer the
+        model, such as the place of an image, are taken out of the instruction.
+        """
+        for token in self.reserved:
+            instruction = instruction.replace(token, " ")
         return self.vlm.prompt(turns(question, instruction, self.settings.layout))
 
     @torch.no_grad()
@@ -281,12 +293,44 @@ class Adiee(Scorer):
             ).last_hidden_state
         return self.at_token(hidden, ids)
 
+    def _parts_cleanly(self) -> bool:
+        """Whether a text has the same tokens in two parts as in one; some tokenizers mark where a text
+        begins.
+        """
+        text = self.texts(["make it red"], 0)[0]
+        tokenizer = self.vlm.processor.tokenizer
+        whole, *parts = (
+            tokenizer(part, add_special_tokens=False).input_ids for part in (text, *self._split(text))
+        )
+        return whole == [token for part in parts for token in part]
+
     def _split(self, text: str) -> tuple[str, str]:
         """A text up to the end of its first image, and the rest."""
         image = self.vlm.processor.image_token
         image = getattr(image, "content", image)
         before, after = text.split(image, 1)
         return before + image, after
+
+
+def _fetched(checkpoint: str) -> Path:
+    """The folder of a scorer, fetched from the hub where it is no folder.
+
+    Raises:
+        ValueError: where there is none.
+    """
+    folder = Path(resolve_model(checkpoint))
+    if not folder.is_dir() and checkpoint.count("/") == 1:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+        try:
+            folder = Path(snapshot_download(checkpoint))
+        except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise ValueError(f"adiee {checkpoint!r}: cannot be fetched ({first})") from error
+    if not (folder / SETTINGS).is_file():
+        raise ValueError(f"adiee {checkpoint!r}: expected a folder with {SETTINGS}; train one first")
+    return folder
 
 
 def width_of(model: Any) -> int:
@@ -299,6 +343,8 @@ def _with_adapter(base: str, folder: Path, dtype: torch.dtype) -> Vlm:
     from peft import PeftModel
 
     vlm = load_vlm(base, dtype=dtype)
+    vlm = Vlm(vlm.model, load_processor(str(folder), vlm.model.config.model_type))  # with the token's id
+    require_token(vlm.processor.tokenizer)
     add_token(vlm.model, vlm.processor)
     weights = folder / ADAPTER / "adapter_model.safetensors"
     names = load_file(weights) if weights.is_file() else {}
@@ -307,5 +353,6 @@ def _with_adapter(base: str, folder: Path, dtype: torch.dtype) -> Vlm:
             f"{folder}: its adapter does not hold the embedding of {TOKEN}, without which it scores at "
             "random; save it with the adapter"
         )
-    model = PeftModel.from_pretrained(vlm.model, str(folder / ADAPTER)).merge_and_unload()
+    with fitting_adapter(str(folder), base):
+        model = PeftModel.from_pretrained(vlm.model, str(folder / ADAPTER)).merge_and_unload()
     return Vlm(model.eval().requires_grad_(False), vlm.processor)

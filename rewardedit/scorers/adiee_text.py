@@ -24,10 +24,9 @@ IMAGES: dict[Layout, int] = {"pair": 2, "concat": 1}
 
 
 def question(number: int, instruction: str, layout: Layout) -> str:
-    """A question about an edit; the token's own name is taken out of the instruction."""
+    """A question about an edit."""
     before, after = PLACES[layout]
-    said = instruction.replace(TOKEN, "SCORE")
-    text = QUESTIONS[number].format(before=before, after=after, instruction=said)
+    text = QUESTIONS[number].format(before=before, after=after, instruction=instruction)
     return text[0].upper() + text[1:]
 
 

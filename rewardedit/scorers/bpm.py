@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -26,6 +26,9 @@ from rewardedit.scorers.clip import COINCIDE, ClipScorer, load_clip
 
 CALIBRATION = "bpm.json"  # beside the package's own detector
 Compat = Literal["paper", "figure4", "code"]
+COMPATS = get_args(Compat)
+UNDETECTED = ("invalid", "failed")
+NOT_THERE = -1.0  # S_modify of a target object that is not there, in an edit that counts as failed
 PARTS = ("modify", "preserve", "size", "position")
 NOTHING = ParsedEdit("", None, None)  # stands for an instruction that cannot be parsed
 
@@ -41,6 +44,7 @@ class Calibration:
     modify: tuple[float, float]
     preserve: tuple[float, float]
     origin: str  # what the values were measured on
+    compat: Compat = "paper"  # whose parts they are
 
     def __post_init__(self) -> None:
         for name in ("modify", "preserve"):
@@ -49,7 +53,7 @@ class Calibration:
                 raise ValueError(f"{name}: expected two rising values; got {low} and {high}")
 
     @classmethod
-    def of(cls, scores: Scores, origin: str) -> "Calibration":
+    def of(cls, scores: Scores, origin: str, compat: Compat = "paper") -> "Calibration":
         """The ends of what BPM measured of some edits, without the hundredth at either end.
 
         Raises:
@@ -62,7 +66,7 @@ class Calibration:
                 raise ValueError("a calibration needs edits that can be scored; there are none")
             low, high = values.quantile(torch.tensor([0.01, 0.99])).tolist()
             ends.append((low, high))
-        return cls(ends[0], ends[1], origin)
+        return cls(ends[0], ends[1], origin, compat)
 
     def write(self, path: str | Path) -> None:
         """To a file that `read` reads."""
@@ -77,13 +81,16 @@ class Calibration:
         """
         try:
             values = json.loads(Path(path).read_text())
-            return cls(tuple(values["modify"]), tuple(values["preserve"]), str(values["origin"]))
+            compat = values.get("compat", "paper")
+            return cls(tuple(values["modify"]), tuple(values["preserve"]), str(values["origin"]), compat)
         except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path}: expected a calibration of BPM ({error!r})") from error
 
 
 # The least and the largest value of each part that the paper prints.
 PAPER = Calibration((0.071, 0.642), (0.342, 0.973), "Figures 4 and 13 of the paper")
+# The released code's −L2 is of bytes that wrap around: no distance is above √255 of 255.
+CODE = Calibration(PAPER.modify, (-0.063, 0.0), "Figures 4 and 13; the range of a byte's root", "code")
 
 
 @dataclass(frozen=True)
@@ -93,17 +100,29 @@ class BpmConfig:
     compat: Compat = "paper"
     alpha: float = 0.7  # of the semantic part; the regions' has the rest (Sec. 4.1)
     judges: JudgeConfig = field(default_factory=JudgeConfig)
-    calibration: Calibration = PAPER
+    calibration: Calibration | None = None  # None: `PAPER`, or `CODE` with compat="code"
     context: float = 1.5  # how much larger than its box an object is cut out (released code)
     # An edit whose target object, or what it should stand beside, is not seen: "invalid", without a score, as
     # the detector may be at fault; or "failed", an edit that has not been made.
     undetected: Literal["invalid", "failed"] = "invalid"
 
     def __post_init__(self) -> None:
+        for name, allowed in (("compat", COMPATS), ("undetected", UNDETECTED)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}: expected one of {', '.join(allowed)}; got {getattr(self, name)!r}")
+        if (self.ends.compat == "code") != (self.compat == "code"):
+            raise ValueError(
+                f"calibration: it was measured with compat={self.ends.compat!r}, and not {self.compat!r}"
+            )
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha: expected a number from 0 to 1; got {self.alpha}")
         if self.context < 1:
             raise ValueError(f"context: expected at least 1; got {self.context}")
+
+    @property
+    def ends(self) -> Calibration:
+        """The calibration that holds."""
+        return self.calibration or (CODE if self.compat == "code" else PAPER)
 
 
 class Bpm(ClipScorer):
@@ -145,6 +164,7 @@ class Bpm(ClipScorer):
         self.parser = parser
         self.locator = locator
         self.config = config or BpmConfig()
+        self.differentiable = self.config.compat != "code"  # whose bytes have no gradient
         if self.config.compat == "figure4":
             self.range = (-1.0, 4.0)
 
@@ -159,7 +179,9 @@ class Bpm(ClipScorer):
         dtype: torch.dtype = torch.float32,
         compat: Compat = "paper",
         alpha: float = 0.7,
+        context: float = 1.5,
         undetected: Literal["invalid", "failed"] = "invalid",
+        judges: dict[str, float] | None = None,
     ) -> "Bpm":
         """BPM with the CLIP model that `load_clip` finds; the paper's is "openai/clip-vit-large-patch14". The
         small one that comes with the package is the detector's towers, which know objects alone.
@@ -170,40 +192,46 @@ class Bpm(ClipScorer):
                 "segmenter": "facebook/sam-vit-huge"}.
             parser: what parses instructions, a name of `load_parser`; `parser_cache`, a JSONL file, keeps
                 what a language model answered.
+            judges: thresholds of `JudgeConfig` by name.
             calibration: a file that `Calibration.read` reads; by default the package's for its own
                 model, else the values that the paper prints.
 
         Raises:
             ValueError: what these raise.
         """
-        if calibration is None and checkpoint == "shapes-detector":
+        if calibration is None and checkpoint == "shapes-detector" and compat != "code":
             calibration = str(Path(resolve_model(checkpoint)) / CALIBRATION)
         config = BpmConfig(
             compat=compat,
             alpha=alpha,
-            calibration=PAPER if calibration is None else Calibration.read(calibration),
+            judges=JudgeConfig(**(judges or {})),
+            calibration=None if calibration is None else Calibration.read(calibration),
+            context=context,
             undetected=undetected,
         )
-        options = {"name": regions} if isinstance(regions, str) else regions
+        options = {"name": regions} if isinstance(regions, str) else {"name": "grounded_sam", **regions}
         locator = load_locator(**options, dtype=dtype)
         return cls(*load_clip(checkpoint, dtype), load_parser(parser, parser_cache), locator, config)
 
     @torch.no_grad()
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
         parsed = list(self.parser(instruction))
-        return Encoded({"parsed": parsed, "sources": self.locator.of_sources(source, _edits(parsed))})
+        return Encoded({"parsed": parsed, "sources": self.locator.of_sources(source, parsed_edits(parsed))})
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        batch = replace(batch, source=batch.source.float(), edited=batch.edited.float())
         parsed: list[Parsed] = prepared.inputs["parsed"]
         regions = self.locate(batch, prepared)
         reason = [self._reason(edit, found) for edit, found in zip(parsed, regions, strict=True)]
-        parts = {name: batch.edited.new_full((len(batch),), torch.nan) for name in PARTS}
+        # Rows without a score keep their place in the graph: a backward pass gives them zeros.
+        nothing = 0 * batch.edited.flatten(1).sum(1)
+        parts = dict.fromkeys(PARTS, nothing + torch.nan)
         rows = [i for i, why in enumerate(reason) if why is None]
         if rows:
             judged = self._parts(
                 batch.source[rows],
                 batch.edited[rows],
-                _edits([parsed[i] for i in rows]),
+                parsed_edits([parsed[i] for i in rows]),
                 [regions[i] for i in rows],
             )
             at = (torch.tensor(rows, device=batch.edited.device),)
@@ -214,7 +242,9 @@ class Bpm(ClipScorer):
     def locate(self, batch: EditBatch, prepared: Encoded | None = None) -> list[EditRegions]:
         """Where each edit takes place."""
         prepared = prepared or self.prepare(batch.source, batch.instruction)
-        return self.locator.of_edits(batch, _edits(prepared.inputs["parsed"]), prepared.inputs["sources"])
+        return self.locator.of_edits(
+            batch, parsed_edits(prepared.inputs["parsed"]), prepared.inputs["sources"]
+        )
 
     def masks(
         self,
@@ -225,12 +255,16 @@ class Bpm(ClipScorer):
         """Where the edits may change the image, for `mask_guidance` (Sec. 3.5); 1 all over where that is not
         known.
         """
-        return edit_masks(self.locator, _edits(self.parser(instruction)), source, edited)
+        return edit_masks(self.locator, parsed_edits(self.parser(instruction)), source, edited)
 
     def _reason(self, parsed: Parsed, regions: EditRegions) -> str | None:
         """Why an edit has no score."""
         if isinstance(parsed, Unparsed):
             return parsed.reason
+        if parsed.source is None and parsed.target is None:
+            return "the instruction does not name what it changes"
+        if parsed.ambiguous:
+            return "the instruction refers to something that it does not name"
         if self.config.compat == "code" and regions.missing is not None:
             return None  # it has values for that
         failed = self.config.undetected == "failed" and regions.missing in ("target", "reference")
@@ -265,7 +299,7 @@ class Bpm(ClipScorer):
 
         A side that is not there is left out of the texts. Where both sides have one name (an object is moved,
         or made larger) there is no direction between them, and the edited crop's own similarity with that
-        name stands in its place. 0 where the crops show the same, or the target object is not there.
+        name stands in its place. 0 where the crops show the same, −1 where the target object is not there.
         """
         before = self._crop_features(source, [region.source for region in regions])
         after = self._crop_features(edited, [region.edited for region in regions])
@@ -277,10 +311,11 @@ class Bpm(ClipScorer):
 
         square = change.square().sum(1)
         nothing = square < (COINCIDE * before.norm(dim=1)) ** 2
-        nothing = nothing | torch.tensor([r.missing == "target" for r in regions], device=after.device)
         length = torch.where(nothing, torch.ones_like(square), square).sqrt() * direction.norm(dim=1)
         similarity = (change * direction).sum(1) / length.clamp_min(1e-9)
-        return torch.where(nothing, torch.zeros_like(similarity), similarity).clamp(-1, 1)
+        similarity = torch.where(nothing, torch.zeros_like(similarity), similarity).clamp(-1, 1)
+        missing = torch.tensor([r.missing == "target" for r in regions], device=after.device)
+        return torch.where(missing, torch.full_like(similarity, NOT_THERE), similarity)
 
     def _crop_features(self, images: Tensor, objects: list[Instances]) -> Tensor:
         """CLIP's features of what the objects' boxes hold, in one batch; of the whole image where there is no
@@ -317,16 +352,14 @@ def combine(parts: dict[str, Tensor], config: BpmConfig) -> tuple[Tensor, Tensor
     region = parts["size"] + parts["position"]
     if config.compat == "figure4":
         return modify + kept, region, modify + kept + region
-    if config.compat == "code":
-        kept = 1 + kept
     scaled = [
         clamp_straight_through((value - low) / (high - low))
-        for value, (low, high) in ((modify, config.calibration.modify), (kept, config.calibration.preserve))
+        for value, (low, high) in ((modify, config.ends.modify), (kept, config.ends.preserve))
     ]
     semantic = scaled[0] + scaled[1]
     return semantic, region, config.alpha * semantic + (1 - config.alpha) * region
 
 
-def _edits(parsed: Sequence[Parsed]) -> list[ParsedEdit]:
+def parsed_edits(parsed: Sequence[Parsed]) -> list[ParsedEdit]:
     """With nothing in the place of what could not be parsed."""
     return [NOTHING if isinstance(edit, Unparsed) else edit for edit in parsed]

@@ -22,7 +22,7 @@ def boxes_of(found: Instances) -> list[Box]:
 def size_verdict(regions: EditRegions, parsed: ParsedEdit, config: JudgeConfig) -> float:
     """S_size, 0 or 1: whether the area of all source objects together has changed as asked.
 
-    1 where the whole image changes and where only a mask is known: there is nothing to judge (App. A.4).
+    1 for what is added (App. A.4), where the whole image changes, and where only a mask is known.
     """
     if regions.missing == "target":
         return 0.0
@@ -47,7 +47,7 @@ def position_verdict(
         return 1.0
     edited: list[Box | None] = [None] if regions.is_removed else [*boxes_of(regions.edited)]
     references: list[Box | None] = [None]
-    if regions.reference is not None:
+    if regions.reference is not None and parsed.position != "unchanged":
         references = [*boxes_of(regions.reference)]
     elif not regions.is_added:
         references = [*boxes_of(regions.source)]

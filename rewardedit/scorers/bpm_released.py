@@ -1,6 +1,7 @@
 """BPM as its released code computes it (joyli-x/BPM), which differs from the paper in every part.
 
-Both images are seen at 500 × 500 pixels, whatever their aspect. One box cuts both images out. Differences are
+Distances are measured at 500 × 500 pixels, whatever the aspect (crops are not: CLIP's own preprocessing
+cuts them). One box cuts both images out. Differences are
 those of bytes, which wrap around. Sizes are those of first boxes, and judged where a size is asked for alone;
 positions are judged for added objects alone. What is not found is given a value and no row is invalid but
 where the instruction cannot be parsed.

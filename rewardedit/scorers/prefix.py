@@ -1,8 +1,9 @@
 """A language model's prefix, computed once for any number of continuations (design of the ADIEE scorer).
 
 In a causal model the keys and values of what comes first do not depend on what follows. They are computed
-once, without gradient, and every continuation attends to them beside its own: they are neither computed again
-nor copied for each, and no backward pass goes through them.
+once, without gradient, and every continuation attends to them beside its own, so that they are not computed
+again and no backward pass goes through them. Where nothing needs a gradient, all continuations of one prefix
+read it without a copy; with a gradient each layer puts it beside the row's own for as long as it attends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -125,10 +126,15 @@ def attend(
     if kwargs.get("dropout") or attention_mask is not None:
         raise ValueError("a shared prefix: expected no dropout and no mask beside the causal one")
     groups = query.shape[1] // key.own.shape[1]  # grouped heads are repeated, also for the backward pass
-    parts = [part.repeat_interleave(groups, 1) for part in (key.prefix, value.prefix, key.own, value.own)]
+    # Under autocast the rotary embedding leaves queries and keys in another type than values.
+    dtype = value.own.dtype
+    query = query.to(dtype)
+    parts = [
+        part.to(dtype).repeat_interleave(groups, 1) for part in (key.prefix, value.prefix, key.own, value.own)
+    ]
     one_for_all = len(key.prefix) == 1 and len(query) > 1
     needs_gradient = torch.is_grad_enabled() and query.requires_grad
-    if one_for_all and not needs_gradient:
+    if one_for_all and not needs_gradient and has_log_sum(query):
         out = shared(query, *parts, scaling)
     else:
         k, v = (
@@ -159,6 +165,15 @@ def shared(
     own, own_weight = with_log_sum(query, key, value, scaling, causal=True)
     share = torch.sigmoid(seen_weight - own_weight)[..., None].to(own.dtype)
     return own + share * (seen - own)
+
+
+def has_log_sum(query: Tensor) -> bool:
+    """Whether a fused kernel that gives log-sum-exps takes these queries: in half precision that is flash
+    attention, which older cards have not.
+    """
+    if query.device.type == "cpu" or query.dtype not in (torch.float16, torch.bfloat16):
+        return True
+    return torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def with_log_sum(

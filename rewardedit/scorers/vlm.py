@@ -5,7 +5,9 @@ images are resized, cut into tiles and normalised by tensor functions, one for e
 agree with the processor (mean difference below 1/255 before normalisation).
 """
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,8 +92,7 @@ def load_vlm(
 
     try:
         kind = AutoConfig.from_pretrained(name).model_type
-        if kind not in PIXELS:
-            raise ValueError(f"{name} is a {kind}; expected one of {', '.join(PIXELS)}")
+        require_kind(name, kind)
         model = AutoModelForImageTextToText.from_pretrained(name, dtype=dtype)
         processor = load_processor(name, kind)
     except OSError as error:
@@ -103,6 +104,37 @@ def load_vlm(
 
         model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
     return Vlm(model.to(device).eval().requires_grad_(False), processor)
+
+
+def require_kind(name: str, kind: str) -> None:
+    """Raises ValueError where a model is of a kind whose preprocessing is not here."""
+    if kind not in PIXELS:
+        raise ValueError(f"{name} is a {kind}; expected one of {', '.join(PIXELS)}")
+
+
+def reserved_tokens(vlm: Vlm) -> list[str]:
+    """Texts that steer the model, such as the place of an image, the longest first: instructions must not
+    hold them.
+    """
+    tokenizer = vlm.processor.tokenizer
+    added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return sorted(added | set(tokenizer.all_special_tokens), key=lambda token: (-len(token), token))
+
+
+@contextmanager
+def fitting_adapter(adapter: str | None, name: str) -> Iterator[None]:
+    """Around the loading of a LoRA: one of another model is an error, where peft warns and goes on with
+    weights that it has just made, which change nothing.
+
+    Raises:
+        ValueError: naming both.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=r".*missing adapter keys")
+        try:
+            yield
+        except UserWarning as error:
+            raise ValueError(f"adapter {adapter!r} does not fit {name!r}: {str(error)[:200]}") from error
 
 
 def load_processor(name: str, kind: str) -> Any:

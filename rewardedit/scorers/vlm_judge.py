@@ -14,9 +14,9 @@ from rewardedit.endpoint import Endpoint
 from rewardedit.images import resize
 from rewardedit.regions.change_map import change_mask
 from rewardedit.scorers.base import Scorer
-from rewardedit.scorers.vlm import Vlm
+from rewardedit.scorers.vlm import Vlm, reserved_tokens
 from rewardedit.scorers.vlm_judge_graders import ByDigits, ByEndpoint, ByText
-from rewardedit.scorers.vlm_judge_models import load_judge, model_hash, reserved_tokens
+from rewardedit.scorers.vlm_judge_models import load_judge, model_hash
 from rewardedit.scorers.vlm_judge_prompts import (
     ANSWERS,
     BEGINNING,

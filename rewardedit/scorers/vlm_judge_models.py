@@ -21,14 +21,13 @@ are in its first code's format, and refused.
 import hashlib
 import json
 import re
-import warnings
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.images import to_pil
-from rewardedit.scorers.vlm import PIXELS, Vlm, load_vlm
+from rewardedit.scorers.vlm import PIXELS, Vlm, fitting_adapter, load_vlm
 
 SAMPLED = 64  # values of each weight that `model_hash` reads
 # Published checkpoints that are no plain vision-language models, by the last part of their names.
@@ -84,13 +83,8 @@ def load_judge(name: str, adapter: str | None = None, dtype: torch.dtype = torch
     for pattern, reason in REFUSED.items():
         if re.match(pattern, last):
             raise ValueError(f"vision-language model {name!r} cannot be a vlm_judge: {reason}")
-    with warnings.catch_warnings():
-        # peft goes on with a LoRA that it has just made, which changes nothing.
-        warnings.filterwarnings("error", message=r".*missing adapter keys")
-        try:
-            return _load(name, adapter, dtype)
-        except UserWarning as error:
-            raise ValueError(f"adapter {adapter!r} does not fit {name!r}: {str(error)[:200]}") from error
+    with fitting_adapter(adapter, name):
+        return _load(name, adapter, dtype)
 
 
 def _load(name: str, adapter: str | None, dtype: torch.dtype) -> Vlm:
@@ -111,15 +105,6 @@ def _load(name: str, adapter: str | None, dtype: torch.dtype) -> Vlm:
 
         model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
     return ProcessorVlm(model.eval().requires_grad_(False), processor)
-
-
-def reserved_tokens(vlm: Vlm) -> list[str]:
-    """Texts that steer the model, such as the place of an image, the longest first: instructions must not
-    hold them.
-    """
-    tokenizer = vlm.processor.tokenizer
-    added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    return sorted(added | set(tokenizer.all_special_tokens), key=lambda token: (-len(token), token))
 
 
 def model_hash(vlm: Vlm) -> str:

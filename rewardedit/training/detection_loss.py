@@ -1,4 +1,4 @@
-"""DETR's loss, as OWL-ViT has it (Carion et al. 2020; Minderer et al. 2022, Sec. 3.2)."""
+"""Deformable DETR's loss (Zhu et al. 2021) for a detector of names, after OWL-ViT (Minderer et al. 2022)."""
 
 import torch
 import torch.nn.functional as F
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rewardedit.regions.boxes import areas
 
-# Of the matching cost and of the loss: class, L1 of the box, generalised IoU (DETR; OWL-ViT has the same).
+# Of the matching cost and of the loss: class, L1 of the box, generalised IoU (Deformable DETR).
 WEIGHTS = (2.0, 5.0, 2.0)
 FOCAL_ALPHA = 0.25
 FOCAL_GAMMA = 2.0

@@ -1,13 +1,14 @@
 """The rule grammar beside labelled instructions, and beside the shapes world's own truth."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from rewardedit.data.shapes import Shapes
+from rewardedit.evaluation.parsing import parse_accuracy, parsed_right
 from rewardedit.instructions import ParsedEdit
-from rewardedit.instructions.grammar import parse, plain
+from rewardedit.instructions.grammar import parse, parse_all, plain
+from rewardedit.instructions.parsed import Unparsed
 from rewardedit.instructions.phrases import name, split_place, towards
 
 DATA = Path(__file__).parents[1] / "data"
@@ -17,39 +18,8 @@ HELD_OUT = (
 )  # by another hand, who had seen neither the other nor the rules
 
 
-def right(parsed: ParsedEdit | None, label: dict) -> dict[str, bool]:
-    """Whether a parse has the objects, the size and the position that its label allows."""
-    if parsed is None:
-        return {"object": False, "size": False, "position": False}
-
-    def agrees(found: str | None, allowed: list[str] | None) -> bool:
-        if found is None and label["ambiguous"]:
-            return parsed.ambiguous
-        return found in allowed if allowed is not None else found is None
-
-    objects = agrees(parsed.source, label["source"]) and agrees(parsed.target, label["target"])
-    return {
-        "object": objects,
-        "size": parsed.size in label["size"],
-        "position": parsed.position in label["position"],
-    }
-
-
-def shares(path: Path) -> dict[str, float]:
-    """How many of the labelled instructions are parsed right."""
-    labels = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    found = []
-    for label in labels:
-        try:
-            parsed = parse(label["instruction"])
-        except ValueError:
-            parsed = None
-        found.append(right(parsed, label))
-    return {part: sum(one[part] for one in found) / len(found) for part in ("object", "size", "position")}
-
-
 def test_labelled_instructions_are_parsed():
-    found = shares(LABELLED)
+    found = parse_accuracy(parse_all, LABELLED)
     assert found["object"] >= 0.97
     assert found["size"] >= 0.99
     assert found["position"] >= 0.97
@@ -59,10 +29,23 @@ def test_freer_wordings_by_another_hand_are_parsed():
     """The first rules, made beside the file above alone, knew the objects of 57 % of these; those that they
     did not know were looked at since.
     """
-    found = shares(HELD_OUT)
+    found = parse_accuracy(parse_all, HELD_OUT)
     assert found["object"] >= 0.85
     assert found["size"] >= 0.97
     assert found["position"] >= 0.93
+
+
+def test_a_parse_is_held_against_all_that_its_label_allows():
+    label = {"source": None, "target": ["hat", "red hat"], "size": ["unchanged"], "position": ["up", "near"]}
+    plain_label = {**label, "ambiguous": False}
+    hat = ParsedEdit("add", None, "red hat", position="near")
+    assert parsed_right(hat, plain_label) == {"object": True, "size": True, "position": True}
+    cup = ParsedEdit("add", None, "cup", size="larger", position="left")
+    assert parsed_right(cup, plain_label) == {"object": False, "size": False, "position": False}
+    unknown = ParsedEdit("add", None, None, position="up", ambiguous=True)
+    assert not parsed_right(unknown, plain_label)["object"]
+    assert parsed_right(unknown, {**label, "ambiguous": True})["object"]
+    assert not any(parsed_right(Unparsed("no rule"), plain_label).values())
 
 
 @pytest.mark.parametrize("wordings", ["usual", "reserved"])

@@ -39,9 +39,10 @@ def test_masks_and_boxes():
     boxes = torch.tensor([[1.0, 0, 3, 2], [0, 0, 0, 0]])
     masks = filled(boxes, (3, 4))
     assert masks[0].int().tolist() == [[0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
-    assert not masks[1].any()
+    assert masks[1].nonzero().tolist() == [[0, 0]]  # a box that holds no pixel's middle marks one pixel
+    assert filled(torch.tensor([[3.6, 2.6, 3.9, 2.9]]), (3, 4))[0].nonzero().tolist() == [[2, 3]]
     assert around(masks[0]).tolist() == [1, 0, 3, 2]
-    assert around(masks[1]).tolist() == [0, 0, 0, 0]
+    assert around(torch.zeros(3, 4, dtype=torch.bool)).tolist() == [0, 0, 0, 0]
 
 
 def test_parts_that_touch_at_a_corner_are_one():

@@ -66,15 +66,17 @@ def test_a_detector_sees_and_finds_what_its_own_processor_would(detector_folder,
     assert difference < (6 * LEVEL if kind == "owlv2" else LEVEL)  # OWLv2's resizes with scipy's own blur
 
     with torch.no_grad():
-        out = detector.model(**inputs)
+        out = detector.model(**{**inputs, "pixel_values": seen})
     theirs = processor.post_process_grounded_object_detection(out, threshold=0.0, target_sizes=[(60, 90)] * 2)
+    edges = torch.tensor([90.0, 60, 90, 60])
     for (boxes, confidence), expected in zip(detector(photos, NAMES), theirs, strict=True):
         assert len(boxes) >= 1
-        surest = expected["scores"].argmax()
-        assert float(confidence[0]) == pytest.approx(float(expected["scores"][surest]), abs=0.05)
-        assert (boxes >= 0).all()
-        assert (boxes <= torch.tensor([90.0, 60, 90, 60])).all()
         assert confidence.tolist() == sorted(confidence.tolist(), reverse=True)
+        assert ((boxes >= 0) & (boxes <= edges)).all()
+        known = expected["boxes"].clamp_min(0).minimum(edges)
+        for box, sure in zip(boxes, confidence, strict=True):
+            away = (known - box).abs().amax(1) + (expected["scores"] - sure).abs()
+            assert away.min() < 1e-3
 
 
 def test_boxes_are_in_pixels_of_the_image_whatever_its_aspect(detector_folder, photos):
@@ -175,11 +177,23 @@ def test_sam3_finds_what_its_own_processor_would(tmp_path, photos):
     save_sam3(str(tmp_path))
     finder = Sam3.from_pretrained(str(tmp_path), threshold=0.0)
     found = finder.find(photos, NAMES)
-    assert len(found[0]) == 6
-    assert tuple(found[0].masks.shape) == (6, 60, 90)
-    assert found[0].confidence.tolist() == sorted(found[0].confidence.tolist(), reverse=True)
-    middle = float(found[0].confidence[2:4].mean())
-    kept = Sam3.from_pretrained(str(tmp_path), threshold=middle).find(photos, NAMES)
+    # Its own processor needs torchvision; what it does afterwards is restated here.
+    tokens = finder.tokenizer(NAMES, padding="max_length", max_length=32, return_tensors="pt")
+    with torch.no_grad():
+        out = finder.model(pixel_values=finder.canvas(photos), **tokens)
+    sure = out.pred_logits.sigmoid() * out.presence_logits.sigmoid()
+    edges = torch.tensor([90.0, 60, 90, 60])
+    boxes = (out.pred_boxes * edges).clamp_min(0).minimum(edges)
+    masks = torch.nn.functional.interpolate(out.pred_masks, (60, 90), mode="bilinear") > 0
+    for row, instances in enumerate(found):
+        assert 3 <= len(instances) <= 6
+        assert instances.confidence.tolist() == sorted(instances.confidence.tolist(), reverse=True)
+        for i, confidence in enumerate(instances.confidence):
+            place = int((sure[row] - confidence).abs().argmin())
+            torch.testing.assert_close(instances.boxes[i], boxes[row, place], rtol=1e-3, atol=1e-2)
+            if masks[row, place].any():
+                assert (instances.masks[i] == masks[row, place]).float().mean() > 0.95
+    kept = Sam3.from_pretrained(str(tmp_path), threshold=float(found[0].confidence[2])).find(photos, NAMES)
     assert len(kept[0]) == 3
     torch.testing.assert_close(kept[0].boxes, found[0].boxes[:3])
     with pytest.raises(ValueError, match="from 0 to 1"):
@@ -195,5 +209,5 @@ def test_other_image_processors_are_refused():
 
 def test_sides_follow_the_shorter_one_until_the_longer_is_too_long():
     canvas = Canvas((0.5,) * 3, (0.5,) * 3, shorter=800, longer=1333)
-    assert canvas.inner(480, 640) == (800, 1067)
+    assert canvas.inner(480, 640) == (800, 1066)
     assert canvas.inner(480, 1600) == (400, 1333)

@@ -136,7 +136,7 @@ def test_what_is_not_found_has_no_score_and_a_reason(samples):
     assert scores.parts["preserve"].isnan().all()
     failed = scorer_of(samples, undetected="failed")(batch)
     assert failed.valid.all()
-    assert failed.parts["modify"].tolist() == [0] * len(adds)
+    assert failed.parts["modify"].tolist() == [-1] * len(adds)
     assert failed.parts["size"].tolist() == [0] * len(adds)
     assert failed.parts["preserve"].tolist() == [1] * len(adds)
 
@@ -153,15 +153,40 @@ def test_instructions_that_say_nothing_to_find_have_reasons(samples):
 
 
 def test_the_semantic_part_has_a_gradient_at_the_regions_and_outside(samples):
+    scorer = scorer_of(samples, calibration=Calibration((-1.0, 1.0), (0.0, 1.0), "a test"))
+    noise = 0.02 * torch.randn(samples.target.shape, generator=torch.Generator().manual_seed(0))
+    edited = (samples.target + noise).requires_grad_(True)
+    # Regions are those of the clean targets: what is found is not what is tested here.
+    batch = EditBatch(samples.source, samples.instruction, edited)
+    clean = scorer.locate(batch_of(samples, samples.target))
+    found = {}
+    scorer.locator.of_edits = lambda *_: clean
+    score = scorer(batch).score
+    (found["score"],) = torch.autograd.grad(score.sum(), edited)
+    del scorer.locator.of_edits
+    inside = torch.stack([regions.mask for regions in clean])[:, None]
+    assert found["score"].isfinite().all()
+    for i, kind in enumerate(samples.edit_type):
+        gradient = found["score"][i].abs().sum(0, keepdim=True)
+        assert gradient[inside[i]].sum() > 0, "modify"
+        if kind != "background":
+            assert gradient[~inside[i]].sum() > 0, "preserve"
+
+
+def test_rows_without_a_score_keep_their_place_in_the_graph(samples):
     scorer = scorer_of(samples)
-    parsed = parse_all(samples.instruction)
-    regions = scorer.locate(batch_of(samples, samples.target))
-    edited = samples.target.lerp(samples.source, 0.3).requires_grad_(True)
-    value = scorer.modify(samples.source, edited, parsed, regions).sum()
-    (gradient,) = torch.autograd.grad(value, edited)
-    assert (gradient.flatten(1).abs().sum(1) > 0).all()
-    assert gradient.isfinite().all()
-    assert all(parameter.grad is None for parameter in scorer.parameters())
+    edited = samples.target[:3].clone().requires_grad_(True)
+    scores = scorer(EditBatch(samples.source[:3], ["xyzzy"] * 3, edited))
+    assert not scores.valid.any()
+    (gradient,) = torch.autograd.grad(scores.mean(), edited)
+    assert gradient.tolist() == torch.zeros_like(edited).tolist()
+
+
+def test_whatever_locates_it_an_instruction_must_say_what_it_changes(samples):
+    clip = load_clip("shapes-clip", torch.float32)
+    scorer = Bpm(*clip, parse_all, GivenMask()).eval()
+    scores = scorer(EditBatch(samples.source[:1], ["make it red"], samples.target[:1], mask=samples.mask[:1]))
+    assert "does not name" in str(scores.reason[0]) or "refers to" in str(scores.reason[0])
 
 
 def test_a_given_mask_needs_no_detector(samples):
@@ -210,9 +235,13 @@ def test_a_calibration_is_measured_and_kept(tmp_path):
 
 
 def test_settings_that_make_no_sense_are_refused(tmp_path):
-    for wrong in ({"alpha": 1.5}, {"context": 0.5}):
-        with pytest.raises(ValueError, match="expected"):
+    code = Calibration((0.0, 1.0), (-1.0, 0.0), "a test", "code")
+    for wrong in ({"alpha": 1.5}, {"context": 0.5}, {"compat": "papre"}, {"undetected": "fail"}):
+        with pytest.raises((ValueError, TypeError), match=r"expected|Expected"):
             BpmConfig(**wrong)
+    with pytest.raises(ValueError, match="was measured with compat='code'"):
+        BpmConfig(calibration=code)
+    assert BpmConfig(compat="code").ends.compat == "code"
     with pytest.raises(ValueError, match="rising"):
         Calibration((1.0, 1.0), (0.0, 1.0), "")
     with pytest.raises(ValueError, match="expected a calibration"):

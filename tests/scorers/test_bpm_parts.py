@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from rewardedit.images import to_tensor
 from rewardedit.instructions.parsed import ParsedEdit
 from rewardedit.regions.base import EditRegions, Instances
 from rewardedit.regions.boxes import filled
@@ -84,6 +86,11 @@ def test_positions(regions, position, verdict):
     assert position_verdict(regions, edit(position=position), IMAGE, RULES) == verdict
 
 
+def test_an_object_that_is_named_beside_an_unchanged_place_is_no_reference():
+    regions = EditRegions(at(HERE), at(HERE), reference=at(RIGHT))
+    assert position_verdict(regions, edit(position="unchanged"), IMAGE, RULES) == 1
+
+
 def test_what_is_not_there_has_neither_the_right_size_nor_the_right_place():
     regions = EditRegions(at(HERE), at(), reason="no 'cup'", missing="target")
     assert size_verdict(regions, edit(), RULES) == 0
@@ -106,10 +113,9 @@ def test_what_is_kept_is_measured_outside_both_masks():
 
 
 def test_whole_numbers_and_fractions_give_the_same():
-    """The released code subtracts bytes, where 10 less 60 is 206: a distance of 0.196 it calls 0.039."""
-    before = np.full((1, 3, *IMAGE), 10, dtype=np.uint8)
-    after = np.full((1, 3, *IMAGE), 60, dtype=np.uint8)
-    images = [torch.from_numpy(array).float() / 255 for array in (before, after)]
+    """The released code subtracts bytes, where 10 less 60 is 206: a distance of 0.196 it calls 0.055."""
+    arrays = [np.full((*IMAGE, 3), level, dtype=np.uint8) for level in (10, 60)]
+    images = [to_tensor(Image.fromarray(array), 3)[None] for array in arrays]
     found = float(preserve(images[0], images[1], [EditRegions(at(HERE), at(HERE))]))
     assert found == pytest.approx(1 - 50 / 255, abs=1e-6)
 

@@ -14,7 +14,7 @@ from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
 from rewardedit.data.shapes import Shapes
 from rewardedit.files import read_log
 from rewardedit.scorers.adiee import ADAPTER, Adiee
-from rewardedit.scorers.adiee_text import ANSWER
+from rewardedit.scorers.adiee_text import ANSWER, add_token
 from rewardedit.trainers import adiee_scorer as trainer
 from rewardedit.trainers import shapes_vlm
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig, answer_loss, score_loss
@@ -74,12 +74,13 @@ def test_an_adapter_holds_all_that_was_trained(rows, model, tmp_path, embeddings
     assert any("lora" in name and "q_proj" in name for name in names)
     assert not any("vision" in name for name in names)
     assert any("embed_tokens" in name for name in names)
-    assert any("lm_head" in name for name in names) == (embeddings == "all")
+    assert any(name.endswith("lm_head.weight") for name in names) == (embeddings == "all")
+    assert any("lm_head" in name for name in names)
     scorer = Adiee.from_pretrained(str(out))
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["held_out"]
     assert metrics["n"] == 28
     measured = trainer.measure(scorer, asked.held_out)["held_out"]
-    assert measured["error"] == pytest.approx(metrics["error"], abs=1e-4)
+    assert measured["error"] == pytest.approx(metrics["error"], abs=1e-3)
     lines = read_log(tmp_path / "run")
     assert {"loss", "text_loss", "score_loss"} <= set(lines[-1])
 
@@ -95,16 +96,49 @@ def test_an_adapter_without_the_token_is_refused(rows, model, tmp_path):
         Adiee.from_pretrained(str(out))
 
 
-def test_a_whole_model_learns_labels_and_resumes(rows, model, tmp_path):
+def test_a_whole_model_is_trained_and_resumes(rows, model, tmp_path):
     settings = {"lora_rank": None, "layout": "concat", "head": "classes"}
     asked = config(rows, model, steps=4, **settings)
     whole = trainer.train(asked, tmp_path / "whole")
     shutil.rmtree(trainer.train(config(rows, model, steps=2, **settings), tmp_path / "cut"))
     again = trainer.train(asked, tmp_path / "cut", resume=True)
-    a, b = (load_file(out / "head.safetensors") for out in (whole, again))
-    assert all(torch.allclose(a[name], b[name], atol=1e-5) for name in a)
-    losses = [line["loss"] for line in read_log(tmp_path / "whole")]
-    assert len(losses) == 4
+    for name in ("head.safetensors", "model.safetensors"):
+        a, b = (load_file(out / name) for out in (whole, again))
+        assert all(torch.allclose(a[key].float(), b[key].float(), atol=2e-4) for key in a), name
+    # Two steps of the first call and two of the second: nothing was done again.
+    assert len((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()) == 4
+    assert [line["step"] for line in read_log(tmp_path / "cut")] == [1, 2, 3, 4]
+
+
+def test_an_adapter_is_what_was_trained(rows, model, tmp_path):
+    """What is loaded scores as what was trained, row by row, and without the LoRA otherwise."""
+    from rewardedit.scorers.vlm import load_vlm
+
+    asked = config(rows, model, steps=1, embeddings="token")
+    scorer, adapter = trainer.make_scorer(asked)
+    for name, parameter in scorer.model.named_parameters():
+        if "lora_B" in name:  # a LoRA begins as nothing
+            torch.nn.init.normal_(parameter, std=0.5)
+    samples = Shapes("train").batch(0, 4)
+    batch = EditBatch(samples.source, samples.instruction, samples.target)
+    scorer.eval()
+    with torch.no_grad():
+        before = scorer(batch).parts["raw"]
+    (tmp_path / "scorer").mkdir()
+    scorer.save(tmp_path / "scorer", adapter)
+    again = Adiee.from_pretrained(str(tmp_path / "scorer"), share_prefix=False)
+    after = again(batch).parts["raw"]
+    assert (after - before).abs().max() < 1e-3 * (before - before.mean()).abs().max()
+    plain = load_vlm(model)
+    add_token(plain.model, plain.processor)
+    bare = Adiee(plain, again.head, again.settings, share_prefix=False)(batch).parts["raw"]
+    assert (bare - before).abs().max() > 1e-2 * (before - before.mean()).abs().max()
+
+
+def test_the_loss_falls(rows, model, tmp_path):
+    trainer.train(config(rows, model, steps=12, lora_rank=None), tmp_path / "run")
+    losses = [line["text_loss"] for line in read_log(tmp_path / "run")]
+    assert sum(losses[-3:]) < sum(losses[:3])
 
 
 def test_rows_without_labels_are_refused(model, tmp_path):
@@ -151,7 +185,7 @@ def test_batches_that_do_not_part_are_refused(rows, model):
         trainer.shares(config(rows, model, train=train))
 
 
-def test_the_small_vision_language_model_is_made_from_clip_and_learns(tmp_path):
+def test_the_small_vision_language_model_is_made_from_clip_and_saved(tmp_path):
     train = SmallTrainConfig(
         max_steps=3, batch_size=4, lr_warmup_steps=1, mixed_precision="no", tracker="none", log_every=1
     )

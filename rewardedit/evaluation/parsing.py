@@ -1,0 +1,39 @@
+"""How many instructions a parser reads right, by objects, size and position (BPM, Table 12)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rewardedit.instructions.parsed import Parsed, ParsedEdit, Parser
+
+PARTS = ("object", "size", "position")
+
+
+def parsed_right(parsed: Parsed, label: dict[str, Any]) -> dict[str, bool]:
+    """Whether a parse has the objects, the size and the position that its label allows.
+
+    Args:
+        label: of one instruction: lists of what may stand for source, target, size and position, null where
+            there is no such object, and whether the instruction is ambiguous.
+    """
+    if not isinstance(parsed, ParsedEdit):
+        return dict.fromkeys(PARTS, False)
+
+    def agrees(found: str | None, allowed: list[str] | None) -> bool:
+        if found is None and label["ambiguous"]:
+            return parsed.ambiguous
+        return found in allowed if allowed is not None else found is None
+
+    return {
+        "object": agrees(parsed.source, label["source"]) and agrees(parsed.target, label["target"]),
+        "size": parsed.size in label["size"],
+        "position": parsed.position in label["position"],
+    }
+
+
+def parse_accuracy(parser: Parser, path: Path) -> dict[str, float]:
+    """The shares of the labelled instructions in a JSONL file that are parsed right."""
+    labels = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    parsed = parser([label["instruction"] for label in labels])
+    found = [parsed_right(one, label) for one, label in zip(parsed, labels, strict=True)]
+    return {part: sum(one[part] for one in found) / len(found) for part in PARTS}
