@@ -95,10 +95,15 @@ def calls(function: ast.FunctionDef) -> Iterator[tuple[str, ast.Call]]:
 def scoring(tree: Path) -> list[str]:
     """Functions that score rows of data: they call a scorer and take no gradient of it.
 
-    Not counted: scorers themselves, best-of-N (its candidates share what was prepared of one source), and the
-    memory that a scorer needs, which is counted on `meta`.
+    Not counted: scorers themselves, best-of-N and the picture of one edit (they share what was prepared of
+    one source), and the memory that a scorer needs, which is counted on `meta`.
     """
-    others = ("rewardedit/scorers/", "rewardedit/selection.py", "rewardedit/training/memory.py")
+    others = (
+        "rewardedit/scorers/",
+        "rewardedit/selection.py",
+        "rewardedit/explain.py",
+        "rewardedit/training/memory.py",
+    )
     gradient = (
         "rewardedit/diffusion/",
         "rewardedit/heatmap.py",

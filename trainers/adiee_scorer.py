@@ -33,10 +33,12 @@ from rewardedit.processes import processes
 from rewardedit.scorers.adiee import GRADES, Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
 from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Layout, add_token
 from rewardedit.scorers.vlm import load_vlm, require_kind
+from rewardedit.scoring import score_batch
 from rewardedit.training import run
 from rewardedit.training.loop import (
     LoopConfig,
     Precision,
+    TrainedParameters,
     TrainLoop,
     batch_rows,
     make_accelerator,
@@ -56,13 +58,14 @@ class TrainConfig(LoopConfig):
     micro_batch_size: int | None = None  # rows a process and forward pass; None: all that fall to a process
     lr: float = 2e-5
     lr_warmup_steps: int = 0
+    # of the learning rate after the warm-up
     lr_scheduler: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
     beta2: float = 0.95  # of AdamW
     weight_decay: float = 0.0
     head_lr: float | None = None  # of the head; None: as all else
     text_weight: float = 1.0  # of the answer's cross-entropy
     score_weight: float = 10.0  # of the score's error
-    gradient_checkpointing: bool = True
+    gradient_checkpointing: bool = True  # of the language model
     mixed_precision: Precision = "bf16"
 
 
@@ -80,7 +83,7 @@ class Config:
     lora_rank: int | None = 8  # None: the language model as a whole
     # Beside a LoRA: all of the input and output embeddings, as in ADIEE, or the token's row alone.
     embeddings: Embeddings = "all"
-    compat: Literal["paper", "code"] = "paper"
+    compat: Literal["paper", "code"] = "paper"  # labels between classes: shared by both, or all to the lower
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer and the loop
 
 
@@ -203,11 +206,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         with replaced(folder / "scorer") as aside:
             aside.mkdir()
             if adapter is None:
-                scorer.model.half().float()  # what is measured is what is saved
-                scorer.model.to(torch.float16)
+                scorer.model.half()
             scorer.save(aside, adapter)
         if config.held_out is not None:
-            scorer.model.to(torch.float32 if adapter is None else scorer.model.dtype)
+            if adapter is None:
+                scorer.model.float()  # with the values that are saved
             with loop.autocast():
                 found = measure(scorer, config.held_out, shares(config)[0].stop)
             write_json(folder / "metrics.json", found)
@@ -235,21 +238,6 @@ def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> Trai
     return TrainLoop(
         config.train, accelerator, optimizer, lr_scheduler, rest + head, folder, resume, label=folder.name
     )
-
-
-class TrainedParameters:
-    """What a checkpoint holds of the model: the parameters that are trained, in their order."""
-
-    def __init__(self, parameters: list[Any]) -> None:
-        self.parameters = parameters
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {str(i): parameter.detach() for i, parameter in enumerate(self.parameters)}
-
-    @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for i, parameter in enumerate(self.parameters):
-            parameter.copy_(state[str(i)])
 
 
 def learning_rate_share(config: TrainConfig, step: int) -> float:
@@ -339,8 +327,8 @@ def measure(scorer: Adiee, held_out: DataConfig, batch_size: int = 32) -> dict[s
     for first in range(0, len(rows), batch_size):
         samples = [rows[i] for i in range(first, min(first + batch_size, len(rows)))]
         labels += [require_label(sample) for sample in samples]
-        batch = collate(samples, held_out.size, held_out.policy, fields=()).to(devices.default_device())
-        scores.append(scorer(batch).score.cpu())
+        batch = collate(samples, held_out.size, held_out.policy, fields=())
+        scores.append(score_batch(batch, {"": scorer})[""].score)
     found = torch.cat(scores)
     error = (found - torch.tensor(labels)).abs().mean()
     return {"held_out": {**spearman(found.tolist(), labels).as_dict(), "error": float(error)}}

@@ -225,7 +225,7 @@ class Bpm(ClipScorer):
         reason = [self._reason(edit, found) for edit, found in zip(parsed, regions, strict=True)]
         # Rows without a score keep their place in the graph: a backward pass gives them zeros.
         nothing = 0 * batch.edited.flatten(1).sum(1)
-        parts = dict.fromkeys(PARTS, nothing + torch.nan)
+        parts: dict[str, Tensor] = dict.fromkeys(PARTS, nothing + torch.nan)
         rows = [i for i, why in enumerate(reason) if why is None]
         if rows:
             judged = self._parts(

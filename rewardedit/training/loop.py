@@ -223,6 +223,21 @@ class TrainLoop:
             tracker.finish()
 
 
+class TrainedParameters:
+    """What a checkpoint holds of the model: the parameters that are trained, in their order."""
+
+    def __init__(self, parameters: list[Any]) -> None:
+        self.parameters = parameters
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {str(i): parameter.detach() for i, parameter in enumerate(self.parameters)}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for i, parameter in enumerate(self.parameters):
+            parameter.copy_(state[str(i)])
+
+
 def make_accelerator(
     folder: Path, precision: Precision, accumulation_steps: int, tracker: Tracker
 ) -> Accelerator:
