@@ -70,7 +70,7 @@ def bpm(tmp_path_factory) -> str:
     save_segmenter(str(folder / "s"), "sam")
     regions = {"name": "grounded_sam", "detector": str(folder / "d"), "segmenter": str(folder / "s")}
     options = {"checkpoint": "shapes-clip", "regions": {**regions, "threshold": 0.0, "single": True}}
-    return json.dumps({"rewardedit.scorers.bpm:Bpm": options})
+    return json.dumps({"bpm": options})
 
 
 def test_the_command_draws_one_edit(samples, bpm, tmp_path, capsys):

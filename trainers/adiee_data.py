@@ -176,7 +176,8 @@ def open_all(config: Config) -> Rows:
     found = {name: open_rows(data) for name, data in config.data.items()}
     if len(found) == 1:
         return next(iter(found.values()))
-    return ConcatDataset([NamedRows(rows, name) for name, rows in found.items()])  # type: ignore[arg-type,list-item]
+    named: Any = [NamedRows(rows, name) for name, rows in found.items()]
+    return ConcatDataset(named)  # type: ignore[return-value]
 
 
 def all_source_ids(config: Config) -> list[str]:

@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--mask",
         help='a second round where the first changed the image ("auto"), or where the objects are that the '
-        'instruction names ("bpm", or with its options "{bpm: {regions: …}}"); or a mask file, white: change',
+        'instruction names ("{bpm: {regions: …}}", with its models); or a mask file, white: change',
     )
     p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
     p.add_argument("--seed", type=int, default=0)

@@ -7,26 +7,18 @@ validation has 3,589 rows here and 2,022 in "facebook/emu_edit_test_set", test t
 idx and hash, never by split. In some rows both captions are the same, and CLIP-D is undefined there.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from rewardedit.batch import EditSample
-from rewardedit.data.hub import HubRows
+from rewardedit.data.emu_edit import EmuEdit
 
 
-class EmuEditGenerations(HubRows):
+class EmuEditGenerations(EmuEdit):
     """Rows of "facebook/emu_edit_test_set_generations" on the hub; splits validation and test."""
 
-    type_column = "task"
     pictures = ("image", "edited_image")
     columns = ("idx", "task", "instruction", "input_caption", "output_caption", *pictures)
 
     def sample(self, row: dict[str, Any]) -> EditSample:
-        return EditSample(
-            id=str(row["idx"]),
-            source=row["image"],
-            instruction=row["instruction"],
-            edited=row["edited_image"],
-            source_caption=row["input_caption"],
-            target_caption=row["output_caption"],
-            edit_type=row["task"],
-        )
+        return replace(super().sample(row), edited=row["edited_image"])

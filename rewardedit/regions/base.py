@@ -212,15 +212,19 @@ def named_regions(
     )
 
 
-class ChangedPlaces:
-    """Locates an edit by what differs between the images, as `change_mask` sees it; no model is needed, and
-    the instruction is not read.
-    """
+class WithoutNames:
+    """Locates nothing by name: a source alone says nothing of where its edit will be."""
 
     def of_sources(
         self, source: Float[Tensor, "b 3 h w"], parsed: Sequence[ParsedEdit]
     ) -> list[Instances | None]:
         return [None] * len(source)
+
+
+class ChangedPlaces(WithoutNames):
+    """Locates an edit by what differs between the images, as `change_mask` sees it; no model is needed, and
+    the instruction is not read.
+    """
 
     def of_edits(
         self, batch: EditBatch, parsed: Sequence[ParsedEdit], sources: Sequence[Instances | None]
@@ -229,13 +233,8 @@ class ChangedPlaces:
         return [same_on_both_sides(mask, "nothing has changed") for mask in masks]
 
 
-class GivenMask:
+class GivenMask(WithoutNames):
     """Locates an edit by the mask of its row."""
-
-    def of_sources(
-        self, source: Float[Tensor, "b 3 h w"], parsed: Sequence[ParsedEdit]
-    ) -> list[Instances | None]:
-        return [None] * len(source)
 
     def of_edits(
         self, batch: EditBatch, parsed: Sequence[ParsedEdit], sources: Sequence[Instances | None]

@@ -62,7 +62,7 @@ class Detector(nn.Module):
     def from_pretrained(
         cls, checkpoint: str = "shapes-detector", dtype: torch.dtype = torch.float32, **options: Any
     ) -> "Detector":
-        """A detector by hub name or folder; "shapes-detector", a small one, comes with the package.
+        """A detector by hub name or folder; "shapes-detector", a small one, is made by its recipe.
 
         Raises:
             ValueError: where there is no such model, or it is of another kind.

@@ -34,7 +34,7 @@ class Segmenter(nn.Module):
     def from_pretrained(
         cls, checkpoint: str = "shapes-segmenter", dtype: torch.dtype = torch.float32
     ) -> "Segmenter":
-        """A segmenter by hub name or folder; "shapes-segmenter", a small one, comes with the package.
+        """A segmenter by hub name or folder; "shapes-segmenter", a small one, is made by its recipe.
 
         Raises:
             ValueError: where there is no such model, or it is of another kind.

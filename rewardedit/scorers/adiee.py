@@ -152,7 +152,7 @@ class Adiee(Scorer):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str = "shapes-adiee",
+        checkpoint: str,
         question: int | None = None,
         share_prefix: bool | None = None,
         dtype: torch.dtype = torch.float32,

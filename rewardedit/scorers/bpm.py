@@ -184,7 +184,7 @@ class Bpm(ClipScorer):
         judges: dict[str, float] | None = None,
     ) -> "Bpm":
         """BPM with the CLIP model that `load_clip` finds; the paper's is "openai/clip-vit-large-patch14". The
-        small one that comes with the package is the detector's towers, which know objects alone.
+        small one, shapes-detector, is a detector's towers, which know objects alone.
 
         Args:
             regions: where the regions come from, a name of `load_locator`, or its options with the name among

@@ -24,6 +24,13 @@ BUILT_IN = {
     "vifi_clip": "rewardedit.scorers.vifi_clip:ViFiClip",
 }
 
+# Scorers of models that do not come with the package: a spec says which, as options of `from_pretrained`.
+OWN_MODELS = {
+    "adiee": "rewardedit.scorers.adiee:Adiee",
+    "bpm": "rewardedit.scorers.bpm:Bpm",
+    "vlm_judge": "rewardedit.scorers.vlm_judge:VlmJudge",
+}
+
 
 def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:
     """A scorer by name ("clip_d"), as a weighted sum ("clip_d:0.7,l1:0.3"), from a class
@@ -60,12 +67,13 @@ def find_scorer(name: str) -> type[Scorer]:
     Raises:
         ValueError: on an unknown name, or a class that is not a `Scorer`.
     """
-    path = BUILT_IN.get(name, name)
+    path = {**BUILT_IN, **OWN_MODELS}.get(name, name)
     if "oracle" in path.lower():
         raise ValueError(f"{name}: the oracle knows the truth; it evaluates and is not a scorer")
     if ":" not in path:
         raise ValueError(
-            f"no scorer named {name!r}; expected one of {', '.join(BUILT_IN)}, or package.module:Class"
+            f"no scorer named {name!r}; expected one of {', '.join([*BUILT_IN, *OWN_MODELS])}, "
+            "or package.module:Class"
         )
     module, _, attribute = path.partition(":")
     try:
