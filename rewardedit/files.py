@@ -1,41 +1,105 @@
-"""Files and folders that are there whole or not at all, and arrays that are joined on disk."""
+"""Files and folders that are there whole or not at all, here or in an object store,
+and arrays that are joined on disk.
+"""
 
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from upath import UPath
+
+AnyPath = Path | UPath  # of a file system, or of an object store through fsspec
+
+
+def to_path(text: str) -> AnyPath:
+    """A path as the command line names it: s3://bucket/folder and its like lie in an object store."""
+    return UPath(text) if "://" in text else Path(text)
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
+def replaced(path: AnyPath, writer: str = "") -> Iterator[Path]:
     """A hidden name beside `path`, to write a file or a folder under;
     at the end it takes the place of `path`.
 
-    Where the block raises, or the process is killed in it, `path` stays as it was.
+    Where the block raises, or the process is killed in it, `path` stays as it was. An object store gets the
+    file in one piece when it is whole.
+
+    Args:
+        writer: tells apart processes that may write the same path at one time.
+
+    Raises:
+        ValueError: where a folder would be written to an object store, which cannot take it in one piece.
     """
-    aside = path.with_name(f".{path.name}.partial")
+    if not isinstance(path, Path):
+        with tempfile.TemporaryDirectory() as folder:
+            aside = Path(folder) / path.name
+            yield aside
+            if aside.is_dir():
+                raise ValueError(f"{path}: an object store takes files alone; name a folder of a file system")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.fs.put_file(str(aside), path.path)
+        return
+    aside = path.with_name(f".{path.name}{writer and '.' + writer}.partial")
     remove(aside)
     path.parent.mkdir(parents=True, exist_ok=True)
-    yield aside
+    try:
+        yield aside
+    except BaseException:
+        remove(aside)
+        raise
     if aside.is_dir():  # a folder is never renamed onto one that holds something
         remove(path)
     os.replace(aside, path)
 
 
-def remove(path: Path) -> None:
+def remove(path: AnyPath) -> None:
     """Removes a file, or a folder with all it holds; nothing where there is none."""
-    if path.is_dir():
+    if not isinstance(path, Path):
+        if path.exists():
+            path.fs.rm(path.path, recursive=True)
+    elif path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-def write_json(path: Path, values: Any) -> None:
+def rename(path: AnyPath, name: str) -> None:
+    """Gives a file another name in its folder.
+
+    Raises:
+        FileNotFoundError: where it is not there.
+    """
+    if isinstance(path, Path):
+        os.replace(path, path.with_name(name))
+    else:  # a store cannot rename: for a moment both are there
+        path.with_name(name).write_text(path.read_text())
+        path.unlink()
+
+
+def create(path: AnyPath, text: str) -> None:
+    """Writes a file that is not there yet.
+
+    Of two processes that come at one time one is refused; an object store may let both.
+
+    Raises:
+        FileExistsError: where it is there.
+    """
+    if isinstance(path, Path):
+        with path.open("x") as file:
+            file.write(text)
+        return
+    if path.exists():
+        raise FileExistsError(str(path))
+    path.write_text(text)
+
+
+def write_json(path: AnyPath, values: Any) -> None:
     """Written aside and renamed, so that a reader never meets half a file."""
     with replaced(path) as aside:
         aside.write_text(json.dumps(values, indent=2) + "\n")

@@ -2,6 +2,7 @@
 
 import io
 import math
+import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ MODES = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # PIL's numbers of the ways
 
 def load_image(path: str | Path | io.BytesIO) -> Float[Tensor, "3 h w"]:
     """An image file, or its bytes, as RGB in [0, 1], turned upright by its EXIF tag.
+
+    What is transparent becomes white, 16 bits are brought to the same range, and of several frames the first
+    is taken.
 
     Raises:
         ValueError: where there is no such file, or it is not an image.
@@ -45,28 +49,63 @@ def load_mask(path: str | Path | io.BytesIO) -> Float[Tensor, "1 h w"]:
 def _open(path: str | Path | io.BytesIO) -> Image.Image:
     try:
         with Image.open(path) as image:
-            return ImageOps.exif_transpose(image)
+            return _upright(image)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except UNREADABLE as error:
         if isinstance(path, io.BytesIO):
             raise ValueError("the bytes are not an image that can be read") from None
         raise ValueError(f"{path}: not an image that can be read ({error})") from None
 
 
+# What PIL raises on files that are cut off, too large to be meant, or made up.
+UNREADABLE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    MemoryError,
+    struct.error,
+    Image.DecompressionBombError,
+)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    image.load()
+    try:
+        return ImageOps.exif_transpose(image)
+    except UNREADABLE:  # its EXIF tags make no sense: it stands as it is
+        return image.copy()
+
+
 def to_tensor(image: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h w"]:
     """A PIL image (or tensor, passed through) as float in [0, 1] with 3 channels (RGB) or 1 (a mask).
 
-    A mask with transparency is 1 where the image is transparent:
+    An image is white where it is transparent. A mask with transparency is 1 where the image is transparent:
     MagicBrush and HumanEdit brush the region away.
+
+    Raises:
+        ValueError: where a tensor has another shape, or an image's pixels cannot be read.
     """
     if isinstance(image, Tensor):
         if image.ndim != 3 or image.shape[0] != channels:
             raise ValueError(f"expected a tensor ({channels}, h, w); got {tuple(image.shape)}")
         return image.float()
-    image = ImageOps.exif_transpose(image)
-    if channels == 1 and image.has_transparency_data:
-        return 1 - to_tensor(image.convert("RGBA").getchannel("A"), 1)
+    try:
+        image = _upright(image)
+    except UNREADABLE as error:  # opened by others, and damaged further on
+        raise ValueError(f"not an image that can be read ({error})") from error
+    if image.mode.startswith("I"):  # 16 bits a pixel, which PIL would cut off at 255
+        gray = torch.from_numpy(np.asarray(image, dtype=np.float32) / 65535).clamp(0, 1)
+        return gray[None].expand(channels, -1, -1).contiguous()
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        if channels == 1:
+            return 1 - to_tensor(image.getchannel("A"), 1)
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     array = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
     return torch.from_numpy(array).reshape(image.height, image.width, channels).permute(2, 0, 1).contiguous()
 

@@ -4,13 +4,12 @@ and the scale gives labels and texts (ADIEE Sec. 3.4).
 
 import json
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, Rows
-from rewardedit.files import replaced, write_json
+from rewardedit.files import AnyPath, replaced, write_json
+from rewardedit.once import Once
 from rewardedit.reward_prompt import PRESETS, RewardPrompt, RewardScale, label_rows
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
@@ -65,7 +64,7 @@ def relabel(
     config: RelabelConfig,
     rows: Rows,
     data: DataConfig,
-    folder: Path,
+    folder: AnyPath,
     candidates: CandidatesConfig | None = None,
     share: Share | None = None,
 ) -> Relabelled:
@@ -84,11 +83,11 @@ def relabel(
     made_of = {"relabel": config, "data": data, "candidates": candidates, "rows": len(rows)}
     name = spec_name(config.scorer)
 
-    @cache
+    @Once
     def load() -> dict[str, Scorer]:
         return {name: load_scorer(config.scorer).to(devices.default_device())}
 
-    def label(scored: list[Path]) -> None:
+    def label(scored: list[AnyPath]) -> None:
         found, reasons = read_columns(scored, "score", "reason")
         if all(value is None for value in found):
             raise ValueError(f"no row can be scored by {config.scorer}; the first: {reasons[0]}")
@@ -102,7 +101,18 @@ def relabel(
                 write_records(label_rows(read_records(path), config.reward_prompt(scale)), aside)
         write_json(folder / "scale.json", {"knots": list(scale.knots), "scorer": name})
 
-    scored = score_shards(folder, made_of, rows, data, load, config.batch_size, label, share)
+    scored = score_shards(
+        folder,
+        made_of,
+        rows,
+        load,
+        data.size,
+        data.policy,
+        config.batch_size,
+        data.workers,
+        finish=label,
+        share=share,
+    )
     labelled = [folder / f"part-{number:05d}.parquet" for number in range(len(scored))]
     scale = RewardScale(tuple(json.loads((folder / "scale.json").read_text())["knots"]))
     score, labels = read_columns(labelled, "score", "label")

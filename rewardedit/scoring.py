@@ -6,8 +6,8 @@ a row is labelled, label and text. A row that cannot be read, or that a scorer c
 score is None and `reason` says why.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import torch
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.data.datasets import DataConfig, Rows, read_batches, row_shards
-from rewardedit.files import replaced
+from rewardedit.data.datasets import Rows, read_batches, reading_workers, row_shards
+from rewardedit.files import AnyPath, remove, replaced
+from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
 from rewardedit.stages import Share, stage
 
@@ -48,6 +49,7 @@ def score_rows(
     policy: str = "crop",
     batch: int = 64,
     workers: int = 0,
+    first: int = 0,
 ) -> Iterator[list[Record]]:
     """Records of all rows by all scorers, batch by batch, in the rows' order.
 
@@ -56,14 +58,17 @@ def score_rows(
             size, by itself.
         policy: how images are brought to size; see `images.fit`.
         workers: processes that read rows ahead; 0: this one reads.
+        first: the number of the first row; a row that cannot be read is known by its number alone.
     """
-    for ids, edits, unreadable in read_batches(rows, size, policy, batch, workers=workers):
+    for part in read_batches(rows, size, policy, batch, workers=workers, first=first):
         records = [
-            _record(row, None, name, None, reason) for row, reason in unreadable.items() for name in scorers
+            _record(str(row), None, name, None, reason)
+            for row, reason in part.unreadable.items()
+            for name in scorers
         ]
-        if edits is not None:
-            for name, scores in score_batch(edits, scorers).items():
-                records += _records(ids, edits.instruction, name, scores)
+        if part.batch is not None:
+            for name, scores in score_batch(part.batch, scorers).items():
+                records += _records(part.ids, part.batch.instruction, name, scores)
         yield records
 
 
@@ -90,38 +95,70 @@ def _record(
 
 
 def score_shards(
-    folder: Path,
+    folder: AnyPath,
     made_of: Any,
     rows: Rows,
-    data: DataConfig,
     load: Callable[[], dict[str, Scorer]],
+    size: int | None = None,
+    policy: str = "crop",
     batch: int = 64,
-    finish: Callable[[list[Path]], None] | None = None,
+    workers: Callable[[int], int] = reading_workers,
+    finish: Callable[[list[AnyPath]], None] | None = None,
     share: Share | None = None,
-) -> list[Path]:
+) -> list[AnyPath]:
     """Records of all rows as Parquet shards in `folder`; see `stage`, which divides, keeps and refuses them.
 
     Args:
         load: gives the scorers, on the processes that have something to score.
+        size, policy, batch: as in `score_rows`.
+        workers: how many processes read so many rows ahead.
         finish: makes a result of all shards, which are then removed.
     """
     parts = row_shards(rows, batch)
 
     def score(number: int, path: Path) -> None:
-        found = score_rows(
-            parts[number], load(), data.size, data.policy, batch, data.workers(len(parts[number]))
-        )
+        part = parts[number]
+        first = number * len(parts[0])
+        found = score_rows(part, load(), size, policy, batch, workers(len(part)), first)
         write_records([record for records in found for record in records], path)
 
     return stage(folder, made_of, score, len(parts), "scores-{:05d}.parquet", finish, share)
 
 
-def write_records(records: Sequence[Record], path: Path) -> None:
-    """The records as one Parquet file."""
-    import pyarrow as pa
+def score_to_parquet(path: AnyPath, made_of: Any, rows: Rows, **options: Any) -> None:
+    """Records of all rows as one Parquet file, without ever holding them all.
+
+    They are scored shard by shard into the folder `path` + ".parts", which is removed at the end; where it
+    is there already, of the same `made_of`, an interrupted call is gone on with.
+
+    Args:
+        options: of `score_shards`.
+
+    Raises:
+        ValueError: where the folder was made of something else.
+    """
+    folder = path.with_name(f"{path.name}.parts")
+    score_shards(folder, made_of, rows, finish=partial(_join_records, path), **options)
+    processes().wait_for_everyone()
+    if processes().is_main_process:
+        remove(folder)
+
+
+def _join_records(path: AnyPath, shards: list[AnyPath]) -> None:
+    """Shards of records as one file, one of them in memory at a time."""
     import pyarrow.parquet as pq
 
-    schema = pa.schema(
+    with replaced(path) as aside, pq.ParquetWriter(aside, _schema()) as writer:
+        for shard in shards:
+            with shard.open("rb") as file:
+                writer.write_table(pq.read_table(file))
+
+
+def _schema() -> Any:
+    """Of records in Parquet."""
+    import pyarrow as pa
+
+    return pa.schema(
         {
             "id": pa.string(),
             "instruction": pa.string(),
@@ -134,31 +171,24 @@ def write_records(records: Sequence[Record], path: Path) -> None:
             "text": pa.string(),
         }
     )
-    pq.write_table(
-        pa.Table.from_pylist([{**row, "parts": list(row["parts"].items())} for row in records], schema), path
-    )
 
 
-def write_scores(records: Sequence[Record], path: Path) -> None:
-    """The records as Parquet, or the same as JSON; written aside and renamed.
+def write_records(records: Sequence[Record], path: Path) -> None:
+    """The records as one Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    Raises:
-        ValueError: on another ending than .parquet or .json.
-    """
-    if path.suffix not in (".parquet", ".json"):
-        raise ValueError(f"{path}: scores are written as .parquet or .json")
-    with replaced(path) as aside:
-        if path.suffix == ".json":
-            aside.write_text(json.dumps(records, indent=2) + "\n")
-        else:
-            write_records(records, aside)
+    columns = [{**row, "parts": list(row["parts"].items())} for row in records]
+    pq.write_table(pa.Table.from_pylist(columns, _schema()), path)
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: AnyPath) -> list[Record]:
     """What `write_records` wrote."""
     import pyarrow.parquet as pq
 
-    return [{**row, "parts": dict(row["parts"])} for row in pq.read_table(path).to_pylist()]
+    with path.open("rb") as file:
+        rows = pq.read_table(file).to_pylist()
+    return [{**row, "parts": dict(row["parts"])} for row in rows]
 
 
 def read_shards(folder: Path) -> list[Record]:
@@ -173,10 +203,14 @@ def read_shards(folder: Path) -> list[Record]:
     return [row for path in paths for row in read_records(path)]
 
 
-def read_columns(paths: Sequence[Path], *names: str) -> list[list[Any]]:
+def read_columns(paths: Sequence[AnyPath], *names: str) -> list[list[Any]]:
     """These columns of the records in several files, each as one list, without the rest of the records."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.concat_tables([pq.read_table(path, columns=list(names)) for path in paths])
+    tables = []
+    for path in paths:
+        with path.open("rb") as file:
+            tables.append(pq.read_table(file, columns=list(names)))
+    table = pa.concat_tables(tables)
     return [table[name].to_pylist() for name in names]

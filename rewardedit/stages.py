@@ -6,23 +6,19 @@ last. While it is being made, the settings stand in `making.json`.
 """
 
 import json
-import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from rewardedit.config import to_dict
-from rewardedit.files import remove, replaced, write_json
+from rewardedit.engines import Make, Nap, Shards, engine
+from rewardedit.files import AnyPath, remove, rename, write_json
 from rewardedit.processes import processes
 
 MADE_OF = "made_of.json"
 MAKING = "making.json"
 Share = tuple[int, int]  # (3, 16): the third of 16 parts of the shards
-LONGEST_NAP = 0.5  # seconds between two looks at what other processes have made
 
 
 class StageUnfinished(RuntimeError):
@@ -30,20 +26,20 @@ class StageUnfinished(RuntimeError):
 
 
 def stage(
-    folder: Path,
+    folder: AnyPath,
     made_of: Any,
-    make: Callable[[int, Path], None],
+    make: Make,
     shards: int = 1,
     name: str = "part-{:05d}",
-    finish: Callable[[list[Path]], None] | None = None,
+    finish: Callable[[list[AnyPath]], None] | None = None,
     share: Share | None = None,
-) -> list[Path]:
+) -> list[AnyPath]:
     """Makes in `folder` what is not there yet, and returns the paths of its shards when all of it is.
 
-    Process r of n makes the shards r, r + n, …; an interrupted stage goes on from those that are whole, with
-    any number of processes. No process waits in a collective, which would time out: one that is done looks at
-    the folder, which all must share, until the others are done too.
-    The launcher ends all processes where one of them fails.
+    The engine in use divides the shards (see `engines`); what a shard holds does not depend on who makes it.
+    An interrupted stage goes on from those that are whole, with any number of processes. No process waits in
+    a collective, which would time out: one that is done looks at the folder, which all must share, until the
+    others are done too. The launcher ends all processes where one of them fails.
 
     Args:
         made_of: all that the result depends on, as a mapping of settings; dataclasses may stand in it.
@@ -74,11 +70,13 @@ def stage(
         return paths
 
     part, parts = (1, 1) if share is None else share
-    first = (part - 1) * state.num_processes + state.process_index
-    local = [i for i in range(first, shards, parts * state.num_processes) if not paths[i].exists()]
-    for i in tqdm(local, desc=folder.name, unit="shard", disable=not state.is_main_process, leave=False):
-        with replaced(paths[i]) as aside:
-            make(i, aside)
+    local = range(part - 1, shards, parts)
+    try:
+        engine()(Shards(make, paths, local, is_whole=(folder / MADE_OF).is_file))
+    except BaseException:
+        if state.is_main_process and not any(path.exists() for path in paths):
+            remove(folder)  # nothing was made: other settings may be tried in the same place
+        raise
 
     if share is not None:
         there = sum(path.exists() for path in paths)
@@ -90,16 +88,20 @@ def stage(
             raise StageUnfinished(f"{folder}: all {shards} shards are there; go on once without a share")
 
     if state.is_main_process:
-        _wait_for(paths)
         if finish is not None:
             finish(paths)
         with suppress(FileNotFoundError):  # where another share came to the same end first
-            os.replace(folder / MAKING, folder / MADE_OF)
+            rename(folder / MAKING, MADE_OF)
+        for path in folder.iterdir():  # what workers left that died
+            if path.name.startswith(".") and path.suffix in (".claim", ".partial", ".tries"):
+                remove(path)
         if finish is not None:
             for path in paths:
                 remove(path)
     else:
-        _wait_for([folder / MADE_OF])
+        nap = Nap()
+        while not (folder / MADE_OF).exists():
+            nap()
     return paths
 
 
@@ -108,7 +110,7 @@ def plain(made_of: Any) -> Any:
     return json.loads(json.dumps(to_dict(made_of)))
 
 
-def require_same(where: Path, found: dict[str, Any], settings: dict[str, Any]) -> None:
+def require_same(where: AnyPath, found: dict[str, Any], settings: dict[str, Any]) -> None:
     """Raises ValueError where two groups of settings are not the same, saying which ones are not."""
     if found != settings:
         raise ValueError(
@@ -162,7 +164,7 @@ def variants(
     return results
 
 
-def _begin(folder: Path, settings: dict[str, Any]) -> None:
+def _begin(folder: AnyPath, settings: dict[str, Any]) -> None:
     """Writes down what the stage is about to be made of."""
     if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
         raise ValueError(
@@ -173,7 +175,7 @@ def _begin(folder: Path, settings: dict[str, Any]) -> None:
     write_json(folder / MAKING, settings)
 
 
-def _read_settings(folder: Path) -> dict[str, Any] | None:
+def _read_settings(folder: AnyPath) -> dict[str, Any] | None:
     """What a stage was made of, or is being made of; None where it was not begun."""
     for name in (MADE_OF, MAKING, MADE_OF):  # the second is renamed to the first, perhaps between two looks
         try:
@@ -181,22 +183,3 @@ def _read_settings(folder: Path) -> dict[str, Any] | None:
         except FileNotFoundError:
             continue
     return None
-
-
-class Nap:
-    """Sleeps, each time longer up to `LONGEST_NAP`."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.02
-
-    def __call__(self) -> None:
-        time.sleep(self.seconds)
-        self.seconds = min(1.5 * self.seconds, LONGEST_NAP)
-
-
-def _wait_for(paths: list[Path]) -> None:
-    """Until all of these are there."""
-    nap = Nap()
-    for path in paths:
-        while not path.exists():
-            nap()

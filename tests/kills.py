@@ -4,11 +4,13 @@ and compares with a run that nobody killed.
 Command: python tests/kills.py [--moments 10] [--seed 0] [--keep] [STAGE …]
 
 The runs are `rewardedit train quickstart` with candidates and a tiny editor: candidates, scores and labels
-(`relabelled`), latents (`cache`) and training (`pipeline`); and `rewardedit train shapes-adiee-data`: a
-method's edits (`methods`), what is measured of them (`measured`) and labelled rows (`rows`). Each kill is a
+(`relabelled`), latents (`cache`) and training (`pipeline`); `rewardedit train shapes-adiee-data`: a method's
+edits (`methods`), what is measured of them (`measured`) and labelled rows (`rows`); and `rewardedit score`
+(`scores.parquet`), which is resumed by the same command. Each kill is a
 SIGKILL, to a fresh run, at a moment that is drawn uniformly from the time that the stage took in the unbroken
 run and counted from when the stage begins. The exit status is 1 where a resumed run made anything else;
---keep writes benchmarks/results/kills.json.
+--keep writes benchmarks/results/kills.json, and kill.json with the sum over training, relabelling, candidates
+and scoring.
 """
 
 import argparse
@@ -43,7 +45,7 @@ class Outcome:
     differs: list[str]  # files that a resumed run has otherwise, or not at all
 
 
-def quickstart(base: Path) -> list[str]:
+def quickstart(base: Path, out: Path) -> list[str]:
     """Every stage of reward conditioning, as short as it can be."""
     data = ["data.rows=24", "data.size=32", "relabel.scorer=l1", "relabel.batch_size=2", "evaluate=null"]
     candidates = [
@@ -61,22 +63,58 @@ def quickstart(base: Path) -> list[str]:
         "checkpoint_every=2",
         "log_every=1",
     ]
-    return ["train", "quickstart", f"base={base}", *data, *candidates, *(f"train.{word}" for word in train)]
+    settings = [f"base={base}", *data, *candidates, *(f"train.{word}" for word in train)]
+    return ["train", "quickstart", *settings, "--out", str(out)]
 
 
-def adiee_data(base: Path) -> list[str]:
+def adiee_data(base: Path, out: Path) -> list[str]:
     """Every stage of a scorer's training data, with one method."""
     method = f"methods={{editor: {{model: {base}, num_inference_steps: 2, grade: strong}}}}"
     rows = ["data.shapes.rows=72", "sequences.shapes.rows=20", "batch_size=2", "examples=1"]
-    return ["train", "shapes-adiee-data", method, f"autoencoder={base}", *rows]
+    settings = [method, f"autoencoder={base}", *rows]
+    return ["train", "shapes-adiee-data", *settings, "--out", str(out)]
 
 
-# By the run: its words, and its stages in their order.
-RUNS: dict[str, tuple[Callable[[Path], list[str]], tuple[str, ...]]] = {
-    "quickstart": (quickstart, ("candidates", "relabelled", "cache", "pipeline")),
-    "shapes-adiee-data": (adiee_data, ("methods", "measured", "rows")),
+def score(base: Path, out: Path) -> list[str]:
+    """Scores of several shards of rows."""
+    rows = ["name=shapes", "rows=5000", "size=16"]
+    return ["score", *rows, "--scorer", "l1", "--out", str(out / SCORES)]
+
+
+SCORES = "scores.parquet"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command that is killed."""
+
+    words: Callable[[Path, Path], list[str]]  # of the command, for a base and the run's folder
+    stages: tuple[str, ...]  # in their order: folders of the run, or its one file
+    resume: tuple[str, ...] = ("--resume",)  # added where it was killed before
+
+    def start(self, base: Path, out: Path, resumed: bool = False) -> int:
+        """Starts the command in a process of its own; returns its id."""
+        return start([*self.words(base, out), *(self.resume if resumed else ())])
+
+    def run(self, base: Path, out: Path, resumed: bool = False) -> None:
+        """Runs the command to its end.
+
+        Raises:
+            RuntimeError: where it fails.
+        """
+        _, status = os.waitpid(self.start(base, out, resumed), 0)
+        if status:
+            words = " ".join(self.words(base, out))
+            raise RuntimeError(f"rewardedit {words}: status {os.waitstatus_to_exitcode(status)}")
+
+
+RUNS = {
+    "quickstart": Run(quickstart, ("candidates", "relabelled", "cache", "pipeline")),
+    "shapes-adiee-data": Run(adiee_data, ("methods", "measured", "rows")),
+    "score": Run(score, (SCORES,), resume=()),
 }
-STAGES = tuple(stage for _, stages in RUNS.values() for stage in stages)
+STAGES = tuple(stage for run in RUNS.values() for stage in run.stages)
+COMMANDS = {"train": "pipeline", "relabel": "relabelled", "candidates": "candidates", "score": SCORES}
 
 
 def start(words: Sequence[str]) -> int:
@@ -102,22 +140,11 @@ def start(words: Sequence[str]) -> int:
         os._exit(status)
 
 
-def run(words: Sequence[str]) -> None:
-    """Runs the command to its end.
-
-    Raises:
-        RuntimeError: where it fails.
-    """
-    _, status = os.waitpid(start(words), 0)
-    if status:
-        raise RuntimeError(f"rewardedit {' '.join(words)}: status {os.waitstatus_to_exitcode(status)}")
-
-
-def kill(words: Sequence[str], out: Path, after: Sequence[Path], second: float) -> None:
+def kill(run: Run, base: Path, out: Path, after: Sequence[Path], second: float) -> None:
     """Runs the command and kills it so many seconds after the folder `out` has the files `after`,
     if it still runs.
     """
-    process = start([*words, "--out", str(out)])
+    process = run.start(base, out)
     began = None
     while began is None or time.monotonic() - began < second:
         if os.waitpid(process, os.WNOHANG)[0]:
@@ -137,14 +164,16 @@ def made(folder: Path) -> dict[str, bytes]:
 
 def marks(folder: Path, stages: Sequence[str]) -> dict[str, list[Path]]:
     """What says that a stage of a run is whole, relative to the run's folder."""
-    return {
-        name: [path.relative_to(folder) for path in (folder / name).rglob("made_of.json")] for name in stages
-    }
+    found = {}
+    for name in stages:
+        paths = [folder / name] if name == SCORES else (folder / name).rglob("made_of.json")
+        found[name] = [path.relative_to(folder) for path in paths]
+    return found
 
 
 def outcomes(
-    words: Sequence[str],
-    all_stages: Sequence[str],
+    command: Run,
+    base: Path,
     folder: Path,
     stages: Sequence[str],
     moments: int = 10,
@@ -153,38 +182,40 @@ def outcomes(
     """Kills as many runs in each stage as there are moments, and resumes them.
 
     Args:
-        words: of the run, and all its stages.
         folder: for the runs.
-        stages: in which it is killed.
+        stages: of the command, in which it is killed.
     """
     began = time.time()
     unbroken = folder / "whole"
-    run([*words, "--out", str(unbroken)])
+    command.run(base, unbroken)
     whole = made(unbroken)
-    ends_with = marks(unbroken, all_stages)
+    ends_with = marks(unbroken, command.stages)
     # A folder's time is when a file in it was last renamed: the mark itself keeps the time at which it was
     # written.
-    ends = [max((unbroken / path).parent.stat().st_mtime for path in ends_with[name]) for name in all_stages]
-    lengths = dict(zip(all_stages, np.diff([began, *ends]), strict=True))
+    ends = [
+        max((unbroken / path).parent.stat().st_mtime for path in ends_with[name]) for name in command.stages
+    ]
+    lengths = dict(zip(command.stages, np.diff([began, *ends]), strict=True))
     rng = np.random.default_rng(seed)
     found = []
     for stage in stages:
-        before = [path for name in all_stages[: all_stages.index(stage)] for path in ends_with[name]]
+        earlier = command.stages[: command.stages.index(stage)]
+        before = [path for name in earlier for path in ends_with[name]]
         for k in range(moments):
             out = folder / f"{stage}-{k}"
             killed_in = None
             for _ in range(TRIES):  # a stage may be over sooner than in the unbroken run
                 shutil.rmtree(out, ignore_errors=True)
                 second = float(rng.uniform(0, lengths[stage]))
-                kill(words, out, before, second)
+                kill(command, base, out, before, second)
                 killed_in = None
-                for name in all_stages:
+                for name in command.stages:
                     if not all((out / path).exists() for path in ends_with[name]):
                         killed_in = name
                         break
                 if killed_in == stage:
                     break
-            run([*words, "--out", str(out), "--resume"])
+            command.run(base, out, resumed=True)
             resumed = made(out)
             differs = [name for name in {**whole, **resumed} if whole.get(name) != resumed.get(name)]
             found.append(Outcome(stage, second, killed_in, differs))
@@ -207,6 +238,16 @@ def figures(found: Sequence[Outcome]) -> dict[str, Any]:
     return {"n": len(found), "stages": stages}
 
 
+def of_commands(found: Sequence[Outcome]) -> dict[str, Any]:
+    """The kills that fell into training, relabelling, candidates or scoring, and how many runs are equal."""
+    own = [outcome for outcome in found if outcome.stage in COMMANDS.values()]
+    return {
+        "killed": sum(outcome.killed_in == outcome.stage for outcome in own),
+        "equal": sum(not outcome.differs for outcome in own),
+        "stages": COMMANDS,
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kills runs at random moments, resumes them and compares.")
     parser.add_argument(
@@ -225,10 +266,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         base = Path(folder) / "base"
         tiny_pipeline().save_pretrained(base)
-        for name, (words, stages) in RUNS.items():
-            chosen = [stage for stage in stages if stage in (args.stages or STAGES)]
+        for name, command in RUNS.items():
+            chosen = [stage for stage in command.stages if stage in (args.stages or STAGES)]
             if chosen:
-                found += outcomes(words(base), stages, Path(folder) / name, chosen, args.moments, args.seed)
+                found += outcomes(command, base, Path(folder) / name, chosen, args.moments, args.seed)
     for outcome in found:
         what = f"differs: {', '.join(outcome.differs[:3])}" if outcome.differs else "equal"
         where = f"killed in {outcome.killed_in}" if outcome.killed_in else "had ended"
@@ -239,7 +280,10 @@ def main() -> int:
         sys.path.insert(0, str(ROOT / "benchmarks"))
         from record import keep
 
-        keep("kills", " ".join(["python tests/kills.py", *sys.argv[1:]]), figures(found))
+        command = " ".join(["python tests/kills.py", *sys.argv[1:]])
+        keep("kills", command, figures(found))
+        if set(COMMANDS.values()) <= {outcome.stage for outcome in found}:
+            keep("kill", command, of_commands(found))
     return int(bool(broken))
 
 

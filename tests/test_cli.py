@@ -3,6 +3,7 @@ import json
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -193,6 +194,31 @@ def test_dry_run_says_what_would_happen_and_does_nothing(capsys, tmp_path, monke
     assert "memory, GiB: scores " in out
     assert "all files and models are there" in out
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("spec", ["strange.module:Reward", "clip_d:0.5,strange.module:Reward:0.5"])
+def test_the_code_of_others_that_a_recipe_runs_is_named_before_it_is_imported(
+    spec, tmp_path, capsys, monkeypatch
+):
+    imported = importlib.import_module
+
+    def importing(name: str, *more: str) -> Any:
+        if name == "strange.module":
+            assert "runs code that is not rewardedit's: strange.module:Reward" in capsys.readouterr().err
+            raise ImportError("it was to be imported now")
+        return imported(name, *more)
+
+    monkeypatch.setattr(importlib, "import_module", importing)
+    (tmp_path / "own.yaml").write_text(f"trainer: refl\nreward: {{scorer: '{spec}'}}\n")
+    assert main(["train", str(tmp_path / "own.yaml"), "--out", str(tmp_path / "out")]) == 2
+    assert "it was to be imported now" in capsys.readouterr().err
+
+
+def test_a_recipe_without_such_code_says_nothing_of_it(capsys):
+    assert (
+        main(["train", "quickstart", "relabel.scorer=clip_d:0.7,l1:0.3", "base=/nowhere", "--dry-run"]) == 2
+    )
+    assert "runs code" not in capsys.readouterr().err
 
 
 def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeypatch):

@@ -71,3 +71,68 @@ def test_a_mask_file_without_a_transparent_place_is_read_by_its_brightness(mode,
     mask.paste((255, 255, 255, 255), (2, 3, 4, 6))
     mask.convert(mode).save(tmp_path / "mask.png")
     assert load_mask(tmp_path / "mask.png").sum() == 6
+
+
+def stripes() -> Image.Image:
+    """Red above, blue below, larger than wide."""
+    image = Image.new("RGB", (20, 32), (255, 0, 0))
+    image.paste((0, 0, 255), (0, 16, 20, 32))
+    return image
+
+
+def test_an_image_that_lies_on_its_side_is_turned_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn clockwise
+    stripes().save(tmp_path / "turned.png", exif=exif)
+    image = load_image(tmp_path / "turned.png")
+    assert image.shape == (3, 20, 32)
+    assert image[:, 10, 2].tolist() == [0, 0, 1]
+    assert image[:, 10, 29].tolist() == [1, 0, 0]
+
+
+def test_sixteen_bits_are_brought_to_the_same_range(tmp_path):
+    values = np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    found = load_image(tmp_path / "deep.png")
+    assert found.shape == (3, 2, 2)
+    assert (found[1] * 255).flatten().tolist() == pytest.approx([0, 100, 200, 255], abs=0.01)
+
+
+def test_printers_colours_are_brought_to_the_screen_s(tmp_path):
+    stripes().convert("CMYK").save(tmp_path / "print.tif")
+    assert torch.equal(load_image(tmp_path / "print.tif"), to_tensor(stripes(), 3))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_white(mode, tmp_path):
+    image = Image.new("RGBA", (4, 4), (0, 0, 0, 255))
+    image.paste((0, 0, 0, 0), (0, 0, 2, 4))
+    image.convert(mode).save(tmp_path / "hole.png")
+    found = load_image(tmp_path / "hole.png")
+    assert found[:, :, :2].min() == 1
+    assert found[:, :, 2:].max() == 0
+
+
+def test_of_several_frames_the_first_is_taken(tmp_path):
+    frames = [stripes(), Image.new("RGB", (20, 32), (0, 255, 0))]
+    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
+    assert load_image(tmp_path / "film.gif")[:, 2, 10].tolist() == [1, 0, 0]
+
+
+def test_a_bomb_and_what_is_cut_off_are_refused_also_when_others_opened_them(tmp_path, monkeypatch):
+    noise = Image.effect_noise((64, 64), 50)
+    noise.save(tmp_path / "whole.png")
+    content = (tmp_path / "whole.png").read_bytes()
+    (tmp_path / "half.png").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"half.png: not an image that can be read"):
+        load_image(tmp_path / "half.png")
+    with pytest.raises(ValueError, match="not an image that can be read"):
+        to_tensor(Image.open(tmp_path / "half.png"), 3)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64 * 64 // 2 - 1)
+    with pytest.raises(ValueError, match=r"whole.png: not an image that can be read .*bomb"):
+        load_image(tmp_path / "whole.png")
+
+
+def test_senseless_tags_do_not_keep_an_image_from_being_read(tmp_path):
+    stripes().save(tmp_path / "tags.jpg", exif=b"Exif\x00\x00II*\x00\xff\xff\xff\x7f")
+    assert load_image(tmp_path / "tags.jpg").shape == (3, 32, 20)

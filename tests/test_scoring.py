@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from rewardedit import EditBatch, Scorer, Scores, load_scorer
+from rewardedit import EditBatch, Scorer, Scores, load_scorer, scoring
 from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes
 from rewardedit.heatmap import draw_heat, heat_map
@@ -219,3 +219,49 @@ def test_heat_adds_up_to_the_change_of_a_linear_score_and_stays_where_pictures_d
     assert drawn.max() <= 1
     with pytest.raises(ValueError, match="no gradient"):
         heat_map(load_scorer(lambda batch: batch.edited.mean((1, 2, 3))), batch)
+
+
+@pytest.fixture
+def short_shards(monkeypatch):
+    """Shards of 64 rows."""
+    from rewardedit.data import datasets
+
+    monkeypatch.setattr(datasets, "SHARD_BATCHES", 1)
+
+
+def test_an_interrupted_scoring_goes_on_with_the_same_command(tmp_path, monkeypatch, short_shards):
+    words = ["score", "name=shapes", "rows=150", "size=16", "--scorer", "l1", "--out"]
+    assert main([*words, str(tmp_path / "whole.parquet")]) == 0
+    out = tmp_path / "scores.parquet"
+    scored: list[int] = []
+
+    def interrupted(batch: EditBatch, scorers: dict[str, Scorer]) -> dict[str, Scores]:
+        if len(scored) == 2:
+            raise KeyboardInterrupt
+        scored.append(len(batch))
+        return real(batch, scorers)
+
+    real = scoring.score_batch
+    monkeypatch.setattr(scoring, "score_batch", interrupted)
+    assert main([*words, str(out)]) == 130
+    assert not out.exists()
+    assert len(list((tmp_path / "scores.parquet.parts").glob("scores-*.parquet"))) == 2
+
+    scored.clear()
+    assert main([*words[:-2], "ssim", "--out", str(out)]) == 2  # of another scorer
+    assert main([*words, str(out)]) == 0
+    assert scored == [22]
+    assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert not (tmp_path / "scores.parquet.parts").exists()
+
+
+def test_a_row_that_cannot_be_read_is_known_by_its_number_in_the_data_set(tmp_path, pair, short_shards):
+    (tmp_path / "broken.png").write_text("no image")
+    good = {"source": "before.png", "edited": "after.png", "instruction": pair[2]}
+    rows = [good] * 70 + [{**good, "edited": "broken.png"}] + [good] * 3
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "scores.parquet"
+    assert main(["score", str(tmp_path), "--scorer", "l1", "--size", "16", "--out", str(out)]) == 0
+    table = pq.read_table(out).to_pylist()
+    assert [row["id"] for row in table if not row["valid"]] == ["70"]
+    assert {row["id"] for row in table} == {str(i) for i in range(74)}

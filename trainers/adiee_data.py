@@ -19,7 +19,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,14 @@ from torch.utils.data import ConcatDataset
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, Rows, open_rows, row_shards, source_ids
+from rewardedit.data.bad_rows import require_few, require_share
 from rewardedit.data.datasets import SHARD_BATCHES, NamedRows
 from rewardedit.data.labelled import LabelledEdit, read_skipped, write_labelled
 from rewardedit.data.sequences import Sequences, SequencesConfig, open_sequences
 from rewardedit.diffusion.editors import load_editor
-from rewardedit.files import append_json_line, replaced, write_json
-from rewardedit.processes import on_main_process, processes, say
+from rewardedit.files import write_json
+from rewardedit.once import Once
+from rewardedit.processes import processes, say
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.stages import stage
 from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, write_captions
@@ -84,8 +86,7 @@ class Config:
                     f"methods: expected a name of letters, digits, - and _, other than "
                     f"{', '.join(OWN_NAMES)}; got {name!r}"
                 )
-        if not 0 <= self.bad_rows <= 1:
-            raise ValueError(f"bad_rows: expected a share from 0 to 1; got {self.bad_rows}")
+        require_share(self.bad_rows)
 
     @property
     def images(self) -> DataConfig:
@@ -205,30 +206,8 @@ def require_few_skipped(
     found: list[dict[str, Any]],
     before: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Lists what cannot be used, with the reason, in `skipped.jsonl`.
-
-    Args:
-        rows: how many there are of what was `found` wanting.
-        before: what is listed too, and was counted already.
-
-    Raises:
-        ValueError: where there are too many of them.
-    """
-
-    def check() -> None:
-        with replaced(folder / "skipped.jsonl") as aside:
-            aside.touch()
-            for record in (*before, *found):
-                append_json_line(aside, record)
-        bad = {record["row"] for record in found if is_bad(config, record)}
-        if len(bad) > config.bad_rows * rows:
-            first = "; ".join(f"row {r['row']}, {r['image']}: {r['reason']}" for r in found[:5])
-            raise ValueError(
-                f"{len(bad)} of {rows} rows cannot be used, more than bad_rows={config.bad_rows:g} allows; "
-                f"{folder / 'skipped.jsonl'} lists them. The first: {first}"
-            )
-
-    on_main_process(check)
+    """Lists what cannot be used; raises ValueError where too many rows are at fault."""
+    require_few(folder, found, rows, config.bad_rows, before, partial(is_bad, config))
 
 
 def is_bad(config: Config, record: dict[str, Any]) -> bool:
@@ -256,9 +235,9 @@ def label_rows(
         for first in range(0, len(found), SHARD_BATCHES)
     ]
     data = config.images
-    names = cache(lambda: all_source_ids(config))
+    names = Once(lambda: all_source_ids(config))
 
-    @cache
+    @Once
     def labelling() -> Labelling:
         methods = config.methods.items()
         grades = {name: method.grade for name, method in methods}

@@ -22,6 +22,7 @@ import torch
 from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, Rows, open_rows
+from rewardedit.data.bad_rows import require_few, require_share
 from rewardedit.data.shapes import ShapesBatch
 from rewardedit.diffusion.editors import Editor
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants
@@ -79,6 +80,7 @@ class Config:
     name: str  # of the run, and of its folder in runs/
     base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
     data: DataConfig = field(default_factory=DataConfig)  # the rows that are trained on
+    bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
     reward: RewardConfig = field(default_factory=RewardConfig)  # the score that trains the editor, and how
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
     # evaluation on fixed prompts for reward hacking
@@ -90,6 +92,7 @@ class Config:
     evaluate: EvaluateConfig | None = None  # on shapes, with the oracle
 
     def __post_init__(self) -> None:
+        require_share(self.bad_rows)
         require_variants(self.variants, self.evaluate, self.data)
         for name in read_spec(self.reward.scorer):
             if not find_scorer(name).differentiable:
@@ -169,6 +172,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     editor = load_base(config.base, devices.default_device())
     labels = _labels(config, editor, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch_size)
+    require_few(folder, cache.bad_rows(), len(rows), config.bad_rows)
     # Rollouts ask a reward-conditioned base for its best.
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
     sources = cache_sources(rows, config.data, folder / "sources")

@@ -18,6 +18,7 @@ from typing import Literal
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.data.bad_rows import require_few, require_share
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants
 from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, Relabelled, relabel
@@ -46,6 +47,7 @@ class Config:
     name: str  # of the run, and of its folder in runs/
     base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
     data: DataConfig = field(default_factory=DataConfig)  # the rows that are scored and trained on
+    bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
     # editors whose outputs stand beside the data's own targets; None: the data's own rows alone
     candidates: CandidatesConfig | None = None
     relabel: RelabelConfig = field(default_factory=RelabelConfig)  # how rows get their labels
@@ -55,6 +57,7 @@ class Config:
     evaluate: EvaluateConfig | None = None  # on shapes, with the oracle
 
     def __post_init__(self) -> None:
+        require_share(self.bad_rows)
         require_variants(self.variants, self.evaluate, self.data)
 
 
@@ -75,6 +78,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         rows, config.data, editor, folder / "cache", config.candidates, config.train.encode_batch_size
     )
     del editor  # each variant loads its own
+    require_few(folder, latents.bad_rows(), len(rows), config.bad_rows)
 
     # → train, one variant at a time
     def train_one(variant: str, own: Path) -> None:

@@ -28,7 +28,9 @@ from transformers import AutoImageProcessor
 
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, collate
-from rewardedit.data import DataConfig, Rows, batches, open_rows, row_shards
+from rewardedit.data import DataConfig, Rows, open_rows, row_shards
+from rewardedit.data.bad_rows import require_few, require_share
+from rewardedit.data.datasets import read_shard
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists, replaced, write_json
 from rewardedit.processes import processes
@@ -70,12 +72,14 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     # on which retrieval is measured at the end; rows of an instruction seen before are left out
     held_out: DataConfig | None = None
+    bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
     # hard negatives that stand in every batch
     negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")
     lora_rank: int | None = None  # None: CLIP as a whole; the temporal pooling is always trained as a whole
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer and the loop
 
     def __post_init__(self) -> None:
+        require_share(self.bad_rows)
         if self.pooling not in POOLINGS:
             raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}; got {self.pooling!r}")
 
@@ -141,7 +145,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
     scorer = ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size)
-    pairs = read_pairs(open_rows(config.data), _sized(config.data, scorer), scorer, folder / "pairs")
+    pairs = read_pairs(
+        open_rows(config.data), _sized(config.data, scorer), scorer, folder / "pairs", config.bad_rows
+    )
     make_trainable(scorer, config.lora_rank, config.train.gradient_checkpointing)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
@@ -181,20 +187,31 @@ def make_trainable(scorer: ViFiClip, lora_rank: int | None, checkpointing: bool 
         scorer.model.text_model.embeddings.token_embedding.requires_grad_(False)
 
 
-def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path) -> Pairs:
-    """Reads all rows at the scorer's size into `folder`, or opens what an earlier run left whole there."""
+def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path, bad_rows: float = 0.01) -> Pairs:
+    """Reads all rows at the scorer's size into `folder`, or opens what an earlier run left whole there;
+    those that cannot be read are left out.
+
+    Raises:
+        ValueError: where a larger share than `bad_rows` cannot be read.
+    """
     parts = row_shards(rows, READ_BATCH)
+    none = np.zeros((0, 2, 3, data.size, data.size), np.uint8)  # where no row of a shard can be read
 
     def read(number: int, path: Path) -> None:
         path.mkdir()
         pairs = []
         instructions = []
-        for _, batch in batches(parts[number], data, READ_BATCH, fields=()):
-            both = torch.stack([batch.source, batch.edited], dim=1)
-            pairs.append((both * 255).round().byte().numpy())
-            instructions += batch.instruction
-        np.save(path / "images.npy", np.concatenate(pairs))
-        write_json(path / "rows.json", {"instructions": instructions})
+        unreadable = []
+        for found in read_shard(parts[number], data, READ_BATCH, fields=(), first=number * len(parts[0])):
+            unreadable += [
+                {"row": row, "image": "any", "reason": reason} for row, reason in found.unreadable.items()
+            ]
+            if found.batch is not None:
+                both = torch.stack([found.batch.source, found.batch.edited], dim=1)
+                pairs.append((both * 255).round().byte().numpy())
+                instructions += found.batch.instruction
+        np.save(path / "images.npy", np.concatenate([none, *pairs]))
+        write_json(path / "rows.json", {"instructions": instructions, "unreadable": unreadable})
 
     def join(shards: list[Path]) -> None:
         join_arrays([shard / "images.npy" for shard in shards], folder / "images.npy")
@@ -202,6 +219,7 @@ def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path) -> 
 
     stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
     found = json.loads((folder / "rows.json").read_text())
+    require_few(folder.parent, found["unreadable"], len(rows), bad_rows)
     images = np.load(folder / "images.npy", mmap_mode="r")
     texts = sorted(set(found["instructions"]))
     place = {text: i for i, text in enumerate(texts)}

@@ -6,8 +6,9 @@ import traceback
 from collections.abc import Sequence
 
 from rewardedit.cli import data, doctor, edit, recipes, relabel, score, share, train
+from rewardedit.cli.engine import stages_made_by
 from rewardedit.cli.recipes import load_recipe, recipe_folder, recipe_names
-from rewardedit.cli.terminal import quiet, sentence
+from rewardedit.cli.terminal import full_disk, quiet, sentence
 
 __all__ = ["load_recipe", "main", "parse", "quiet", "recipe_folder", "recipe_names"]
 
@@ -48,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
+    args = argparse.Namespace()
     try:
         args = parse(words)
         if args.run not in (
@@ -56,18 +58,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             share.run,
         ):  # which need none of the libraries, or look at them
             quiet(imported=args.run is score.run)  # l1 needs neither transformers nor diffusers
-        code = args.run(args)
+        with stages_made_by(getattr(args, "engine", None)):
+            code = args.run(args)
     except KeyboardInterrupt:
         print("interrupted; go on with --resume", file=sys.stderr)
         return 130
-    except (ValueError, OSError) as error:
-        if debug:
-            traceback.print_exc()
-        print(f"rewardedit: {sentence(error)}", file=sys.stderr)
-        return 2
     except Exception as error:
         if debug:
             traceback.print_exc()
+        full = full_disk(getattr(args, "out", None))
+        if full is not None:
+            print(f"rewardedit: {full}", file=sys.stderr)
+            return 2
+        if isinstance(error, ValueError | OSError):
+            print(f"rewardedit: {sentence(error)}", file=sys.stderr)
+            return 2
         print(f"rewardedit: {type(error).__name__}: {sentence(error)} (--debug shows where)", file=sys.stderr)
         return 1
     return code or 0

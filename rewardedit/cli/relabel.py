@@ -1,10 +1,10 @@
 """`rewardedit relabel key=value … --out FOLDER`"""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
+from rewardedit.cli.engine import add_engine_option
 
 SETTINGS = ("data", "candidates", "relabel")  # of a reward-conditioned recipe, what `relabel` uses
 
@@ -13,18 +13,20 @@ def add_parser(commands: Any) -> None:
     p = commands.add_parser("relabel", help="score a data set into Parquet shards with labels and texts")
     example = "e.g. data.name=table data.path=edits relabel.scorer=clip_d"
     p.add_argument("settings", nargs="*", metavar="key=value", help=example)
-    p.add_argument("--out", required=True, help="folder for the shards")
+    p.add_argument("--out", required=True, help="folder for the shards, here or in an object store (s3://…)")
     p.add_argument(
         "--shard",
         metavar="K/N",
         help="make this share of the candidates and scores alone, e.g. 3/16; "
         "when all are there, run it once without",
     )
+    add_engine_option(p)
     p.set_defaults(run=run, parser=p, words="settings")
 
 
 def run(args: argparse.Namespace) -> None:
     from rewardedit.data import open_rows
+    from rewardedit.files import to_path
     from rewardedit.processes import say
     from rewardedit.relabel import relabel as score_and_label
     from rewardedit.stages import StageUnfinished
@@ -39,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
             f"relabel does not use the setting {unused[0]}; it uses those of {', '.join(SETTINGS)}"
         )
 
-    folder = Path(args.out)
+    folder = to_path(args.out)
     share = read_share(args.shard)
     try:
         rows = candidate_rows(

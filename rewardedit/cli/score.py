@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
+from rewardedit.cli.engine import add_engine_option
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 
 EXAMPLES = "e.g. clip_d l1 clip_d:0.7,l1:0.3 '{l1: {region: outside}}'"
@@ -31,7 +32,12 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--size", type=int, help="bring images to this many pixels a side (cutting) and score in batches"
     )
-    p.add_argument("--out", metavar="FILE", help="write all scores to a .parquet or .json file")
+    p.add_argument(
+        "--out",
+        metavar="FILE",
+        help="write all scores to a .json file, or shard by shard to a .parquet file, here or in an object "
+        "store (s3://…); the same command goes on where it was interrupted",
+    )
     p.add_argument("--json", action="store_true", help="print all scores as JSON")
     p.add_argument(
         "--heatmap",
@@ -43,53 +49,99 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="draw what bpm found in one edit, and what it says of each part (.png)",
     )
+    add_engine_option(p)
     p.set_defaults(run=run, parser=p, words="input")
 
 
 def run(args: argparse.Namespace) -> None:
-    from tqdm import tqdm
-
     from rewardedit import devices
-    from rewardedit.scorers import load_scorer
-    from rewardedit.scoring import score_rows, write_scores
+    from rewardedit.files import to_path
+    from rewardedit.once import Once
+    from rewardedit.scorers import Scorer, load_scorer
 
-    out = Path(args.out) if args.out else None
+    out = to_path(args.out) if args.out else None
     if out is not None and out.suffix not in (".parquet", ".json"):
         raise ValueError(f"--out {args.out}: expected a name that ends in .parquet or .json")
     rows, size, policy = read_input(args)
 
     device = devices.default_device()
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
-    specs = [read_scorer(text) for text in args.scorer]
-    scorers = {spec_name(spec): load_scorer(spec, **options).to(device) for spec in specs}
-    if len(scorers) < len(specs):
+    specs = {spec_name(spec): spec for spec in map(read_scorer, args.scorer)}
+    if len(specs) < len(args.scorer):
         raise ValueError(f"--scorer: expected each once; got {' '.join(args.scorer)}")
+
+    @Once
+    def load() -> dict[str, Scorer]:
+        return {name: load_scorer(spec, **options).to(device) for name, spec in specs.items()}
+
     for option, path, write in (
         ("--heatmap", args.heatmap, write_heatmap),
         ("--explain", args.explain, write_explanation),
     ):
         if path:
-            if len(rows) != 1 or len(scorers) != 1:
+            if len(rows) != 1 or len(specs) != 1:
                 raise ValueError(
-                    f"{option}: expected one edit and one scorer; got {len(rows)} and {len(scorers)}"
+                    f"{option}: expected one edit and one scorer; got {len(rows)} and {len(specs)}"
                 )
-            write(rows[0], next(iter(scorers.values())), Path(path), device)
+            write(rows[0], next(iter(load().values())), Path(path), device)
 
+    if out is not None and out.suffix == ".parquet":
+        made_of = {"input": args.input, "rows": len(rows), "scorers": specs, "options": options}
+        write_parquet(out, made_of, rows, load, size, policy, args.json)
+    else:
+        write_or_print(out, args.json, rows, load(), size, policy)
+
+
+def write_parquet(
+    out: Any, made_of: dict[str, Any], rows: Any, load: Any, size: int | None, policy: str, as_json: bool
+) -> None:
+    """Scores all rows into a Parquet file, shard by shard, and prints them where that is asked for too.
+
+    Raises:
+        ValueError: where no row can be scored.
+    """
+    from rewardedit.processes import processes
+    from rewardedit.scoring import read_columns, read_records, score_to_parquet
+
+    settings = {**made_of, "size": size, "policy": policy}
+    score_to_parquet(out, settings, rows, load=load, size=size, policy=policy)
+    if not processes().is_main_process:
+        return
+    valid, reasons, ids = read_columns([out], "valid", "reason", "id")
+    print(f"{len(valid)} scores, {valid.count(False)} invalid: {out}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(read_records(out), indent=2))
+    if not any(valid):
+        raise ValueError(f"nothing could be scored; {ids[0]}: {reasons[0]}")
+
+
+def write_or_print(
+    out: Any, as_json: bool, rows: Any, scorers: dict[str, Any], size: int | None, policy: str
+) -> None:
+    """Scores all rows, prints the scores or writes them as JSON.
+
+    Raises:
+        ValueError: where no row can be scored.
+    """
+    from tqdm import tqdm
+
+    from rewardedit.files import write_json
+    from rewardedit.scoring import score_rows
+
+    records = []
     with tqdm(total=len(rows), desc="scoring", unit="edit", disable=len(rows) == 1) as bar:
-        records = []
         for found in score_rows(rows, scorers, size, policy):
             records += found
             bar.update(len(found) // len(scorers))
     if out is not None:
-        write_scores(records, out)
-        print(
-            f"{len(records)} scores, {sum(not r['valid'] for r in records)} invalid: {out}", file=sys.stderr
-        )
-    if args.json:
+        write_json(out, records)
+        invalid = sum(not record["valid"] for record in records)
+        print(f"{len(records)} scores, {invalid} invalid: {out}", file=sys.stderr)
+    if as_json:
         print(json.dumps(records, indent=2))
     elif out is None:
         print("\n".join(line_of(record) for record in records))
-    if not any(r["valid"] for r in records):
+    if not any(record["valid"] for record in records):
         raise ValueError(f"nothing could be scored; {records[0]['id']}: {records[0]['reason']}")
 
 

@@ -2,8 +2,12 @@
 
 import importlib
 import os
+import shutil
 import sys
 import warnings
+from pathlib import Path
+
+LITTLE = 2**20  # bytes that are left on a disk that is full
 
 
 def quiet(imported: bool = False) -> None:
@@ -24,6 +28,19 @@ def quiet(imported: bool = False) -> None:
             logging.set_verbosity_error()
             logging.disable_progress_bar()
     warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+def full_disk(out: str | None) -> str | None:
+    """What to say where a command failed and the disk that it writes to is full; None where it is not.
+
+    torch, pyarrow and safetensors each say that in a way of their own, if at all.
+    """
+    if out is None or "://" in out:
+        return None
+    folder = next(path for path in (Path(out), *Path(out).absolute().parents) if path.is_dir())
+    if shutil.disk_usage(folder).free > LITTLE:
+        return None
+    return f"no space left on the disk of {out}; make room, and give the command again (train: with --resume)"
 
 
 def sentence(error: Exception) -> str:

@@ -1,12 +1,19 @@
 """`rewardedit train RECIPE key=value …`"""
 
 import argparse
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
+from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.recipes import load_recipe, read_recipe
 from rewardedit.cli.terminal import quiet
+
+
+# package.module:Class, alone or in a sum; a weight that follows a name begins with a figure
+CLASS = re.compile(r"(?:^|(?<=,))\s*([A-Za-z_][\w.]*:[A-Za-z_]\w*)(?=:|,|$)")
 
 
 class Help(argparse.Action):
@@ -39,10 +46,13 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument("--resume", action="store_true", help="go on where an interrupted run stopped")
     p.add_argument("--overwrite", action="store_true", help="remove an earlier run in the same folder first")
+    add_engine_option(p)
     p.set_defaults(run=run, parser=p, words="settings")
 
 
 def run(args: argparse.Namespace) -> None:
+    for name in own_code(read_recipe(args.recipe, args.settings)):  # said before it is imported
+        print(f"{args.recipe} runs code that is not rewardedit's: {name}", file=sys.stderr)
     module, config = load_recipe(args.recipe, args.settings)
     folder = Path(args.out or Path("runs") / config.name)
     if args.dry_run:
@@ -53,6 +63,15 @@ def run(args: argparse.Namespace) -> None:
 
     clear(folder, args.resume, args.overwrite)
     module.main(config, folder, resume=args.resume)
+
+
+def own_code(values: Any) -> list[str]:
+    """The classes that settings name as package.module:Class, which are imported when they are used."""
+    if isinstance(values, dict):
+        values = [*values, *values.values()]
+    if isinstance(values, list | tuple):
+        return list(dict.fromkeys(name for value in values for name in own_code(value)))
+    return CLASS.findall(values) if isinstance(values, str) else []
 
 
 def print_settings(recipe: str, words: list[str]) -> None:

@@ -2,11 +2,12 @@
 
 from rewardedit.data.datasets import (
     DataConfig,
+    RowBatch,
     Rows,
-    batches,
     distinct_rows,
     held_out_rows,
     open_rows,
+    read_batches,
     row_shards,
     source_ids,
 )
@@ -16,12 +17,13 @@ from rewardedit.data.stream import stream_rows
 __all__ = [
     "DataConfig",
     "PairsConfig",
+    "RowBatch",
     "Rows",
-    "batches",
     "distinct_rows",
     "held_out_rows",
     "open_pairs",
     "open_rows",
+    "read_batches",
     "row_shards",
     "source_ids",
     "stream_pairs",

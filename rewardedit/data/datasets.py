@@ -70,12 +70,13 @@ class DataConfig:
                 raise ValueError(f"{name}: expected at least {bound}; got {value}")
 
     def workers(self, rows: int) -> int:
-        """How many processes read rows ahead: none for the shapes world, which is not read from files,
-        and for few rows.
-        """
-        if self.name == "shapes" or rows < FEW_ROWS:
-            return 0
-        return min(MOST_WORKERS, (os.cpu_count() or 1) - 1)
+        """How many processes read rows ahead: none for the shapes world, which is not read from files."""
+        return 0 if self.name == "shapes" else reading_workers(rows)
+
+
+def reading_workers(rows: int) -> int:
+    """How many processes read so many rows ahead: none for few."""
+    return 0 if rows < FEW_ROWS else min(MOST_WORKERS, (os.cpu_count() or 1) - 1)
 
 
 def open_rows(data: DataConfig) -> Rows:
@@ -233,6 +234,16 @@ class PreparedRows(Dataset):
         return dataclasses.replace(sample, **{name: image[0] for name, image in tensors.items()})
 
 
+@dataclass(frozen=True)
+class RowBatch:
+    """Some rows of a data set, in order: those that can be read as a batch, and why the others cannot."""
+
+    numbers: list[int]  # of the rows of `batch`, in the data set
+    ids: list[str]
+    batch: EditBatch | None  # None where no row can be read
+    unreadable: dict[int, str]  # by the row's number
+
+
 def read_batches(
     rows: Rows,
     size: int | None,
@@ -240,16 +251,17 @@ def read_batches(
     batch: int,
     fields: Collection[str] = OPTIONAL,
     workers: int = 0,
-) -> Iterator[tuple[list[str], EditBatch | None, dict[str, str]]]:
-    """All rows in order: ids, an `EditBatch` of at most `batch` rows, and why rows could not be read,
-    by their number.
+    first: int = 0,
+) -> Iterator[RowBatch]:
+    """All rows in order, in batches of at most `batch`.
 
     A batch ends early where the next row has others of the optional `fields`; with `fields=()` none does, and
-    no target or mask is read in vain. Where a batch holds none that can be read, it is None.
+    no target or mask is read in vain.
 
     Args:
         size: images are brought to size × size; None: every row comes by itself, at its source's size.
         workers: processes that read ahead; 0: this one reads.
+        first: the number of the first row, where `rows` are a part of a data set.
     """
     loader = DataLoader(
         PreparedRows(rows, size, policy, fields),
@@ -258,25 +270,21 @@ def read_batches(
         collate_fn=list,
     )
     for found in loader:
-        unreadable = {row.id: row.reason for row in found if isinstance(row, Unreadable)}
+        numbered = list(enumerate(found, first))
+        first += len(found)
+        unreadable = {number: row.reason for number, row in numbered if isinstance(row, Unreadable)}
+        numbers = [number for number, row in numbered if isinstance(row, EditSample)]
         for part in split_by_fields([row for row in found if isinstance(row, EditSample)], fields):
-            yield [sample.id for sample in part], collate(part, fields=fields), unreadable
+            own = numbers[: len(part)]
+            numbers = numbers[len(part) :]
+            yield RowBatch(own, [sample.id for sample in part], collate(part, fields=fields), unreadable)
             unreadable = {}
         if unreadable:
-            yield [], None, unreadable
+            yield RowBatch([], [], None, unreadable)
 
 
-def batches(
-    rows: Rows, data: DataConfig, size: int, fields: Collection[str] = OPTIONAL
-) -> Iterator[tuple[list[str], EditBatch]]:
-    """All rows in order, as `read_batches`, brought to `data.size`: ids and batches.
-
-    Raises:
-        ValueError: at the first row that cannot be read.
+def read_shard(rows: Rows, data: DataConfig, batch: int, fields: Collection[str], first: int = 0) -> Any:
+    """The rows of a part of a data set that begins with row `first`, brought to `data.size`;
+    see `read_batches`.
     """
-    workers = data.workers(len(rows))
-    for ids, batch, unreadable in read_batches(rows, data.size, data.policy, size, fields, workers):
-        for row, reason in unreadable.items():
-            raise ValueError(f"row {row}: {reason}")
-        assert batch is not None
-        yield ids, batch
+    return read_batches(rows, data.size, data.policy, batch, fields, data.workers(len(rows)), first)

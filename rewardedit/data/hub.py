@@ -12,6 +12,7 @@ from typing import Any, Literal
 from PIL import Image, UnidentifiedImageError
 
 from rewardedit.batch import EditPair, EditSample
+from rewardedit.images import UNREADABLE
 
 ROW_NUMBER = "row_number"  # beside a row's columns: its place in the data set, for those that name no row
 
@@ -241,7 +242,7 @@ def stored_image(file: dict[str, Any]) -> Image.Image:
     stored = file["bytes"] is not None
     try:
         return Image.open(io.BytesIO(file["bytes"]) if stored else file["path"])
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except UNREADABLE as error:
         if stored and isinstance(error, UnidentifiedImageError):  # which names an object in memory
             raise ValueError("the bytes are not an image that can be read") from error
         raise ValueError(f"{file['path'] or 'an image'}: not an image that can be read ({error})") from error

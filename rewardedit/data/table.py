@@ -17,6 +17,7 @@ from rewardedit.images import load_image, load_mask
 PICTURES = ("source", "edited", "target", "mask")
 TEXTS = ("id", "instruction", "source_caption", "target_caption", "edit_type")
 EDIT_TYPES = (".csv", ".jsonl", ".parquet")
+BAD_ROWS = 0.01  # share of the rows that may lack something
 NAMES = tuple(f"{name}{kind}" for name in ("rows", "metadata") for kind in (".jsonl", ".csv", ".parquet"))
 
 
@@ -39,8 +40,11 @@ class Table(Sequence):
     Images are paths, relative to the file; in a Parquet table they may also be the bytes of image files,
     plain or as 🤗 datasets stores images. A folder is read through its `rows.*` or `metadata.*`.
 
+    A few rows of many (`BAD_ROWS`) may lack an instruction or an image: they raise ValueError when they are
+    read, as those do whose image is damaged.
+
     Raises:
-        ValueError: where the file, a column or an image is missing.
+        ValueError: where the file or a column is missing, or more rows lack something; the first is named.
     """
 
     def __init__(self, path: str) -> None:
@@ -52,14 +56,20 @@ class Table(Sequence):
             file = found[0]
         self.file = file
         self.records = read_records(file)
-        for number, record in enumerate(self.records, 1):
-            self._check(number, record)
+        self.faults: dict[int, str] = {}  # by row, counted from 0
+        for index, record in enumerate(self.records):
+            unknown = set(record) - set(PICTURES) - set(TEXTS)
+            if unknown:
+                known = ", ".join(TEXTS + PICTURES)
+                raise ValueError(f"{file}: unknown column {sorted(unknown)[0]!r}; known are {known}")
+            try:
+                self._check(index + 1, record)
+            except (ValueError, OSError) as error:  # an OSError comes of a name that no file can have
+                self.faults[index] = str(error)
+        if len(self.faults) > BAD_ROWS * len(self.records):
+            raise ValueError(next(iter(self.faults.values())))
 
     def _check(self, number: int, record: dict[str, Any]) -> None:
-        unknown = set(record) - set(PICTURES) - set(TEXTS)
-        if unknown:
-            known = ", ".join(TEXTS + PICTURES)
-            raise ValueError(f"{self.file}: unknown column {sorted(unknown)[0]!r}; known are {known}")
         stored = {name for name in PICTURES if isinstance(record.get(name), StoredImage)}
         texts = {name: value for name, value in record.items() if name not in stored}
         require_texts(
@@ -79,15 +89,28 @@ class Table(Sequence):
         return len(self.records)
 
     def source_ids(self) -> list[str]:
-        """The source image of each row, by the content of its file."""
-        sources = [record["source"] for record in self.records]
-        paths = {source for source in sources if isinstance(source, str)}
-        ids = {path: _digest((self.file.parent / path).read_bytes()) for path in paths}
-        return [ids[source] if isinstance(source, str) else _digest(source.read()) for source in sources]
+        """The source image of each row, by the content of its file; a row that lacks something has a name of
+        its own.
+        """
+        digests: dict[str, str] = {}
+        found = []
+        for index, record in enumerate(self.records):
+            source = record.get("source")
+            if index in self.faults or source is None:
+                found.append(f"row {index} without an image")
+            elif isinstance(source, str):
+                if source not in digests:
+                    digests[source] = _digest((self.file.parent / source).read_bytes())
+                found.append(digests[source])
+            else:
+                found.append(_digest(source.read()))
+        return found
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         if not 0 <= index < len(self):
             raise IndexError(index)
+        if index in self.faults:
+            raise ValueError(self.faults[index])
         record = self.records[index]
         images = {name: self._picture(index, name) for name in PICTURES if record.get(name)}
         texts = {name: str(record[name]) for name in TEXTS if record.get(name) not in (None, "")}

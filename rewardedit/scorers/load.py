@@ -78,7 +78,7 @@ def find_scorer(name: str) -> type[Scorer]:
     module, _, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a module of others may raise anything
         raise ValueError(f"scorer {name!r} cannot be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Scorer)):
         raise ValueError(f"{path}: expected a subclass of rewardedit.Scorer; got {found!r}")

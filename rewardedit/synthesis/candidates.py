@@ -3,12 +3,11 @@
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows
 from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.files import AnyPath
 from rewardedit.images import load_image
 from rewardedit.stages import Share
 from rewardedit.synthesis.methods import MethodConfig
@@ -48,16 +47,20 @@ class WithCandidates(Sequence):
     A candidate that its editor failed to make is refused when it is read, with the reason.
     """
 
-    def __init__(self, rows: Rows, config: CandidatesConfig, outputs: dict[str, list[Path]]) -> None:
+    def __init__(self, rows: Rows, config: CandidatesConfig, outputs: dict[str, list[AnyPath]]) -> None:
         self.rows = rows
         self.outputs = outputs
         self.shard_rows = SHARD_BATCHES * config.batch_size
         self.kinds = ["target", *(["source"] if config.source else []), *outputs]
         # Candidates are read row by row: each editor has one shard in use.
-        self._read = lru_cache(maxsize=max(1, len(outputs)))(self._read_shard)
+        self._in_use: dict[str, tuple[int, list[Output]]] = {}
 
-    def _read_shard(self, name: str, shard: int) -> list[Output]:
-        return list(read_outputs(self.outputs[name][shard]))
+    def _read(self, name: str, shard: int) -> list[Output]:
+        number, found = self._in_use.get(name, (-1, []))
+        if number != shard:
+            found = list(read_outputs(self.outputs[name][shard]))
+            self._in_use[name] = (shard, found)
+        return found
 
     def __len__(self) -> int:
         return len(self.rows) * len(self.kinds)
@@ -82,7 +85,11 @@ class WithCandidates(Sequence):
 
 
 def candidate_rows(
-    config: CandidatesConfig | None, rows: Rows, data: DataConfig, folder: Path, share: Share | None = None
+    config: CandidatesConfig | None,
+    rows: Rows,
+    data: DataConfig,
+    folder: AnyPath,
+    share: Share | None = None,
 ) -> Rows:
     """The rows that are scored: the data set's own, or each with its candidates, which are made in `folder`
     where they are not there yet.

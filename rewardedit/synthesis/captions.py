@@ -8,7 +8,6 @@ answers are checked: the words in which the two differ have to do with the instr
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rewardedit import devices
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.once import Once
 from rewardedit.scorers.vlm import Turn, Vlm, load_vlm
 from rewardedit.stages import Share, stage
 from rewardedit.synthesis.outputs import read_parquet, read_rows
@@ -65,7 +65,7 @@ def write_captions(
     """
     parts = row_shards(rows, config.batch_size)
 
-    @cache
+    @Once
     def load() -> Vlm:
         device = devices.default_device()
         return load_vlm(config.model, adapter=config.adapter, device=device, dtype=devices.inference_dtype())
@@ -169,10 +169,13 @@ class WithCaptions(Sequence):
         self.rows = rows
         self.paths = paths
         self.shard_rows = shard_rows
-        self._read = lru_cache(maxsize=2)(self._read_shard)  # rows are read in order
+        self._in_use: tuple[int, dict[int, dict[str, Any]]] = (-1, {})  # rows are read in order: one shard
 
-    def _read_shard(self, shard: int) -> dict[int, dict[str, Any]]:
-        return {record["row"]: record for record in read_parquet(self.paths[shard], 1024)}
+    def _read(self, shard: int) -> dict[int, dict[str, Any]]:
+        if self._in_use[0] != shard:
+            records = read_parquet(self.paths[shard], 1024)
+            self._in_use = (shard, {record["row"]: record for record in records})
+        return self._in_use[1]
 
     def __len__(self) -> int:
         return len(self.rows)

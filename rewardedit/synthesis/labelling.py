@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.batch import EditBatch
+from rewardedit.data.datasets import RowBatch
 from rewardedit.data.labelled import LabelledEdit, encode_png
 from rewardedit.data.sequences import EditSequence
 from rewardedit.images import fit, to_tensor
@@ -23,7 +24,7 @@ from rewardedit.synthesis.label_rules import (
 )
 from rewardedit.synthesis.measured import METRICS, decode_output
 from rewardedit.synthesis.multi_turn import joined_instruction, turn_edits, turn_rule
-from rewardedit.synthesis.outputs import Output, RowBatch
+from rewardedit.synthesis.outputs import Output
 
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
 DRAWS = 8  # random numbers of a row

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,15 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, Rows, row_shards
+from rewardedit.data.datasets import RowBatch
 from rewardedit.images import load_image
+from rewardedit.once import Once
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
 from rewardedit.stages import Share, stage
 from rewardedit.synthesis.label_rules import Measured
-from rewardedit.synthesis.outputs import Output, RowBatch, read_outputs, read_parquet, read_rows
+from rewardedit.synthesis.outputs import Output, read_outputs, read_parquet, read_rows
 
 OWN = ("source", "target")  # images that a row has without any method
 FIELDS = ("target", "source_caption", "target_caption")
@@ -70,7 +71,7 @@ def measure(
     """
     parts = row_shards(rows, batch_size)
 
-    @cache
+    @Once
     def load() -> dict[str, Scorer]:
         return config.load()
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rewardedit.batch import EditBatch, EditSample
+from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, row_shards
-from rewardedit.data.datasets import read_batches
+from rewardedit.data.datasets import RowBatch, read_shard
 from rewardedit.data.labelled import encode_png
+from rewardedit.files import AnyPath
+from rewardedit.once import Once
 from rewardedit.stages import Share, stage
 from rewardedit.synthesis.methods import Method, MethodConfig, Requests, edit_rows, load_method
 
@@ -23,24 +24,13 @@ class Output:
     reason: str | None = None
 
 
-@dataclass(frozen=True)
-class RowBatch:
-    """Some rows of a data set, in order: those that can be read as a batch, and why the others cannot."""
-
-    numbers: list[int]  # of the rows of `batch`, in the data set
-    ids: list[str]
-    batch: EditBatch | None
-    unreadable: dict[int, str]
-
-
-class _Numbered(Sequence):
-    """Rows that carry their number in their id, and their source in the place of an edit: the edits that a
-    data set has beside its targets are of no account here.
+class _Sources(Sequence):
+    """Rows with their source in the place of an edit: the edits that a data set has beside its targets are
+    of no account here.
     """
 
-    def __init__(self, rows: Rows, first: int) -> None:
+    def __init__(self, rows: Rows) -> None:
         self.rows = rows
-        self.first = first
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -49,7 +39,7 @@ class _Numbered(Sequence):
         sample = self.rows[index]
         if not (sample.instruction or "").strip():
             raise ValueError("it has no instruction")
-        return replace(sample, id=f"{self.first + index}/{sample.id}", edited=sample.source)
+        return replace(sample, edited=sample.source)
 
 
 def read_rows(
@@ -60,28 +50,19 @@ def read_rows(
     Args:
         fields: optional fields of a batch that are read too; a batch ends where the next row has others.
     """
-    numbered = _Numbered(rows, first)
-    workers = data.workers(len(rows))
-    for ids, batch, unreadable in read_batches(numbered, data.size, data.policy, size, fields, workers):
-        names = [name.split("/", 1) for name in ids]
-        yield RowBatch(
-            [int(number) for number, _ in names],
-            [name for _, name in names],
-            batch,
-            {first + int(number): reason for number, reason in unreadable.items()},
-        )
+    return read_shard(_Sources(rows), data, size, fields, first)
 
 
 def make_outputs(
     config: MethodConfig,
     rows: Rows,
     data: DataConfig,
-    folder: Path,
+    folder: AnyPath,
     seed: int = 42,
     batch_size: int = 8,
     more: dict[str, Any] | None = None,
     share: Share | None = None,
-) -> list[Path]:
+) -> list[AnyPath]:
     """What a method makes of all rows; row i is edited from the noise of `seed` + i.
 
     Args:
@@ -94,7 +75,7 @@ def make_outputs(
     made_of = {**own, **(more or {})}
     parts = row_shards(rows, batch_size)
 
-    @cache
+    @Once
     def load() -> Method:
         return load_method(config)
 
@@ -139,17 +120,18 @@ def write_outputs(outputs: Sequence[Output], path: Path) -> None:
     pq.write_table(table, path, row_group_size=16, compression={"row": "SNAPPY", "reason": "SNAPPY"})
 
 
-def read_outputs(path: Path) -> Iterator[Output]:
+def read_outputs(path: AnyPath) -> Iterator[Output]:
     """What `write_outputs` wrote, a few rows in memory at a time."""
     return (Output(**record) for record in read_parquet(path))
 
 
 def read_parquet(
-    path: Path, batch_size: int = 16, columns: Sequence[str] | None = None
+    path: AnyPath, batch_size: int = 16, columns: Sequence[str] | None = None
 ) -> Iterator[dict[str, Any]]:
     """The rows of a Parquet file, a few in memory at a time."""
     import pyarrow.parquet as pq
 
     names = None if columns is None else list(columns)
-    for batch in pq.ParquetFile(path).iter_batches(batch_size=batch_size, columns=names):
-        yield from batch.to_pylist()
+    with path.open("rb") as file:
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=batch_size, columns=names):
+            yield from batch.to_pylist()

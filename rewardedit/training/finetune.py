@@ -3,7 +3,7 @@
 The loop over it stands in each method's own file; see `rewardedit.training.loop`.
 """
 
-from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,23 @@ class MicroBatch:
     slots: Int[Tensor, " b"]  # their places in the batch of the whole update, over all processes
     noise: Float[Tensor, "b c h w"]
     times: Int[Tensor, " b"]
-    dropout: Float[Tensor, " b"]  # uniform in [0, 1): which conditioning is dropped
+    inputs: "Inputs"
     ids: list[str]
+
+
+@dataclass
+class Inputs:
+    """What the diffusion loss takes of the rows, some of whose conditioning is dropped."""
+
+    edited: Float[Tensor, "b c h w"]  # scaled latents
+    source: Float[Tensor, "b c h w"]  # unscaled
+    embeds: Float[Tensor, "b n d"]  # of the prompts
+    tokens: Int[Tensor, "b n"]
+    label: Int[Tensor, " b"]
+
+    def to(self, device: torch.device) -> "Inputs":
+        """The same on another device; from pinned memory beside what is computed there."""
+        return Inputs(*(tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
 
 
 class Finetuning:
@@ -68,7 +83,8 @@ class Finetuning:
         self.cache = cache
         self.labels = labels
         self.folder = folder
-        self.labelled_rows = torch.tensor([i for i, label in enumerate(labels.label) if label is not None])
+        usable = [label is not None and i not in cache.unreadable for i, label in enumerate(labels.label)]
+        self.labelled_rows = torch.tensor(usable).nonzero()[:, 0]
         if not len(self.labelled_rows):
             raise ValueError(
                 "no row has a label to train on; look at the scores' reasons in the relabelled shards"
@@ -114,12 +130,25 @@ class Finetuning:
         )
         self.scheduler = noising(self.editor.pipe.scheduler)
         self.texts: TextCache = cache.texts(self.editor, labels)
+        self._reader = ThreadPoolExecutor(1, "rows")
+        self._next: Future[list[MicroBatch]] = Future()
+        self._next_step = -1  # of what is being read
 
     def _prepare(self, module: Any) -> Any:
         return None if module is None else self.accelerator.prepare(module)
 
-    def micro_batches(self, step: int) -> Iterator[MicroBatch]:
-        """This process's share of a step's rows, cut into micro-batches.
+    def micro_batches(self, step: int) -> list[MicroBatch]:
+        """This process's share of a step's rows, cut into micro-batches; those of the next step are read from
+        the disk meanwhile.
+        """
+        found = self._next.result() if self._next_step == step else self._read(step)
+        self._next_step = step + 1
+        if self._next_step < self.config.max_steps:
+            self._next = self._reader.submit(self._read, self._next_step)
+        return found
+
+    def _read(self, step: int) -> list[MicroBatch]:
+        """The micro-batches of a step.
 
         Noise, times and dropout are drawn for the whole batch alike on every process, so that neither their
         number nor the micro-batch changes what a row is trained on.
@@ -134,42 +163,46 @@ class Finetuning:
         )
         dropout = torch.rand(len(rows), generator=generator)
 
+        found = []
         local = torch.arange(len(rows))[processes().process_index :: processes().num_processes]
         for slots in local.split(self.micro_batch_size):
+            inputs = self._inputs(rows[slots], dropout[slots])
             ids = [self.cache.ids[i] for i in rows[slots].tolist()]
-            yield MicroBatch(rows[slots], slots, noise[slots], times[slots], dropout[slots], ids)
+            found.append(MicroBatch(rows[slots], slots, noise[slots], times[slots], inputs, ids))
+        return found
 
     def diffusion_loss(self, micro: MicroBatch) -> Float[Tensor, ""]:
         """InstructPix2Pix's objective on the data's own pairs, mean over the rows."""
         device = self.accelerator.device
-        edited, source, embeds, tokens, label = self._inputs(micro)
-        embeds = embeds.to(device)
+        inputs = micro.inputs.to(device)
+        embeds = inputs.embeds
         if self.text_encoder is not None:
-            embeds = self.text_encoder(tokens.to(device))[0]
+            embeds = self.text_encoder(inputs.tokens)[0]
         if self.embedding is not None:
-            embeds = self.embedding(embeds, label.to(device))
+            embeds = self.embedding(embeds, inputs.label)
         losses = self.editor.family.loss(
             self.unet,
             self.scheduler,
-            edited.to(device),
+            inputs.edited,
             micro.noise.to(device),
             micro.times.to(device),
-            Conditioning(embeds, source.to(device)),
+            Conditioning(embeds, inputs.source),
             min_snr=self.config.min_snr,
         )
         return losses.mean()
 
-    def _inputs(self, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Latents of edits and sources, embeddings, tokens and labels of prompts,
-        of which some are dropped.
-        """
-        no_text, no_image = conditioning_dropout(micro.dropout, self.config.conditioning_dropout)
-        edited, source = self.cache.latents(micro.rows)
+    def _inputs(self, rows: Int[Tensor, " b"], dropout: Float[Tensor, " b"]) -> Inputs:
+        """The inputs of rows; `dropout`, uniform in [0, 1), says which conditioning is dropped."""
+        no_text, no_image = conditioning_dropout(dropout, self.config.conditioning_dropout)
+        edited, source = self.cache.latents(rows)
         if self.config.null_text_target == "source":
             becomes_source = (no_text & ~no_image)[:, None, None, None]
             edited = torch.where(becomes_source, source * self.cache.scaling, edited)
         source[no_image] = 0
-        return edited, source, *self.texts.take(micro.rows, no_text)
+        inputs = Inputs(edited, source, *self.texts.take(rows, no_text))
+        if self.accelerator.device.type == "cuda":
+            inputs = Inputs(*(tensor.pin_memory() for tensor in vars(inputs).values()))
+        return inputs
 
     def current_editor(self) -> Editor:
         """The editor with its weights as they are."""
@@ -199,6 +232,7 @@ class Finetuning:
         with the averaged weights.
         """
         self.loop.finish()
+        self._reader.shutdown()
         out = self.folder / self.config.result
         if self.accelerator.is_main_process:
             save_editor(self.current_editor(), out, base=self.base if self.config.lora_rank else None)

@@ -5,16 +5,18 @@ import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rewardedit.data import DataConfig, Rows, batches, row_shards
-from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.data import DataConfig, Rows, row_shards
+from rewardedit.data.datasets import SHARD_BATCHES, read_shard
 from rewardedit.diffusion.editors import Editor, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json
+from rewardedit.once import Once
 from rewardedit.stages import stage
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.training.trainable import RewardLabels
@@ -35,6 +37,12 @@ class LatentCache:
     scaling: float
     edited: np.ndarray  # (n, c, h, w) fp16, unscaled
     source: np.ndarray
+    # by row: why it cannot be read; its latents are zero, and no training uses it
+    unreadable: dict[int, str]
+
+    def bad_rows(self) -> list[dict[str, Any]]:
+        """The rows that cannot be read, as `require_few` takes them."""
+        return [{"row": row, "image": "any", "reason": reason} for row, reason in self.unreadable.items()]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -136,21 +144,31 @@ def make_cache(
         "batch": size,
     }
 
+    @Once
+    def shape() -> tuple[int, ...]:
+        return editor.family.encode_images(editor.pipe, torch.zeros(1, 3, data.size, data.size)).shape[1:]
+
     def encode(number: int, path: Path) -> None:
         path.mkdir()
-        ids = []
-        instructions = []
-        latents = {"edited": [], "source": []}
-        for names, batch in batches(parts[number], data, size, fields=()):
-            for name, images in latents.items():
-                images.append(
-                    editor.family.encode_images(editor.pipe, getattr(batch, name)).half().cpu().numpy()
-                )
-            ids = ids + names
-            instructions = instructions + batch.instruction
-        for name, images in latents.items():
-            np.save(path / f"{name}.npy", np.concatenate(images))
-        write_json(path / "rows.json", {"ids": ids, "instructions": instructions})
+        part = parts[number]
+        ids = [""] * len(part)
+        instructions = [""] * len(part)
+        reasons: list[str | None] = [None] * len(part)
+        latents = {name: np.zeros((len(part), *shape()), np.float16) for name in ("edited", "source")}
+        for found in read_shard(part, data, size, fields=()):
+            for row, reason in found.unreadable.items():
+                reasons[row] = reason
+            if found.batch is None:
+                continue
+            for name, encoded in latents.items():
+                images = getattr(found.batch, name)
+                encoded[found.numbers] = editor.family.encode_images(editor.pipe, images).half().cpu().numpy()
+            for row, id_, instruction in zip(found.numbers, found.ids, found.batch.instruction, strict=True):
+                ids[row] = id_
+                instructions[row] = instruction
+        for name, encoded in latents.items():
+            np.save(path / f"{name}.npy", encoded)
+        write_json(path / "rows.json", {"ids": ids, "instructions": instructions, "unreadable": reasons})
 
     def join(shards: list[Path]) -> None:
         _join(folder, ("edited", "source"), shards)
@@ -162,23 +180,33 @@ def make_cache(
     texts = json.loads((folder / "rows.json").read_text())
     arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("edited", "source")]
     scaling = float(editor.pipe.vae.config.scaling_factor)
-    return LatentCache(rows, data, texts["ids"], texts["instructions"], folder, scaling, *arrays)
+    unreadable = {row: reason for row, reason in enumerate(texts["unreadable"]) if reason is not None}
+    return LatentCache(rows, data, texts["ids"], texts["instructions"], folder, scaling, *arrays, unreadable)
 
 
 def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarray, dict[str, list[str]]]:
-    """The sources as memory-mapped bytes (n, 3, s, s), and captions where all rows have them."""
+    """The sources as memory-mapped bytes (n, 3, s, s), black where a row cannot be read, and captions where
+    all rows have them.
+    """
     parts = row_shards(rows, ENCODE_BATCH)
     names = ("source_caption", "target_caption")
 
     def read(number: int, path: Path) -> None:
         path.mkdir()
-        images: list[np.ndarray] = []
-        captions: dict[str, list[str | None]] = {name: [] for name in names}
-        for ids, batch in batches(parts[number], data, ENCODE_BATCH, fields=names):
-            images.append((batch.source * 255).round().byte().numpy())
+        part = parts[number]
+        images = np.zeros((len(part), 3, data.size, data.size), np.uint8)
+        captions: dict[str, list[str | None]] = {name: [None] * len(part) for name in names}
+        for found in read_shard(part, data, ENCODE_BATCH, fields=names):
+            if found.batch is not None:
+                images[found.numbers] = (found.batch.source * 255).round().byte().numpy()
+            for row in found.unreadable:  # which no training uses
+                for texts in captions.values():
+                    texts[row] = ""
             for name, texts in captions.items():
-                texts += getattr(batch, name) or [None] * len(ids)
-        np.save(path / "images.npy", np.concatenate(images))
+                own = getattr(found.batch, name, None)
+                for i, row in enumerate(found.numbers if own is not None else []):
+                    texts[row] = own[i]
+        np.save(path / "images.npy", images)
         write_json(path / "captions.json", captions)
 
     def join(shards: list[Path]) -> None:

@@ -276,7 +276,11 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, step: int) -> None:
         remove(aside)
         parent.mkdir(parents=True, exist_ok=True)
     accelerator.wait_for_everyone()
-    accelerator.save_state(str(aside))
+    try:
+        accelerator.save_state(str(aside))
+    except BaseException:  # a full disk has no room for half a checkpoint
+        remove(aside)
+        raise
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         remove(final)

@@ -5,7 +5,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from rewardedit.batch import EditSample
-from rewardedit.data import DataConfig, batches, open_rows, source_ids, stream_rows
+from rewardedit.data import DataConfig, open_rows, source_ids, stream_rows
 from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.datasets import Unreadable, read_batches
 from rewardedit.data.ultraedit import UltraEdit
@@ -75,17 +75,15 @@ def test_bad_rows_are_told_with_their_reason_and_the_others_are_read(name, tmp_p
     data = config(name, write_layout(tmp_path, name, ({}, *(change for change, _ in bad.values()), {})))
 
     told = {}
-    read = 0
-    for _, batch, unreadable in read_batches(open_rows(data), data.size, data.policy, 4):
-        told |= unreadable
-        read += 0 if batch is None else len(batch)
-    assert read == 2
-    assert told.keys() == {str(number) for number in bad}
-    for number, (_, reason) in bad.items():
-        assert told[str(number)] == reason
+    read = []
+    for part in read_batches(open_rows(data), data.size, data.policy, 4):
+        told |= part.unreadable
+        read += [] if part.batch is None else part.numbers
+    assert read == [0, 6]
+    assert told == {number: reason for number, (_, reason) in bad.items()}
 
     streamed = list(stream_rows(data))
-    assert {row.id: row.reason for row in streamed if isinstance(row, Unreadable)} == told
+    assert {int(row.id): row.reason for row in streamed if isinstance(row, Unreadable)} == told
     assert [type(row) for row in (streamed[0], streamed[-1])] == [EditSample, EditSample]
 
 
@@ -130,7 +128,8 @@ def test_a_source_image_that_is_missing_is_no_other_row_s(tmp_path):
 
 def test_ultraedit_has_masks_in_one_of_its_data_sets(tmp_path):
     data = config("ultraedit", write_layout(tmp_path, "ultraedit"))
-    ((_, batch),) = list(batches(open_rows(data), data, 4))
+    (part,) = read_batches(open_rows(data), data.size, data.policy, 4)
+    batch = part.batch
     assert batch.mask[0, 0, :, :6].min() == 1
     assert batch.mask[0, 0, :, 10:].max() == 0
 

@@ -7,7 +7,7 @@ import torch
 from PIL import Image, ImageFile
 from torch.utils.data import DataLoader
 
-from rewardedit.data import DataConfig, batches, held_out_rows, open_rows, source_ids
+from rewardedit.data import DataConfig, held_out_rows, open_rows, read_batches, source_ids
 from rewardedit.data.humanedit import HumanEdit
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.table import Table
@@ -135,9 +135,9 @@ def test_mixed_sizes_come_out_as_one(folder):
     ]
     (folder / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     data = DataConfig("table", str(folder), size=16, policy="pad")
-    ((ids, batch),) = list(batches(open_rows(data), data, 8))
-    assert ids == ["0", "1"]
-    assert batch.source.shape == (2, 3, 16, 16)
+    (part,) = read_batches(open_rows(data), data.size, data.policy, 8)
+    assert (part.numbers, part.ids) == ([0, 1], ["0", "1"])
+    assert part.batch.source.shape == (2, 3, 16, 16)
 
 
 def test_magicbrush_reads_a_folder_and_parquet_alike(folder):
@@ -193,7 +193,7 @@ def test_only_the_pictures_that_are_used_are_decoded(folder, monkeypatch):
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", seen)
     data = DataConfig("magicbrush", str(folder), size=16)
-    assert len(list(batches(open_rows(data), data, 8, fields=()))) == 1
+    assert len(list(read_batches(open_rows(data), data.size, data.policy, 8, fields=()))) == 1
     assert decoded == {"a.png", "b.png"}  # source and target
 
 

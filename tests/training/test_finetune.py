@@ -1,4 +1,5 @@
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from rewardedit.files import read_log
 from rewardedit.images import load_image
 from rewardedit.reward_prompt import RewardPrompt
 from rewardedit.trainers.reward_conditioned import finetune
-from rewardedit.training.finetune import draw_times
+from rewardedit.training.finetune import Finetuning, MicroBatch, draw_times
 from rewardedit.training.latents import LatentCache, encode_batch_size, make_cache
 from rewardedit.training.loop import TrainingStopped
 from rewardedit.training.trainable import RewardLabels, TrainConfig, make_trainable
@@ -394,3 +395,30 @@ def test_rows_without_text_may_stay_as_they_are(tiny_editor, cache, tmp_path):
     )
     assert edited != source
     assert losses(tmp_path / "edited") != losses(tmp_path / "source")
+
+
+def test_the_next_step_s_rows_are_read_beside_this_one_s(tiny_editor, cache, tmp_path):
+    """In another thread, each step once, and none after the last."""
+    tuning = Finetuning(TrainConfig(**FAST), tiny_editor, cache, labels(), tmp_path)
+    read: list[tuple[int, str]] = []
+    real = tuning._read
+
+    def noted(step: int) -> list[MicroBatch]:
+        read.append((step, threading.current_thread().name))
+        return real(step)
+
+    tuning._read = noted
+    found = [tuning.micro_batches(step) for step in range(6)]
+    tuning._reader.shutdown()
+    assert [step for step, _ in read] == list(range(6))
+    assert [name.startswith("rows") for _, name in read] == [False] + 5 * [True]
+    again = [real(step) for step in range(6)]
+    for ours, theirs in zip(found, again, strict=True):
+        assert [micro.ids for micro in ours] == [micro.ids for micro in theirs]
+        torch.testing.assert_close(vars(ours[0].inputs), vars(theirs[0].inputs), rtol=0, atol=0)
+
+
+def test_a_step_that_is_not_the_next_is_read_for_itself(tiny_editor, cache, tmp_path):
+    tuning = Finetuning(TrainConfig(**FAST), tiny_editor, cache, labels(), tmp_path)
+    tuning.micro_batches(0)
+    assert [micro.ids for micro in tuning.micro_batches(4)] == [micro.ids for micro in tuning._read(4)]

@@ -7,7 +7,7 @@ import json
 from tests.forks import launch
 
 TIMEOUT = 5
-SHARD = 4  # seconds of the process group, and of each shard of the first process
+SHARD = 8  # seconds of the process group, and of the one shard that the first process makes
 
 SCRIPT = f"""
 import datetime, json, os, pathlib, sys, time
@@ -34,4 +34,4 @@ def test_a_stage_may_take_longer_than_processes_wait_for_one_another(tmp_path):
     script.write_text(SCRIPT)
     launch(script, 2, str(tmp_path))
     made = sorted((tmp_path / "stage").glob("part-*"))
-    assert [json.loads(path.read_text()) for path in made] == [0, 1, 0, 1]  # divided over the two
+    assert [json.loads(path.read_text()) for path in made] == [0, 1, 1, 1]  # the faster takes what is left

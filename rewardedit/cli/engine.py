@@ -1,0 +1,27 @@
+"""`--engine`: who makes the shards of a command's stages."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+PROCESSES = "processes"
+ENGINES = (PROCESSES, "ray")  # the names of `engines.ENGINES`; `rewardedit --help` imports no library
+
+
+def add_engine_option(parser: Any) -> None:
+    """The option, for a command that has stages."""
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default=PROCESSES,
+        help="who makes the shards: this command's processes, or the Ray cluster that RAY_ADDRESS names "
+        "(default: processes)",
+    )
+
+
+def stages_made_by(engine: str | None) -> AbstractContextManager[None]:
+    """Within it stages are made by this engine; None for a command that has none."""
+    if engine in (None, PROCESSES):
+        return nullcontext()
+    from rewardedit.engines import use_engine
+
+    return use_engine(engine)

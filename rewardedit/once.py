@@ -1,0 +1,26 @@
+"""Values that are made when they are first needed."""
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """Calls a function the first time it is called itself, and remembers what came of it.
+
+    A stage's models are loaded so: on the processes that have something to make, once in each. A copy that
+    is sent to another process goes without the value, which is made there anew.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self.make = make
+        self.made: list[T] = []
+
+    def __call__(self) -> T:
+        if not self.made:
+            self.made.append(self.make())
+        return self.made[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.make,))

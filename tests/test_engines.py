@@ -1,0 +1,228 @@
+"""Who makes the shards of a stage: claims between processes, late and dead ones, and a Ray cluster."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rewardedit import Scorer, claims, engines
+from rewardedit.claims import Claims
+from rewardedit.cli import main
+from rewardedit.data.shapes import ShapesRows
+from rewardedit.engines import Shards, by_processes, use_engine
+from rewardedit.files import create
+from rewardedit.once import Once
+from rewardedit.scorers import load_scorer
+from rewardedit.scoring import read_records, score_shards
+from rewardedit.stages import stage
+
+ELSEWHERE = {"host": "another machine", "pid": 1, "beats": 0}
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    own = Clock()
+    monkeypatch.setattr(claims, "time", own)
+    monkeypatch.setattr(engines, "time", own)
+    return own
+
+
+def test_what_one_process_makes_no_other_takes(tmp_path):
+    with Claims().claim(tmp_path / "a") as first, Claims().claim(tmp_path / "a") as second:
+        assert (first, second) == (True, False)
+        with Claims().claim(tmp_path / "b") as other:
+            assert other
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_that_another_machine_left_is_taken_when_it_has_not_changed_for_a_minute(tmp_path, clock):
+    file = tmp_path / ".a.claim"
+    file.write_text(json.dumps(ELSEWHERE))
+    own = Claims()
+
+    def is_granted(seconds: float) -> bool:
+        clock.sleep(seconds)
+        with own.claim(tmp_path / "a") as granted:
+            return granted
+
+    assert not is_granted(0)
+    assert not is_granted(59)
+    file.write_text(json.dumps({**ELSEWHERE, "beats": 1}))  # its owner lives
+    assert not is_granted(59)
+    assert not is_granted(59)
+    assert is_granted(2)
+    assert not file.exists()
+
+
+def test_a_claim_of_a_dead_process_of_this_machine_is_taken_at_once(tmp_path):
+    dead = os.fork()
+    if dead == 0:
+        os._exit(0)
+    os.waitpid(dead, 0)
+    owner = {"host": socket.gethostname(), "pid": dead, "beats": 0}
+    (tmp_path / ".a.claim").write_text(json.dumps(owner))
+    with Claims().claim(tmp_path / "a") as granted:
+        assert granted
+    (tmp_path / ".a.claim").write_text(json.dumps({**owner, "pid": os.getppid()}))
+    with Claims().claim(tmp_path / "a") as granted:
+        assert not granted
+
+
+def test_an_owner_writes_its_claim_anew_while_it_works(tmp_path):
+    with Claims(beat=0.01).claim(tmp_path / "a"):
+        texts: set[str] = set()
+        while len(texts) < 3:
+            texts.add((tmp_path / ".a.claim").read_text())
+    assert not (tmp_path / ".a.claim").exists()
+
+
+def test_shards_that_a_dead_machine_had_begun_are_made_by_who_is_left(tmp_path, clock):
+    """The first of them after a minute's waiting; what it left is cleared away."""
+    made: list[int] = []
+
+    def make(number: int, path: Path) -> None:
+        if not made:  # while the other machine is at work on two of them
+            for i in (1, 2):
+                create(tmp_path / f".part-{i:05d}.claim", json.dumps(ELSEWHERE))
+            (tmp_path / ".part-00001.another machine-1.partial").write_text("half")
+        made.append(number)
+        path.write_text(str(number))
+
+    paths = stage(tmp_path, {}, make, 4)
+    assert made == [0, 3, 1, 2]
+    assert [path.read_text() for path in paths] == ["0", "1", "2", "3"]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"made_of.json", *(path.name for path in paths)}
+
+
+def test_shards_that_another_process_makes_meanwhile_are_waited_for(tmp_path, clock, monkeypatch):
+    create(tmp_path / ".b.claim", json.dumps(ELSEWHERE))
+    monkeypatch.setattr(clock, "sleep", lambda seconds: (tmp_path / "b").write_text("by the other"))
+    paths = [tmp_path / "a", tmp_path / "b"]
+    shards = Shards(lambda number, path: path.write_text("here") and None, paths, range(2), lambda: False)
+    by_processes(shards)
+    assert [path.read_text() for path in paths] == ["here", "by the other"]
+
+
+def test_a_stage_that_others_have_ended_is_not_made_again(tmp_path):
+    """Its shards may be gone by then."""
+
+    def make(number: int, path: Path) -> None:
+        raise AssertionError
+
+    by_processes(Shards(make, [tmp_path / "a"], range(1), lambda: True))
+
+
+def test_a_stage_in_which_nothing_was_made_leaves_nothing_behind(tmp_path):
+    def fail(number: int, path: Path) -> None:
+        raise ValueError("no weights")
+
+    with pytest.raises(ValueError, match="no weights"):
+        stage(tmp_path / "s", {"scorer": "clip_d"}, fail, 2)
+    assert not (tmp_path / "s").exists()
+    assert stage(tmp_path / "s", {"scorer": "l1"}, lambda number, path: path.touch(), 2)
+
+
+def test_a_copy_of_what_is_loaded_once_goes_without_it():
+    import pickle
+
+    loaded = Once(dict)
+    assert loaded() is loaded()
+    assert pickle.loads(pickle.dumps(loaded)).made == []
+
+
+def test_ray_is_asked_for_where_it_is_missing(tmp_path, monkeypatch):
+    import builtins
+
+    importing = builtins.__import__
+
+    def without_ray(name: str, *args, **options):
+        if name == "ray":
+            raise ImportError(name)
+        return importing(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_ray)
+    with use_engine("ray"), pytest.raises(ValueError, match=r"rewardedit\[ray\]"):
+        stage(tmp_path / "s", {}, lambda number, path: path.touch(), 1)
+
+
+@pytest.fixture
+def cluster(monkeypatch) -> Iterator[None]:
+    """Two nodes of two CPUs on this machine, each with a worker process of its own."""
+    for name, value in (("RAY_worker_niceness", "0"), ("RAY_USAGE_STATS_ENABLED", "0")):
+        monkeypatch.setenv(name, value)
+    import ray
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 2, "object_store_memory": 80_000_000}
+    own = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    own.add_node(**node)
+    monkeypatch.setenv("RAY_ADDRESS", own.address)
+    yield
+    ray.shutdown()
+    own.shutdown()
+
+
+def test_a_ray_cluster_of_two_nodes_makes_the_same_shards_though_a_worker_is_killed(cluster, tmp_path):
+    rows = ShapesRows(192, "train")
+    plain = score_shards(tmp_path / "plain", {}, rows, lambda: {"l1": load_scorer("l1")}, 32, batch=2)
+    killed = tmp_path / "killed"
+
+    class Killed(Scorer):
+        """l1, whose process is killed at the third shard, once."""
+
+        def score(self, batch, prepared):
+            if batch.instruction == third and not killed.exists():
+                killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return load_scorer("l1")(batch)
+
+    third = read_records(plain[2])[0]["instruction"], read_records(plain[2])[1]["instruction"]
+    third = list(third)
+    with use_engine("ray"):
+        by_ray = score_shards(tmp_path / "ray", {}, rows, Once(lambda: {"l1": Killed()}), 32, batch=2)
+        assert killed.exists()
+        assert [read_records(path) for path in by_ray] == [read_records(path) for path in plain]
+        assert len(plain) == 6
+        assert {path.name for path in (tmp_path / "ray").iterdir()} == {
+            "made_of.json",
+            *(path.name for path in plain),
+        }
+
+        def wrong(number: int, path: Path) -> None:
+            raise ValueError("row 3: the image is missing")
+
+        with pytest.raises(ValueError, match="row 3: the image is missing"):
+            stage(tmp_path / "wrong", {}, wrong, 2)
+
+        def deadly(number: int, path: Path) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with pytest.raises(ValueError, match="3 workers died"):
+            stage(tmp_path / "deadly", {}, deadly, 1)
+
+    words = ["relabel", "data.rows=40", "relabel.scorer=l1", "relabel.batch_size=1"]
+    for engine in ("processes", "ray"):
+        assert main([*words, "--engine", engine, "--out", str(tmp_path / f"by-{engine}")]) == 0
+    shards = [sorted((tmp_path / f"by-{engine}" / "relabelled").iterdir()) for engine in ("processes", "ray")]
+    assert [path.name for path in shards[0]] == [path.name for path in shards[1]]
+    for ours, theirs in zip(*shards, strict=True):
+        assert ours.suffix == ".json" or pq.read_table(ours).equals(pq.read_table(theirs))

@@ -1,0 +1,91 @@
+"""Rows that cannot be read, in every training on a data set: left out, counted and listed, or too many."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rewardedit.cli import main
+from rewardedit.data import DataConfig, open_rows
+from rewardedit.data.table import Table
+from rewardedit.diffusion.editors import load_editor
+from rewardedit.scoring import read_records
+from rewardedit.training.latents import cache_sources, make_cache
+from tests.trainers.test_adiee_data import table
+
+SHORT = [
+    "train.max_steps=2",
+    "train.batch_size=8",
+    "train.mixed_precision=no",
+    "train.log_every=1",
+]
+FINETUNE = [*SHORT, "train.lr_warmup_steps=1", "train.tracker=none", "evaluate=null"]
+RUNS = {
+    "quickstart": [*FINETUNE, "relabel.scorer=l1", "relabel.scale=range"],
+    "shapes-refl": [*FINETUNE, "reward.scorer=l1", "watch.held_out=ssim", "watch.n=2", "variants=[refl]"],
+    "shapes-vifi-clip": [*SHORT, "held_out=null"],
+}
+
+
+def words(recipe: str, path: str, editor: str, *more: str) -> list[str]:
+    data = f"data={{name: table, path: {path}, size: 32}}"
+    base = [] if recipe == "shapes-vifi-clip" else [f"base={editor}"]
+    return ["train", recipe, data, *base, *RUNS[recipe], *more]
+
+
+@pytest.mark.parametrize("recipe", RUNS)
+def test_too_many_bad_rows_stop_a_run_before_it_trains(recipe, tiny_editor, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main([*words(recipe, table(tmp_path / "data", 1), tiny_editor), "--out", str(out)]) == 2
+    assert "1 of" in (said := capsys.readouterr().err)
+    assert "more than bad_rows=0.01 allows" in said
+    (record,) = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
+    assert "0-source.jpg" in record["reason"]
+    assert not list(out.rglob("*.safetensors"))
+
+
+def test_a_bad_row_is_left_out_of_training(tiny_editor, tmp_path):
+    """Its label stays empty, its latents are zero, and no step draws it."""
+    out = tmp_path / "out"
+    path = table(tmp_path / "data", 1)
+    command = words("quickstart", path, tiny_editor, "bad_rows=0.2", "train.batch_size=64")
+    assert main([*command, "--out", str(out)]) == 0
+    assert (out / "pipeline").is_dir()
+    (shard,) = (out / "relabelled").glob("*.parquet")
+    records = read_records(shard)
+    assert [record["label"] is None for record in records] == [True] + 7 * [False]
+    assert "0-source.jpg" in records[0]["reason"]
+    (record,) = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
+    assert record["row"] == 0
+
+
+def test_the_caches_keep_every_row_in_its_place(tiny_editor, tmp_path):
+    data = DataConfig("table", table(tmp_path / "data", 2), size=32)
+    rows = open_rows(data)
+    cache = make_cache(rows, data, load_editor(tiny_editor), tmp_path / "cache", batch_size=3)
+    assert sorted(cache.unreadable) == [0, 1]
+    assert cache.instructions == ["", "", *(f"make it {i}" for i in range(2, 8))]
+    assert cache.ids == ["", "", *(str(i) for i in range(2, 8))]
+    assert [bool(np.abs(row).sum()) for row in cache.source] == [False, False] + 6 * [True]
+    whole = DataConfig("table", table(tmp_path / "whole", 0), size=32)
+    same = make_cache(open_rows(whole), whole, load_editor(tiny_editor), tmp_path / "same", batch_size=3)
+    assert np.allclose(cache.edited[2:], same.edited[2:], atol=1e-3)
+    images, captions = cache_sources(rows, data, tmp_path / "sources")
+    assert [bool(image.any()) for image in images] == [False, False] + 6 * [True]
+    assert captions == {}
+
+
+def test_a_few_faults_of_a_large_table_wait_until_their_row_is_read(tmp_path):
+    folder = tmp_path / "data"
+    table(folder, 0, n=1)
+    good = (folder / "rows.jsonl").read_text()
+    bad = json.dumps({**json.loads(good), "source": "gone.png"}) + "\n"
+    (folder / "rows.jsonl").write_text(good * 50 + bad + good * 49)
+    rows = Table(str(folder))
+    assert rows[49].id == "49"
+    with pytest.raises(ValueError, match=r"row 51: source 'gone.png' is not there"):
+        rows[50]
+    assert len(set(rows.source_ids())) == 2
+    (folder / "rows.jsonl").write_text(good * 48 + bad * 2 + good * 49)
+    with pytest.raises(ValueError, match=r"row 49: source 'gone.png' is not there"):
+        Table(str(folder))
