@@ -69,7 +69,6 @@ def settings_of(kind: str, seed: int) -> tuple[RewardConfig, TrainConfig]:
         "batch_size": 4,
         "lr_warmup_steps": 3,
         "ema": None,
-        "last_timestep_prob": 0.5,
         "null_text_target": "source",
         "seed": seed,
     }

@@ -1,11 +1,11 @@
-"""The values that flow through the house: `EditSample` (a row),
+"""The values that everything exchanges: `EditSample` (a row),
 `EditBatch` (rows as tensors) and `Scores`.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -32,6 +32,8 @@ class EditSample:
     target_caption: str | None = None
     edit_type: str | None = None  # the type of edit, as the data set names it: for tables of results by kind
     label: float | None = None  # how good `edited` is, 0 to 10, where the data set says so
+    # the same by named axes, such as alignment, consistency and quality
+    axes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

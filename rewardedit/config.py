@@ -32,7 +32,6 @@ _TRAIN = {
     "schedule": "lr_scheduler",
     "checkpointing": "gradient_checkpointing",
     "dropout": "conditioning_dropout",
-    "last_step": "last_timestep_prob",
     "unasked": "null_text_target",
 }
 _SAMPLING = {

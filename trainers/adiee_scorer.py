@@ -77,6 +77,7 @@ class Config:
     data: DataConfig  # rows with labels from 0 to 10, such as a data set that `adiee_data` made
     model: str = "llava-hf/llama3-llava-next-8b-hf"  # hub name or folder
     held_out: DataConfig | None = None  # labelled rows on which it is measured at the end
+    axes: tuple[str, ...] = ()  # that are scored beside the label, from the rows that have labels of them
     head: HeadKind = "scalar"  # a number, or the expectation over the grades 0, 5 and 10
     layout: Layout = "pair"  # two images, or both side by side in one
     side: int | None = 512  # pixels a side that images are stretched to
@@ -129,7 +130,8 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
     vlm = load_vlm(config.model, device=device, dtype=dtype)
     number = add_token(vlm.model, vlm.processor)
     base = None if config.lora_rank is None else config.model
-    settings = AdieeSettings(config.head, config.layout, config.side, base=base)
+    axes = ("overall", *config.axes)
+    settings = AdieeSettings(config.head, config.layout, config.side, axes, base)
     head = ScoreHead(width_of(vlm.model), settings).to(device)
     scorer = Adiee(vlm, head, settings, share_prefix=False)
     scorer.requires_grad_(False)
@@ -261,7 +263,9 @@ def shares(config: Config) -> list[slice]:
 
 
 def micro_batches(config: Config, rows: Rows, step: int, asked: Tensor) -> Any:
-    """This process's rows of a step: edits, labels (b,), ids, and which question is `asked` of each."""
+    """This process's rows of a step: edits, labels (b, axes), NaN where there is none, ids, and which
+    question is `asked` of each.
+    """
     state = processes()
     share = config.train.batch_size // state.num_processes
     chosen = batch_rows(len(rows), config.train.batch_size, step, config.train.seed)
@@ -270,14 +274,19 @@ def micro_batches(config: Config, rows: Rows, step: int, asked: Tensor) -> Any:
     questions = asked[own].tolist()
     for part in shares(config):
         samples = [rows[i] for i in local[part]]
-        labels = torch.tensor([require_label(sample) for sample in samples])
+        labels = torch.tensor(
+            [
+                [require_label(sample), *(sample.axes.get(axis, math.nan) for axis in config.axes)]
+                for sample in samples
+            ]
+        )
         batch = collate(samples, config.data.size, config.data.policy, fields=())
         device = devices.default_device()
         yield batch.to(device), labels.to(device), [sample.id for sample in samples], questions[part]
 
 
 def losses(
-    scorer: Adiee, batch: EditBatch, labels: Float[Tensor, " b"], asked: list[int], compat: str = "paper"
+    scorer: Adiee, batch: EditBatch, labels: Float[Tensor, "b axes"], asked: list[int], compat: str = "paper"
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """The cross-entropy of the answers' tokens, and the error of the score read at [SCORE]."""
     texts = []
@@ -287,7 +296,9 @@ def losses(
     inputs = scorer.inputs(texts, batch.source, batch.edited)
     hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
     raw = scorer.head(scorer.at_token(hidden, inputs["input_ids"]))
-    return answer_loss(scorer, hidden, inputs["input_ids"]), score_loss(raw[:, 0], labels, compat)
+    known = labels.isfinite()
+    score = score_loss(raw[known], labels[known], compat)
+    return answer_loss(scorer, hidden, inputs["input_ids"]), score
 
 
 def answer_loss(scorer: Adiee, hidden: Float[Tensor, "b n d"], input_ids: Tensor) -> Float[Tensor, ""]:

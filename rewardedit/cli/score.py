@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> None:
                 raise ValueError(
                     f"{option}: expected one edit and one scorer; got {len(rows)} and {len(specs)}"
                 )
-            write(rows[0], next(iter(load().values())), Path(path), device)
+            batch = read_batch(rows[0], size, policy).to(device)
+            write(batch, next(iter(load().values())), Path(path))
 
     if out is not None and out.suffix == ".parquet":
         made_of = {"input": args.input, "rows": len(rows), "scorers": specs, "options": options}
@@ -214,16 +215,21 @@ def line_of(record: dict[str, Any]) -> str:
     return f"{record['id']}  {record['scorer']}  {found}"
 
 
-def write_heatmap(sample: Any, scorer: Any, path: Path, device: str) -> None:
+def read_batch(sample: Any, size: int | None, policy: str) -> Any:
+    """One edit as a batch."""
+    from rewardedit.batch import collate
+    from rewardedit.data.datasets import PreparedRows
+
+    return collate([PreparedRows([sample], size, policy).prepare(sample)])
+
+
+def write_heatmap(batch: Any, scorer: Any, path: Path) -> None:
     """Writes source, edit and heat map side by side."""
     import torch
 
-    from rewardedit.batch import collate
-    from rewardedit.data.datasets import PreparedRows
     from rewardedit.heatmap import draw_heat, heat_map
     from rewardedit.images import to_pil
 
-    batch = collate([PreparedRows([sample]).prepare(sample)]).to(device)
     heat = draw_heat(batch.edited, heat_map(scorer, batch))
     to_pil(torch.cat([batch.source[0], batch.edited[0], heat[0]], dim=2)).save(path)
     print(
@@ -232,19 +238,16 @@ def write_heatmap(sample: Any, scorer: Any, path: Path, device: str) -> None:
     )
 
 
-def write_explanation(sample: Any, scorer: Any, path: Path, device: str) -> None:
+def write_explanation(batch: Any, scorer: Any, path: Path) -> None:
     """Writes what BPM found, and what it says of each part.
 
     Raises:
         ValueError: where the scorer is another.
     """
-    from rewardedit.batch import collate
-    from rewardedit.data.datasets import PreparedRows
     from rewardedit.explain import explain
     from rewardedit.scorers.bpm import Bpm
 
     if not isinstance(scorer, Bpm):
         raise ValueError(f"--explain: expected the scorer bpm; got {type(scorer).__name__}")
-    batch = collate([PreparedRows([sample]).prepare(sample)]).to(device)
     explain(scorer, batch).save(path)
     print(f"explanation: {path}", file=sys.stderr)

@@ -11,7 +11,6 @@ from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.recipes import load_recipe, read_recipe
 from rewardedit.cli.terminal import quiet
 
-
 # package.module:Class, alone or in a sum; a weight that follows a name begins with a figure
 CLASS = re.compile(r"(?:^|(?<=,))\s*([A-Za-z_][\w.]*:[A-Za-z_]\w*)(?=:|,|$)")
 

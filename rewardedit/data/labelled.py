@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class LabelledEdit:
     clip_d: float | None = None
     similarity_1: float | None = None
     similarity_2: float | None = None
+    axes: dict[str, float] = field(default_factory=dict)  # labels of single axes, 0 to 10
 
 
 class LabelledEdits(HubRows):
@@ -63,6 +64,7 @@ class LabelledEdits(HubRows):
             instruction=row["instruction"],
             edited=row["edited"],
             label=float(row["label"]),
+            axes=json.loads(row.get("axes") or "{}"),
             **captions,
         )
 
@@ -80,6 +82,7 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
         "sequence_id",
         "source_caption",
         "target_caption",
+        "axes",
     )
     schema = pa.schema(
         {
@@ -94,7 +97,7 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
             **{name: pa.float32() for name in ("clip_d", "similarity_1", "similarity_2")},
         }
     )
-    records = [asdict(row) for row in rows]
+    records = [{**asdict(row), "axes": json.dumps(row.axes)} for row in rows]
     # Images are compressed already; small groups of rows keep what is read for one of them small.
     compression = {name: "NONE" if name in ("source", "edited") else "SNAPPY" for name in schema.names}
     table = pa.Table.from_pylist(records, schema.with_metadata({SKIPPED: json.dumps(list(skipped))}))

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from rewardedit.diffusion.editors import EditConfig, Editor, load_editor, save_s
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.files import read_log, remove, write_json
+from rewardedit.once import Once
 from rewardedit.processes import on_main_process, processes
 from rewardedit.report import Gallery, Report
 from rewardedit.scorers import Scorer
@@ -36,8 +37,8 @@ class EvaluateConfig:
 
     n: int = 512  # test edits
     val_n: int = 140  # edits of the val split, on which the settings are chosen
-    num_inference_steps: tuple[int, ...] = (2, 4, 8)  # denoising steps
-    guidance_scale: tuple[float, ...] = (1.6, 3.0)  # text guidance scales
+    num_inference_steps: tuple[int, ...] | None = None  # denoising steps; None: as many as the base takes
+    guidance_scale: tuple[float, ...] | None = None  # text guidance scales; None: three around the base's
     image_guidance_scale: tuple[float, ...] = (1.0,)  # image guidance scales
     backdrops: tuple[str, ...] = ("plain",)  # of the shapes world's samples in turn
     seed: int = 0  # of the shapes world
@@ -45,6 +46,13 @@ class EvaluateConfig:
     # of the weights; None: float16 on a GPU, float32 on a CPU
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     autocast: bool = True  # float32 weights compute in bf16
+
+    def around(self, base: EditConfig) -> "EvaluateConfig":
+        """With a grid around the base's own settings where none is given."""
+        steps = self.num_inference_steps or (base.num_inference_steps,)
+        own = base.guidance_scale
+        scales = self.guidance_scale or tuple(sorted({max(1.0, own - 0.25), own, own + 0.25}))
+        return replace(self, num_inference_steps=steps, guidance_scale=scales)
 
 
 def require_variants(variants: Sequence[str], evaluate: EvaluateConfig | None, data: DataConfig) -> None:
@@ -115,8 +123,8 @@ def choose_settings(
     """
     grid = [
         EditConfig(n, t, i)
-        for n in evaluate.num_inference_steps
-        for t in evaluate.guidance_scale
+        for n in evaluate.num_inference_steps or ()
+        for t in evaluate.guidance_scale or ()
         for i in evaluate.image_guidance_scale
     ]
     if len(grid) == 1:
@@ -160,7 +168,9 @@ def compare(
     chosen: dict[str, Any] = {}
     device = devices.default_device()
     for name, path in {"base": base, **{variant: str(path) for variant, path in results.items()}}.items():
-        load = cache(partial(load_editor, path, device=device, dtype=devices.inference_dtype(evaluate.dtype)))
+        load = Once(partial(load_editor, path, device=device, dtype=devices.inference_dtype(evaluate.dtype)))
+        if name == "base":
+            evaluate = evaluate.around(load().settings)
         best[name], grid = choose_settings(load, val, evaluate, edits / name / "val")
         chosen[name] = {**_recorded(best[name]), "val": grid}
         paths[name] = edit_all(load, test, BEST, best[name], evaluate, edits / name / "test")

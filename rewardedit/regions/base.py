@@ -139,13 +139,13 @@ class NamedObjects(nn.Module):
     def of_edits(
         self, batch: EditBatch, parsed: Sequence[ParsedEdit], sources: Sequence[Instances | None]
     ) -> list[EditRegions]:
-        edited = self._find(
-            batch.edited, [None if edit.is_global else name_afterwards(edit) for edit in parsed]
-        )
-        references = self._find(batch.edited, [reference_of(edit) for edit in parsed])
+        b = len(batch)
+        targets = [None if edit.is_global else name_afterwards(edit) for edit in parsed]
+        references = [reference_of(edit) for edit in parsed]
+        # Targets and references are sought in the same images, all in one call.
+        found = self._find(torch.cat([batch.edited, batch.edited]), [*targets, *references])
         return [
-            named_regions(batch.source[i], parsed[i], sources[i], edited[i], references[i])
-            for i in range(len(batch))
+            named_regions(batch.source[i], parsed[i], sources[i], found[i], found[b + i]) for i in range(b)
         ]
 
     @torch.no_grad()

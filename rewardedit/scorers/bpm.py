@@ -301,10 +301,11 @@ class Bpm(ClipScorer):
         or made larger) there is no direction between them, and the edited crop's own similarity with that
         name stands in its place. 0 where the crops show the same, −1 where the target object is not there.
         """
-        before = self._crop_features(source, [region.source for region in regions])
-        after = self._crop_features(edited, [region.edited for region in regions])
-        old = self._name_features([edit.source for edit in parsed])
-        new = self._name_features([edit.target for edit in parsed])
+        b = len(parsed)
+        objects = [*(region.source for region in regions), *(region.edited for region in regions)]
+        before, after = self._crop_features([*source, *edited], objects).split(b)
+        names = [*(edit.source for edit in parsed), *(edit.target for edit in parsed)]
+        old, new = self._name_features(names).split(b)
         same = torch.tensor([edit.source == edit.target for edit in parsed], device=after.device)[:, None]
         change = torch.where(same, after, after - before)
         direction = torch.where(same, new, new - old)
@@ -317,11 +318,11 @@ class Bpm(ClipScorer):
         missing = torch.tensor([r.missing == "target" for r in regions], device=after.device)
         return torch.where(missing, torch.full_like(similarity, NOT_THERE), similarity)
 
-    def _crop_features(self, images: Tensor, objects: list[Instances]) -> Tensor:
+    def _crop_features(self, images: list[Tensor], objects: list[Instances]) -> Tensor:
         """CLIP's features of what the objects' boxes hold, in one batch; of the whole image where there is no
         object.
         """
-        whole = (0.0, 0.0, float(images.shape[-1]), float(images.shape[-2]))
+        whole = (0.0, 0.0, float(images[0].shape[-1]), float(images[0].shape[-2]))
         boxes = [found.box.tolist() if len(found) else whole for found in objects]
         cut = [crop(image, box, self.config.context) for image, box in zip(images, boxes, strict=True)]
         return self._image_features(cut)

@@ -158,9 +158,7 @@ class Finetuning:
         rows = self.labelled_rows[drawn]
         generator = step_generator(config.seed, step)
         noise = torch.randn(len(rows), *self.cache.shape, generator=generator)
-        times = draw_times(
-            len(rows), self.scheduler.config.num_train_timesteps, config.last_timestep_prob, generator
-        )
+        times = torch.randint(self.scheduler.config.num_train_timesteps, (len(rows),), generator=generator)
         dropout = torch.rand(len(rows), generator=generator)
 
         found = []
@@ -237,11 +235,3 @@ class Finetuning:
         if self.accelerator.is_main_process:
             save_editor(self.current_editor(), out, base=self.base if self.config.lora_rank else None)
         return out
-
-
-def draw_times(n: int, steps: int, last: float, generator: torch.Generator) -> Tensor:
-    """Time steps (n,), uniform in [0, steps) but for a share `last` at steps − 1."""
-    times = torch.randint(steps, (n,), generator=generator)
-    if last:
-        times[torch.rand(n, generator=generator) < last] = steps - 1
-    return times

@@ -30,8 +30,6 @@ class TrainConfig(LoopConfig):
     muon_lr: float = 5e-3  # of matrices and convolutions between first and last layer, with optimizer=muon
     gradient_checkpointing: bool = False  # gradient checkpointing of the UNet
     conditioning_dropout: float = 0.05  # share of text alone, of both, and of image alone
-    # share of rows at the last time step, where an editor of few steps decides; others uniform
-    last_timestep_prob: float = 0.0
     # γ of the min-SNR weighting of the diffusion loss; None: all time steps weigh alike
     min_snr: float | None = None
     lora_rank: int | None = None  # None: full fine-tuning
@@ -56,10 +54,6 @@ class TrainConfig(LoopConfig):
         if self.lora_rank and self.text_encoder_lr:
             raise ValueError(
                 "text_encoder_lr: a LoRA holds the UNet's weights alone; leave one of the two out"
-            )
-        if not 0 <= self.last_timestep_prob <= 1:
-            raise ValueError(
-                f"last_timestep_prob: expected a share from 0 to 1; got {self.last_timestep_prob}"
             )
         if not 0 <= self.conditioning_dropout <= 1 / 3:
             raise ValueError(

@@ -21,3 +21,11 @@ def test_settings_are_chosen_on_val(tmp_path):
         chosen = metrics["settings"][name]
         assert list(chosen["val"].values()) == [round(value, 3) for value in rated]
         assert chosen["steps"] == (1 if rated[0] >= rated[1] else 2)
+
+
+def test_a_grid_that_is_not_given_lies_around_the_base_s_own_settings():
+    asked = EvaluateConfig().around(EditConfig(10, 1.5, 1.0))
+    assert (asked.num_inference_steps, asked.guidance_scale) == ((10,), (1.25, 1.5, 1.75))
+    assert EvaluateConfig().around(EditConfig(1, 1.1, 1.0)).guidance_scale == (1.0, 1.1, 1.35)
+    given = EvaluateConfig(num_inference_steps=(2, 4), guidance_scale=(3.0,))
+    assert given.around(EditConfig(10, 1.5, 1.0)) == given

@@ -1,7 +1,9 @@
 """The ADIEE scorer's training, with small random models and labelled rows."""
 
 import json
+import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from rewardedit import EditBatch
-from rewardedit.data import DataConfig
+from rewardedit.config import to_dict
+from rewardedit.data import DataConfig, open_rows
 from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
 from rewardedit.data.shapes import Shapes
 from rewardedit.files import read_log
@@ -19,6 +22,7 @@ from rewardedit.trainers import adiee_scorer as trainer
 from rewardedit.trainers import shapes_vlm
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig, answer_loss, score_loss
 from rewardedit.training.small import SmallTrainConfig
+from tests.forks import launch
 from tests.models import save_vlm
 
 
@@ -36,6 +40,7 @@ def rows(tmp_path_factory) -> str:
             label=label,
             rule=name,
             source_id=samples.id[i],
+            axes={"quality": 1.0} if i % 2 else {},
         )
         for name, image, label in (("source", samples.source, 0.0), ("target", samples.target, 10.0))
         for i in range(14)
@@ -133,6 +138,56 @@ def test_an_adapter_is_what_was_trained(rows, model, tmp_path):
     add_token(plain.model, plain.processor)
     bare = Adiee(plain, again.head, again.settings, share_prefix=False)(batch).parts["raw"]
     assert (bare - before).abs().max() > 1e-2 * (before - before.mean()).abs().max()
+
+
+def test_further_axes_are_learned_from_the_rows_that_have_labels_of_them(rows, model, tmp_path):
+    """The error of an axis counts no row without its label."""
+    asked = config(rows, model, steps=20, lora_rank=None, axes=("quality",), head="classes")
+    asked = replace(asked, train=replace(asked.train, head_lr=2e-2, batch_size=8))
+    scorer = Adiee.from_pretrained(str(trainer.train(asked, tmp_path / "run")))
+    assert scorer.settings.axes == ("overall", "quality")
+    samples = Shapes("train").batch(0, 14)
+    with torch.no_grad():
+        scores = scorer(EditBatch(samples.source, samples.instruction, samples.target))
+    assert scores.parts["quality"].mean() == pytest.approx(1, abs=0.7)
+    assert scores.score.mean() == pytest.approx(5, abs=2)  # half of the rows are labelled 0, half 10
+
+
+def test_the_rows_of_a_step_bring_the_labels_that_they_have(rows, model):
+    asked = config(rows, model, axes=("quality", "style"))
+    questions = torch.zeros(4, dtype=torch.long)
+    parts = list(trainer.micro_batches(asked, open_rows(asked.data), 0, questions))
+    labels = torch.cat([part[1] for part in parts])
+    ids = [name for part in parts for name in part[2]]
+    for name, (overall, quality, style) in zip(ids, labels.tolist(), strict=True):
+        has_quality = int(name.split("-")[1]) % 2 == 1
+        assert overall == (10 if name.startswith("target") else 0)
+        assert quality == 1 if has_quality else math.isnan(quality)
+        assert math.isnan(style)
+
+
+TWO = """
+import json, sys
+from pathlib import Path
+from rewardedit.config import build
+from rewardedit.trainers import adiee_scorer
+
+config = build(adiee_scorer.Config, json.loads(sys.argv[1]))
+adiee_scorer.train(config, Path(sys.argv[2]))
+"""
+
+
+def test_two_processes_train_what_one_does(rows, model, tmp_path):
+    asked = config(rows, model, steps=3, lora_rank=None)
+    one = trainer.train(asked, tmp_path / "one")
+    script = tmp_path / "two.py"
+    script.write_text(TWO)
+    launch(script, 2, json.dumps(to_dict(asked)), str(tmp_path / "two"))
+    for name in ("head.safetensors", "model.safetensors"):
+        a, b = (load_file(out / name) for out in (one, tmp_path / "two" / "scorer"))
+        assert all(torch.allclose(a[key].float(), b[key].float(), atol=1e-3) for key in a), name
+    losses = [[line["loss"] for line in read_log(tmp_path / run)] for run in ("one", "two")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_the_loss_falls(rows, model, tmp_path):

@@ -17,7 +17,7 @@ from rewardedit.files import read_log
 from rewardedit.images import load_image
 from rewardedit.reward_prompt import RewardPrompt
 from rewardedit.trainers.reward_conditioned import finetune
-from rewardedit.training.finetune import Finetuning, MicroBatch, draw_times
+from rewardedit.training.finetune import Finetuning, MicroBatch
 from rewardedit.training.latents import LatentCache, encode_batch_size, make_cache
 from rewardedit.training.loop import TrainingStopped
 from rewardedit.training.trainable import RewardLabels, TrainConfig, make_trainable
@@ -349,13 +349,13 @@ def test_latents_of_other_rows_are_not_taken_for_these(tiny_editor, tmp_path):
         make_cache(open_rows(other), other, editor, tmp_path / "latents")
 
 
-def test_a_share_of_rows_stays_at_the_last_time_step():
-    uniform = draw_times(4000, 1000, 0.0, torch.Generator().manual_seed(0))
-    assert (uniform == 999).float().mean() < 0.01
-    late = draw_times(4000, 1000, 0.3, torch.Generator().manual_seed(0))
-    assert 0.27 < (late == 999).float().mean() < 0.33
-    with pytest.raises(ValueError, match="last_timestep_prob"):
-        TrainConfig(last_timestep_prob=1.5)
+def test_time_steps_are_drawn_alike(tiny_editor, cache, tmp_path):
+    tuning = Finetuning(TrainConfig(**FAST | {"batch_size": 4000}), tiny_editor, cache, labels(), tmp_path)
+    (micro,) = tuning.micro_batches(0)
+    last = tuning.scheduler.config.num_train_timesteps - 1
+    counts = torch.histc(micro.times.float(), bins=10, min=0, max=last)
+    assert (counts / 4000 - 0.1).abs().max() < 0.02
+    assert (micro.times == last).sum() < 20
 
 
 def test_the_text_encoder_learns_where_asked(tiny_editor, cache, tmp_path):
@@ -422,3 +422,10 @@ def test_a_step_that_is_not_the_next_is_read_for_itself(tiny_editor, cache, tmp_
     tuning = Finetuning(TrainConfig(**FAST), tiny_editor, cache, labels(), tmp_path)
     tuning.micro_batches(0)
     assert [micro.ids for micro in tuning.micro_batches(4)] == [micro.ids for micro in tuning._read(4)]
+
+
+def test_rows_that_cannot_be_read_are_never_drawn(tiny_editor, cache, tmp_path):
+    some = replace(cache, unreadable={3: "cut off", 17: "cut off"})
+    tuning = Finetuning(TrainConfig(**FAST | {"batch_size": 30}), tiny_editor, some, labels(), tmp_path)
+    (micro,) = tuning.micro_batches(0)
+    assert sorted(micro.rows.tolist()) == [row for row in range(32) if row not in some.unreadable]
