@@ -66,7 +66,7 @@ def relabel(rows: int) -> dict[str, float]:
     shard = 16 * 64  # rows: see `row_shards`
     return {
         "peak_gib": usage.ru_maxrss / 2**20,
-        "rows_per_s": (last - first) * shard / (ended - began),
+        "rows_per_s": (min(last * shard, rows) - first * shard) / (ended - began),
     }
 
 

@@ -1,16 +1,18 @@
-"""Who makes what in a folder that several processes share: claims that outlive no process.
+"""Who makes what in a folder that several processes share: claims, which end with the process that made them.
 
-A claim is a hidden file beside what is being made. Its owner writes it anew every few seconds; who finds it
-unchanged for a minute, by its own clock, takes it for abandoned, as the clocks of two machines differ.
+A claim is a hidden file beside what is being made. Its owner writes it anew every few seconds. A process that
+finds it unchanged for a minute takes it for abandoned; by its own clock, as those of two machines differ.
 """
 
 import json
 import os
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 
 from rewardedit.files import AnyPath, create, write_json
 
@@ -20,7 +22,22 @@ ABANDONED = 60.0  # seconds without one, after which the owner is taken for dead
 
 def writer_name() -> str:
     """This process, among all that may write to a shared folder."""
-    return f"{socket.gethostname()}-{os.getpid()}"
+    return f"{socket.gethostname()}-{os.getpid()}-{_token(os.getpid())}"
+
+
+@cache
+def _token(process: int) -> str:
+    """Tells apart processes of one number on machines of one name, as containers may be."""
+    return secrets.token_hex(4)
+
+
+def machine() -> str:
+    """Where this process's number means this process: its host and, of containers, its own numbering."""
+    try:
+        numbering = os.readlink("/proc/self/ns/pid")
+    except OSError:  # not Linux
+        numbering = ""
+    return f"{socket.gethostname()} {numbering}".strip()
 
 
 class Claims:
@@ -59,7 +76,7 @@ class Claims:
         except FileExistsError:
             if not self._is_abandoned(file):
                 return False
-        write_json(file, json.loads(_owner(0)))
+        write_json(file, json.loads(_owner(0)), writer_name())
         return True
 
     def _is_abandoned(self, file: AnyPath) -> bool:
@@ -71,7 +88,7 @@ class Claims:
             owner = json.loads(text)
         except ValueError:  # not yet written, or half of it
             owner = {}
-        if owner.get("host") == socket.gethostname() and not _is_running(owner["pid"]):
+        if owner.get("machine") == machine() and not _is_running(owner["pid"]):
             return True
         before, since = self.seen.get(str(file), (None, 0.0))
         if text != before:
@@ -83,11 +100,12 @@ class Claims:
         beats = 0
         while not over.wait(self.beat):
             beats += 1
-            write_json(file, json.loads(_owner(beats)))
+            with suppress(OSError):  # a full disk, or one that is away for a moment
+                write_json(file, json.loads(_owner(beats)), writer_name())
 
 
 def _owner(beats: int) -> str:
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "beats": beats})
+    return json.dumps({"machine": machine(), "pid": os.getpid(), "beats": beats})
 
 
 def _is_running(process: int) -> bool:

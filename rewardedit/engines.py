@@ -15,7 +15,7 @@ from rewardedit.files import AnyPath, remove, replaced
 from rewardedit.processes import processes
 
 LONGEST_NAP = 0.5  # seconds between two looks at what other processes have made
-TRIES = 3  # workers that may die of one shard
+TRIES = 3  # of a shard whose workers die
 Make = Callable[[int, Path], None]
 
 
@@ -26,13 +26,14 @@ class Shards:
     make: Make  # writes a shard, by its number, to a path that it is given
     paths: list[AnyPath]  # of all shards of the stage
     numbers: Sequence[int]  # of those that are to be made now
-    is_whole: Callable[[], bool]  # True where others have ended the stage, and perhaps removed its shards
+    is_whole: Callable[[], bool]  # True where others have ended the stage and perhaps removed its shards
 
     def missing(self) -> list[int]:
         """The numbers of those that are not there."""
-        if not self.paths:
+        try:
+            found = {path.name for path in self.paths[0].parent.iterdir()} if self.paths else set()
+        except FileNotFoundError:  # the stage is over, and its folder gone
             return []
-        found = {path.name for path in self.paths[0].parent.iterdir()}
         return [i for i in self.numbers if self.paths[i].name not in found]
 
 
@@ -72,23 +73,38 @@ def by_processes(shards: Shards) -> None:
         for i in tqdm(todo, desc=name, unit="shard", disable=quiet, leave=False):
             with claims.claim(shards.paths[i]) as granted:
                 if granted and not shards.paths[i].exists() and not shards.is_whole():
-                    make_shard(shards.make, i, shards.paths[i])
+                    make_shard(shards, i)
                     made += 1
         if not made:
             nap()
 
 
-def make_shard(make: Make, number: int, path: AnyPath) -> None:
-    """Makes one shard, which is there whole or not at all."""
-    with replaced(path, writer_name()) as aside:
-        make(number, aside)
+class _Overtaken(Exception):
+    """Others took this process for dead, and have ended the stage meanwhile."""
+
+
+def make_shard(shards: Shards, number: int) -> None:
+    """Makes one shard, which is there whole or not at all; nothing where others have ended the stage
+    meanwhile.
+    """
+    try:
+        with replaced(shards.paths[number], writer_name()) as aside:
+            shards.make(number, aside)
+            if shards.is_whole():
+                raise _Overtaken
+    except _Overtaken:
+        return
+    except FileNotFoundError:
+        if not shards.is_whole():  # they would have cleared away what was half made
+            raise
 
 
 def by_ray(shards: Shards) -> None:
     """Makes the shards with Ray Data, on the cluster that RAY_ADDRESS names or that runs here.
 
     Every actor holds the models once: one for each GPU, or for each CPU but one, which reads and schedules.
-    A shard whose worker dies is given to another, at most `TRIES` in all.
+    A shard whose worker dies is given to another, at most `TRIES` in all. All machines share the folder, the
+    data and the cache of the hub.
 
     Raises:
         ValueError: where Ray is missing, where a shard cannot be made, or where the machines do not share the
@@ -105,6 +121,8 @@ def by_ray(shards: Shards) -> None:
     missing = shards.missing()
     if not missing:
         return
+    for i in missing:
+        remove(_tries_of(shards.paths[i]))  # of an earlier command
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     context = ray.data.DataContext.get_current()
@@ -116,9 +134,12 @@ def by_ray(shards: Shards) -> None:
     rows = ray.data.range(len(missing), override_num_blocks=len(missing))  # a dead worker costs one shard
     made = rows.map_batches(
         _RayActor,
-        fn_constructor_args=(shards.make, [(i, shards.paths[i]) for i in missing]),
+        fn_constructor_args=(shards, missing),
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(gpus or max(cpus - 1, 1), len(missing))),
+        # One shard at a time each: a long one does not keep others waiting behind it.
+        compute=ray.data.ActorPoolStrategy(
+            size=min(gpus or max(cpus - 1, 1), len(missing)), max_tasks_in_flight_per_actor=1
+        ),
         num_gpus=1 if gpus else None,
         num_cpus=1,
     )
@@ -135,33 +156,39 @@ def by_ray(shards: Shards) -> None:
 class _RayActor:
     """What a worker of the cluster runs."""
 
-    def __init__(self, make: Make, shards: list[tuple[int, AnyPath]]) -> None:
-        self.make = make
+    def __init__(self, shards: Shards, missing: list[int]) -> None:
         self.shards = shards
+        self.missing = missing
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        reasons = []
-        for place in batch["id"]:
-            number, path = self.shards[place]
-            reason = ""
-            try:
-                if not path.exists():  # it is, where a worker died between writing it and saying so
-                    _count_try(path)
-                    make_shard(self.make, number, path)
-            except ValueError as error:  # what is wrong with the data or the settings, in its own words
-                reason = str(error)
-            reasons.append(reason)
-        return {"reason": reasons}
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
+        """Makes shards; why one cannot be made, empty where it is there."""
+        return {"reason": [self._make(self.missing[place]) for place in batch["id"]]}
+
+    def _make(self, number: int) -> str:
+        path = self.shards.paths[number]
+        tries = _tries_of(path)
+        reason = ""
+        try:
+            if path.exists():  # its worker died between writing it and saying so
+                return reason
+            died = int(tries.read_text()) if tries.exists() else 0
+            if died == TRIES:
+                raise ValueError(
+                    f"{path}: {TRIES} workers died while they made it, perhaps for want of memory"
+                )
+            tries.write_text(str(died + 1))
+            make_shard(self.shards, number)
+        except ValueError as error:  # what is wrong with the data or the settings, in its own words
+            reason = str(error)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        remove(tries)
+        return reason
 
 
-def _count_try(path: AnyPath) -> None:
-    """Raises ValueError where workers have died of this shard `TRIES` times: Ray itself would go on."""
-    file = path.with_name(f".{path.name}.tries")
-    tries = int(file.read_text()) if file.exists() else 0
-    if tries == TRIES:
-        remove(file)
-        raise ValueError(f"{path}: {TRIES} workers died while they made it, perhaps for want of memory")
-    file.write_text(str(tries + 1))
+def _tries_of(path: AnyPath) -> AnyPath:
+    """How often workers have begun a shard, of whom none has come to an end."""
+    return path.with_name(f".{path.name}.tries")
 
 
 ENGINES: dict[str, Engine] = {"processes": by_processes, "ray": by_ray}

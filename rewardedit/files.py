@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,25 @@ AnyPath = Path | UPath  # of a file system, or of an object store through fsspec
 
 
 def to_path(text: str) -> AnyPath:
-    """A path as the command line names it: s3://bucket/folder and its like lie in an object store."""
-    return UPath(text) if "://" in text else Path(text)
+    """A path as the command line names it: s3://bucket/folder and its like lie in an object store.
+
+    Raises:
+        ValueError: where the package for such a store is missing.
+    """
+    if "://" not in text:
+        return Path(text)
+    # Other processes write there too: what a folder held a moment ago is not remembered.
+    path = UPath(text, use_listings_cache=False)
+    try:
+        _ = path.fs
+    except ImportError as error:
+        raise ValueError(f"{text}: {error}") from error
+    return path
+
+
+def reopened(path: AnyPath) -> AnyPath:
+    """The path in a process that was forked since it was made: fsspec's connections do not survive that."""
+    return path if isinstance(path, Path) else to_path(str(path))
 
 
 @contextmanager
@@ -92,30 +109,44 @@ def create(path: AnyPath, text: str) -> None:
     """
     if isinstance(path, Path):
         with path.open("x") as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:  # a full disk
+                path.unlink()
+                raise
         return
     if path.exists():
         raise FileExistsError(str(path))
     path.write_text(text)
 
 
-def write_json(path: AnyPath, values: Any) -> None:
-    """Written aside and renamed, so that a reader never meets half a file."""
-    with replaced(path) as aside:
+def write_json(path: AnyPath, values: Any, writer: str = "") -> None:
+    """Written aside and renamed, so that a reader never meets half a file; `writer` as in `replaced`."""
+    with replaced(path, writer) as aside:
         aside.write_text(json.dumps(values, indent=2) + "\n")
 
 
 def append_json_line(path: Path, values: dict[str, Any]) -> None:
-    """One more line of a JSONL file."""
-    with path.open("a") as file:
-        file.write(json.dumps(values) + "\n")
+    """One more line of a JSONL file; what a full disk or a kill left of a line before it stays by itself."""
+    with path.open("ab+") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+        begin = b"\n" if size and file.read(1) != b"\n" else b""
+        file.write(begin + json.dumps(values).encode() + b"\n")
 
 
 def read_log(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """The lines of a log; of a step logged twice (before and after a resume), the later."""
+    """The lines of a log; of a step logged twice (before and after a resume), the later. Half a line, which a
+    kill may leave, is passed over.
+    """
     path = folder / name
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    by_step = {line["step"]: line for line in lines}
+    by_step = {}
+    for text in path.read_text().splitlines() if path.is_file() else []:
+        with suppress(json.JSONDecodeError):
+            line = json.loads(text)
+            by_step[line["step"]] = line
     return [line for _, line in sorted(by_step.items())]
 
 

@@ -1,5 +1,6 @@
 """Files and PIL images to tensors and back; `Preprocess`, the differentiable way into a vision model."""
 
+import errno
 import io
 import math
 import struct
@@ -53,6 +54,8 @@ def _open(path: str | Path | io.BytesIO) -> Image.Image:
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file") from None
     except UNREADABLE as error:
+        if is_of_the_machine(error):
+            raise
         if isinstance(path, io.BytesIO):
             raise ValueError("the bytes are not an image that can be read") from None
         raise ValueError(f"{path}: not an image that can be read ({error})") from None
@@ -67,10 +70,18 @@ UNREADABLE = (
     ArithmeticError,
     LookupError,
     TypeError,
-    MemoryError,
     struct.error,
     Image.DecompressionBombError,
 )
+
+
+# Numbers of the system's errors that are a file's own; others, as of a disk that is away, are the machine's.
+OF_A_FILE = (None, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EINVAL)
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """True for a fault that says nothing of the file that was read: reading it again may go well."""
+    return isinstance(error, OSError) and error.errno not in OF_A_FILE
 
 
 def _upright(image: Image.Image) -> Image.Image:

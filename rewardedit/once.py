@@ -13,9 +13,13 @@ class Once(Generic[T]):
     is sent to another process goes without the value, which is made there anew.
     """
 
-    def __init__(self, make: Callable[[], T]) -> None:
+    def __init__(self, make: Callable[[], T], made: T | None = None) -> None:
+        """
+        Args:
+            made: what has been made already, in this process.
+        """
         self.make = make
-        self.made: list[T] = []
+        self.made: list[T] = [] if made is None else [made]
 
     def __call__(self) -> T:
         if not self.made:

@@ -7,10 +7,11 @@ last. While it is being made, the settings stand in `making.json`.
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rewardedit.claims import Claims, writer_name
 from rewardedit.config import to_dict
 from rewardedit.engines import Make, Nap, Shards, engine
 from rewardedit.files import AnyPath, remove, rename, write_json
@@ -56,29 +57,21 @@ def stage(
     state = processes()
     paths = [folder / name.format(i) for i in range(shards)]
     settings = plain({**made_of, "shards": shards})
+    removed = paths if finish is not None else []
 
-    found = _read_settings(folder)
-    if found is None and state.is_main_process:
-        _begin(folder, settings)
-        found = settings
+    if state.is_main_process:
+        _begin(folder, settings, paths)
     nap = Nap()
-    while found is None:
-        nap()
-        found = _read_settings(folder)
+    while (found := _read_settings(folder)) is None or (found != settings and not _is_begun(folder, paths)):
+        nap()  # the main process is about to write them
     require_same(folder, found, settings)
-    if (folder / MADE_OF).is_file():
-        return paths
 
     part, parts = (1, 1) if share is None else share
     local = range(part - 1, shards, parts)
-    try:
-        engine()(Shards(make, paths, local, is_whole=(folder / MADE_OF).is_file))
-    except BaseException:
-        if state.is_main_process and not any(path.exists() for path in paths):
-            remove(folder)  # nothing was made: other settings may be tried in the same place
-        raise
+    if not _is_over(folder):
+        engine()(Shards(make, paths, local, is_whole=partial(_is_over, folder)))
 
-    if share is not None:
+    if share is not None and not _is_over(folder):
         there = sum(path.exists() for path in paths)
         if there < shards:
             raise StageUnfinished(
@@ -87,22 +80,39 @@ def stage(
         if finish is not None:  # not by several at a time
             raise StageUnfinished(f"{folder}: all {shards} shards are there; go on once without a share")
 
-    if state.is_main_process:
-        if finish is not None:
-            finish(paths)
-        with suppress(FileNotFoundError):  # where another share came to the same end first
-            rename(folder / MAKING, MADE_OF)
-        for path in folder.iterdir():  # what workers left that died
-            if path.name.startswith(".") and path.suffix in (".claim", ".partial", ".tries"):
-                remove(path)
-        if finish is not None:
-            for path in paths:
-                remove(path)
-    else:
-        nap = Nap()
-        while not (folder / MADE_OF).exists():
-            nap()
+    claims = Claims()
+    nap = Nap()
+    while not _is_over(folder):
+        if state.is_main_process:
+            with claims.claim(folder / MADE_OF) as granted:  # the same command may run more than once
+                if granted and not _is_over(folder):
+                    _end(folder, paths, finish)
+                    break
+        nap()
+    if state.is_main_process and folder.exists():
+        _clear(folder, removed)
     return paths
+
+
+def _is_over(folder: AnyPath) -> bool:
+    """True where the stage has been ended; its folder may have been removed since by who needed it."""
+    return (folder / MADE_OF).exists() or not folder.exists()
+
+
+def _end(folder: AnyPath, paths: list[AnyPath], finish: Callable[[list[AnyPath]], None] | None) -> None:
+    """Makes the result of all shards, and says that it is whole."""
+    if finish is not None:
+        finish(paths)
+    rename(folder / MAKING, MADE_OF)
+
+
+def _clear(folder: AnyPath, shards: list[AnyPath]) -> None:
+    """Removes these shards, and what workers left that died."""
+    gone = {path.name for path in shards}
+    for path in folder.iterdir():
+        left = path.name.startswith(".") and path.suffix in (".claim", ".partial", ".tries")
+        if left or path.name in gone:
+            remove(path)
 
 
 def plain(made_of: Any) -> Any:
@@ -164,15 +174,31 @@ def variants(
     return results
 
 
-def _begin(folder: AnyPath, settings: dict[str, Any]) -> None:
-    """Writes down what the stage is about to be made of."""
-    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> None:
+    """Writes down what the stage is about to be made of.
+
+    Raises:
+        ValueError: where the folder holds what no stage has made.
+    """
+    found = _read_settings(folder)
+    if found is not None and (found == settings or _is_begun(folder, paths)):
+        return
+    if found is None and folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        if _read_settings(folder) is not None:  # another command wrote it at this moment
+            return
         raise ValueError(
             f"{folder} holds files that do not say what they were made of; take another folder, or remove "
             "them"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / MAKING, settings)
+    write_json(folder / MAKING, settings, writer_name())
+
+
+def _is_begun(folder: AnyPath, paths: list[AnyPath]) -> bool:
+    """True where the stage has a shard, or somebody is making one: its settings are its own."""
+    shards = {path.name for path in paths}
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return any(name in shards or name == MADE_OF or name.endswith(".claim") for name in names)
 
 
 def _read_settings(folder: AnyPath) -> dict[str, Any] | None:

@@ -3,25 +3,30 @@
 import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from rewardedit import Scorer, claims, engines
 from rewardedit.claims import Claims
 from rewardedit.cli import main
+from rewardedit.data import DataConfig, open_rows
 from rewardedit.data.shapes import ShapesRows
+from rewardedit.diffusion.editors import load_editor
 from rewardedit.engines import Shards, by_processes, use_engine
 from rewardedit.files import create
 from rewardedit.once import Once
 from rewardedit.scorers import load_scorer
 from rewardedit.scoring import read_records, score_shards
 from rewardedit.stages import stage
+from rewardedit.training.latents import make_cache
+from rewardedit.training.trainable import RewardLabels
+from tests import forks
 
-ELSEWHERE = {"host": "another machine", "pid": 1, "beats": 0}
+ELSEWHERE = {"machine": "another machine", "pid": 1, "beats": 0}
 
 
 class Clock:
@@ -77,7 +82,7 @@ def test_a_claim_of_a_dead_process_of_this_machine_is_taken_at_once(tmp_path):
     if dead == 0:
         os._exit(0)
     os.waitpid(dead, 0)
-    owner = {"host": socket.gethostname(), "pid": dead, "beats": 0}
+    owner = {"machine": claims.machine(), "pid": dead, "beats": 0}
     (tmp_path / ".a.claim").write_text(json.dumps(owner))
     with Claims().claim(tmp_path / "a") as granted:
         assert granted
@@ -123,22 +128,105 @@ def test_shards_that_another_process_makes_meanwhile_are_waited_for(tmp_path, cl
 
 
 def test_a_stage_that_others_have_ended_is_not_made_again(tmp_path):
-    """Its shards may be gone by then."""
+    """Its shards may be gone by then, before one is begun and while it is made."""
+    made: list[int] = []
 
     def make(number: int, path: Path) -> None:
-        raise AssertionError
+        made.append(number)
+        path.write_text("late")
 
     by_processes(Shards(make, [tmp_path / "a"], range(1), lambda: True))
+    assert made == []
+    over = iter([False, False, True, True])
+    by_processes(Shards(make, [tmp_path / "a"], range(1), lambda: next(over)))
+    assert made == [0]
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stage_in_which_nothing_was_made_leaves_nothing_behind(tmp_path):
+def test_what_was_cleared_away_while_it_was_made_is_no_error_in_a_stage_that_is_over(tmp_path):
+    def make(number: int, path: Path) -> None:
+        path.write_text("half")
+        path.unlink()  # by the process that ended the stage
+
+    for whole in (True, False):
+        over = iter([False, whole])
+        shards = Shards(make, [tmp_path / "a"], range(1), lambda over=over: next(over, whole))
+        if whole:
+            engines.make_shard(shards, 0)
+        else:
+            with pytest.raises(FileNotFoundError):
+                engines.make_shard(shards, 0)
+
+
+def test_other_settings_may_be_tried_where_nothing_was_made(tmp_path):
     def fail(number: int, path: Path) -> None:
         raise ValueError("no weights")
 
     with pytest.raises(ValueError, match="no weights"):
         stage(tmp_path / "s", {"scorer": "clip_d"}, fail, 2)
-    assert not (tmp_path / "s").exists()
     assert stage(tmp_path / "s", {"scorer": "l1"}, lambda number, path: path.touch(), 2)
+
+
+def test_a_failure_takes_nothing_from_others_that_have_begun(tmp_path):
+    def fail(number: int, path: Path) -> None:
+        create(tmp_path / "s" / ".part-00001.claim", json.dumps(ELSEWHERE))
+        raise ValueError("no room on this machine")
+
+    with pytest.raises(ValueError, match="no room"):
+        stage(tmp_path / "s", {"scorer": "clip_d"}, fail, 2)
+    names = {path.name for path in (tmp_path / "s").iterdir()}
+    assert names == {"making.json", ".part-00001.claim"}
+    with pytest.raises(ValueError, match="made of other settings"):
+        stage(tmp_path / "s", {"scorer": "l1"}, fail, 2)
+
+
+def test_what_a_kill_left_after_the_end_is_removed_by_the_next_call(tmp_path):
+    made = lambda number, path: path.write_text(str(number)) and None  # noqa: E731
+    finish = lambda paths: (tmp_path / "s" / "all").write_text("all") and None  # noqa: E731
+    stage(tmp_path / "s", {}, made, 2, finish=finish)
+    for name in ("part-00001", ".part-00000.x-1.partial"):
+        (tmp_path / "s" / name).write_text("left")
+    stage(tmp_path / "s", {}, made, 2, finish=finish)
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == ["all", "made_of.json"]
+
+
+TWICE = """
+import sys, time
+from pathlib import Path
+from rewardedit.stages import stage
+from rewardedit.training.latents import make_cache
+from rewardedit.training.trainable import RewardLabels
+from tests import forks
+
+folder = Path(sys.argv[1])
+(folder / f"ready-{time.time_ns()}").touch()
+while len(list(folder.glob("ready-*"))) < 2:
+    time.sleep(0.01)
+
+def make(number, path):
+    time.sleep(0.05)
+    path.write_text(str(number))
+
+def finish(paths):
+    time.sleep(0.2)
+    found = [path.read_text() for path in paths]
+    with (folder / "finished").open("a") as file:
+        file.write(",".join(found) + "\\n")
+    (folder / "s" / "all").write_text(",".join(found))
+
+stage(folder / "s", {"of": 1}, make, 6, finish=finish)
+assert (folder / "s" / "all").read_text() == "0,1,2,3,4,5"
+"""
+
+
+def test_one_command_given_twice_makes_one_result(tmp_path):
+    """By no launcher, as on two machines: both are the main process of their own."""
+    script = tmp_path / "script.py"
+    script.write_text(TWICE)
+    ended = forks.run(script, str(tmp_path), environments=({}, {}))
+    assert ended.statuses == [0, 0], ended.output[-3000:]
+    assert (tmp_path / "finished").read_text() == "0,1,2,3,4,5\n"
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == ["all", "made_of.json"]
 
 
 def test_a_copy_of_what_is_loaded_once_goes_without_it():
@@ -181,7 +269,9 @@ def cluster(monkeypatch) -> Iterator[None]:
     own.shutdown()
 
 
-def test_a_ray_cluster_of_two_nodes_makes_the_same_shards_though_a_worker_is_killed(cluster, tmp_path):
+def test_a_ray_cluster_of_two_nodes_makes_the_same_shards_though_a_worker_is_killed(
+    cluster, tiny_editor, tmp_path
+):
     rows = ShapesRows(192, "train")
     plain = score_shards(tmp_path / "plain", {}, rows, lambda: {"l1": load_scorer("l1")}, 32, batch=2)
     killed = tmp_path / "killed"
@@ -218,6 +308,23 @@ def test_a_ray_cluster_of_two_nodes_makes_the_same_shards_though_a_worker_is_kil
 
         with pytest.raises(ValueError, match="3 workers died"):
             stage(tmp_path / "deadly", {}, deadly, 1)
+
+        def broken(number: int, path: Path) -> None:
+            raise OSError("the weights are not on this machine")
+
+        with pytest.raises(ValueError, match="OSError: the weights are not on this machine"):
+            stage(tmp_path / "broken", {}, broken, 2)
+
+    data = DataConfig(rows=40, size=32)
+    caches = []
+    for engine in ("processes", "ray"):
+        with use_engine(engine):
+            editor = load_editor(tiny_editor)
+            caches.append(make_cache(open_rows(data), data, editor, tmp_path / f"cache-{engine}", None, 1))
+            texts = caches[-1].texts(editor, RewardLabels(None, [0] * 40))
+            assert len(texts.embeds) > 1
+    assert np.array_equal(caches[0].edited, caches[1].edited)
+    assert caches[0].ids == caches[1].ids
 
     words = ["relabel", "data.rows=40", "relabel.scorer=l1", "relabel.batch_size=1"]
     for engine in ("processes", "ray"):

@@ -1,6 +1,7 @@
 """A disk that fills up: one clear line, nothing half-written, and the rest once there is room."""
 
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -49,22 +50,35 @@ def whole(tiny_editor, tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     "share", [pytest.param(0.05, marks=pytest.mark.slow), 0.4, pytest.param(0.8, marks=pytest.mark.slow)]
 )
-def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
-    share, whole, disk, tiny_editor, capsys, monkeypatch
-):
-    from rewardedit.cli import terminal
-
-    room = round(share * size(whole))
-    filler = fill(disk, room)
-    monkeypatch.setattr(terminal, "LITTLE", room)  # what is written last is larger than what is left
+def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(share, whole, disk, tiny_editor, capsys):
+    filler = fill(disk, round(share * size(whole)))
     out = disk / "run"
     assert main(quickstart(tiny_editor, out)) == 2
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rewardedit:")]
-    assert said == [
-        f"rewardedit: no space left on the disk of {out}; make room, and give the command again (train: with "
-        "--resume)"
-    ]
+    assert complaints(capsys) == [FULL.format(out)]
     assert not list(disk.rglob("*.partial"))
     filler.unlink()
     assert main([*quickstart(tiny_editor, out), "--resume"]) == 0
     assert made(out) == made(whole)
+
+
+def test_a_file_that_may_not_grow_is_told_alike(tmp_path, capsys):
+    """Where no disk can be mounted: a limit on the size of files stands for a full disk."""
+    words = ["score", "name=shapes", "rows=200", "size=16", "--scorer", "l1", "--out"]
+    out = tmp_path / "scores.parquet"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        assert main([*words, str(out)]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert complaints(capsys) == [FULL.format(out)]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["making.json"]
+    assert main([*words, str(out)]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.parquet"]
+
+
+FULL = "rewardedit: no space left for {}; make room, and give the command again (train: with --resume)"
+
+
+def complaints(capsys) -> list[str]:
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("rewardedit:")]

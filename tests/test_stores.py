@@ -62,3 +62,13 @@ def test_what_is_half_written_never_stands_in_a_store(store):
 def test_shards_that_are_folders_are_refused_by_a_store(store):
     with pytest.raises(ValueError, match="an object store takes files alone"):
         stage(to_path("memory://bucket/s"), {}, lambda number, path: path.mkdir(), 1)
+
+
+def test_what_other_processes_write_is_seen():
+    """Stores that remember what a folder held are told not to."""
+    assert to_path("memory://bucket/out").storage_options["use_listings_cache"] is False
+
+
+def test_a_store_whose_package_is_missing_is_told(capsys):
+    assert main(["score", "name=shapes", "rows=2", "--scorer", "l1", "--out", "s3://bucket/x.parquet"]) == 2
+    assert "s3fs" in capsys.readouterr().err

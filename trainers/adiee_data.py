@@ -15,6 +15,7 @@ no text says a direction; rows of one source image have one `source_id`, by whic
 Command: rewardedit train magicbrush-adiee-data
 """
 
+import json
 import re
 import warnings
 from collections.abc import Sequence
@@ -187,6 +188,13 @@ def all_source_ids(config: Config) -> list[str]:
     return [f"{data.name}:{name}" for data in found for name in source_ids(open_rows(data))]
 
 
+def source_names(config: Config, folder: Path) -> Once[list[str]]:
+    """What `all_source_ids` says, computed once for all processes."""
+    made = {"data": config.data}
+    (path,) = stage(folder, made, lambda _, path: write_json(path, all_source_ids(config)), name="{}.json")
+    return Once(lambda: json.loads(path.read_text()))
+
+
 def warn_of_benchmarks(config: Config) -> None:
     """Warns where ImagenHub's images, which are of MagicBrush's dev split, would be trained on."""
     for data in (*config.data.values(), *config.sequences.values()):
@@ -235,7 +243,7 @@ def label_rows(
         for first in range(0, len(found), SHARD_BATCHES)
     ]
     data = config.images
-    names = Once(lambda: all_source_ids(config))
+    names = source_names(config, folder / "sources")
 
     @Once
     def labelling() -> Labelling:

@@ -12,9 +12,11 @@ instruction are no negatives of each other.
 Command: rewardedit train humanedit-vifi-clip
 """
 
+import copy
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -30,7 +32,7 @@ from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, collate
 from rewardedit.data import DataConfig, Rows, open_rows, row_shards
 from rewardedit.data.bad_rows import require_few, require_share
-from rewardedit.data.datasets import read_shard
+from rewardedit.data.datasets import PreparedRows, read_shard
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists, replaced, write_json
 from rewardedit.processes import processes
@@ -158,12 +160,12 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         scorer.model = scorer.model.merge_and_unload()
     scorer.requires_grad_(False)
     if processes().is_main_process:
+        with replaced(folder / "scorer") as aside:
+            copy.deepcopy(scorer).half().save(aside)
+            AutoImageProcessor.from_pretrained(resolve_model(config.checkpoint)).save_pretrained(aside)
         if config.held_out is not None:
             found, kinds = retrieval(scorer, config.held_out)
             write_json(folder / "metrics.json", {"retrieval": found.summary(kinds)})
-        with replaced(folder / "scorer") as aside:
-            scorer.half().save(aside)
-            AutoImageProcessor.from_pretrained(resolve_model(config.checkpoint)).save_pretrained(aside)
     return folder / "scorer"
 
 
@@ -204,7 +206,8 @@ def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path, bad
         unreadable = []
         for found in read_shard(parts[number], data, READ_BATCH, fields=(), first=number * len(parts[0])):
             unreadable += [
-                {"row": row, "image": "any", "reason": reason} for row, reason in found.unreadable.items()
+                {"row": row, "image": "of the row", "reason": reason}
+                for row, reason in found.unreadable.items()
             ]
             if found.batch is not None:
                 both = torch.stack([found.batch.source, found.batch.edited], dim=1)
@@ -307,13 +310,15 @@ def retrieval(scorer: ViFiClip, held_out: DataConfig) -> tuple[Retrieval, list[s
     def chunks() -> Iterator[EditBatch]:
         rows = open_rows(held_out)
         data = _sized(held_out, scorer)
+        prepared = PreparedRows(rows, data.size, data.policy, fields=())
         samples = []
         for i in range(len(rows)):
-            sample = rows[i]
-            if sample.instruction not in seen:
-                seen.add(sample.instruction)
-                kinds.append(sample.edit_type)
-                samples.append(sample)
+            with suppress(ValueError):  # of a row that cannot be read
+                sample = prepared.prepare(rows[i])
+                if sample.instruction not in seen:
+                    seen.add(sample.instruction)
+                    kinds.append(sample.edit_type)
+                    samples.append(sample)
             if samples and (len(samples) == READ_BATCH or i == len(rows) - 1):
                 yield collate(samples, data.size, data.policy, fields=()).to(scorer.model.device)
                 samples = []

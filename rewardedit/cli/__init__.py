@@ -61,12 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         with stages_made_by(getattr(args, "engine", None)):
             code = args.run(args)
     except KeyboardInterrupt:
-        print("interrupted; go on with --resume", file=sys.stderr)
+        how = "go on with --resume" if "train" in words[:2] else "the same command goes on"
+        print(f"interrupted; {how}", file=sys.stderr)
         return 130
     except Exception as error:
         if debug:
             traceback.print_exc()
-        full = full_disk(getattr(args, "out", None))
+        full = full_disk(error, getattr(args, "out", None))
         if full is not None:
             print(f"rewardedit: {full}", file=sys.stderr)
             return 2

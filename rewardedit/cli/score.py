@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
-from rewardedit.cli.engine import add_engine_option
+from rewardedit.cli.engine import PROCESSES, add_engine_option
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 
 EXAMPLES = "e.g. clip_d l1 clip_d:0.7,l1:0.3 '{l1: {region: outside}}'"
@@ -58,20 +58,26 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.files import to_path
     from rewardedit.once import Once
     from rewardedit.scorers import Scorer, load_scorer
+    from rewardedit.scorers.load import families
 
     out = to_path(args.out) if args.out else None
     if out is not None and out.suffix not in (".parquet", ".json"):
         raise ValueError(f"--out {args.out}: expected a name that ends in .parquet or .json")
     rows, size, policy = read_input(args)
 
-    device = devices.default_device()
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
     specs = {spec_name(spec): spec for spec in map(read_scorer, args.scorer)}
     if len(specs) < len(args.scorer):
         raise ValueError(f"--scorer: expected each once; got {' '.join(args.scorer)}")
+    for spec in specs.values():
+        families(spec)  # refuses names that there are not, before anything is begun
+    in_shards = out is not None and out.suffix == ".parquet"
+    if args.engine != PROCESSES and not in_shards:
+        raise ValueError(f"--engine {args.engine}: goes with --out FILE.parquet, which is made in shards")
 
     @Once
     def load() -> dict[str, Scorer]:
+        device = devices.default_device()  # of the process that scores
         return {name: load_scorer(spec, **options).to(device) for name, spec in specs.items()}
 
     for option, path, write in (
@@ -83,10 +89,10 @@ def run(args: argparse.Namespace) -> None:
                 raise ValueError(
                     f"{option}: expected one edit and one scorer; got {len(rows)} and {len(specs)}"
                 )
-            batch = read_batch(rows[0], size, policy).to(device)
+            batch = read_batch(rows[0], size, policy).to(devices.default_device())
             write(batch, next(iter(load().values())), Path(path))
 
-    if out is not None and out.suffix == ".parquet":
+    if in_shards:
         made_of = {"input": args.input, "rows": len(rows), "scorers": specs, "options": options}
         write_parquet(out, made_of, rows, load, size, policy, args.json)
     else:
@@ -108,11 +114,12 @@ def write_parquet(
     score_to_parquet(out, settings, rows, load=load, size=size, policy=policy)
     if not processes().is_main_process:
         return
-    valid, reasons, ids = read_columns([out], "valid", "reason", "id")
+    (valid,) = read_columns([out], "valid")
     print(f"{len(valid)} scores, {valid.count(False)} invalid: {out}", file=sys.stderr)
     if as_json:
         print(json.dumps(read_records(out), indent=2))
     if not any(valid):
+        reasons, ids = read_columns([out], "reason", "id")
         raise ValueError(f"nothing could be scored; {ids[0]}: {reasons[0]}")
 
 
@@ -127,8 +134,11 @@ def write_or_print(
     from tqdm import tqdm
 
     from rewardedit.files import write_json
+    from rewardedit.processes import processes
     from rewardedit.scoring import score_rows
 
+    if not processes().is_main_process:
+        return  # one process scores; a Parquet file is made by all
     records = []
     with tqdm(total=len(rows), desc="scoring", unit="edit", disable=len(rows) == 1) as bar:
         for found in score_rows(rows, scorers, size, policy):

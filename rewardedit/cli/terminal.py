@@ -1,13 +1,13 @@
 """What reaches the terminal besides a command's own output."""
 
+import errno
 import importlib
 import os
-import shutil
 import sys
 import warnings
-from pathlib import Path
 
-LITTLE = 2**20  # bytes that are left on a disk that is full
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_TEXTS = ("No space left on device", "File too large", "file write failed", "unexpected pos ")
 
 
 def quiet(imported: bool = False) -> None:
@@ -30,17 +30,23 @@ def quiet(imported: bool = False) -> None:
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 
-def full_disk(out: str | None) -> str | None:
-    """What to say where a command failed and the disk that it writes to is full; None where it is not.
+def full_disk(error: BaseException, out: str | None) -> str | None:
+    """What to say where an error comes of a full disk; None where it does not.
 
-    torch, pyarrow and safetensors each say that in a way of their own, if at all.
+    torch, pyarrow and safetensors each say that in a way of their own, and others raise errors of theirs
+    around it.
     """
-    if out is None or "://" in out:
-        return None
-    folder = next(path for path in (Path(out), *Path(out).absolute().parents) if path.is_dir())
-    if shutil.disk_usage(folder).free > LITTLE:
-        return None
-    return f"no space left on the disk of {out}; make room, and give the command again (train: with --resume)"
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    for one in causes:
+        number = one.errno if isinstance(one, OSError) else None
+        if number in FULL or any(text in str(one) for text in FULL_TEXTS):
+            where = out or "the run's folder"
+            return f"no space left for {where}; make room, and give the command again (train: with --resume)"
+    return None
 
 
 def sentence(error: Exception) -> str:

@@ -1,8 +1,8 @@
 """`rewardedit train RECIPE key=value …`"""
 
 import argparse
-import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ from rewardedit import config as configs
 from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.recipes import load_recipe, read_recipe
 from rewardedit.cli.terminal import quiet
+from rewardedit.scorer_spec import read_spec
 
-# package.module:Class, alone or in a sum; a weight that follows a name begins with a figure
-CLASS = re.compile(r"(?:^|(?<=,))\s*([A-Za-z_][\w.]*:[A-Za-z_]\w*)(?=:|,|$)")
+SCORERS = ("scorer", "held_out", "clip_d", "similarity")  # settings that name scorers
 
 
 class Help(argparse.Action):
@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> None:
     for name in own_code(read_recipe(args.recipe, args.settings)):  # said before it is imported
         print(f"{args.recipe} runs code that is not rewardedit's: {name}", file=sys.stderr)
     module, config = load_recipe(args.recipe, args.settings)
+    if args.out and "://" in args.out:
+        raise ValueError(f"--out {args.out}: a training needs a folder of a file system")
     folder = Path(args.out or Path("runs") / config.name)
     if args.dry_run:
         print(configs.dump(config))
@@ -64,13 +66,18 @@ def run(args: argparse.Namespace) -> None:
     module.main(config, folder, resume=args.resume)
 
 
-def own_code(values: Any) -> list[str]:
-    """The classes that settings name as package.module:Class, which are imported when they are used."""
+def own_code(values: Any, setting: str = "") -> list[str]:
+    """The classes that scorers of a recipe name as package.module:Class, which are imported when they are
+    used.
+    """
+    found: list[str] = []
+    if setting in SCORERS:
+        with suppress(ValueError):  # it is no scorer, or a wrong one, which is told when it is read
+            specs = values if isinstance(values, list) else [values]
+            found += [name for spec in specs for name in read_spec(spec) if ":" in name]
     if isinstance(values, dict):
-        values = [*values, *values.values()]
-    if isinstance(values, list | tuple):
-        return list(dict.fromkeys(name for value in values for name in own_code(value)))
-    return CLASS.findall(values) if isinstance(values, str) else []
+        found += [name for key, value in values.items() for name in own_code(value, key)]
+    return list(dict.fromkeys(found))
 
 
 def print_settings(recipe: str, words: list[str]) -> None:

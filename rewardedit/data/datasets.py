@@ -14,7 +14,7 @@ from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.shapes import EDIT_TYPES, MIXED, ShapesRows
 from rewardedit.data.sources import Rows, first_rows, hold_out, other_source_ids, source_ids
 from rewardedit.data.table import Table
-from rewardedit.images import fit, resize, to_tensor
+from rewardedit.images import fit, is_of_the_machine, resize, to_tensor
 
 SHARD_BATCHES = 16  # batches of a stage that a shard holds
 FEW_ROWS = 256
@@ -212,6 +212,8 @@ class PreparedRows(Dataset):
         try:
             return self.prepare(self.rows[index])
         except (ValueError, OSError) as error:  # an OSError comes from a file that is cut off
+            if is_of_the_machine(error):
+                raise
             return Unreadable(str(index), str(error))
 
     def prepare(self, sample: EditSample) -> EditSample:
@@ -283,7 +285,9 @@ def read_batches(
             yield RowBatch([], [], None, unreadable)
 
 
-def read_shard(rows: Rows, data: DataConfig, batch: int, fields: Collection[str], first: int = 0) -> Any:
+def read_shard(
+    rows: Rows, data: DataConfig, batch: int, fields: Collection[str], first: int = 0
+) -> Iterator[RowBatch]:
     """The rows of a part of a data set that begins with row `first`, brought to `data.size`;
     see `read_batches`.
     """

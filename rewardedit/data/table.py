@@ -17,7 +17,6 @@ from rewardedit.images import load_image, load_mask
 PICTURES = ("source", "edited", "target", "mask")
 TEXTS = ("id", "instruction", "source_caption", "target_caption", "edit_type")
 EDIT_TYPES = (".csv", ".jsonl", ".parquet")
-BAD_ROWS = 0.01  # share of the rows that may lack something
 NAMES = tuple(f"{name}{kind}" for name in ("rows", "metadata") for kind in (".jsonl", ".csv", ".parquet"))
 
 
@@ -40,11 +39,11 @@ class Table(Sequence):
     Images are paths, relative to the file; in a Parquet table they may also be the bytes of image files,
     plain or as 🤗 datasets stores images. A folder is read through its `rows.*` or `metadata.*`.
 
-    A few rows of many (`BAD_ROWS`) may lack an instruction or an image: they raise ValueError when they are
-    read, as those do whose image is damaged.
+    A row that lacks an instruction or an image raises ValueError when it is read, as one does whose image is
+    damaged.
 
     Raises:
-        ValueError: where the file or a column is missing, or more rows lack something; the first is named.
+        ValueError: where the file or a column is missing, or all rows lack something; the first is named.
     """
 
     def __init__(self, path: str) -> None:
@@ -66,7 +65,7 @@ class Table(Sequence):
                 self._check(index + 1, record)
             except (ValueError, OSError) as error:  # an OSError comes of a name that no file can have
                 self.faults[index] = str(error)
-        if len(self.faults) > BAD_ROWS * len(self.records):
+        if len(self.faults) == len(self.records):
             raise ValueError(next(iter(self.faults.values())))
 
     def _check(self, number: int, record: dict[str, Any]) -> None:

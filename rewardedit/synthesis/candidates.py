@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows
 from rewardedit.data.datasets import SHARD_BATCHES
-from rewardedit.files import AnyPath
+from rewardedit.files import AnyPath, reopened
 from rewardedit.images import load_image
 from rewardedit.stages import Share
 from rewardedit.synthesis.methods import MethodConfig
@@ -58,7 +58,7 @@ class WithCandidates(Sequence):
     def _read(self, name: str, shard: int) -> list[Output]:
         number, found = self._in_use.get(name, (-1, []))
         if number != shard:
-            found = list(read_outputs(self.outputs[name][shard]))
+            found = list(read_outputs(reopened(self.outputs[name][shard])))
             self._in_use[name] = (shard, found)
         return found
 

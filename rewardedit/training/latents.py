@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from rewardedit import devices
 from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.datasets import SHARD_BATCHES, read_shard
 from rewardedit.diffusion.editors import Editor, write_prompts
@@ -19,7 +20,7 @@ from rewardedit.files import join_arrays, join_lists, write_json
 from rewardedit.once import Once
 from rewardedit.stages import stage
 from rewardedit.synthesis.candidates import CandidatesConfig
-from rewardedit.training.trainable import RewardLabels
+from rewardedit.training.trainable import RewardLabels, load_base
 
 ENCODE_BATCH = 64  # texts, or at most images, that are encoded at a time
 ENCODE_PIXELS = 2**21  # of the images: 32 of 256 pixels a side, for which the VAE needs 5 GiB
@@ -42,7 +43,9 @@ class LatentCache:
 
     def bad_rows(self) -> list[dict[str, Any]]:
         """The rows that cannot be read, as `require_few` takes them."""
-        return [{"row": row, "image": "any", "reason": reason} for row, reason in self.unreadable.items()]
+        return [
+            {"row": row, "image": "of the row", "reason": reason} for row, reason in self.unreadable.items()
+        ]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -97,14 +100,16 @@ def _encode(editor: Editor, texts: list[str], folder: Path, made_of: dict[str, s
     `tokens.npy`.
     """
     size = SHARD_BATCHES * ENCODE_BATCH
+    load = _once(editor)
 
     def encode(number: int, path: Path) -> None:
         path.mkdir()
         local = texts[number * size : (number + 1) * size]
         parts = [local[at : at + ENCODE_BATCH] for at in range(0, len(local), ENCODE_BATCH)]
-        embeds = [editor.family.encode_prompts(editor.pipe, part) for part in parts]
+        own = load()
+        embeds = [own.family.encode_prompts(own.pipe, part) for part in parts]
         np.save(path / "embeds.npy", torch.cat([part.half().cpu() for part in embeds]).numpy())
-        np.save(path / "tokens.npy", editor.family.tokenize(editor.pipe, local).input_ids.int().numpy())
+        np.save(path / "tokens.npy", own.family.tokenize(own.pipe, local).input_ids.int().numpy())
 
     stage(
         folder, made_of, encode, -(-len(texts) // size), finish=partial(_join, folder, ("embeds", "tokens"))
@@ -144,9 +149,11 @@ def make_cache(
         "batch": size,
     }
 
-    @Once
-    def shape() -> tuple[int, ...]:
-        return editor.family.encode_images(editor.pipe, torch.zeros(1, 3, data.size, data.size)).shape[1:]
+    load = _once(editor)
+
+    def encoded(images: Tensor) -> np.ndarray:
+        own = load()
+        return own.family.encode_images(own.pipe, images).half().cpu().numpy()
 
     def encode(number: int, path: Path) -> None:
         path.mkdir()
@@ -154,20 +161,20 @@ def make_cache(
         ids = [""] * len(part)
         instructions = [""] * len(part)
         reasons: list[str | None] = [None] * len(part)
-        latents = {name: np.zeros((len(part), *shape()), np.float16) for name in ("edited", "source")}
+        shape = encoded(torch.zeros(1, 3, data.size, data.size)).shape[1:]
+        latents = {name: np.zeros((len(part), *shape), np.float16) for name in ("edited", "source")}
         for found in read_shard(part, data, size, fields=()):
             for row, reason in found.unreadable.items():
                 reasons[row] = reason
             if found.batch is None:
                 continue
-            for name, encoded in latents.items():
-                images = getattr(found.batch, name)
-                encoded[found.numbers] = editor.family.encode_images(editor.pipe, images).half().cpu().numpy()
-            for row, id_, instruction in zip(found.numbers, found.ids, found.batch.instruction, strict=True):
-                ids[row] = id_
-                instructions[row] = instruction
-        for name, encoded in latents.items():
-            np.save(path / f"{name}.npy", encoded)
+            for name, values in latents.items():
+                values[found.numbers] = encoded(getattr(found.batch, name))
+            for i, row in enumerate(found.numbers):
+                ids[row] = found.ids[i]
+                instructions[row] = found.batch.instruction[i]
+        for name, values in latents.items():
+            np.save(path / f"{name}.npy", values)
         write_json(path / "rows.json", {"ids": ids, "instructions": instructions, "unreadable": reasons})
 
     def join(shards: list[Path]) -> None:
@@ -197,15 +204,16 @@ def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarra
         images = np.zeros((len(part), 3, data.size, data.size), np.uint8)
         captions: dict[str, list[str | None]] = {name: [None] * len(part) for name in names}
         for found in read_shard(part, data, ENCODE_BATCH, fields=names):
-            if found.batch is not None:
-                images[found.numbers] = (found.batch.source * 255).round().byte().numpy()
             for row in found.unreadable:  # which no training uses
                 for texts in captions.values():
                     texts[row] = ""
+            if found.batch is None:
+                continue
+            images[found.numbers] = (found.batch.source * 255).round().byte().numpy()
             for name, texts in captions.items():
-                own = getattr(found.batch, name, None)
-                for i, row in enumerate(found.numbers if own is not None else []):
-                    texts[row] = own[i]
+                own = getattr(found.batch, name) or [None] * len(found.numbers)
+                for row, text in zip(found.numbers, own, strict=True):
+                    texts[row] = text
         np.save(path / "images.npy", images)
         write_json(path / "captions.json", captions)
 
@@ -224,6 +232,12 @@ def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:
     """Each of the arrays that the shards hold, as one file in `folder`."""
     for name in names:
         join_arrays([shard / f"{name}.npy" for shard in shards], folder / f"{name}.npy")
+
+
+def _once(editor: Editor) -> Once[Editor]:
+    """The editor; a worker elsewhere loads it anew, onto its own device."""
+    name = _name(editor)
+    return Once(lambda: load_base(name, devices.default_device()), editor)
 
 
 def _name(editor: Editor) -> str:
