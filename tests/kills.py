@@ -5,11 +5,11 @@ Command: python tests/kills.py [--moments 10] [--seed 0] [--keep] [STAGE …]
 
 The runs are `rewardedit train quickstart` with candidates and a tiny editor: candidates, scores and labels
 (`relabelled`), latents (`cache`) and training (`pipeline`); `rewardedit train shapes-adiee-data`: a method's
-edits (`methods`), what is measured of them (`measured`) and labelled rows (`rows`); and `rewardedit score`
-(`scores.parquet`), which is resumed by the same command. Each kill is a
-SIGKILL, to a fresh run, at a moment that is drawn uniformly from the time that the stage took in the unbroken
-run and counted from when the stage begins. The exit status is 1 where a resumed run made anything else;
---keep writes benchmarks/results/kills.json, and kill.json with the sum over training, relabelling, candidates
+edits (`methods`), what is measured of them (`measured`) and labelled rows (`rows`); and `rewardedit relabel`
+and `rewardedit score` (`relabel`, `score`), which the same commands go on with. Each kill is a SIGKILL or
+SIGTERM in turn, to a fresh run, at a moment that is drawn uniformly from the time that the stage took in the
+unbroken run and counted from when the stage begins. The exit status is 1 where a resumed run made anything
+else; --keep writes benchmarks/results/kills.json, and kill.json with the sum over training, relabelling, candidates
 and scoring.
 """
 
@@ -31,6 +31,7 @@ import torch
 ROOT = Path(__file__).parents[1]
 # of a run, equal to the byte
 MADE = ("*.safetensors", "*.parquet", "*.npy", "scale.json", "made_of.json")
+SIGNALS = (signal.SIGKILL, signal.SIGTERM)  # in turn
 TRIES = 10  # of a kill that is to fall into its stage
 
 
@@ -75,13 +76,15 @@ def adiee_data(base: Path, out: Path) -> list[str]:
     return ["train", "shapes-adiee-data", *settings, "--out", str(out)]
 
 
+def relabel(base: Path, out: Path) -> list[str]:
+    """Labels of several shards of rows."""
+    return ["relabel", "data.rows=600", "relabel.scorer=l1", "relabel.batch_size=2", "--out", str(out)]
+
+
 def score(base: Path, out: Path) -> list[str]:
     """Scores of several shards of rows."""
     rows = ["name=shapes", "rows=5000", "size=16"]
-    return ["score", *rows, "--scorer", "l1", "--out", str(out / SCORES)]
-
-
-SCORES = "scores.parquet"
+    return ["score", *rows, "--scorer", "l1", "--out", str(out / "scores.parquet")]
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Run:
     """A command that is killed."""
 
     words: Callable[[Path, Path], list[str]]  # of the command, for a base and the run's folder
-    stages: tuple[str, ...]  # in their order: folders of the run, or its one file
+    stages: dict[str, str]  # in their order, by name: a folder of the run, or its one file
     resume: tuple[str, ...] = ("--resume",)  # added where it was killed before
 
     def start(self, base: Path, out: Path, resumed: bool = False) -> int:
@@ -109,12 +112,13 @@ class Run:
 
 
 RUNS = {
-    "quickstart": Run(quickstart, ("candidates", "relabelled", "cache", "pipeline")),
-    "shapes-adiee-data": Run(adiee_data, ("methods", "measured", "rows")),
-    "score": Run(score, (SCORES,), resume=()),
+    "quickstart": Run(quickstart, {name: name for name in ("candidates", "relabelled", "cache", "pipeline")}),
+    "shapes-adiee-data": Run(adiee_data, {name: name for name in ("methods", "measured", "rows")}),
+    "relabel": Run(relabel, {"relabel": "relabelled"}, resume=()),
+    "score": Run(score, {"score": "scores.parquet"}, resume=()),
 }
 STAGES = tuple(stage for run in RUNS.values() for stage in run.stages)
-COMMANDS = {"train": "pipeline", "relabel": "relabelled", "candidates": "candidates", "score": SCORES}
+COMMANDS = {"train": "pipeline", "relabel": "relabel", "candidates": "candidates", "score": "score"}
 
 
 def start(words: Sequence[str]) -> int:
@@ -140,9 +144,9 @@ def start(words: Sequence[str]) -> int:
         os._exit(status)
 
 
-def kill(run: Run, base: Path, out: Path, after: Sequence[Path], second: float) -> None:
-    """Runs the command and kills it so many seconds after the folder `out` has the files `after`,
-    if it still runs.
+def kill(run: Run, base: Path, out: Path, after: Sequence[Path], second: float, how: int) -> None:
+    """Runs the command and ends it by the signal `how` so many seconds after the folder `out` has the files
+    `after`, if it still runs.
     """
     process = run.start(base, out)
     began = None
@@ -152,7 +156,7 @@ def kill(run: Run, base: Path, out: Path, after: Sequence[Path], second: float) 
         if began is None and all((out / path).exists() for path in after):
             began = time.monotonic()
         time.sleep(0.002)
-    os.killpg(process, signal.SIGKILL)
+    os.killpg(process, how)
     os.waitpid(process, 0)
 
 
@@ -162,12 +166,13 @@ def made(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(paths)}
 
 
-def marks(folder: Path, stages: Sequence[str]) -> dict[str, list[Path]]:
+def marks(folder: Path, stages: dict[str, str]) -> dict[str, list[Path]]:
     """What says that a stage of a run is whole, relative to the run's folder."""
     found = {}
-    for name in stages:
-        paths = [folder / name] if name == SCORES else (folder / name).rglob("made_of.json")
-        found[name] = [path.relative_to(folder) for path in paths]
+    for name, result in stages.items():
+        path = folder / result
+        paths = [path] if path.is_file() else path.rglob("made_of.json")
+        found[name] = [mark.relative_to(folder) for mark in paths]
     return found
 
 
@@ -179,7 +184,7 @@ def outcomes(
     moments: int = 10,
     seed: int = 0,
 ) -> list[Outcome]:
-    """Kills as many runs in each stage as there are moments, and resumes them.
+    """Kills as many runs in each stage as there are moments, by either signal in turn, and resumes them.
 
     Args:
         folder: for the runs.
@@ -199,7 +204,8 @@ def outcomes(
     rng = np.random.default_rng(seed)
     found = []
     for stage in stages:
-        earlier = command.stages[: command.stages.index(stage)]
+        names = list(command.stages)
+        earlier = names[: names.index(stage)]
         before = [path for name in earlier for path in ends_with[name]]
         for k in range(moments):
             out = folder / f"{stage}-{k}"
@@ -207,7 +213,7 @@ def outcomes(
             for _ in range(TRIES):  # a stage may be over sooner than in the unbroken run
                 shutil.rmtree(out, ignore_errors=True)
                 second = float(rng.uniform(0, lengths[stage]))
-                kill(command, base, out, before, second)
+                kill(command, base, out, before, second, SIGNALS[k % len(SIGNALS)])
                 killed_in = None
                 for name in command.stages:
                     if not all((out / path).exists() for path in ends_with[name]):

@@ -265,3 +265,11 @@ def test_a_row_that_cannot_be_read_is_known_by_its_number_in_the_data_set(tmp_pa
     table = pq.read_table(out).to_pylist()
     assert [row["id"] for row in table if not row["valid"]] == ["70"]
     assert {row["id"] for row in table} == {str(i) for i in range(74)}
+
+
+def test_an_instruction_of_ten_thousand_characters_is_cut_and_scored(pair, capsys):
+    instruction = "make the circle white and " * 400
+    words = ["score", *pair[:2], instruction, "--scorer", "clip_d", "clip_t", "vifi_clip", "l1", "--json"]
+    assert main(words) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [record["valid"] for record in records] == 4 * [True]

@@ -22,7 +22,7 @@ import torch
 from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, Rows, open_rows
-from rewardedit.data.bad_rows import require_few, require_share
+from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.data.shapes import ShapesBatch
 from rewardedit.diffusion.editors import Editor
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants
@@ -172,7 +172,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     editor = load_base(config.base, devices.default_device())
     labels = _labels(config, editor, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch_size)
-    require_few(folder, cache.bad_rows(), len(rows), config.bad_rows)
+    require_few(folder, unreadable_rows(cache.unreadable), len(rows), config.bad_rows)
     # Rollouts ask a reward-conditioned base for its best.
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
     sources = cache_sources(rows, config.data, folder / "sources")

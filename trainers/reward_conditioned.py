@@ -18,7 +18,7 @@ from typing import Literal
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.data.bad_rows import require_few, require_share
+from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants
 from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, Relabelled, relabel
@@ -78,7 +78,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         rows, config.data, editor, folder / "cache", config.candidates, config.train.encode_batch_size
     )
     del editor  # each variant loads its own
-    require_few(folder, latents.bad_rows(), len(rows), config.bad_rows)
+    require_few(folder, unreadable_rows(latents.unreadable), len(rows), config.bad_rows)
 
     # → train, one variant at a time
     def train_one(variant: str, own: Path) -> None:

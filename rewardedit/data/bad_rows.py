@@ -1,6 +1,6 @@
 """Rows that cannot be used: a run lists them with the reason, and stops where there are too many."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,11 @@ def require_few(
             )
 
     on_main_process(check)
+
+
+def unreadable_rows(reasons: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Rows that cannot be read, by their number and the reason, as `require_few` takes them."""
+    return [{"row": row, "image": "unreadable", "reason": reason} for row, reason in reasons.items()]
 
 
 def require_share(limit: float) -> None:

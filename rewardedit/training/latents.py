@@ -5,7 +5,6 @@ import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,12 +39,6 @@ class LatentCache:
     source: np.ndarray
     # by row: why it cannot be read; its latents are zero, and no training uses it
     unreadable: dict[int, str]
-
-    def bad_rows(self) -> list[dict[str, Any]]:
-        """The rows that cannot be read, as `require_few` takes them."""
-        return [
-            {"row": row, "image": "of the row", "reason": reason} for row, reason in self.unreadable.items()
-        ]
 
     @property
     def shape(self) -> tuple[int, int, int]:
