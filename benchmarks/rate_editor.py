@@ -20,10 +20,10 @@ from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.trainers.shapes_autoencoder import reconstruction_rating
 
 N = 560  # test edits a backdrop
-VAL_N = 280
+VAL_N = 140
 STEPS = (1, 2, 4, 10, 20)
-GUIDANCE_SCALES = (1.0, 1.5, 2.0, 3.0)
-IMAGE_GUIDANCE_SCALES = (1.0, 1.3)
+GUIDANCE_SCALES = (1.0, 1.25, 1.5, 2.0)
+IMAGE_GUIDANCE_SCALES = (1.0, 1.2)
 PAIRS = 140  # of seeds
 AT_ONCE = 140  # edits
 
@@ -97,7 +97,10 @@ if __name__ == "__main__":
     quiet()
     torch.set_grad_enabled(False)
     editor = load_editor("shapes-editor")
-    chosen = {steps: best_settings(editor, steps) for steps in STEPS}
+    chosen = {}
+    for steps in STEPS:
+        chosen[steps] = best_settings(editor, steps)
+        print(steps, *chosen[steps], flush=True)
     best_steps = max(STEPS, key=lambda steps: chosen[steps][1])
     test = Shapes("test").batch(0, N)
     rated = {steps: scores(editor, test, chosen[steps][0]) for steps in STEPS}

@@ -9,8 +9,8 @@ edits (`methods`), what is measured of them (`measured`) and labelled rows (`row
 and `rewardedit score` (`relabel`, `score`), which the same commands go on with. Each kill is a SIGKILL or
 SIGTERM in turn, to a fresh run, at a moment that is drawn uniformly from the time that the stage took in the
 unbroken run and counted from when the stage begins. The exit status is 1 where a resumed run made anything
-else; --keep writes benchmarks/results/kills.json, and kill.json with the sum over training, relabelling, candidates
-and scoring.
+else; --keep writes benchmarks/results/kills.json, and kill.json with the sum over training, relabelling,
+candidates and scoring.
 """
 
 import argparse
