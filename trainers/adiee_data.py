@@ -243,7 +243,7 @@ def label_rows(
         for first in range(0, len(found), SHARD_BATCHES)
     ]
     data = config.images
-    names = source_names(config, folder / "sources")
+    names = source_names(config, folder.parent / "sources")
 
     @Once
     def labelling() -> Labelling:

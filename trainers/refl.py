@@ -80,7 +80,6 @@ class Config:
     name: str  # of the run, and of its folder in runs/
     base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
     data: DataConfig = field(default_factory=DataConfig)  # the rows that are trained on
-    bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
     reward: RewardConfig = field(default_factory=RewardConfig)  # the score that trains the editor, and how
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
     # evaluation on fixed prompts for reward hacking
@@ -90,6 +89,7 @@ class Config:
     # the first is the result; the others are what it is compared with
     variants: tuple[Variant, ...] = ("refl",)
     evaluate: EvaluateConfig | None = None  # on shapes, with the oracle
+    bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
 
     def __post_init__(self) -> None:
         require_share(self.bad_rows)

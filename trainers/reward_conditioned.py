@@ -47,7 +47,6 @@ class Config:
     name: str  # of the run, and of its folder in runs/
     base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
     data: DataConfig = field(default_factory=DataConfig)  # the rows that are scored and trained on
-    bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
     # editors whose outputs stand beside the data's own targets; None: the data's own rows alone
     candidates: CandidatesConfig | None = None
     relabel: RelabelConfig = field(default_factory=RelabelConfig)  # how rows get their labels
@@ -55,6 +54,7 @@ class Config:
     # the first is the result; the others are what it is compared with
     variants: tuple[Variant, ...] = ("conditioned",)
     evaluate: EvaluateConfig | None = None  # on shapes, with the oracle
+    bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
 
     def __post_init__(self) -> None:
         require_share(self.bad_rows)

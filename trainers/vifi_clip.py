@@ -12,7 +12,6 @@ instruction are no negatives of each other.
 Command: rewardedit train humanedit-vifi-clip
 """
 
-import copy
 import json
 from collections import defaultdict
 from collections.abc import Iterator
@@ -74,11 +73,11 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     # on which retrieval is measured at the end; rows of an instruction seen before are left out
     held_out: DataConfig | None = None
-    bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
     # hard negatives that stand in every batch
     negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")
     lora_rank: int | None = None  # None: CLIP as a whole; the temporal pooling is always trained as a whole
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer and the loop
+    bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
 
     def __post_init__(self) -> None:
         require_share(self.bad_rows)
@@ -161,9 +160,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     scorer.requires_grad_(False)
     if processes().is_main_process:
         with replaced(folder / "scorer") as aside:
-            copy.deepcopy(scorer).half().save(aside)
+            scorer.half().save(aside)
             AutoImageProcessor.from_pretrained(resolve_model(config.checkpoint)).save_pretrained(aside)
         if config.held_out is not None:
+            scorer.float()  # with the values that are saved
             found, kinds = retrieval(scorer, config.held_out)
             write_json(folder / "metrics.json", {"retrieval": found.summary(kinds)})
     return folder / "scorer"

@@ -72,9 +72,10 @@ def own_code(values: Any, setting: str = "") -> list[str]:
     """
     found: list[str] = []
     if setting in SCORERS:
-        with suppress(ValueError):  # it is no scorer, or a wrong one, which is told when it is read
-            specs = values if isinstance(values, list) else [values]
-            found += [name for spec in specs for name in read_spec(spec) if ":" in name]
+        for spec in values if isinstance(values, list) else [values]:
+            if isinstance(spec, str | dict):
+                with suppress(ValueError):  # it is no scorer, or a wrong one, which is told when it is read
+                    found += [name for name in read_spec(spec) if ":" in name]
     if isinstance(values, dict):
         found += [name for key, value in values.items() for name in own_code(value, key)]
     return list(dict.fromkeys(found))

@@ -151,6 +151,7 @@ def load_rows(
         ValueError: where nothing can be read, or a column is missing.
     """
     import datasets
+    import pyarrow as pa
 
     local = Path(path)
     kind = _kind(local)
@@ -174,7 +175,10 @@ def load_rows(
         raise ValueError(f"{path}: lacks the columns {', '.join(sorted(missing))}; it has {', '.join(names)}")
     for column in images:
         if column in names:
-            rows = rows.cast_column(column, _undecoded((rows.features or {}).get(column)))
+            try:
+                rows = rows.cast_column(column, _undecoded((rows.features or {}).get(column)))
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise ValueError(f"{path}: column {column} holds no images ({error})") from error
     return rows
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class LatentCache:
     edited: np.ndarray  # (n, c, h, w) fp16, unscaled
     source: np.ndarray
     # by row: why it cannot be read; its latents are zero, and no training uses it
-    unreadable: dict[int, str]
+    unreadable: dict[int, str] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -154,18 +154,23 @@ def make_cache(
         ids = [""] * len(part)
         instructions = [""] * len(part)
         reasons: list[str | None] = [None] * len(part)
-        shape = encoded(torch.zeros(1, 3, data.size, data.size)).shape[1:]
-        latents = {name: np.zeros((len(part), *shape), np.float16) for name in ("edited", "source")}
+        latents: dict[str, np.ndarray] = {}
         for found in read_shard(part, data, size, fields=()):
             for row, reason in found.unreadable.items():
                 reasons[row] = reason
             if found.batch is None:
                 continue
-            for name, values in latents.items():
-                values[found.numbers] = encoded(getattr(found.batch, name))
+            for name in ("edited", "source"):
+                values = encoded(getattr(found.batch, name))
+                if name not in latents:
+                    latents[name] = np.zeros((len(part), *values.shape[1:]), np.float16)
+                latents[name][found.numbers] = values
             for i, row in enumerate(found.numbers):
                 ids[row] = found.ids[i]
                 instructions[row] = found.batch.instruction[i]
+        if not latents:  # no row can be read
+            shape = encoded(torch.zeros(1, 3, data.size, data.size)).shape[1:]
+            latents = {name: np.zeros((len(part), *shape), np.float16) for name in ("edited", "source")}
         for name, values in latents.items():
             np.save(path / f"{name}.npy", values)
         write_json(path / "rows.json", {"ids": ids, "instructions": instructions, "unreadable": reasons})
