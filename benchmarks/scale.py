@@ -1,7 +1,7 @@
 """What the number of rows, workers and processes changes of a stage: python benchmarks/scale.py [PART …]
 
 rows: relabelling 10,000 and 200,000 rows of the shapes world by l1: peak memory, and rows a second after the
-first shard.
+first shard; medians of three runs.
 workers: scoring photographs at 256 pixels a side: the share of time that the scorer waits for rows, with and
 without processes that read ahead; one thread scores.
 processes: the same photographs read and scored by one process and by two, each with one thread and no
@@ -13,6 +13,7 @@ Needs two idle cores.
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,11 @@ def relabel(rows: int) -> dict[str, float]:
         "peak_gib": usage.ru_maxrss / 2**20,
         "rows_per_s": (min(last * shard, rows) - first * shard) / (ended - began),
     }
+
+
+def middle(runs: list[dict[str, float]]) -> dict[str, float]:
+    """The median of each figure."""
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
 
 
 def photographs(folder: Path, rows: int) -> DataConfig:
@@ -130,7 +136,8 @@ def measure(parts: list[str], rows: int) -> dict[str, Any]:
     """The figures of these parts."""
     found: dict[str, Any] = {}
     if "rows" in parts:
-        by_rows = {str(number): relabel(number) for number in NUMBERS}
+        # The median of three: the smaller number of rows is done in seconds.
+        by_rows = {str(number): middle([relabel(number) for _ in range(3)]) for number in NUMBERS}
         found |= {key: {n: f[key] for n, f in by_rows.items()} for key in ("peak_gib", "rows_per_s")}
     with tempfile.TemporaryDirectory() as folder:
         if set(parts) & {"workers", "processes"}:

@@ -99,7 +99,7 @@ def test_the_small_models_are_trained_from_scratch(tmp_path):
     run("shapes-autoencoder", tmp_path / "vae", *few)
     run("shapes-clip", tmp_path / "clip", *few)
     run("shapes-text-encoder", tmp_path / "text", *few, f"clip={tmp_path}/clip/clip")
-    words = ["legs=[2]", "lr_shares=[1.0]", "schedules=[]", "evaluate_n=7"]
+    words = ["legs=[{steps: 2}]", "evaluate_n=7"]
     words += [f"vae={tmp_path}/vae/vae", f"text_encoder={tmp_path}/text", "sources=35"]
     run("shapes-editor", tmp_path / "editor", *words)
     run("shapes-text-to-image", tmp_path / "drawing", *few, f"editor={tmp_path}/editor")

@@ -114,9 +114,7 @@ def test_the_small_models_train(standin_device, tmp_path, monkeypatch):
     assert main(["train", "shapes-text-encoder", *short, "clip=runs/shapes-clip/clip"]) == 0
     # Without Muon, which has its own test below, and whose steps are many operations.
     legs = [
-        "legs=[2]",
-        "lr_shares=[1.0]",
-        "schedules=[]",
+        "legs=[{steps: 2, largest_weight: 5}]",
         "sources=7",
         "draws=2",
         *short[1:3],

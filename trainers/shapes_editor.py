@@ -32,11 +32,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from diffusers import (
-    AutoencoderKL,
-    DDPMScheduler,
-    StableDiffusionInstructPix2PixPipeline,
-)
+from diffusers import AutoencoderKL, DDPMScheduler, StableDiffusionInstructPix2PixPipeline
+from diffusers.training_utils import compute_snr
 from torch import Tensor
 from transformers import CLIPTextModel, CLIPTokenizer
 
@@ -55,6 +52,28 @@ from rewardedit.training.maps_head import MapsHead
 from rewardedit.training.small import SmallTrainConfig, count, fit, small_unet
 
 MAP_SIDE = 8  # squares a side of the maps that the head reads off: the resolution of the UNet's middle
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One leg of the training."""
+
+    steps: int  # updates
+    schedule: int | None = (
+        None  # updates over which the learning rate falls, if the leg ends before; else all
+    )
+    lr_share: float = 1.0  # of the learning rates, with which the leg begins
+    shares: dict[str, float] | None = None  # of each quality among its edits; None: the recipe's
+    # A row's error weighs as the signal-to-noise ratio at its time step, from 1 up to this (Salimans and Ho
+    # 2022): what is left to do at low noise is small beside what high noise hides, and is what edges are made
+    # of. 1: all weigh alike.
+    largest_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.largest_weight < 1:
+            raise ValueError(
+                f"legs: expected at least one step and a largest weight of at least 1; got {self}"
+            )
 
 
 @dataclass(frozen=True)
@@ -79,21 +98,10 @@ class Config:
     # sampling settings that are saved with the editor
     ask: EditConfig = field(default_factory=lambda: EditConfig(10, 1.5, 1.0))
     evaluate_n: int = 560  # test edits a backdrop
-    legs: tuple[int, ...] = (1000,)  # updates of each leg, in the place of train.max_steps
-    lr_shares: tuple[float, ...] = (1.0,)  # of the learning rates, with which each leg begins
-    # updates over which each leg's learning rate falls; a leg may end before that; empty: those of `legs`
-    schedules: tuple[int, ...] = ()
+    legs: tuple[Leg, ...] = (Leg(1000),)  # in their order; their steps take the place of train.max_steps
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
     def __post_init__(self) -> None:
-        if len(self.lr_shares) != len(self.legs):
-            raise ValueError(
-                f"lr_shares: expected one for each of {len(self.legs)} legs; got {self.lr_shares}"
-            )
-        if self.schedules and len(self.schedules) != len(self.legs):
-            raise ValueError(
-                f"schedules: expected one for each of {len(self.legs)} legs; got {self.schedules}"
-            )
         if not 1 <= self.first_leg <= len(self.legs):
             raise ValueError(f"first_leg: expected 1 to {len(self.legs)}; got {self.first_leg}")
         if self.first_leg > 1 and self.start is None:
@@ -148,7 +156,7 @@ def make_pipeline(config: Config) -> Any:
 def plan(config: Config) -> list[str]:
     pipe = make_pipeline(config)
     parts = ", ".join(f"{name} {count(getattr(pipe, name))}" for name in ("vae", "text_encoder", "unet"))
-    steps = " + ".join(map(str, config.legs[config.first_leg - 1 :]))
+    steps = " + ".join(str(leg.steps) for leg in config.legs[config.first_leg - 1 :])
     return [f"editor: {parts}; {config.sources * config.draws} edits a leg, {steps} steps"]
 
 
@@ -175,7 +183,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             if number == 1 and config.start is None:
                 # The latents are brought to unit variance, as the noise schedule expects.
                 pipe.vae.register_to_config(scaling_factor=1 / float(edits.edited.std()))
-            train_leg(config, leg_config(config, number), pipe, edits, saved.parent, resume)
+            train_leg(config, number, pipe, edits, saved.parent, resume)
             save_editor(Editor(pipe.to(dtype=torch.float16), config.ask), saved)
         pipe = make_pipeline(dataclasses.replace(config, start=str(saved))).to(devices.default_device())
 
@@ -192,22 +200,22 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def leg_config(config: Config, number: int) -> SmallTrainConfig:
     """The optimizer and the loop of a leg, counted from 1."""
-    share = config.lr_shares[number - 1]
+    leg = config.legs[number - 1]
     muon_lr = config.train.muon_lr
     return dataclasses.replace(
         config.train,
-        max_steps=config.legs[number - 1],
-        schedule_steps=config.schedules[number - 1] if config.schedules else None,
-        lr=config.train.lr * share,
-        muon_lr=None if muon_lr is None else muon_lr * share,
+        max_steps=leg.steps,
+        schedule_steps=leg.schedule,
+        lr=config.train.lr * leg.lr_share,
+        muon_lr=None if muon_lr is None else muon_lr * leg.lr_share,
         seed=config.train.seed + number - 1,  # other rows, noise and time steps
     )
 
 
-def train_leg(
-    config: Config, leg: SmallTrainConfig, pipe: Any, edits: Edits, folder: Path, resume: bool
-) -> None:
-    """Trains the pipeline's UNet on the edits."""
+def train_leg(config: Config, number: int, pipe: Any, edits: Edits, folder: Path, resume: bool) -> None:
+    """Trains the pipeline's UNet on the edits of a leg, counted from 1."""
+    leg = leg_config(config, number)
+    largest_weight = config.legs[number - 1].largest_weight
     for module in (pipe.vae, pipe.text_encoder):
         module.requires_grad_(False).eval()
     family = family_of(pipe)
@@ -239,8 +247,9 @@ def train_leg(
         with torch.no_grad():
             embeds = pipe.text_encoder(words).last_hidden_state
         cond = Conditioning(embeds, image)
-        loss = family.loss(predict, pipe.scheduler, latents, noise, t, cond).mean()
-        return loss + config.maps_weight * head.loss(maps, known)
+        losses = family.loss(predict, pipe.scheduler, latents, noise, t, cond)
+        weights = compute_snr(pipe.scheduler, t).clamp(1, largest_weight)
+        return (weights * losses).mean() + config.maps_weight * head.loss(maps, known)
 
     fit(leg, {"unet": unet, "head": head}, loss_of, folder, resume)
     head.remove()
@@ -253,11 +262,12 @@ def _edits(config: Config, pipe: Any, leg: int) -> Edits:
     source: list[Tensor] = []
     parts: list[list[Tensor]] = [[], [], [], []]
     first_source = (leg - 1) * config.sources
+    shares = config.legs[leg - 1].shares or config.shares
     for draw in range(config.draws):
         world = Shapes(backdrops=config.backdrops, draw=draw)
         for first in range(0, config.sources, 2800):
             batch = world.batch(first_source + first, min(2800, config.sources - first))
-            qualities, made = candidates(batch, config.shares, seed=(leg * 100 + draw) * 1_000_003 + first)
+            qualities, made = candidates(batch, shares, seed=(leg * 100 + draw) * 1_000_003 + first)
             if draw == 0:
                 source += [encode(pipe, part).cpu() for part in batch.source.split(140)]
             edited = torch.cat([encode(pipe, part).cpu() for part in made.split(140)])

@@ -7,7 +7,13 @@ import sys
 import warnings
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-FULL_TEXTS = ("No space left on device", "File too large", "file write failed", "unexpected pos ", "iostream error")
+FULL_TEXTS = (
+    "No space left on device",
+    "File too large",
+    "file write failed",
+    "unexpected pos ",
+    "iostream error",
+)
 
 
 def quiet(imported: bool = False) -> None:

@@ -17,7 +17,7 @@ from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.files import read_log
 from rewardedit.trainers import shapes_editor as editor_trainer
-from rewardedit.trainers.shapes_editor import Config, leg_config
+from rewardedit.trainers.shapes_editor import Config, Leg, leg_config
 from rewardedit.trainers.shapes_text_encoder import Tails
 from rewardedit.training.small import cosine
 
@@ -45,7 +45,8 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     assert main(["train", "shapes-text-encoder", *short, *words]) == 0
     read_right = json.loads(Path("runs/shapes-text-encoder/metrics.json").read_text())["read_right"]
     assert set(read_right) == {"instructions", "phrases"}
-    legs = [*short[1:], "legs=[2, 2]", "lr_shares=[1.0, 0.5]", "schedules=[]", "sources=35", "evaluate_n=7"]
+    both = "legs=[{steps: 2}, {steps: 2, lr_share: 0.5, largest_weight: 5, shares: {right: 1.0}}]"
+    legs = [*short[1:], both, "sources=35", "evaluate_n=7"]
     assert main(["train", "shapes-editor", *legs, "draws=2"]) == 0
     first, second = (load_file(f"runs/shapes-editor/leg-{k}/pipeline/unet/{UNET}") for k in (1, 2))
     assert any(not torch.equal(first[name], second[name]) for name in first)
@@ -61,7 +62,7 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     assert main(["train", "shapes-editor", *legs, *words]) == 0
     assert not Path("runs/further/leg-1").exists()
     with pytest.raises(ValueError, match="start: expected the pipeline that first_leg is to go on from"):
-        editor_trainer.Config(name="x", first_leg=2, legs=(1, 1), lr_shares=(1.0, 1.0))
+        editor_trainer.Config(name="x", first_leg=2, legs=(Leg(1), Leg(1)))
 
     words = ["editor=runs/shapes-editor", "samples=35", "channels=[16, 32]"]
     assert main(["train", "shapes-text-to-image", *short, *words]) == 0
@@ -116,12 +117,12 @@ def test_rows_come_out_alike_in_any_batch():
 
 def test_a_leg_may_end_before_its_learning_rate_has_fallen():
     """Of a cosine over 8 steps, half is left after 4; without a schedule of its own nothing is."""
-    config = Config("x", legs=(4, 8), lr_shares=(1.0, 0.5), schedules=(8, 8))
+    config = Config("x", legs=(Leg(4, 8), Leg(8, 8, 0.5)))
     first, second = (leg_config(config, number) for number in (1, 2))
     assert first.max_steps == 4
     assert cosine(replace(first, lr_warmup_steps=1), 4) == pytest.approx(0.5)
     assert second.lr == pytest.approx(0.5 * first.lr)
-    alone = leg_config(Config("x", legs=(4,), lr_shares=(1.0,)), 1)
+    alone = leg_config(Config("x", legs=(Leg(4),)), 1)
     assert cosine(replace(alone, lr_warmup_steps=1), 4) == pytest.approx(0.0)
-    with pytest.raises(ValueError, match="schedules: expected one for each of 2 legs"):
-        Config("x", legs=(4, 8), lr_shares=(1.0, 0.5), schedules=(8,))
+    with pytest.raises(ValueError, match="expected at least one step"):
+        Leg(0)
