@@ -1,7 +1,7 @@
 """What the number of rows, workers and processes changes of a stage: python benchmarks/scale.py [PART …]
 
 rows: relabelling 10,000 and 200,000 rows of the shapes world by l1: peak memory, and rows a second after the
-first shard; medians of three runs.
+first shard; medians of three runs in turn.
 workers: scoring photographs at 256 pixels a side: the share of time that the scorer waits for rows, with and
 without processes that read ahead; one thread scores.
 processes: the same photographs read and scored by one process and by two, each with one thread and no
@@ -134,10 +134,11 @@ def launched(count: int, data: DataConfig) -> float:
 
 def measure(parts: list[str], rows: int) -> dict[str, Any]:
     """The figures of these parts."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"n": max(NUMBERS)}
     if "rows" in parts:
-        # The median of three: the smaller number of rows is done in seconds.
-        by_rows = {str(number): middle([relabel(number) for _ in range(3)]) for number in NUMBERS}
+        # In turn, as a machine's speed varies over minutes; the smaller number of rows is done in seconds.
+        runs = [{number: relabel(number) for number in NUMBERS} for _ in range(3)]
+        by_rows = {str(number): middle([run[number] for run in runs]) for number in NUMBERS}
         found |= {key: {n: f[key] for n, f in by_rows.items()} for key in ("peak_gib", "rows_per_s")}
     with tempfile.TemporaryDirectory() as folder:
         if set(parts) & {"workers", "processes"}:

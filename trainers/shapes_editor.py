@@ -59,9 +59,7 @@ class Leg:
     """One leg of the training."""
 
     steps: int  # updates
-    schedule: int | None = (
-        None  # updates over which the learning rate falls, if the leg ends before; else all
-    )
+    schedule: int | None = None  # updates over which the learning rate falls; None: all of them
     lr_share: float = 1.0  # of the learning rates, with which the leg begins
     shares: dict[str, float] | None = None  # of each quality among its edits; None: the recipe's
     # A row's error weighs as the signal-to-noise ratio at its time step, from 1 up to this (Salimans and Ho
@@ -71,9 +69,7 @@ class Leg:
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.largest_weight < 1:
-            raise ValueError(
-                f"legs: expected at least one step and a largest weight of at least 1; got {self}"
-            )
+            raise ValueError(f"legs: expected at least one step, and no weight below 1; got {self}")
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,10 @@ def settings_of(kind: type, config: Any = None, where: str = "") -> Iterator[Set
                 yield from settings_of(group, own, f"{name}.{key}.")
             continue
         yield Setting(name, type_name(hints[field.name]), value, help_text or summary(group))
-        yield from settings_of(group, value, f"{name}.")
+        if typing.get_origin(hints[field.name]) is tuple:  # several groups, one after another
+            yield from settings_of(group, None, f"{name}[].")
+        else:
+            yield from settings_of(group, value, f"{name}.")
 
 
 def is_group(hint: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 from torch import Tensor
 
@@ -34,6 +35,14 @@ class ShapesRows(Sequence):
         self.n = n
         self.first = first
         self.shares = shares
+        self._block = lru_cache(maxsize=8)(self._make)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the rows in memory, which a copy in another process makes anew."""
+        return {name: value for name, value in vars(self).items() if name != "_block"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
         self._block = lru_cache(maxsize=8)(self._make)
 
     def _make(self, draw: int, k: int) -> tuple[ShapesBatch, list[str], Tensor]:
