@@ -282,3 +282,12 @@ def test_a_command_s_cpu_seconds_are_those_of_its_process_and_their_failure_is_t
     startup.write_pair(tmp_path)
     words = startup.commands(tmp_path)
     assert cli.main(words["rewardedit score, one pair, l1"][2:]) == 0
+
+
+def test_a_stage_s_memory_is_flat_and_workers_and_processes_help():
+    found = recorded("scale")
+    few, many = (found["peak_gib"][rows] for rows in ("10000", "200000"))
+    assert many <= 1.1 * few
+    waiting = {workers: values["waiting"] for workers, values in found["workers"].items()}
+    assert waiting["1"] <= waiting["0"] / 2
+    assert found["processes"]["two_vs_one"] <= 0.65
