@@ -55,6 +55,8 @@ KILLED = {
     "relabelled": "scores and labels (relabel)",
     "cache": "latents (cache)",
     "pipeline": "training",
+    "relabel": "`rewardedit relabel`",
+    "score": "`rewardedit score`",
 }
 EDIT_TYPES = ("add", "remove", "replace", "recolour", "resize", "move", "background")
 

@@ -248,6 +248,7 @@ def of_commands(found: Sequence[Outcome]) -> dict[str, Any]:
     """The kills that fell into training, relabelling, candidates or scoring, and how many runs are equal."""
     own = [outcome for outcome in found if outcome.stage in COMMANDS.values()]
     return {
+        "n": len(own),
         "killed": sum(outcome.killed_in == outcome.stage for outcome in own),
         "equal": sum(not outcome.differs for outcome in own),
         "stages": COMMANDS,
