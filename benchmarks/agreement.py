@@ -6,9 +6,11 @@ the ViFi-CLIP poster (f, g), ρ by kind of instruction and on the extremes.
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from grid import best_by_steps
 from record import keep
 from tqdm import tqdm
 
@@ -23,7 +25,7 @@ from rewardedit.scoring import score_batch
 SAMPLES = 700
 BATCH = 140
 RESAMPLES = 1000
-SETTINGS = (EditConfig(1, 1.2, 1.0), EditConfig(2, 1.4, 1.0), EditConfig(3, 2.0, 1.0))
+STEPS = (1, 4, 10)  # of each editor's edits
 ASPECTS = ("score", "alignment", "consistency", "quality")
 LOW = 1.0
 HIGH = 9.0  # ratings of the extremes: at most, at least
@@ -46,8 +48,8 @@ GROUPS = {
 }
 
 
-def edits(editors: list[str], n: int) -> list[tuple[ShapesBatch, torch.Tensor]]:
-    """What each editor, at each of SETTINGS (its own label asked for where it has one),
+def edits(editors: list[str], n: int, grid: Sequence[EditConfig]) -> list[tuple[ShapesBatch, torch.Tensor]]:
+    """What each editor, at each of the settings (its own label asked for where it has one),
     makes of the same samples.
     """
     samples = Shapes("test").batch(0, n)
@@ -55,9 +57,7 @@ def edits(editors: list[str], n: int) -> list[tuple[ShapesBatch, torch.Tensor]]:
     for name in editors:
         editor = load_editor(name)
         asked = (
-            [(s, 10.0) for s in SETTINGS]
-            if editor.prompt is None
-            else [(SETTINGS[0], s) for s in (1.0, 5.0, 10.0)]
+            [(s, 10.0) for s in grid] if editor.prompt is None else [(grid[-1], s) for s in (1.0, 5.0, 10.0)]
         )
         for settings, score in asked:
             made = []
@@ -85,9 +85,9 @@ def scores_of(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor, group:
     return torch.cat([scores.score for scores in found])
 
 
-def measure(editors: list[str], n: int) -> dict:
+def measure(editors: list[str], n: int, settings: Sequence[EditConfig]) -> dict:
     """The table of all scorers."""
-    made = edits(editors, n)
+    made = edits(editors, n, settings)
     ratings = [ShapesOracle().rate(samples, edited) for samples, edited in made]
     rated = {name: torch.cat([getattr(r, name) for r in ratings]).numpy() for name in ASPECTS}
     ids = [name for samples, _ in made for name in samples.id]
@@ -132,4 +132,5 @@ def measure(editors: list[str], n: int) -> dict:
 if __name__ == "__main__":
     quiet()
     command = " ".join(["python benchmarks/agreement.py", *sys.argv[1:]])
-    keep("agreement", command, measure(sys.argv[1:] or ["shapes-editor"], SAMPLES))
+    settings = [best_by_steps()[steps] for steps in STEPS]
+    keep("agreement", command, measure(sys.argv[1:] or ["shapes-editor"], SAMPLES, settings))

@@ -9,6 +9,7 @@ Every way of choosing takes the number of steps that is best for it on val.
 from typing import Any
 
 import torch
+from grid import best_by_steps
 from record import keep
 from tqdm import tqdm
 
@@ -23,8 +24,6 @@ from rewardedit.scoring import score_batch
 EDITS = 280
 VAL = 70
 N = 8
-# number of steps: text guidance, the base's best on val for each (see shapes-refl.json)
-STEPS = {1: 1.3, 2: 1.4}
 SCORERS = ("clip_d", "vifi_clip", "l1", "ssim", "clip_d:0.7,l1:0.3")
 WITH_CAPTIONS = ("clip_d", "clip_d:0.7,l1:0.3")
 ONE = "one sample"
@@ -70,14 +69,17 @@ def best(scorer: Any, edits: EditBatch) -> int:
     return int(score_batch(edits, {"": scorer})[""].score.nan_to_num(-torch.inf).argmax())
 
 
-def compare(edits: int, val_edits: int, n: int, steps: dict[int, float] | None = None) -> dict[str, Any]:
+def compare(edits: int, val_edits: int, n: int, grid: dict[int, EditConfig] | None = None) -> dict[str, Any]:
     """Oracle means of the first candidate, a random one, each scorer's choice and the oracle's,
     over the same candidates.
+
+    Args:
+        grid: the settings by number of steps; by default the base's best on val for each.
     """
+    grid = grid or best_by_steps()
     editor = load_editor("shapes-editor")
     val = Shapes("val").batch(0, val_edits)
     test = Shapes("test").batch(0, edits)
-    grid = {k: EditConfig(k, guidance, 1.0) for k, guidance in (steps or STEPS).items()}
     on_val = {k: choose(editor, val, n, settings) for k, settings in grid.items()}
 
     chosen: dict[str, dict[str, int]] = {}

@@ -196,6 +196,7 @@ def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
         if path.is_file():
             continue
         reward, settings = settings_of(kind, seed)
+        assert isinstance(reward.scorer, str)
         watch = refl.MonitorConfig(held_out=HELD_OUT[reward.scorer])
         config = refl.Config("hacking", BASE, DATA, reward, settings, watch)
         if reward.scorer not in scales:

@@ -6,10 +6,11 @@ with CUDA one of Llama-3-8B's shape with random weights. Source and candidate ha
 LLaVA-NeXT gives two images of 672 pixels, or as the small scorer's images have.
 """
 
+import multiprocessing
+import resource
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -84,12 +85,32 @@ def sharing(model: LlamaModel, source: torch.Tensor, edited: torch.Tensor) -> to
     return out.last_hidden_state[:, -1]
 
 
-def seconds_and_peak(call: Callable[[], Any], device: str, rounds: int) -> tuple[float, float | None]:
-    """The median of seconds, and GiB at the peak where there is CUDA."""
+WAYS = {"whole": whole, "sharing": sharing}
+
+
+def make_call(size: str, device: str, way: str, n: int | None) -> Callable[[], Any]:
+    """One scoring of n candidates without gradient, or with None one candidate's gradient."""
+    model = make_model(size, device)
+    before, after = TOKENS[size]
+    source = embeddings(model, 1, before, 0)
+    edited = embeddings(model, n or 1, after, 1)
+
+    def score() -> torch.Tensor:
+        with torch.no_grad():
+            return WAYS[way](model, source, edited)
+
+    def gradient() -> torch.Tensor:
+        image = edited.clone().requires_grad_(True)
+        (found,) = torch.autograd.grad(WAYS[way](model, source, image).float().square().sum(), image)
+        return found
+
+    return score if n else gradient
+
+
+def seconds(call: Callable[[], Any], device: str, rounds: int) -> float:
+    """The median, after one call to warm up."""
     times = []
     call()
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     for _ in range(rounds):
         if device == "cuda":
             torch.cuda.synchronize()
@@ -98,42 +119,53 @@ def seconds_and_peak(call: Callable[[], Any], device: str, rounds: int) -> tuple
         if device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
-    peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None
-    return statistics.median(times), peak
+    return statistics.median(times)
+
+
+def memory(size: str, device: str, way: str, n: int | None) -> float:
+    """GiB of a call at its peak, beside the model and its inputs: of the device's memory, or of a process of
+    its own, which has done nothing before.
+    """
+    with multiprocessing.get_context("spawn").Pool(1) as alone:
+        return alone.apply(peak, (size, device, way, n, TOKENS[size]))
+
+
+def peak(size: str, device: str, way: str, n: int | None, tokens: tuple[int, int]) -> float:
+    """Of this process; see `memory`."""
+    torch.set_num_threads(1)  # whose buffers would count too
+    TOKENS[size] = (2, 2)
+    make_call(size, device, way, n)()  # loads the kernels, which are not the call's
+    TOKENS[size] = tokens
+    call = make_call(size, device, way, n)
+    if device == "cuda":
+        held = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        return (torch.cuda.max_memory_allocated() - held) / 2**30
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    call()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held) / 2**20
 
 
 def measure(
     size: str, device: str, candidates: tuple[int, ...] = CANDIDATES, rounds: int = 5
 ) -> dict[str, Any]:
     """Seconds and memory of both ways, by number of candidates, and of one candidate's gradient."""
-    model = make_model(size, device)
     before, after = TOKENS[size]
-    source = embeddings(model, 1, before, 0)
     found: dict[str, Any] = {"source_tokens": before, "candidate_tokens": after}
-    for n in candidates:
-        edited = embeddings(model, n, after, 1)
-        with torch.no_grad():
-            times = {
-                name: seconds_and_peak(
-                    lambda way=way, edited=edited: way(model, source, edited), device, rounds
-                )
-                for name, way in (("whole", whole), ("sharing", sharing))
+    for n in (*candidates, None):
+        ways = {
+            way: {
+                "seconds": seconds(make_call(size, device, way, n), device, rounds),
+                "gib": memory(size, device, way, n),
             }
-        found[str(n)] = {name: {"seconds": s, "gib": gib} for name, (s, gib) in times.items()} | {
-            "speedup": times["whole"][0] / times["sharing"][0]
+            for way in WAYS
         }
-
-    def gradient(way: Callable[..., torch.Tensor]) -> None:
-        edited = embeddings(model, 1, after, 1).requires_grad_(True)
-        torch.autograd.grad(way(model, source, edited).float().square().sum(), edited)
-
-    times = {
-        name: seconds_and_peak(partial(gradient, way), device, rounds)
-        for name, way in (("whole", whole), ("sharing", sharing))
-    }
-    found["gradient"] = {name: {"seconds": s, "gib": gib} for name, (s, gib) in times.items()} | {
-        "speedup": times["whole"][0] / times["sharing"][0]
-    }
+        found[str(n) if n else "gradient"] = {
+            **ways,
+            "speedup": ways["whole"]["seconds"] / ways["sharing"]["seconds"],
+            "memory_share": ways["sharing"]["gib"] / max(ways["whole"]["gib"], 1e-9),
+        }
     return found
 
 

@@ -7,6 +7,7 @@ shows whether the editor samples, or makes one mean image.
 
 import numpy as np
 import torch
+from grid import GUIDANCE_SCALES, STEPS
 from record import keep
 
 from rewardedit import load_editor
@@ -21,8 +22,6 @@ from rewardedit.trainers.shapes_autoencoder import reconstruction_rating
 
 N = 560  # test edits a backdrop
 VAL_N = 140
-STEPS = (1, 2, 4, 10, 20)
-GUIDANCE_SCALES = (1.0, 1.25, 1.5, 2.0)
 IMAGE_GUIDANCE_SCALES = (1.0, 1.2)
 PAIRS = 140  # of seeds
 AT_ONCE = 140  # edits

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rate_editor import GUIDANCE_SCALES, best_settings, scores
+from grid import GUIDANCE_SCALES
+from rate_editor import best_settings, scores
 from record import keep
 
 from rewardedit import load_editor

@@ -1,64 +1,103 @@
-"""Does an editor that follows a scorer's gradient edit better: python benchmarks/reward_guidance.py
+"""Does an editor that follows a scorer's gradient edit better, and at which denoising steps does that matter:
+python benchmarks/reward_guidance.py
 
-For each scorer the scale that the oracle likes best on val; test run once.
+Plain and guided edits each take the number of steps that is best for them on val, with the guidance scales
+that are best for the plain editor at it; a scorer's guidance also its best scale. Test is run once.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import torch
+from grid import best_by_steps
 from record import keep
 from tqdm import tqdm
 
 from rewardedit import EditBatch, Editor, load_editor, load_scorer, reward_guidance
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
+from rewardedit.diffusion.editors import EditConfig
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.scoring import score_batch
 
 EDITS = 560
-VAL = 140
+VAL = 70
 BATCH = 140
 SCALES = (0.02, 0.05, 0.1, 0.2)
 SCORERS = {"vifi_clip": (), "clip_d": ("source_caption", "target_caption")}  # and the captions they see
+WHOLE = (0.0, 1.0)
+# shares of the denoising steps
+PARTS = {"all steps": WHOLE, "first half": (0.0, 0.5), "second half": (0.5, 1.0), "last fifth": (0.8, 1.0)}
 
 
-def edit(editor: Editor, name: str, scale: float, samples: ShapesBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Edits under guidance and their scores."""
+def edit(
+    editor: Editor,
+    name: str,
+    scale: float,
+    samples: ShapesBatch,
+    settings: EditConfig,
+    between: tuple[float, float] = WHOLE,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of edits under guidance, what the oracle and the scorer say."""
     scorer = load_scorer(name)
     made = []
     scores = []
     captions = {field: getattr(samples, field) for field in SCORERS[name]}
-    for i in tqdm(range(0, len(samples), BATCH), desc=f"{name}, scale {scale:g}", leave=False):
+    steps = settings.num_inference_steps
+    for i in tqdm(range(0, len(samples), BATCH), desc=f"{name}, {steps} steps, scale {scale:g}", leave=False):
         part = samples[i : i + BATCH]
         said = {field: texts[i : i + BATCH] for field, texts in captions.items()}
-        with reward_guidance(editor.pipe, scorer, part.source, part.instruction, scale=scale, **said):
-            made.append(editor(part.source, part.instruction, range(i, i + len(part))))
+        with reward_guidance(
+            editor.pipe, scorer, part.source, part.instruction, scale=scale, between=between, **said
+        ):
+            made.append(editor(part.source, part.instruction, range(i, i + len(part)), settings=settings))
         edits = EditBatch(part.source, part.instruction, made[-1], **said)
         scores.append(score_batch(edits, {name: scorer})[name].score)
-    return torch.cat(made), torch.cat(scores)
+    rated = ShapesOracle().rate(samples, torch.cat(made)).score
+    return rated.numpy(), torch.cat(scores).numpy()
 
 
-def measure(n: int, val_n: int, scales: tuple[float, ...] = SCALES) -> dict:
-    """Scores and oracle ratings with and without guidance."""
+def measure(
+    n: int, val_n: int, settings: Mapping[int, EditConfig], scales: tuple[float, ...] = SCALES
+) -> dict[str, Any]:
+    """Scores and oracle ratings with and without guidance.
+
+    Args:
+        settings: of the editor's sampling, by the number of denoising steps.
+    """
     editor = load_editor("shapes-editor")
-    oracle = ShapesOracle()
     out = {}
     val = Shapes("val").batch(0, val_n)
     test = Shapes("test").batch(0, n)
     for name in SCORERS:
-        on_val = {
-            scale: float(oracle.rate(val, edit(editor, name, scale, val)[0]).score.mean()) for scale in scales
+        rated = {
+            (steps, scale): float(edit(editor, name, scale, val, asked)[0].mean())
+            for steps, asked in settings.items()
+            for scale in (0.0, *scales)
         }
-        best = max(scales, key=lambda scale: on_val[scale])
-        plain, guided = (edit(editor, name, scale, test) for scale in (0.0, best))
-        rated = [oracle.rate(test, edited).score.numpy() for edited, _ in (plain, guided)]
+        plain_steps = max(settings, key=lambda steps: rated[steps, 0.0])
+        steps, scale = max((found for found in rated if found[1] > 0), key=lambda found: rated[found])
+        plain = edit(editor, name, 0.0, test, settings[plain_steps])
+        guided = {
+            part: edit(editor, name, scale, test, settings[steps], between) for part, between in PARTS.items()
+        }
+        differences = {
+            part: paired_bootstrap(oracle, plain[0], test.id).as_dict()
+            for part, (oracle, _) in guided.items()
+        }
         out[name] = {
-            "val": on_val,
-            "scale": best,
-            "score": paired_bootstrap(guided[1].numpy(), plain[1].numpy(), test.id).as_dict(),
-            "oracle": paired_bootstrap(rated[1], rated[0], test.id).as_dict(),
+            "val": {f"{k} steps, scale {s:g}": value for (k, s), value in rated.items()},
+            "plain_steps": plain_steps,
+            "steps": steps,
+            "scale": scale,
+            "score": paired_bootstrap(guided["all steps"][1], plain[1], test.id).as_dict(),
+            "oracle": differences["all steps"],
+            "by_part": differences,
         }
     return {"n": n, "guided_minus_plain": out}
 
 
 if __name__ == "__main__":
     quiet()
-    keep("reward-guidance", "python benchmarks/reward_guidance.py", measure(EDITS, VAL))
+    keep("reward-guidance", "python benchmarks/reward_guidance.py", measure(EDITS, VAL, best_by_steps()))

@@ -22,12 +22,12 @@ ARMS = {
 }
 REFL_ARMS = {
     "base": "base",
-    "refl": "**ReFL**",
+    "refl": "**ReFL**: whole rollouts, gradient through the last step",
+    "predicted_x0": "the clean latents predicted at one of the last ten steps, as in ImageReward",
     "pairs_only": "λ = 0: the same rows, steps and seeds without the reward",
     "reward_only": "the reward alone, without the diffusion loss",
-    "draft_1": "DRaFT-1: whole rollouts, gradient through the last step",
-    "draft_2": "DRaFT-2",
-    "draft_4": "DRaFT-4",
+    "draft_2": "gradient through the last 2 steps, as DRaFT-2",
+    "draft_4": "through the last 4, as DRaFT-4",
 }
 CONDITIONED_ARMS = {"base": "reward-conditioned base, asked for five", "refl": "reward-conditioned + ReFL"}
 HACKS = {
@@ -187,19 +187,22 @@ def reward_guidance() -> str:
     if result is None:
         return "Not recorded yet."
     lines = [
-        "| guided by | scale | its score | oracle, plain | oracle, guided | difference, 95 % interval |",
-        "|---" * 6 + "|",
+        "| guided by | at | steps, scale | its score | oracle, plain | oracle, guided | "
+        "difference, 95 % interval |",
+        "|---" * 7 + "|",
     ]
     for name, found in result["guided_minus_plain"].items():
         score = found["score"]
-        oracle = found["oracle"]
-        low, high = oracle["ci95"]
         own = f"{score['mean_b']:.2f} → {score['mean_a']:.2f}"
-        line = f"| `{name}` | {found['scale']:g} | {own} | {oracle['mean_b']:.2f}"
-        lines.append(
-            f"{line} | {oracle['mean_a']:.2f} | {oracle['difference']:+.2f} [{low:+.2f}, {high:+.2f}] |"
-        )
-    n = f"n = {result['n']} held-out edits, each scale chosen on val"
+        for part, oracle in found["by_part"].items():
+            low, high = oracle["ci95"]
+            asked = f"{found['steps']}, {found['scale']:g}"
+            shown = own if part == "all steps" else ""
+            line = f"| `{name}` | {part} | {asked} | {shown} | {oracle['mean_b']:.2f}"
+            lines.append(
+                f"{line} | {oracle['mean_a']:.2f} | {oracle['difference']:+.2f} [{low:+.2f}, {high:+.2f}] |"
+            )
+    n = f"n = {result['n']} held-out edits, number of steps and scale chosen on val"
     return "\n".join([*lines, "", f"{n}. {where(result)}"])
 
 

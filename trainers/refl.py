@@ -64,9 +64,11 @@ from rewardedit.training.reward import (
 from rewardedit.training.sweep import SCALES, sweep
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
-Variant = Literal["refl", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
+Variant = Literal["refl", "predicted_x0", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
 WHOLE = {"scored": "prev_sample", "stop_before_end": (0, 0)}  # DRaFT scores what a whole rollout ends with
 CHANGES: dict[str, dict[str, Any]] = {
+    # ImageReward's form: the clean latents that are predicted at one of the last ten steps
+    "predicted_x0": {"scored": "pred_x0", "stop_before_end": (0, 9), "grad_steps": 1},
     "pairs_only": {"weight": 0.0},
     "reward_only": {"diffusion_weight": 0.0},
     **{f"draft_{k}": {**WHOLE, "grad_steps": k} for k in (1, 2, 4)},

@@ -195,6 +195,8 @@ def test_an_arm_leaves_out_what_it_is_compared_for():
     for k in (1, 2, 4):
         draft = variant_reward(config, f"draft_{k}")
         assert (draft.grad_steps, draft.scored, draft.stop_before_end) == (k, "prev_sample", (0, 0))
+    predicted = variant_reward(config, "predicted_x0")
+    assert (predicted.grad_steps, predicted.scored, predicted.stop_before_end) == (1, "pred_x0", (0, 9))
 
 
 def test_the_reward_rises(tiny_editor, tmp_path):
