@@ -27,6 +27,7 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.batch import EditBatch, EditSample, collate
 from rewardedit.data import DataConfig, Rows, open_rows
+from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
@@ -35,6 +36,7 @@ from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Layout, add_
 from rewardedit.scorers.vlm import load_vlm, require_kind
 from rewardedit.scoring import score_batch
 from rewardedit.training import run
+from rewardedit.training.ahead import ReadAhead
 from rewardedit.training.loop import (
     LoopConfig,
     Precision,
@@ -86,6 +88,10 @@ class Config:
     embeddings: Embeddings = "all"
     compat: Literal["paper", "code"] = "paper"  # labels between classes: shared by both, or all to the lower
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer and the loop
+    bad_rows: float = 0.01  # more than this share of rows that cannot be used stops the run
+
+    def __post_init__(self) -> None:
+        require_share(self.bad_rows)
 
 
 def plan(config: Config) -> list[str]:
@@ -180,20 +186,20 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     scores with the labels of held-out rows.
 
     Raises:
-        ValueError: where a row has no label.
+        ValueError: where more rows than `bad_rows` allows cannot be read or have no label.
         TrainingStopped: where the loss is not a number.
     """
     run.start(folder, config, resume)
     torch.manual_seed(config.train.seed)
     rows = open_rows(config.data)
-    require_label(rows[0])
+    usable = usable_rows(rows, config.data, require_label, folder, config.bad_rows)
     scorer, adapter = make_scorer(config)
     loop = make_loop(config, scorer, folder, resume)
     scorer.train()
+    micro_batches = ReadAhead(lambda step: read_step(config, rows, usable, step), config.train.max_steps)
     for step in loop.steps():
-        generator = step_generator(config.train.seed, step)
-        asked = torch.randint(len(QUESTIONS), (config.train.batch_size,), generator=generator)
-        for batch, labels, ids, questions in micro_batches(config, rows, step, asked):
+        for cpu_batch, cpu_labels, ids, questions in micro_batches(step):
+            batch, labels = (part.to(loop.accelerator.device) for part in (cpu_batch, cpu_labels))
             with loop.accumulate():
                 with loop.autocast():
                     text, score = losses(scorer, batch, labels, questions, config.compat)
@@ -202,6 +208,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             loop.record("text_loss", text, len(ids))
             loop.record("score_loss", score, len(ids))
         loop.update()
+    micro_batches.close()
     loop.finish()
     scorer.eval()
     if processes().is_main_process:
@@ -262,18 +269,21 @@ def shares(config: Config) -> list[slice]:
     return [slice(first, first + size) for first in range(0, share, size)]
 
 
-def micro_batches(config: Config, rows: Rows, step: int, asked: Tensor) -> Any:
-    """This process's rows of a step: edits, labels (b, axes), NaN where there is none, ids, and which
-    question is `asked` of each.
+def read_step(config: Config, rows: Rows, usable: list[int], step: int) -> list[tuple]:
+    """This process's micro-batches of a step, of the usable rows: edits, labels (b, axes), NaN where there is
+    none, ids, and which question is asked of each.
     """
     state = processes()
     share = config.train.batch_size // state.num_processes
-    chosen = batch_rows(len(rows), config.train.batch_size, step, config.train.seed)
+    generator = step_generator(config.train.seed, step)
+    asked = torch.randint(len(QUESTIONS), (config.train.batch_size,), generator=generator)
+    chosen = batch_rows(len(usable), config.train.batch_size, step, config.train.seed)
     own = slice(state.process_index * share, (state.process_index + 1) * share)
     local = chosen[own].tolist()
     questions = asked[own].tolist()
+    found = []
     for part in shares(config):
-        samples = [rows[i] for i in local[part]]
+        samples = [rows[usable[i]] for i in local[part]]
         labels = torch.tensor(
             [
                 [require_label(sample), *(sample.axes.get(axis, math.nan) for axis in config.axes)]
@@ -281,8 +291,8 @@ def micro_batches(config: Config, rows: Rows, step: int, asked: Tensor) -> Any:
             ]
         )
         batch = collate(samples, config.data.size, config.data.policy, fields=())
-        device = devices.default_device()
-        yield batch.to(device), labels.to(device), [sample.id for sample in samples], questions[part]
+        found.append((batch, labels, [sample.id for sample in samples], questions[part]))
+    return found
 
 
 def losses(

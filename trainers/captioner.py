@@ -14,7 +14,10 @@ from typing import Any
 import torch
 
 from rewardedit import devices
+from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, open_rows
+from rewardedit.data.bad_rows import require_share, usable_rows
+from rewardedit.data.datasets import Subset
 from rewardedit.images import fit, to_pil, to_tensor
 from rewardedit.processes import say
 from rewardedit.scorers.vlm import load_vlm
@@ -42,23 +45,26 @@ class Config:
     name: str  # of the run, and of its folder in runs/
     data: DataConfig  # rows with captions of the source and of the target
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder
-    train: SftConfig = field(default_factory=SftConfig)
+    train: SftConfig = field(default_factory=SftConfig)  # the optimizer and the loop
+    bad_rows: float = 0.01  # more than this share of rows that cannot be used stops the run
+
+    def __post_init__(self) -> None:
+        require_share(self.bad_rows)
 
 
 def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
     rows = open_rows(config.data)
-    require_captions(rows)
+    require_captions(rows[0])
     load_vlm(config.model)
     updates = int(len(rows) * config.train.epochs / config.train.batch_size)
     return [f"rows: {len(rows)}; {updates} updates", "all files and models are there"]
 
 
-def require_captions(rows: Rows) -> None:
-    """Raises ValueError where the first row has no captions to learn from."""
-    first = rows[0]
-    if not first.source_caption or not first.target_caption:
-        raise ValueError(f"row {first.id}: expected source_caption and target_caption; it lacks one")
+def require_captions(sample: EditSample) -> None:
+    """Raises ValueError where a row has no captions to learn from."""
+    if not sample.source_caption or not sample.target_caption:
+        raise ValueError(f"row {sample.id}: expected source_caption and target_caption; it lacks one")
 
 
 def examples(rows: Rows, data: DataConfig) -> list[dict[str, Any]]:
@@ -83,7 +89,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains, and saves the LoRA in `folder/lora`.
 
     Raises:
-        ValueError: where TRL is not installed, or rows have no captions.
+        ValueError: where TRL is not installed, or more rows than `bad_rows` allows cannot be read or have no
+            captions.
     """
     try:
         from trl import SFTConfig, SFTTrainer
@@ -93,7 +100,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     run.start(folder, config, resume)
     rows = open_rows(config.data)
-    require_captions(rows)
+    usable = usable_rows(rows, config.data, require_captions, folder, config.bad_rows)
     on_gpu = devices.default_device() == "cuda"
     dtype = torch.bfloat16 if on_gpu else torch.float32  # 7 billion weights in fp32 do not fit 24 GB
     vlm = load_vlm(config.model, device=devices.default_device(), dtype=dtype)
@@ -124,7 +131,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     trainer = SFTTrainer(
         vlm.model,
         args=settings,
-        train_dataset=Dataset.from_list(examples(rows, config.data)),
+        train_dataset=Dataset.from_list(examples(Subset(rows, usable), config.data)),
         processing_class=vlm.processor,
         peft_config=lora,
     )

@@ -1,13 +1,18 @@
 """Rows that cannot be used: a run lists them with the reason, and stops where there are too many."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rewardedit.files import append_json_line, replaced
+from rewardedit.batch import EditSample
+from rewardedit.data.datasets import DataConfig, Rows, read_shard, row_shards
+from rewardedit.files import append_json_line, replaced, write_json
 from rewardedit.processes import on_main_process
+from rewardedit.stages import stage
 
 SKIPPED = "skipped.jsonl"
+READ_BATCH = 64  # rows that are read at a time
 
 
 def require_few(
@@ -45,6 +50,50 @@ def require_few(
             )
 
     on_main_process(check)
+
+
+class CheckedRows(Sequence):
+    """Rows that count as unreadable where they do not pass a check, which raises ValueError."""
+
+    def __init__(self, rows: Rows, check: Callable[[EditSample], Any]) -> None:
+        self.rows = rows
+        self.check = check
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        sample = self.rows[index]
+        self.check(sample)
+        return sample
+
+
+def usable_rows(
+    rows: Rows, data: DataConfig, check: Callable[[EditSample], Any], folder: Path, limit: float
+) -> list[int]:
+    """Reads every row once, in a stage of the run in `folder`, before it trains.
+
+    Returns:
+        The numbers of the rows that can be read and pass the check.
+
+    Raises:
+        ValueError: where a larger share than `limit` cannot be used; see `require_few`.
+    """
+    parts = row_shards(CheckedRows(rows, check), READ_BATCH)
+
+    def read(number: int, path: Path) -> None:
+        found: dict[int, str] = {}
+        for part in read_shard(parts[number], data, READ_BATCH, fields=(), first=number * len(parts[0])):
+            found |= part.unreadable
+        write_json(path, found)
+
+    made_of = {"data": data, "rows": len(rows)}
+    paths = stage(folder / "checked", made_of, read, len(parts), "part-{:05d}.json")
+    reasons: dict[int, str] = {}
+    for path in paths:
+        reasons |= {int(row): reason for row, reason in json.loads(path.read_text()).items()}
+    require_few(folder, unreadable_rows(reasons), len(rows), limit)
+    return [row for row in range(len(rows)) if row not in reasons]
 
 
 def unreadable_rows(reasons: Mapping[int, str]) -> list[dict[str, Any]]:

@@ -270,6 +270,7 @@ def read_batches(
         batch_size=batch if size is not None else 1,
         num_workers=workers,
         collate_fn=list,
+        generator=torch.Generator(),  # or it draws from the global one, in whichever process reads
     )
     for found in loader:
         numbered = list(enumerate(found, first))

@@ -63,7 +63,7 @@ class LabelledEdits(HubRows):
             source=row["source"],
             instruction=row["instruction"],
             edited=row["edited"],
-            label=float(row["label"]),
+            label=None if row["label"] is None else float(row["label"]),
             axes=json.loads(row.get("axes") or "{}"),
             **captions,
         )

@@ -3,7 +3,6 @@
 The loop over it stands in each method's own file; see `rewardedit.training.loop`.
 """
 
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.noising import conditioning_dropout, noising
 from rewardedit.processes import processes, say
+from rewardedit.training.ahead import ReadAhead
 from rewardedit.training.latents import LatentCache, TextCache
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
 from rewardedit.training.previews import save_previews
@@ -130,9 +130,7 @@ class Finetuning:
         )
         self.scheduler = noising(self.editor.pipe.scheduler)
         self.texts: TextCache = cache.texts(self.editor, labels)
-        self._reader = ThreadPoolExecutor(1, "rows")
-        self._next: Future[list[MicroBatch]] = Future()
-        self._next_step = -1  # of what is being read
+        self._rows_of = ReadAhead(self._read, config.max_steps)
 
     def _prepare(self, module: Any) -> Any:
         return None if module is None else self.accelerator.prepare(module)
@@ -141,11 +139,7 @@ class Finetuning:
         """This process's share of a step's rows, cut into micro-batches; those of the next step are read from
         the disk meanwhile.
         """
-        found = self._next.result() if self._next_step == step else self._read(step)
-        self._next_step = step + 1
-        if self._next_step < self.config.max_steps:
-            self._next = self._reader.submit(self._read, self._next_step)
-        return found
+        return self._rows_of(step)
 
     def _read(self, step: int) -> list[MicroBatch]:
         """The micro-batches of a step.
@@ -230,7 +224,7 @@ class Finetuning:
         with the averaged weights.
         """
         self.loop.finish()
-        self._reader.shutdown()
+        self._rows_of.close()
         out = self.folder / self.config.result
         if self.accelerator.is_main_process:
             save_editor(self.current_editor(), out, base=self.base if self.config.lora_rank else None)

@@ -6,6 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -155,8 +157,8 @@ def test_further_axes_are_learned_from_the_rows_that_have_labels_of_them(rows, m
 
 def test_the_rows_of_a_step_bring_the_labels_that_they_have(rows, model):
     asked = config(rows, model, axes=("quality", "style"))
-    questions = torch.zeros(4, dtype=torch.long)
-    parts = list(trainer.micro_batches(asked, open_rows(asked.data), 0, questions))
+    found = open_rows(asked.data)
+    parts = trainer.read_step(asked, found, list(range(len(found))), 0)
     labels = torch.cat([part[1] for part in parts])
     ids = [name for part in parts for name in part[2]]
     for name, (overall, quality, style) in zip(ids, labels.tolist(), strict=True):
@@ -194,6 +196,33 @@ def test_the_loss_falls(rows, model, tmp_path):
     trainer.train(config(rows, model, steps=12, lora_rank=None), tmp_path / "run")
     losses = [line["text_loss"] for line in read_log(tmp_path / "run")]
     assert sum(losses[-3:]) < sum(losses[:3])
+
+
+def test_rows_that_cannot_be_used_are_left_out_and_listed(rows, model, tmp_path):
+    """One without a label that is a number, one with a broken image; no step draws either."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    made = pq.read_table(Path(rows) / "train-00000.parquet").to_pylist()
+    made[3]["label"] = None
+    made[7]["edited"] = b"no image"
+    del made[8:]
+    pq.write_table(pa.Table.from_pylist(made), folder / "train-00000.parquet")
+    asked = config(str(folder), model, bad_rows=0.25)
+    trainer.train(asked, tmp_path / "run")
+    skipped = [json.loads(line) for line in (tmp_path / "run" / "skipped.jsonl").read_text().splitlines()]
+    assert [record["row"] for record in skipped] == [3, 7]
+    assert "expected a label" in skipped[0]["reason"]
+    found = open_rows(asked.data)
+    usable = [0, 1, 2, 4, 5, 6]
+    drawn = {
+        name
+        for step in range(9)
+        for part in trainer.read_step(asked, found, usable, step)
+        for name in part[2]
+    }
+    assert drawn == {found[i].id for i in usable}
+    with pytest.raises(ValueError, match=r"2 of 8 rows cannot be used, more than bad_rows=0\.1 allows"):
+        trainer.train(replace(asked, bad_rows=0.1), tmp_path / "strict")
 
 
 def test_rows_without_labels_are_refused(model, tmp_path):

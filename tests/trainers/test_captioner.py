@@ -1,6 +1,7 @@
 """A captioner's LoRA through TRL's trainer, on a tiny model."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ from safetensors.torch import load_file
 
 from rewardedit.cli import main
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.data.bad_rows import usable_rows
 from rewardedit.images import to_pil
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.synthesis.captions import caption_pairs
-from rewardedit.trainers.captioner import examples
+from rewardedit.trainers.captioner import examples, require_captions
 from tests.models import save_vlm
 
 
@@ -77,3 +79,17 @@ def test_rows_without_captions_are_refused(tmp_path, capsys):
     (folder / "rows.jsonl").write_text(json.dumps({"source": "0.png", "target": "0.png", "instruction": "x"}))
     assert main(["train", "captioner", f"data.path={folder}", "--out", str(tmp_path / "run")]) == 2
     assert "expected source_caption and target_caption" in capsys.readouterr().err
+
+
+def test_a_row_without_captions_is_left_out_and_listed(table, tmp_path):
+    folder = tmp_path / "table"
+    shutil.copytree(table, folder)
+    bare = json.dumps({"source": "0.png", "target": "0.png", "instruction": "x"}) + "\n"
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write(bare)
+    data = DataConfig(name="table", path=str(folder), size=32)
+    usable = usable_rows(open_rows(data), data, require_captions, tmp_path, limit=0.2)
+    assert usable == [0, 1, 2, 3]
+    (record,) = [json.loads(line) for line in (tmp_path / "skipped.jsonl").read_text().splitlines()]
+    assert record["row"] == 4
+    assert "expected source_caption and target_caption" in record["reason"]
