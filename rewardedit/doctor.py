@@ -16,7 +16,7 @@ from rewardedit.assets import NAMES, resolve_model
 # of what rewardedit needs: packages that are imported to see whether they work
 IMPORTED = ("torch", "diffusers", "transformers", "peft", "accelerate", "safetensors", "datasets")
 # optional packages, and the extra that brings each
-EXTRAS = {"trl": "sft", "xformers": "xformers"}
+EXTRAS = {"trl": "sft", "xformers": "xformers", "bitsandbytes": "quantize"}
 # of the packaged models: what commands take where none is named
 DEFAULTS = ("shapes-clip", "shapes-editor", "shapes-vifi-clip")
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")

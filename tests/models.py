@@ -144,7 +144,7 @@ IMAGE_TOKENS = {
 VLMS = tuple(IMAGE_TOKENS)
 
 
-def save_vlm(folder: str, kind: str) -> None:
+def save_vlm(folder: str, kind: str, width: int = 32) -> None:
     """Saves a random vision-language model of a kind with its processor, which cuts images of 64 pixels and
     more into tiles.
     """
@@ -166,7 +166,7 @@ def save_vlm(folder: str, kind: str) -> None:
     ids = {name: tokenizer.convert_tokens_to_ids(name) for name in special}
     text = {
         "vocab_size": len(tokenizer),
-        "hidden_size": 32,
+        "hidden_size": width,
         "intermediate_size": 64,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,

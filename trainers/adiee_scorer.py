@@ -33,7 +33,7 @@ from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import GRADES, Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
 from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Layout, add_token
-from rewardedit.scorers.vlm import load_vlm, require_kind
+from rewardedit.scorers.vlm import Bits, load_vlm, require_kind
 from rewardedit.scoring import score_batch
 from rewardedit.training import run
 from rewardedit.training.ahead import ReadAhead
@@ -86,12 +86,16 @@ class Config:
     lora_rank: int | None = 8  # None: the language model as a whole
     # Beside a LoRA: all of the input and output embeddings, as in ADIEE, or the token's row alone.
     embeddings: Embeddings = "all"
+    # Of the frozen language model beside a LoRA, by bitsandbytes (QLoRA); None: none.
+    quantize: Bits | None = None
     compat: Literal["paper", "code"] = "paper"  # labels between classes: shared by both, or all to the lower
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer and the loop
     bad_rows: float = 0.01  # more than this share of rows that cannot be used stops the run
 
     def __post_init__(self) -> None:
         require_share(self.bad_rows)
+        if self.quantize is not None and self.lora_rank is None:
+            raise ValueError("quantize: few bits cannot be trained; give lora_rank, or leave it out")
 
 
 def plan(config: Config) -> list[str]:
@@ -133,11 +137,11 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
     # Frozen weights are kept in the type that a step computes in; those that are trained are fp32.
     half = autocast_type(config.train.mixed_precision) if config.lora_rank is not None else None
     dtype = half or torch.float32
-    vlm = load_vlm(config.model, device=device, dtype=dtype)
+    vlm = load_vlm(config.model, device=device, dtype=dtype, quantize=config.quantize)
     number = add_token(vlm.model, vlm.processor)
     base = None if config.lora_rank is None else config.model
     axes = ("overall", *config.axes)
-    settings = AdieeSettings(config.head, config.layout, config.side, axes, base)
+    settings = AdieeSettings(config.head, config.layout, config.side, axes, base, config.quantize)
     head = ScoreHead(width_of(vlm.model), settings).to(device)
     scorer = Adiee(vlm, head, settings, share_prefix=False)
     scorer.requires_grad_(False)

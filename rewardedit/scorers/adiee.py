@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
@@ -28,7 +29,7 @@ from rewardedit.scorers.adiee_text import (
 )
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.prefix import Prefix, as_cache, prefix_attention, split_rows
-from rewardedit.scorers.vlm import Vlm, fitting_adapter, load_processor, load_vlm, reserved_tokens
+from rewardedit.scorers.vlm import Bits, Vlm, fitting_adapter, load_processor, load_vlm, reserved_tokens
 
 GRADES = (0.0, 5.0, 10.0)  # of the head with classes
 SETTINGS = "adiee.json"
@@ -50,6 +51,7 @@ class AdieeSettings:
     side: int | None = 512  # pixels a side that both images are stretched to; None: as they are
     axes: tuple[str, ...] = ("overall",)  # what is scored, the first being the score
     base: str | None = None  # the model that an adapter belongs to; None: the folder holds a whole model
+    quantize: Bits | None = None  # of the base's language model, on which the adapter was trained
 
     def __post_init__(self) -> None:
         if self.head not in ("scalar", "classes") or self.layout not in ("pair", "concat"):
@@ -168,7 +170,7 @@ class Adiee(Scorer):
         if settings.base is None:
             vlm = load_vlm(str(folder), dtype=dtype)  # its vocabulary has the token
         else:
-            vlm = _with_adapter(settings.base, folder, dtype)
+            vlm = _with_adapter(settings, folder, dtype)
         head = ScoreHead(width_of(vlm.model), settings)
         head.load_state_dict(load_file(folder / HEAD))
         return cls(vlm, head, settings, question, share_prefix)
@@ -338,11 +340,14 @@ def width_of(model: Any) -> int:
     return model.config.get_text_config().hidden_size
 
 
-def _with_adapter(base: str, folder: Path, dtype: torch.dtype) -> Vlm:
+def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype) -> Vlm:
     """The base model with the folder's adapter and its token's embedding."""
     from peft import PeftModel
 
-    vlm = load_vlm(base, dtype=dtype)
+    base = settings.base
+    assert base is not None
+    device = devices.default_device() if settings.quantize else "cpu"  # few bits are packed where they stay
+    vlm = load_vlm(base, device=device, dtype=dtype, quantize=settings.quantize)
     vlm = Vlm(vlm.model, load_processor(str(folder), vlm.model.config.model_type))  # with the token's id
     require_token(vlm.processor.tokenizer)
     add_token(vlm.model, vlm.processor)
@@ -354,5 +359,7 @@ def _with_adapter(base: str, folder: Path, dtype: torch.dtype) -> Vlm:
             "random; save it with the adapter"
         )
     with fitting_adapter(str(folder), base):
-        model = PeftModel.from_pretrained(vlm.model, str(folder / ADAPTER)).merge_and_unload()
+        adapted = PeftModel.from_pretrained(vlm.model, str(folder / ADAPTER))
+    # Merged into weights of few bits it would be rounded: there it stays beside them, as in training.
+    model = adapted.get_base_model() if settings.quantize else adapted.merge_and_unload()
     return Vlm(model.eval().requires_grad_(False), vlm.processor)

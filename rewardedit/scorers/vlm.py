@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,10 @@ from torch import Tensor
 
 from rewardedit.images import MODES, resize
 
+Bits = Literal["4bit", "8bit"]
+# Parts of the models here that stay as they are where a language model is quantised: how an image comes in,
+# and the answer goes out.
+OTHER_PARTS = ("vision_tower", "vision_model", "visual", "multi_modal_projector", "connector", "lm_head")
 Turn = dict[str, Any]  # of a chat: {"role": "user", "content": [{"type": "image"}, {"type": "text", …}]}
 
 
@@ -79,21 +83,25 @@ def load_vlm(
     adapter: str | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
+    quantize: Bits | None = None,
 ) -> Vlm:
     """A LLaVA-NeXT, Idefics3 or Qwen2.5-VL by hub name or folder.
 
     Args:
         adapter: the folder of a LoRA that was trained on it.
+        quantize: the language model's weights in 4 (NF4, as QLoRA's) or 8 bits, by bitsandbytes; it computes
+            in `dtype`.
 
     Raises:
-        ValueError: where there is no such model, or it is of another kind.
+        ValueError: where there is no such model, it is of another kind, or bitsandbytes is not installed.
     """
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     try:
         kind = AutoConfig.from_pretrained(name).model_type
         require_kind(name, kind)
-        model = AutoModelForImageTextToText.from_pretrained(name, dtype=dtype)
+        options = {} if quantize is None else quantised(quantize, device, dtype)
+        model = AutoModelForImageTextToText.from_pretrained(name, dtype=dtype, **options)
         processor = load_processor(name, kind)
     except OSError as error:
         raise ValueError(
@@ -103,7 +111,32 @@ def load_vlm(
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-    return Vlm(model.to(device).eval().requires_grad_(False), processor)
+    if quantize is None:  # a quantised one is on its device
+        model.to(device)
+    return Vlm(model.eval().requires_grad_(False), processor)
+
+
+def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Options of `from_pretrained` for a language model in few bits.
+
+    Raises:
+        ValueError: where bitsandbytes is not installed.
+    """
+    from importlib.util import find_spec
+
+    from transformers import BitsAndBytesConfig
+
+    if find_spec("bitsandbytes") is None:
+        raise ValueError("quantize needs bitsandbytes: pip install 'rewardedit[quantize]'")
+    four: dict[str, Any] = {
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_compute_dtype": dtype,
+    }
+    chosen = four if bits == "4bit" else {"load_in_8bit": True}
+    config = BitsAndBytesConfig(**chosen, llm_int8_skip_modules=[f".*{part}" for part in OTHER_PARTS])
+    return {"quantization_config": config, "device_map": {"": device}}
 
 
 def require_kind(name: str, kind: str) -> None:

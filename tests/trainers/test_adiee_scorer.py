@@ -27,6 +27,8 @@ from rewardedit.training.small import SmallTrainConfig
 from tests.forks import launch
 from tests.models import save_vlm
 
+FEW_BITS = {"4bit": "Linear4bit", "8bit": "Linear8bitLt"}  # layers
+
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory) -> str:
@@ -117,12 +119,20 @@ def test_a_whole_model_is_trained_and_resumes(rows, model, tmp_path):
     assert [line["step"] for line in read_log(tmp_path / "cut")] == [1, 2, 3, 4]
 
 
-def test_an_adapter_is_what_was_trained(rows, model, tmp_path):
+@pytest.mark.parametrize("quantize", [None, "4bit", "8bit"])
+def test_an_adapter_is_what_was_trained(rows, tmp_path, quantize):
     """What is loaded scores as what was trained, row by row, and without the LoRA otherwise."""
     from rewardedit.scorers.vlm import load_vlm
 
-    asked = config(rows, model, steps=1, embeddings="token")
+    model = str(tmp_path / "vlm")
+    save_vlm(model, "llava_next", width=64)  # bitsandbytes packs rows of 32
+    asked = config(rows, model, steps=1, embeddings="token", quantize=quantize)
     scorer, adapter = trainer.make_scorer(asked)
+    few_bits = {
+        n: type(m).__name__ for n, m in scorer.model.named_modules() if type(m).__name__ in FEW_BITS.values()
+    }
+    assert set(few_bits.values()) == ({FEW_BITS[quantize]} if quantize else set())
+    assert all("language_model" in name for name in few_bits), "images come in as they did"
     for name, parameter in scorer.model.named_parameters():
         if "lora_B" in name:  # a LoRA begins as nothing
             torch.nn.init.normal_(parameter, std=0.5)
@@ -289,3 +299,14 @@ def test_the_small_vision_language_model_is_made_from_clip_and_saved(tmp_path):
     ids = vlm.processor.tokenizer("a small red circle, at top left").input_ids
     assert vlm.processor.tokenizer.decode(ids, skip_special_tokens=True) == "a small red circle , at top left"
     assert Path(out / "preprocessor_config.json").is_file() or Path(out / "processor_config.json").is_file()
+
+
+def test_a_lora_is_trained_beside_weights_of_few_bits(rows, tmp_path):
+    model = str(tmp_path / "vlm")
+    save_vlm(model, "llava_next", width=64)
+    asked = config(rows, model, quantize="4bit", embeddings="token")
+    out = trainer.train(asked, tmp_path / "run")
+    assert Adiee.from_pretrained(str(out)).settings.quantize == "4bit"
+    assert all(math.isfinite(line["loss"]) for line in read_log(tmp_path / "run"))
+    with pytest.raises(ValueError, match="few bits cannot be trained"):
+        config(rows, model, quantize="4bit", lora_rank=None)
