@@ -1,15 +1,24 @@
 """The grid of sampling settings from which benchmarks choose on val, and what `rate_editor.py` chose."""
 
-import itertools
 import json
 
 from record import RESULTS
 
 from rewardedit.diffusion.editors import EditConfig
+from rewardedit.evaluation.compare import EvaluateConfig
 
 STEPS = (1, 2, 4, 10, 20)
 GUIDANCE_SCALES = (1.0, 1.25, 1.5, 2.0)
-GRID = tuple(EditConfig(steps, scale, 1.0) for steps, scale in itertools.product(STEPS, GUIDANCE_SCALES))
+IMAGE_GUIDANCE_SCALES = (1.0, 1.2)
+
+
+def grid(*steps: int) -> list[EditConfig]:
+    """All settings with these numbers of denoising steps."""
+    return EvaluateConfig(
+        num_inference_steps=steps,
+        guidance_scale=GUIDANCE_SCALES,
+        image_guidance_scale=IMAGE_GUIDANCE_SCALES,
+    ).grid()
 
 
 def best_by_steps() -> dict[int, EditConfig]:

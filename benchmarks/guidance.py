@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from grid import GRID
+from grid import STEPS, grid
 from record import keep
 from sd15 import make_pipeline
 from torch import Tensor
@@ -55,19 +55,19 @@ def edit(editor: Editor, samples: ShapesBatch, settings: EditConfig, guided: boo
 
 
 def choose(
-    editor: Editor, samples: ShapesBatch, grid: Sequence[EditConfig], guided: bool
+    editor: Editor, samples: ShapesBatch, settings: Sequence[EditConfig], guided: bool
 ) -> tuple[EditConfig, float]:
     """The settings by which the edits are rated best, and their mean. Under a mask, those with guidance."""
     rated = {
-        settings: float(ShapesOracle().rate(samples, edit(editor, samples, settings, guided)).score.mean())
-        for settings in grid
-        if settings.guidance_scale > 1 or not guided
+        asked: float(ShapesOracle().rate(samples, edit(editor, samples, asked, guided)).score.mean())
+        for asked in settings
+        if asked.guidance_scale > 1 or not guided
     }
-    best = max(rated, key=lambda settings: rated[settings])
+    best = max(rated, key=lambda asked: rated[asked])
     return best, rated[best]
 
 
-def quality(n: int, val_n: int, grid: Sequence[EditConfig] = GRID) -> dict[str, Any]:
+def quality(n: int, val_n: int, settings: Sequence[EditConfig]) -> dict[str, Any]:
     """Means of plain and guided edits, each at its best settings on val, and the intervals of guided −
     plain.
     """
@@ -78,9 +78,9 @@ def quality(n: int, val_n: int, grid: Sequence[EditConfig] = GRID) -> dict[str, 
     values: dict[str, dict[str, Tensor]] = {}
     chosen = {}
     for name, guided in (("plain", False), ("guided", True)):
-        settings, on_val = choose(editor, val, grid, guided)
-        chosen[name] = vars(settings) | {"val": on_val}
-        images = edit(editor, samples, settings, guided)
+        best, on_val = choose(editor, val, settings, guided)
+        chosen[name] = vars(best) | {"val": on_val}
+        images = edit(editor, samples, best, guided)
         rating = oracle.rate(samples, images)
         values[name] = {key: getattr(rating, key) for key in ASPECTS}
         values[name]["preservation"] = preservation(samples.source, images, samples.mask)
@@ -160,4 +160,8 @@ def cost() -> dict[str, dict[str, float]]:
 
 if __name__ == "__main__":
     quiet()
-    keep("guidance", "python benchmarks/guidance.py", {"seconds_per_step": cost(), **quality(N, VAL_N)})
+    keep(
+        "guidance",
+        "python benchmarks/guidance.py",
+        {"seconds_per_step": cost(), **quality(N, VAL_N, grid(*STEPS))},
+    )

@@ -7,7 +7,7 @@ shows whether the editor samples, or makes one mean image.
 
 import numpy as np
 import torch
-from grid import GUIDANCE_SCALES, STEPS
+from grid import STEPS, grid
 from record import keep
 
 from rewardedit import load_editor
@@ -22,7 +22,6 @@ from rewardedit.trainers.shapes_autoencoder import reconstruction_rating
 
 N = 560  # test edits a backdrop
 VAL_N = 140
-IMAGE_GUIDANCE_SCALES = (1.0, 1.2)
 PAIRS = 140  # of seeds
 AT_ONCE = 140  # edits
 
@@ -45,14 +44,11 @@ def scores(editor: Editor, samples: ShapesBatch, settings: EditConfig) -> np.nda
     return ShapesOracle().rate(samples, edit(editor, samples, settings)).score.numpy()
 
 
-def best_settings(
-    editor: Editor, steps: int, image_guidance_scales: tuple[float, ...] = IMAGE_GUIDANCE_SCALES
-) -> tuple[EditConfig, float]:
+def best_settings(editor: Editor, steps: int) -> tuple[EditConfig, float]:
     """The guidance scales that are best on val for a number of steps."""
     val = Shapes("val").batch(0, VAL_N)
-    grid = [EditConfig(steps, t, i) for t in GUIDANCE_SCALES for i in image_guidance_scales]
-    rated = {settings: float(scores(editor, val, settings).mean()) for settings in grid}
-    best = max(grid, key=lambda settings: rated[settings])
+    rated = {settings: float(scores(editor, val, settings).mean()) for settings in grid(steps)}
+    best = max(rated, key=lambda settings: rated[settings])
     return best, rated[best]
 
 

@@ -36,7 +36,7 @@ if __name__ == "__main__":
     settings = {}
     for name, path in paths.items():
         editor = load_editor(path)
-        asked, _ = best_settings(editor, STEPS, image_guidance_scales=(1.0,))
+        asked, _ = best_settings(editor, STEPS)
         rated = scores(editor, test, asked)
         mean[name] = float(rated.mean())
         ci95[name] = list(paired_bootstrap(rated, np.zeros(N), test.id).ci95)

@@ -37,8 +37,8 @@ def reward_guidance(
     """While it is open, calls of `pipe` follow the scorer's gradient at each step meant.
 
     Args:
-        pipe: a stock InstructPix2Pix pipeline (SD or SDXL) with a DDPM or DDIM scheduler, or one with sigmas
-            that predicts epsilon (Euler, Euler-ancestral).
+        pipe: a stock InstructPix2Pix pipeline (SD or SDXL) with a DDPM, DDIM or LCM scheduler, or one with
+            sigmas that predicts epsilon (Euler, Euler-ancestral).
         source: RGB in [0, 1], at the size that comes out; a call makes one image for each, in this order.
         scale: how far each step moves the predicted clean latents, as the root mean square of the move; 0
             changes nothing, to the bit.

@@ -35,8 +35,9 @@ def pred_x0(
         ValueError: for a scheduler that keeps them to itself.
     """
     out = scheduler.step(model_pred, t, sample, **options)
-    if getattr(out, "pred_original_sample", None) is not None:
-        return out.pred_original_sample
+    for name in ("pred_original_sample", "denoised"):
+        if getattr(out, name, None) is not None:
+            return getattr(out, name)
     if str(scheduler.config.get("algorithm_type")).endswith("dpmsolver++"):
         return scheduler.model_outputs[-1]
     raise ValueError(
@@ -68,13 +69,10 @@ def require_coefficients(scheduler: Any) -> None:
     name = type(scheduler).__name__
     if "Euler" in name and prediction_type == "epsilon" and not scheduler.config.get("use_flow_sigmas"):
         return
-    if name not in ("DDIMScheduler", "DDPMScheduler") or prediction_type not in (
-        "epsilon",
-        "v_prediction",
-        "sample",
-    ):
+    known = name in ("DDIMScheduler", "DDPMScheduler", "LCMScheduler")
+    if not known or prediction_type not in ("epsilon", "v_prediction", "sample"):
         raise ValueError(
-            f"reward guidance: {name} with {prediction_type!r} is not among DDIM, DDPM and Euler (epsilon)"
+            f"reward guidance: {name} with {prediction_type!r} is not among DDIM, DDPM, LCM, Euler (epsilon)"
         )
 
 

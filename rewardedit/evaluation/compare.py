@@ -39,7 +39,7 @@ class EvaluateConfig:
     val_n: int = 140  # edits of the val split, on which the settings are chosen
     num_inference_steps: tuple[int, ...] | None = None  # denoising steps; None: as many as the base takes
     guidance_scale: tuple[float, ...] | None = None  # text guidance scales; None: three around the base's
-    image_guidance_scale: tuple[float, ...] = (1.0,)  # image guidance scales
+    image_guidance_scale: tuple[float, ...] | None = None  # image guidance scales; None: the base's
     backdrops: tuple[str, ...] = ("plain",)  # of the shapes world's samples in turn
     seed: int = 0  # of the shapes world
     batch_size: int = 128  # edits at a time
@@ -52,7 +52,18 @@ class EvaluateConfig:
         steps = self.num_inference_steps or (base.num_inference_steps,)
         own = base.guidance_scale
         scales = self.guidance_scale or tuple(sorted({max(1.0, own - 0.25), own, own + 0.25}))
-        return replace(self, num_inference_steps=steps, guidance_scale=scales)
+        image = self.image_guidance_scale or (base.image_guidance_scale,)
+        return replace(self, num_inference_steps=steps, guidance_scale=scales, image_guidance_scale=image)
+
+    def grid(self) -> list[EditConfig]:
+        """All settings. With a text guidance scale of 1 the image's means nothing, and comes once."""
+        images = self.image_guidance_scale or (1.0,)
+        return [
+            EditConfig(steps, text, image)
+            for steps in self.num_inference_steps or ()
+            for text in self.guidance_scale or ()
+            for image in (images if text > 1 else images[:1])
+        ]
 
 
 def require_variants(variants: Sequence[str], evaluate: EvaluateConfig | None, data: DataConfig) -> None:
@@ -121,12 +132,7 @@ def choose_settings(
 
     The processes divide the grid among them; `folder` keeps its ratings.
     """
-    grid = [
-        EditConfig(n, t, i)
-        for n in evaluate.num_inference_steps or ()
-        for t in evaluate.guidance_scale or ()
-        for i in evaluate.image_guidance_scale
-    ]
+    grid = evaluate.grid()
     if len(grid) == 1:
         return grid[0], {}
 

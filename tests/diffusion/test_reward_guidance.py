@@ -8,18 +8,20 @@ from diffusers import (
     DPMSolverMultistepScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
+    LCMScheduler,
 )
 
 from rewardedit import EditBatch, load_editor, load_scorer, reward_guidance
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.reward_guidance import ascent_direction
-from rewardedit.diffusion.schedulers import pred_x0_coefficients
+from rewardedit.diffusion.schedulers import pred_x0, pred_x0_coefficients
 from tests.models import tiny_pipeline
 
 SCHEDULERS = {
     "ddim": DDIMScheduler(clip_sample=False),
     "ddpm": DDPMScheduler(clip_sample=False),
+    "lcm": LCMScheduler(original_inference_steps=1000, timestep_scaling=1e9),
     "v_prediction": DDIMScheduler(clip_sample=False, prediction_type="v_prediction"),
     "euler": EulerDiscreteScheduler(),
     "euler_ancestral": EulerAncestralDiscreteScheduler(),
@@ -67,7 +69,7 @@ def test_the_clean_latents_are_the_schedulers_own(name):
     timestep = scheduler.timesteps[0]
     a, b = pred_x0_coefficients(scheduler, timestep, 0)
     scheduler.scale_model_input(sample, timestep)
-    wanted = scheduler.step(predicted, timestep, sample).pred_original_sample
+    wanted = pred_x0(scheduler, predicted, timestep, sample, {})
     torch.testing.assert_close(a * sample + b * predicted, wanted, rtol=1e-4, atol=1e-3)
 
 

@@ -13,6 +13,7 @@ from diffusers import (
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
     HeunDiscreteScheduler,
+    LCMScheduler,
     UniPCMultistepScheduler,
 )
 from peft import LoraConfig
@@ -28,6 +29,7 @@ from tests.models import tiny_pipeline
 SCHEDULERS = {
     "ddim": DDIMScheduler(clip_sample=False),
     "ddpm": DDPMScheduler(clip_sample=False),
+    "lcm": LCMScheduler(original_inference_steps=1000, timestep_scaling=1e9),
     "euler": EulerDiscreteScheduler(),
     "euler_ancestral": EulerAncestralDiscreteScheduler(),
     "dpmsolver++": DPMSolverMultistepScheduler(),

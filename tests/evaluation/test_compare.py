@@ -1,5 +1,7 @@
 """Comparisons of editors: settings are chosen on val, and the test set is looked at once."""
 
+from dataclasses import replace
+
 from rewardedit import load_scorer
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig, load_editor, save_editor
@@ -28,4 +30,12 @@ def test_a_grid_that_is_not_given_lies_around_the_base_s_own_settings():
     assert (asked.num_inference_steps, asked.guidance_scale) == ((10,), (1.25, 1.5, 1.75))
     assert EvaluateConfig().around(EditConfig(1, 1.1, 1.0)).guidance_scale == (1.0, 1.1, 1.35)
     given = EvaluateConfig(num_inference_steps=(2, 4), guidance_scale=(3.0,))
-    assert given.around(EditConfig(10, 1.5, 1.0)) == given
+    assert given.around(EditConfig(10, 1.5, 1.2)) == replace(given, image_guidance_scale=(1.2,))
+
+
+def test_without_text_guidance_the_image_s_is_not_tried_twice():
+    found = EvaluateConfig(
+        num_inference_steps=(2, 4), guidance_scale=(1.0, 1.5), image_guidance_scale=(1.0, 1.2)
+    ).grid()
+    asked = [(s.num_inference_steps, s.guidance_scale, s.image_guidance_scale) for s in found]
+    assert asked == [(2, 1, 1), (2, 1.5, 1), (2, 1.5, 1.2), (4, 1, 1), (4, 1.5, 1), (4, 1.5, 1.2)]
