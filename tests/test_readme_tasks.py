@@ -22,8 +22,8 @@ from tests.readme import PAIRS, blocks, sections, write_images, write_pairs
 # as the README has them.
 SHORT = ["train.max_steps=8", "train.batch_size=8", "train.lr_warmup_steps=1", "train.mixed_precision=no"]
 SHORT += [
-    "reward.num_inference_steps=[4]",
-    "reward.stop_before_end=[3,3]",
+    "reward.num_inference_steps=[1]",
+    "reward.stop_before_end=[0,0]",
     "watch.num_inference_steps=1",
     "watch.n=32",
 ]

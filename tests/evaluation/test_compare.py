@@ -16,7 +16,7 @@ def test_settings_are_chosen_on_val(tmp_path):
     rewards = {"l1": load_scorer("l1"), "l2": load_scorer("l2")}
     metrics = compare(evaluate, "shapes-editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
     edits = [
-        base(samples.source, samples.instruction, range(7), settings=EditConfig(n, 1.4, 1.0)) for n in (1, 2)
+        base(samples.source, samples.instruction, range(7), settings=EditConfig(n, 1.4, 1.2)) for n in (1, 2)
     ]
     rated = [float(ShapesOracle().rate(samples, edited).score.mean()) for edited in edits]
     for name in ("base", "variant"):

@@ -22,7 +22,8 @@ from rewardedit.scorers.adiee import ADAPTER, Adiee
 from rewardedit.scorers.adiee_text import ANSWER, add_token
 from rewardedit.trainers import adiee_scorer as trainer
 from rewardedit.trainers import shapes_vlm
-from rewardedit.trainers.adiee_scorer import Config, TrainConfig, answer_loss, score_loss
+from rewardedit.trainers.adiee_scorer import Config, TrainConfig
+from rewardedit.training.score_token import answer_loss, score_loss
 from rewardedit.training.small import SmallTrainConfig
 from tests.forks import launch
 from tests.models import save_vlm

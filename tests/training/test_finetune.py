@@ -401,15 +401,15 @@ def test_the_next_step_s_rows_are_read_beside_this_one_s(tiny_editor, cache, tmp
     """In another thread, each step once, and none after the last."""
     tuning = Finetuning(TrainConfig(**FAST), tiny_editor, cache, labels(), tmp_path)
     read: list[tuple[int, str]] = []
-    real = tuning._read
+    real = tuning._rows_of.read
 
     def noted(step: int) -> list[MicroBatch]:
         read.append((step, threading.current_thread().name))
         return real(step)
 
-    tuning._read = noted
+    tuning._rows_of.read = noted
     found = [tuning.micro_batches(step) for step in range(6)]
-    tuning._reader.shutdown()
+    tuning._rows_of.close()
     assert [step for step, _ in read] == list(range(6))
     assert [name.startswith("rows") for _, name in read] == [False] + 5 * [True]
     again = [real(step) for step in range(6)]

@@ -1,0 +1,37 @@
+"""The losses of a vision-language model that answers with a token whose state is a score (ADIEE Sec. 3.3)."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.scorers.adiee import GRADES, Adiee
+from rewardedit.scorers.adiee_text import ANSWER, TOKEN
+
+
+def answer_loss(scorer: Adiee, hidden: Float[Tensor, "b n d"], input_ids: Tensor) -> Float[Tensor, ""]:
+    """Cross-entropy of the tokens of "It is [SCORE].", each from the state before it."""
+    tokenizer = scorer.vlm.processor.tokenizer
+    before = len(tokenizer(ANSWER[: ANSWER.index(TOKEN)], add_special_tokens=False).input_ids)
+    after = len(tokenizer(ANSWER, add_special_tokens=False).input_ids) - before - 1
+    place = (input_ids == scorer.token).int().argmax(1, keepdim=True)
+    wanted = place + torch.arange(-before, after + 1, device=place.device)
+    row = torch.arange(len(place), device=place.device)[:, None]
+    logits = scorer.model.get_output_embeddings()(hidden[row, wanted - 1])
+    return F.cross_entropy(logits.flatten(0, 1).float(), input_ids[row, wanted].flatten())
+
+
+def score_loss(
+    raw: Float[Tensor, "b classes"], labels: Float[Tensor, " b"], compat: str = "paper"
+) -> Float[Tensor, ""]:
+    """L1 of a number; cross-entropy of classes with the label shared by its two neighbours among 0, 5 and 10
+    (`compat="code"`: all to the lower one).
+    """
+    if raw.shape[1] == 1:
+        return (raw[:, 0] - labels).abs().mean()
+    place = labels / (GRADES[1] - GRADES[0])
+    low = place.long().clamp(max=len(GRADES) - 1)
+    up = (place - low) * (compat == "paper")
+    target = F.one_hot(low, len(GRADES)) * (1 - up)[:, None]
+    target = target + F.one_hot((low + 1).clamp(max=len(GRADES) - 1), len(GRADES)) * up[:, None]
+    return F.cross_entropy(raw, target)
