@@ -28,7 +28,7 @@ SCALES = (0.02, 0.05, 0.1, 0.2)
 SCORERS = {"vifi_clip": (), "clip_d": ("source_caption", "target_caption")}  # and the captions they see
 WHOLE = (0.0, 1.0)
 # shares of the denoising steps
-PARTS = {"all steps": WHOLE, "first half": (0.0, 0.5), "second half": (0.5, 1.0), "last fifth": (0.8, 1.0)}
+PARTS = {"all steps": WHOLE, "first half": (0.0, 0.5), "second half": (0.5, 1.0), "last quarter": (0.75, 1.0)}
 
 
 def edit(

@@ -125,7 +125,7 @@ def test_reward_guidance():
     import reward_guidance
 
     steps = {4: EditConfig(4, 1.25, 1.0)}
-    found = reward_guidance.measure(7, 7, steps, scales=(0.1,))["guided_minus_plain"]["clip_d"]
+    found = reward_guidance.measure(7, 7, steps, scales=(0.02,))["guided_minus_plain"]["clip_d"]
     assert found["score"]["difference"] > 0
     assert set(found["by_part"]) == set(reward_guidance.PARTS)
     assert found["steps"] in steps
