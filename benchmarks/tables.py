@@ -23,6 +23,7 @@ ARMS = {
 REFL_ARMS = {
     "base": "base",
     "refl": "**ReFL**",
+    "predicted_x0": "the clean latents predicted at one of the last ten steps, as in ImageReward",
     "pairs_only": "λ = 0: the same rows, steps and seeds without the reward",
     "reward_only": "the reward alone, without the diffusion loss",
     "draft_1": "DRaFT-1: whole rollouts, gradient through the last step",
