@@ -4,6 +4,8 @@ python benchmarks/tables.py
 
 import json
 import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from rewardedit.scorers.load import BUILT_IN, find_scorer
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
+NOT_RECORDED = "Not recorded yet."
 ARMS = {
     "base": "base",
     "unconditioned": "fine-tuned on the same rows and steps without conditioning",
@@ -60,23 +63,59 @@ KILLED = {
     "score": "`rewardedit score`",
 }
 EDIT_TYPES = ("add", "remove", "replace", "recolour", "resize", "move", "background")
+RETRIEVAL = {
+    "recall@1": "recall@1",
+    "recall@5": "recall@5",
+    "recall@10": "recall@10",
+    "recall@50": "recall@50",
+    "median_rank": "median rank",
+    "mean_rank": "mean rank",
+    "swap": "swap test won",
+    "identity": "identity test won",
+}
+
+Result = dict[str, Any]
 
 
-def read(name: str) -> dict[str, Any] | None:
+def read(name: str) -> Result | None:
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text()) if path.is_file() else None
 
 
-def comparison(name: str) -> str:
-    """Oracle means of a comparison, and each variant's distance from five with its interval."""
+def recorded(name: str, write: Callable[[Result], str]) -> str:
+    """What `write` makes of a recorded result."""
     result = read(name)
-    if result is None:
-        return "Not recorded yet."
+    return NOT_RECORDED if result is None else write(result)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], below: str = "") -> str:
+    """A table, and a line below it."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    lines.insert(1, "|---" * len(head) + "|")
+    return "\n".join([*lines, "", below] if below else lines)
+
+
+def interval(ends: Sequence[float], digits: int = 2) -> str:
+    """e.g. "[-0.10, +0.25]"."""
+    low, high = ends
+    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def difference(found: dict[str, Any], digits: int = 2) -> str:
+    """A difference with its interval."""
+    return f"{found['difference']:+.{digits}f} {interval(found['ci95'], digits)}"
+
+
+def where(result: Result) -> str:
+    return f"`{result['command']}`, {result['device']}, {result['date']}."
+
+
+def comparison(result: Result) -> str:
+    """Oracle means of a comparison, and each variant's distance from five with its interval."""
     oracle = result["oracle"]
-    lines = ["| variant | oracle mean (0–10) | five − variant, 95 % interval |", "|---|---|---|"]
-    lines += [f"| {' | '.join(cells)} |" for cells in _compared(oracle)]
     gain = f"Five over the base: {100 * oracle['relative_gain']:+.1f} %, n = {oracle['n']} held-out edits"
-    return "\n".join([*lines, "", f"{gain}. {where(result)}"])
+    head = ("variant", "oracle mean (0–10)", "five − variant, 95 % interval")
+    return markdown(head, _compared(oracle), f"{gain}. {where(result)}")
 
 
 def _compared(oracle: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -86,9 +125,8 @@ def _compared(oracle: dict[str, Any]) -> list[tuple[str, str, str]]:
     for variant, words in ARMS.items():
         if variant in oracle:
             mean = oracle[variant]
-            interval = oracle.get(keys.get(variant, f"ci95_vs_{variant}"))
-            difference = f"{oracle['conditioned_five'] - mean:+.2f}"
-            versus = f"{difference} [{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval else ""
+            ends = oracle.get(keys.get(variant, f"ci95_vs_{variant}"))
+            versus = f"{oracle['conditioned_five'] - mean:+.2f} {interval(ends)}" if ends else ""
             rows.append((words, f"{mean:.2f}", versus))
     return rows
 
@@ -103,42 +141,31 @@ def reward_conditioning() -> str:
     }
     results = {words: result for name, words in columns.items() if (result := read(name)) is not None}
     if len(results) < len(columns):
-        return "Not recorded yet."
+        return NOT_RECORDED
     compared = [_compared(result["oracle"]) for result in results.values()]
-    lines = [f"| oracle mean (0–10) | {' | '.join(results)} |", "|---" * (len(results) + 1) + "|"]
-    lines += [
-        f"| {cells[0][0]} | {' | '.join(mean for _, mean, _ in cells)} |"
-        for cells in zip(*compared, strict=True)
-    ]
-    lines.append(f"| five − base, 95 % interval | {' | '.join(rows[0][2] for rows in compared)} |")
+    rows = [(cells[0][0], *(mean for _, mean, _ in cells)) for cells in zip(*compared, strict=True)]
+    rows.append(("five − base, 95 % interval", *(cells[0][2] for cells in compared)))
     n = " and ".join(sorted({str(result["oracle"]["n"]) for result in results.values()}))
     sources = " ".join(where(result) for result in results.values())
-    return "\n".join([*lines, "", f"n = {n} held-out edits. {sources}"])
+    return markdown(("oracle mean (0–10)", *results), rows, f"n = {n} held-out edits. {sources}")
 
 
-def kinds(name: str) -> str:
+def by_edit_type(result: Result) -> str:
     """Oracle means by backdrop and kind of instruction."""
-    result = read(name)
-    if result is None:
-        return "Not recorded yet."
-    lines = [f"| background | all | {' | '.join(EDIT_TYPES)} |", "|---" * (len(EDIT_TYPES) + 2) + "|"]
-    for backdrop, means in result["oracle"].items():
-        lines.append(f"| {backdrop} | {' | '.join(f'{means[k]:.2f}' for k in ('all', *EDIT_TYPES))} |")
-    return "\n".join([*lines, "", f"n = {result['n']} a row. {where(result)}"])
+    rows = [
+        (backdrop, *(f"{means[kind]:.2f}" for kind in ("all", *EDIT_TYPES)))
+        for backdrop, means in result["oracle"].items()
+    ]
+    return markdown(("background", "all", *EDIT_TYPES), rows, f"n = {result['n']} a row. {where(result)}")
 
 
-def steps_of_editor() -> str:
+def steps_of_editor(result: Result) -> str:
     """Oracle means by the number of denoising steps, each at its best guidance, and what two seeds do."""
-    result = read("shapes-editor")
-    if result is None:
-        return "Not recorded yet."
-    head = ["denoising steps", "text, image guidance", "oracle (0–10)", "best − this, 95 % interval"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    rows = []
     for steps, asked in result["settings"].items():
-        interval = result.get(f"ci95_vs_{steps}")
-        versus = f"[{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval else ""
+        ends = result.get(f"ci95_vs_{steps}")
         scales = f"{asked['guidance_scale']:g}, {asked['image_guidance_scale']:g}"
-        lines.append(f"| {steps} | {scales} | {result['by_steps'][steps]:.2f} | {versus} |")
+        rows.append((steps, scales, f"{result['by_steps'][steps]:.2f}", interval(ends) if ends else ""))
     seeds = result["two_seeds"]
     apart, both = (f"{100 * seeds[name]:.0f} %" for name in ("a_cell_apart", "both_right"))
     said = [
@@ -146,50 +173,37 @@ def steps_of_editor() -> str:
         f"and both rate 8 or more in {both}. Instructions in wordings that no training split has rate",
         f"{result['reserved_wordings']:.2f}. n = {result['n']} held-out edits.",
     ]
-    return "\n".join([*lines, "", f"{' '.join(said)} {where(result)}"])
+    head = ("denoising steps", "text, image guidance", "oracle (0–10)", "best − this, 95 % interval")
+    return markdown(head, rows, f"{' '.join(said)} {where(result)}")
 
 
-def guidance() -> str:
+def guidance(result: Result) -> str:
     """Plain and guided edits with the intervals of their differences, and what a step costs."""
-    result = read("guidance")
-    if result is None:
-        return "Not recorded yet."
-    lines = ["| | plain | under the change mask | difference, 95 % interval |", "|---|---|---|---|"]
+    rows = []
     for name, words in ASPECTS.items():
-        found = result["guided_minus_plain"][name]
-        plain, guided = (result["oracle"][variant][name] for variant in ("plain", "guided"))
-        low, high = found["ci95"]
         digits = 3 if name == "preservation" else 2
-        difference = f"{found['difference']:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
-        lines.append(f"| {words} | {plain:.{digits}f} | {guided:.{digits}f} | {difference} |")
+        means = (f"{result['oracle'][variant][name]:.{digits}f}" for variant in ("plain", "guided"))
+        rows.append((words, *means, difference(result["guided_minus_plain"][name], digits)))
     costs = "; ".join(
         f"{name}: {100 * c['extra_share']:+.1f} %" for name, c in result["seconds_per_step"].items()
     )
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"n = {result['n']} held-out edits. Time a step, guided against plain: {costs}. {where(result)}",
-        ]
-    )
+    n = f"n = {result['n']} held-out edits. Time a step, guided against plain: {costs}"
+    head = ("", "plain", "under the change mask", "difference, 95 % interval")
+    return markdown(head, rows, f"{n}. {where(result)}")
 
 
-def best_of_n() -> str:
+def best_of_n(result: Result) -> str:
     """Oracle means of what each scorer chooses: without captions, and with the world's exact ones,
     the best case.
     """
-    result = read("best-of-n")
-    if result is None:
-        return "Not recorded yet."
     head = [f"chosen from {result['candidates']} by", "oracle mean (0–10)", "− one sample, 95 % interval"]
     head += ["with exact captions (best case)", "− one sample, 95 % interval"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for name in result["oracle"]:
-        scorer = f"`{name}`" if " " not in name else name
-        lines.append(
-            f"| {' | '.join([scorer, *_chosen(result, name), *_chosen(result['with_captions'], name)])} |"
-        )
-    return "\n".join([*lines, "", f"n = {result['n']} held-out edits. {where(result)}"])
+    rows = [
+        (f"`{name}`" if " " not in name else name, *_chosen(result, name), *_chosen(captioned, name))
+        for captioned in [result["with_captions"]]
+        for name in result["oracle"]
+    ]
+    return markdown(head, rows, f"n = {result['n']} held-out edits. {where(result)}")
 
 
 def _chosen(found: dict[str, Any], name: str) -> tuple[str, str]:
@@ -200,143 +214,111 @@ def _chosen(found: dict[str, Any], name: str) -> tuple[str, str]:
         return "", ""
     steps = found["steps"][name]
     other = found["against_one_sample"].get(name)
-    versus = f"{other['difference']:+.2f} [{other['ci95'][0]:+.2f}, {other['ci95'][1]:+.2f}]" if other else ""
-    return f"{found['oracle'][name]:.2f} ({steps} step{'s' * (steps > 1)})", versus
+    return (
+        f"{found['oracle'][name]:.2f} ({steps} step{'s' * (steps > 1)})",
+        difference(other) if other else "",
+    )
 
 
-def reward_guidance() -> str:
+def reward_guidance(result: Result) -> str:
     """What following a scorer's gradient brings."""
-    result = read("reward-guidance")
-    if result is None:
-        return "Not recorded yet."
-    lines = [
-        "| guided by | scale | its score | oracle, plain | oracle, guided | difference, 95 % interval |",
-        "|---" * 6 + "|",
-    ]
+    rows = []
     for name, found in result["guided_minus_plain"].items():
         score = found["score"]
         oracle = found["oracle"]
-        low, high = oracle["ci95"]
         own = f"{score['mean_b']:.2f} → {score['mean_a']:.2f}"
-        line = f"| `{name}` | {found['scale']:g} | {own} | {oracle['mean_b']:.2f}"
-        lines.append(
-            f"{line} | {oracle['mean_a']:.2f} | {oracle['difference']:+.2f} [{low:+.2f}, {high:+.2f}] |"
-        )
+        means = (f"{oracle[mean]:.2f}" for mean in ("mean_b", "mean_a"))
+        rows.append((f"`{name}`", f"{found['scale']:g}", own, *means, difference(oracle)))
     n = f"n = {result['n']} held-out edits, each scale chosen on val"
-    return "\n".join([*lines, "", f"{n}. {where(result)}"])
+    head = ("guided by", "scale", "its score", "oracle, plain", "oracle, guided", "difference, 95 % interval")
+    return markdown(head, rows, f"{n}. {where(result)}")
 
 
-def refl() -> str:
+def refl(result: Result) -> str:
     """Variants of reward feedback learning: oracle, rewards, change outside the mask,
     and what the hacking report says.
     """
-    result = read("shapes-refl")
     conditioned = read("shapes-refl-conditioned")
-    if result is None:
-        return "Not recorded yet."
-    rewards = list(result["rewards"]["base"])
-    head = [
-        "variant",
-        "steps, guidance scale",
-        "oracle (0–10)",
-        "ReFL − variant, 95 % interval",
-        *(f"`{name}`" for name in rewards),
-    ]
+    head = ["variant", "steps, guidance scale", "oracle (0–10)", "ReFL − variant, 95 % interval"]
+    head += [f"`{name}`" for name in result["rewards"]["base"]]
     head += ["change outside the mask − base's", "report", "in 10 steps (val)"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for found, variants in ((result, REFL_ARMS), (conditioned, CONDITIONED_ARMS)):
-        lines += [
-            _refl_row(found, variant, words)
-            for variant, words in variants.items()
-            if found and variant in found["oracle"]
-        ]
+    rows = [
+        _refl_row(found, variant, words)
+        for found, variants in ((result, REFL_ARMS), (conditioned, CONDITIONED_ARMS))
+        for variant, words in variants.items()
+        if found and variant in found["oracle"]
+    ]
     gain = f"{100 * result['oracle']['relative_gain']:+.1f} %, n = {result['oracle']['n']} held-out edits"
     sources = " ".join(where(found) for found in (result, conditioned) if found)
-    return "\n".join([*lines, "", f"ReFL over the base: {gain}. {sources}"])
+    return markdown(head, rows, f"ReFL over the base: {gain}. {sources}")
 
 
-def _refl_row(result: dict[str, Any], variant: str, words: str) -> str:
+def _refl_row(result: Result, variant: str, words: str) -> tuple[str, ...]:
     oracle = result["oracle"]
     settings = result["settings"][variant]
-    interval = oracle.get("ci95" if variant == "base" else f"ci95_vs_{variant}")
-    versus = (
-        f"{oracle['refl'] - oracle[variant]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
-        if interval
-        else ""
-    )
+    ends = oracle.get("ci95" if variant == "base" else f"ci95_vs_{variant}")
     outside = result["change_outside"].get(variant)
-    moved = (
-        f"{outside['difference']:+.4f} [{outside['ci95'][0]:+.4f}, {outside['ci95'][1]:+.4f}]"
-        if outside
-        else ""
-    )
-    scores = [f"{score:.3g}" for score in result["rewards"][variant].values()]
-    report = "" if variant == "base" else "red flag" if result["flags"][variant] else "no flag"
-    chosen = f"{settings['steps']}, {settings['text_guidance']:g}"
     ten = max(value for name, value in settings["val"].items() if name.startswith("10 steps"))
-    cells = [words, chosen, f"{oracle[variant]:.2f}", versus, *scores, moved, report, f"{ten:.2f}"]
-    return f"| {' | '.join(cells)} |"
+    return (
+        words,
+        f"{settings['steps']}, {settings['text_guidance']:g}",
+        f"{oracle[variant]:.2f}",
+        f"{oracle['refl'] - oracle[variant]:+.2f} {interval(ends)}" if ends else "",
+        *(f"{score:.3g}" for score in result["rewards"][variant].values()),
+        difference(outside, 4) if outside else "",
+        "" if variant == "base" else "red flag" if result["flags"][variant] else "no flag",
+        f"{ten:.2f}",
+    )
 
 
-def refl_watch() -> str:
+def refl_watch(result: Result) -> str:
     """What watching saw on the fixed prompts: the base, and every variant at its end."""
-    result = read("shapes-refl")
-    if result is None:
-        return "Not recorded yet."
     names = [name for name in result["watch"]["refl"]["last"] if name not in ("step", "flag")]
     looks = {
         "base": result["watch"]["refl"]["first"],
         **{variant: found["last"] for variant, found in result["watch"].items()},
     }
-    lines = [
-        f"| at the end | {' | '.join(name.replace('_', ' ') for name in names)} | flags |",
-        "|---" * (len(names) + 2) + "|",
-    ]
+    rows = []
     for variant, look in looks.items():
         flags = str(result["watch"][variant]["flags"]) if variant in result["watch"] else ""
-        lines.append(
-            f"| {variant.replace('_', ' ')} | {' | '.join(f'{look[name]:.3g}' for name in names)} | {flags} |"
-        )
-    return "\n".join(lines)
+        rows.append((variant.replace("_", " "), *(f"{look[name]:.3g}" for name in names), flags))
+    return markdown(("at the end", *(name.replace("_", " ") for name in names), "flags"), rows)
 
 
-def hacking() -> str:
+def hacking(result: Result) -> str:
     """Shares of runs that are flagged: hacked in four ways, and honest."""
-    result = read("hacking")
-    if result is None:
-        return "Not recorded yet."
-    lines = ["| runs | how many | flagged | oracle (0–10) at the first flag − base | by |", "|---" * 5 + "|"]
+    rows = []
     for kind, words in HACKS.items():
         at = result["at_first_flag"][kind]
-        share = result["detected"][kind]
         signs = sorted(at["signs"], key=lambda name: -at["signs"][name])
         said = ", ".join(f"{name.replace('_', ' ')} {at['signs'][name]}" for name in signs)
         fall = "" if at["oracle_change"] is None else f"{at['oracle_change']:+.2f}"
-        lines.append(f"| {words} | {result['runs'][kind]} | {100 * share:.0f} % | {fall} | {said} |")
-    lines.append(f"| honest | {result['runs']['honest']} | {100 * result['false_alarms']:.1f} % | | |")
+        rows.append((words, str(result["runs"][kind]), f"{100 * result['detected'][kind]:.0f} %", fall, said))
+    rows.append(("honest", str(result["runs"]["honest"]), f"{100 * result['false_alarms']:.1f} %", "", ""))
     gain = result["oracle_of_honest_runs"]["mean_gain"]
     seeds = len(result["seeds"]["calibration"])
     setting = f"{result['n']} fixed prompts and {result['checks']} checks a run"
     setting += f"; limits from those of {seeds} runs of other seeds that stayed honest"
-    return "\n".join(
-        [*lines, "", f"{setting}. Honest runs gain {gain:+.2f} by the oracle on average. {where(result)}"]
-    )
+    honest = f"Honest runs gain {gain:+.2f} by the oracle on average"
+    head = ("runs", "how many", "flagged", "oracle (0–10) at the first flag − base", "by")
+    return markdown(head, rows, f"{setting}. {honest}. {where(result)}")
 
 
-def refl_step() -> str:
+def refl_step(result: Result) -> str:
     """What a step costs beside a plain restatement of the papers' loop."""
-    result = read("refl-step")
-    if result is None:
-        return "Not recorded yet."
     parts = list(next(iter(result["steps"].values()))["ours"]["milliseconds"])
-    head = ["", "samples/s", "peak GiB", *(f"{part}, ms" for part in parts)]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for size, ways in result["steps"].items():
-        for way, found in ways.items():
-            spent = [f"{found['milliseconds'][part]:.0f}" for part in parts]
-            first = [f"{size}: {way}", f"{found['samples_per_second']:.1f}", f"{found['peak_gib']:.2f}"]
-            lines.append(f"| {' | '.join([*first, *spent])} |")
-    return "\n".join([*lines, "", where(result)])
+    rows = [
+        (
+            f"{size}: {way}",
+            f"{found['samples_per_second']:.1f}",
+            f"{found['peak_gib']:.2f}",
+            *(f"{found['milliseconds'][part]:.0f}" for part in parts),
+        )
+        for size, ways in result["steps"].items()
+        for way, found in ways.items()
+    ]
+    head = ("", "samples/s", "peak GiB", *(f"{part}, ms" for part in parts))
+    return markdown(head, rows, where(result))
 
 
 def scorers() -> str:
@@ -345,8 +327,7 @@ def scorers() -> str:
     """
     costs = (read("throughput") or {"milliseconds_per_edit": {}})["milliseconds_per_edit"]
     agreements = (read("agreement") or {"rho": {WITHOUT_CAPTIONS: {}}})["rho"][WITHOUT_CAPTIONS]
-    head = ["name", "range", "needs", "differentiable", "paper", "ms an edit", "ρ without captions"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    rows = []
     for name in BUILT_IN:
         scorer = find_scorer(name)
         low, high = (f"{end:g}".replace("-", "−").replace("inf", "∞") for end in scorer.range)
@@ -355,94 +336,70 @@ def scorers() -> str:
         needs = ", ".join(sorted(scorer.needs)) or "–"
         gradient = "yes" if scorer.differentiable else "no"
         rho = f"{agreements[name]['all']['score']['rho']:.2f}" if name in agreements else ""
-        cells = [f"`{name}`", f"{low} to {high}", needs, gradient, scorer.paper, spent, rho]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append((f"`{name}`", f"{low} to {high}", needs, gradient, scorer.paper, spent, rho))
+    head = ("name", "range", "needs", "differentiable", "paper", "ms an edit", "ρ without captions")
+    return markdown(head, rows)
 
 
-def throughput() -> str:
+def throughput(result: Result) -> str:
     """Milliseconds an edit: one by one, in batches, and candidates with and without `prepare`."""
-    result = read("throughput")
-    if result is None:
-        return "Not recorded yet."
-    ways = [
-        way for way in next(iter(result["milliseconds_per_edit"].values())) if way not in ("pixels", "batch")
+    costs = result["milliseconds_per_edit"]
+    ways = [way for way in next(iter(costs.values())) if way not in ("pixels", "batch")]
+    rows = [
+        (f"`{name}`", str(cost["pixels"]), *(f"{cost[way]:.2f}" for way in ways))
+        for name, cost in costs.items()
     ]
-    lines = [f"| ms an edit | pixels | {' | '.join(ways)} |", "|---" * (len(ways) + 2) + "|"]
-    for name, cost in result["milliseconds_per_edit"].items():
-        lines.append(f"| `{name}` | {cost['pixels']} | {' | '.join(f'{cost[way]:.2f}' for way in ways)} |")
-    return "\n".join([*lines, "", where(result)])
+    return markdown(("ms an edit", "pixels", *ways), rows, where(result))
 
 
-def retrieval() -> str:
+def retrieval(result: Result) -> str:
     """Mean against temporal pooling."""
-    result = read("retrieval")
-    if result is None:
-        return "Not recorded yet."
-    rows = {
-        "recall@1": "recall@1",
-        "recall@5": "recall@5",
-        "recall@10": "recall@10",
-        "recall@50": "recall@50",
-    }
-    rows |= {
-        "median_rank": "median rank",
-        "mean_rank": "mean rank",
-        "swap": "swap test won",
-        "identity": "identity test won",
-    }
     test = result["test"]
-    lines = [f"| | {' | '.join(f'{pooling} pooling' for pooling in test)} |", "|---" * (len(test) + 1) + "|"]
-    for key, words in rows.items():
-        shown = [
-            f"{found[key]:.1f}" if "rank" in key else f"{100 * found[key]:.1f} %" for found in test.values()
-        ]
-        lines.append(f"| {words} | {' | '.join(shown)} |")
+    rows = [
+        (words, *(f"{r[key]:.1f}" if "rank" in key else f"{100 * r[key]:.1f} %" for r in test.values()))
+        for key, words in RETRIEVAL.items()
+    ]
     found = result["recall@1_temporal_minus_mean"]
-    low, high = found["ci95"]
     times = found["mean_a"] / max(found["mean_b"], 1e-9)
-    line = (
-        f"Recall@1, temporal − mean: {found['difference']:+.3f} [{low:+.3f}, {high:+.3f}], {times:.1f} times"
-    )
-    by_kind = [f"{kind} {100 * r['recall@1']:.0f} %" for kind, r in test["temporal"].get("kinds", {}).items()]
-    kinds = f"Temporal recall@1 by kind: {', '.join(by_kind)}."
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{line}; n = {found['n']} held-out edits, all instructions distinct. {kinds} {where(result)}",
-        ]
-    )
+    gain = f"Recall@1, temporal − mean: {difference(found, 3)}, {times:.1f} times"
+    n = f"n = {found['n']} held-out edits, all instructions distinct"
+    by_type = [f"{kind} {100 * r['recall@1']:.0f} %" for kind, r in test["temporal"].get("kinds", {}).items()]
+    head = ("", *(f"{pooling} pooling" for pooling in test))
+    below = f"{gain}; {n}. Temporal recall@1 by kind: {', '.join(by_type)}. {where(result)}"
+    return markdown(head, rows, below)
 
 
-def agreement() -> str:
+def agreement(result: Result) -> str:
     """Spearman's ρ of every scorer with the oracle, by what a scorer may look at."""
-    result = read("agreement")
-    if result is None:
-        return "Not recorded yet."
-    head = ["may look at", "scorer", *ASPECTS_OF_RATING, "extremes"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for group, name, row in _by_rho(result):
-        shown = [_interval(row["all"][aspect]) for aspect in ASPECTS_OF_RATING.values()]
-        lines.append(f"| {group} | {name} | {' | '.join(shown)} | {_interval(row['extremes']['score'])} |")
-    of = f"n = {result['n']} edits of {result['sources']} held-out sources,"
-    of = f"{of} {result['extremes']} of them extremes"
-    return "\n".join([*lines, "", f"{of} (rated at most 1, or at least 9). {where(result)}"])
+
+    def shown(found: dict[str, Any]) -> str:
+        return f"{found['rho']:.2f} [{found['ci95'][0]:.2f}, {found['ci95'][1]:.2f}]"
+
+    rows = [
+        (
+            group,
+            name,
+            *(shown(row["all"][aspect]) for aspect in ASPECTS_OF_RATING.values()),
+            shown(row["extremes"]["score"]),
+        )
+        for group, name, row in _by_rho(result)
+    ]
+    n = f"n = {result['n']} edits of {result['sources']} held-out sources"
+    extremes = f"{result['extremes']} of them extremes (rated at most 1, or at least 9)"
+    head = ("may look at", "scorer", *ASPECTS_OF_RATING, "extremes")
+    return markdown(head, rows, f"{n}, {extremes}. {where(result)}")
 
 
-def agreement_by_kind() -> str:
+def agreement_by_edit_type(result: Result) -> str:
     """The same with the overall rating, for each kind of instruction."""
-    result = read("agreement")
-    if result is None:
-        return "Not recorded yet."
-    lines = [f"| may look at | scorer | {' | '.join(EDIT_TYPES)} |", "|---" * (len(EDIT_TYPES) + 2) + "|"]
-    for group, name, row in _by_rho(result):
-        shown = [f"{row['kinds'][kind]['rho']:.2f}" for kind in EDIT_TYPES]
-        lines.append(f"| {group} | {name} | {' | '.join(shown)} |")
-    return "\n".join(lines)
+    rows = [
+        (group, name, *(f"{row['kinds'][kind]['rho']:.2f}" for kind in EDIT_TYPES))
+        for group, name, row in _by_rho(result)
+    ]
+    return markdown(("may look at", "scorer", *EDIT_TYPES), rows)
 
 
-def _by_rho(result: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+def _by_rho(result: Result) -> list[tuple[str, str, dict[str, Any]]]:
     """Group, scorer and row; in each group the best first."""
     return [
         (group, name, row)
@@ -451,78 +408,58 @@ def _by_rho(result: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     ]
 
 
-def _interval(found: dict[str, Any]) -> str:
-    return f"{found['rho']:.2f} [{found['ci95'][0]:.2f}, {found['ci95'][1]:.2f}]"
-
-
-def heat() -> str:
+def heat(result: Result) -> str:
     """How often a heat map's strongest pixels lie in a planted defect."""
-    result = read("heat")
-    if result is None:
-        return "Not recorded yet."
-    lines = [
-        "| scorer | share of the strongest 5 % in the defect | area of the defect | times |",
-        "|---|---|---|---|",
-    ]
-    for name, found in result["scorers"].items():
-        lines.append(
-            f"| `{name}` | {100 * found['share']:.1f} % | {100 * found['area']:.1f} % | "
-            f"{found['times']:.1f} |"
+    rows = [
+        (
+            f"`{name}`",
+            f"{100 * found['share']:.1f} %",
+            f"{100 * found['area']:.1f} %",
+            f"{found['times']:.1f}",
         )
-    return "\n".join([*lines, "", f"n = {result['n']} held-out edits. {where(result)}"])
+        for name, found in result["scorers"].items()
+    ]
+    head = ("scorer", "share of the strongest 5 % in the defect", "area of the defect", "times")
+    return markdown(head, rows, f"n = {result['n']} held-out edits. {where(result)}")
 
 
-def startup() -> str:
+def startup(result: Result) -> str:
     """CPU seconds of commands that do little, before and after."""
-    result = read("startup")
-    if result is None:
-        return "Not recorded yet."
     seconds = result["cpu_seconds"]
     columns = {name: words for name, words in (("before", "before"), ("after", "now")) if name in seconds}
-    lines = [f"| command | {', CPU s | '.join(columns.values())}, CPU s |", "|---" * (len(columns) + 1) + "|"]
-    for command in seconds["after"]:
-        lines.append(f"| `{command}` | {' | '.join(f'{seconds[name][command]:.2f}' for name in columns)} |")
+    rows = [
+        (f"`{command}`", *(f"{seconds[name][command]:.2f}" for name in columns))
+        for command in seconds["after"]
+    ]
     earlier = f"Before is commit {result['before'][:7]}. " if "before" in seconds else ""
     medians = f"Medians of {result['n']} runs, the training's of one."
-    return "\n".join([*lines, "", f"{medians} {earlier}{where(result)}"])
+    head = ("command", *(f"{words}, CPU s" for words in columns.values()))
+    return markdown(head, rows, f"{medians} {earlier}{where(result)}")
 
 
-def kills() -> str:
+def kills(result: Result) -> str:
     """Of runs that were killed and resumed, how many made what an unbroken run makes."""
-    result = read("kills")
-    if result is None:
-        return "Not recorded yet."
-    lines = ["| stage | kills | between | equal to the unbroken run |", "|---|---|---|---|"]
+    rows = []
     for stage, found in result["stages"].items():
         moments = found["moments"]
         between = f"{min(moments):.2f} and {max(moments):.2f} s after its start"
-        lines.append(
-            f"| {KILLED[stage]} | {found['killed_in_it']} | {between} | {found['equal']} of {len(moments)} |"
-        )
-    return "\n".join([*lines, "", where(result)])
+        equal = f"{found['equal']} of {len(moments)}"
+        rows.append((KILLED[stage], str(found["killed_in_it"]), between, equal))
+    return markdown(("stage", "kills", "between", "equal to the unbroken run"), rows, where(result))
 
 
-def where(result: dict[str, Any]) -> str:
-    return f"`{result['command']}`, {result['device']}, {result['date']}."
-
-
-def code_metrics() -> str:
+def code_metrics(result: Result) -> str:
     """The code before and after it was put in order."""
-    result = read("code-metrics")
-    if result is None:
-        return "Not recorded yet."
-    lines = ["| | before | after |", "|---|---|---|"]
-    for name, before in result["before"].items():
-        if name != "places":
-            lines.append(f"| {name} | {before:g} | {result['after'][name]:g} |")
-    return "\n".join([*lines, "", where(result)])
+    rows = [
+        (name, f"{before:g}", f"{result['after'][name]:g}")
+        for name, before in result["before"].items()
+        if name != "places"
+    ]
+    return markdown(("", "before", "after"), rows, where(result))
 
 
-def suite() -> str:
+def suite(result: Result) -> str:
     """How long `make test` and `make faults` take, and what they give."""
-    result = read("suite")
-    if result is None:
-        return "Not recorded yet."
     faults = result["faults"]
     passed = f"{result['n']} tests pass in {result['seconds']:.0f} s ({result['cpu_seconds']:.0f} CPU s)"
     before = f"at {result['commit_before']} it took {result['seconds_before']:.0f} s"
@@ -533,30 +470,36 @@ def suite() -> str:
     )
 
 
-TABLES = {
+# by its name in the pages: the recorded result, where there is one alone, and what writes it
+TABLES: dict[str, Callable[[], str]] = {
     "reward-conditioning": reward_conditioning,
-    "quickstart": lambda: comparison("quickstart"),
-    "quickstart-without-captions": lambda: comparison("quickstart-without-captions"),
-    "shapes-reward-conditioned": lambda: comparison("shapes-reward-conditioned"),
-    "shapes-editor": lambda: kinds("shapes-editor"),
-    "steps-of-editor": steps_of_editor,
-    "guidance": guidance,
-    "best-of-n": best_of_n,
-    "reward-guidance": reward_guidance,
-    "refl": refl,
-    "refl-watch": refl_watch,
-    "hacking": hacking,
-    "refl-step": refl_step,
     "scorers": scorers,
-    "throughput": throughput,
-    "retrieval": retrieval,
-    "agreement": agreement,
-    "agreement-by-kind": agreement_by_kind,
-    "heat": heat,
-    "startup": startup,
-    "kills": kills,
-    "code-metrics": code_metrics,
-    "suite": suite,
+    **{
+        name: partial(recorded, result, write)
+        for name, result, write in (
+            ("quickstart", "quickstart", comparison),
+            ("quickstart-without-captions", "quickstart-without-captions", comparison),
+            ("shapes-reward-conditioned", "shapes-reward-conditioned", comparison),
+            ("shapes-editor", "shapes-editor", by_edit_type),
+            ("steps-of-editor", "shapes-editor", steps_of_editor),
+            ("guidance", "guidance", guidance),
+            ("best-of-n", "best-of-n", best_of_n),
+            ("reward-guidance", "reward-guidance", reward_guidance),
+            ("refl", "shapes-refl", refl),
+            ("refl-watch", "shapes-refl", refl_watch),
+            ("hacking", "hacking", hacking),
+            ("refl-step", "refl-step", refl_step),
+            ("throughput", "throughput", throughput),
+            ("retrieval", "retrieval", retrieval),
+            ("agreement", "agreement", agreement),
+            ("agreement-by-kind", "agreement", agreement_by_edit_type),
+            ("heat", "heat", heat),
+            ("startup", "startup", startup),
+            ("kills", "kills", kills),
+            ("code-metrics", "code-metrics", code_metrics),
+            ("suite", "suite", suite),
+        )
+    },
 }
 
 
