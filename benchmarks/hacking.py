@@ -1,15 +1,17 @@
-"""Does watching find reward hacking, and does it leave honest runs alone? In three parts,
-each of which goes on where it ended:
+"""Does watching find reward hacking, and does it leave honest runs alone? In three parts, each of which goes
+on where it ended:
 
-    python benchmarks/hacking.py train FOLDER POOL KIND FIRST LAST   trains the runs of these seeds, keeps
-    their edits python benchmarks/hacking.py limits FOLDER                       limits of the signs, from the
-    calibration runs python benchmarks/hacking.py judge FOLDER
-    benchmarks/results/hacking.json, from the test runs
+    python benchmarks/hacking.py train FOLDER POOL KIND FIRST LAST
+    python benchmarks/hacking.py limits FOLDER
+    python benchmarks/hacking.py judge FOLDER
 
-POOL is calibration or test: their prompts and seeds are others. KIND is honest (with the diffusion loss) or
-reward_only (without it, at a higher learning rate, until the oracle has fallen). The oracle says which runs
-are honest and which hacked; it trains nothing and sets no limit. Noise,
-flooding and copying are planted into edits of honest runs, stronger at every check.
+`train` trains the runs of the seeds FIRST to LAST - 1 and keeps their edits. POOL is calibration or test:
+their prompts and seeds are others. KIND is honest (with the diffusion loss) or reward_only (without it, at a
+higher learning rate, until the oracle has fallen). `limits` prints limits of the signs, from the calibration
+runs. `judge` writes benchmarks/results/hacking.json, from the test runs.
+
+The oracle says which runs are honest and which hacked; it trains nothing and sets no limit. Noise, flooding
+and copying are planted into edits of honest runs, stronger at every check.
 """
 
 import json
