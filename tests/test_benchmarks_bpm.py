@@ -1,0 +1,108 @@
+"""BPM's benchmark programs on regions from the truth, where what they are to find is known beforehand."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rewardedit.data.shapes import Shapes, ShapesOracle
+from tests.scorers.test_bpm import scorer_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return Shapes("val").batch(0, 28)
+
+
+@pytest.fixture(scope="module")
+def strict(samples):
+    """Invalid where something is not found."""
+    return scorer_of(samples)
+
+
+@pytest.fixture(scope="module")
+def lenient(samples):
+    return scorer_of(samples, undetected="failed")
+
+
+def test_masks_are_those_of_the_true_edits(samples, strict):
+    import bpm
+
+    true = samples.mask[:, 0] > 0
+    found = bpm.located(strict.locator, samples, samples.target)
+    assert float(bpm.iou(found, true).median()) > 0.8
+    missing = torch.tensor([kind == "add" for kind in samples.edit_type])
+    untouched = bpm.located(strict.locator, samples, samples.source)
+    assert not untouched[missing].any(), "an added object that is not there has no region"
+
+
+def test_alignment_of_two_editors_beside_the_prior(samples, lenient):
+    import bpm
+
+    edits = {"good": samples.target, "bad": samples.source}
+    rated = {name: ShapesOracle().rate(samples, images) for name, images in edits.items()}
+    ratings = {name: rating.score.numpy() for name, rating in rated.items()}
+    scores = {name: bpm.scored(lenient, samples, images) for name, images in edits.items()}
+    values = {"bpm": {name: found.score.numpy() for name, found in scores.items()}}
+    right = bpm.alignment_table(values, ratings, {"good": 9.0, "bad": 1.0}, samples.id)
+    assert right["mean_over_pairs"]["prior"] == right["pooled"]["prior"] == 1.0
+    assert right["mean_over_pairs"]["bpm"] == right["pooled"]["bpm"] > 0.75  # CLIP's small stand-in
+    assert right["n"] == len(samples)
+    wrong = bpm.alignment_table(values, ratings, {"good": 1.0, "bad": 9.0}, samples.id)
+    assert wrong["pooled"]["prior"] == 0.0
+    assert wrong["ci95_vs_prior"][0] > 0
+
+    parts = {name: {part: found.parts[part] for part in bpm.PARTS} for name, found in scores.items()}
+    sweep = bpm.alpha_sweep(parts, ratings, lenient.config)
+    assert list(sweep) == [f"{alpha:g}" for alpha in bpm.ALPHAS]
+    assert sweep["0.7"] == pytest.approx(right["mean_over_pairs"]["bpm"])
+
+    found = {"bpm": scores}
+    for rival in ("l2", "clip_t"):
+        scorer = bpm.load_scorer(rival)
+        found[rival] = {name: bpm.scored(scorer, samples, images) for name, images in edits.items()}
+    checks = bpm.component_checks(found, rated, samples)
+    assert set(checks["consistency"]) == {"preserve", "l2"}
+    assert checks["alignment"]["modify"] > 0.65
+    whole = np.ones(len(samples), dtype=bool)
+    assert bpm.subset_alignment(values["bpm"], ratings, whole) == right["mean_over_pairs"]["bpm"]
+
+
+def test_verdicts_on_true_edits_and_on_untouched_sources(samples, lenient):
+    import bpm
+
+    found = bpm.verdicts_on_true_edits(lenient, samples)
+    assert found["size_right"] > 0.95
+    assert found["position_right"] > 0.95
+    assert found["size_wrong_where_untouched"] == 1.0
+    assert found["position_wrong_where_untouched"] == 1.0
+
+
+def test_every_way_is_compared_with_the_first_edit(samples, strict):
+    import bpm_guidance
+
+    good = dict.fromkeys(("first", "pasted", "pasted_feathered"), samples.target)
+    table = bpm_guidance.compare(samples, {**good, "guided": samples.source, "mask": samples.mask}, strict)
+    assert table["pasted"]["score"]["difference"] == 0
+    assert table["pasted"]["score"]["better_equal_worse"] == [0, 1, 0]
+    assert table["guided"]["score"]["ci95"][1] < 0
+    assert table["guided"]["score"]["better_equal_worse"] == [0, 0, 1]
+    new = sum(kind in ("add", "replace", "recolour") for kind in samples.edit_type)
+    assert table["pasted"]["modification"]["n"] == len(samples)
+    assert table["guided"]["modification"]["n"] == len(samples) - new, "what was asked is not there"
+    assert "mask" not in table
+
+
+def test_a_calibration_comes_from_candidates_of_all_qualities(samples, lenient, monkeypatch):
+    import calibrate_bpm
+
+    seen = []
+    monkeypatch.setattr(calibrate_bpm, "score_batch", lambda batch, scorers: seen.append(batch) or {"bpm": 1})
+    assert calibrate_bpm.measured(lenient, 28) == 1
+    assert len(seen[0]) == 28
+    assert seen[0].target is None
+    assert not torch.equal(seen[0].edited, seen[0].source)
