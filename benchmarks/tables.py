@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rewardedit.assets import digests
+from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 from rewardedit.scorers.load import BUILT_IN, find_scorer
 
 ROOT = Path(__file__).parents[1]
@@ -110,12 +112,25 @@ def where(result: Result) -> str:
     return f"`{result['command']}`, {result['device']}, {result['date']}."
 
 
+def is_current(result: Result) -> bool:
+    """Whether the world and the editor were those that there are now."""
+    made_with = result.get("models", {}).get("shapes-editor")
+    return result.get("world") == WORLD_VERSION and made_with == digests()["shapes-editor"]
+
+
+def measured(result: Result) -> str:
+    """`where`, and whether it was another world, or another editor, than there is now."""
+    if (world := result.get("world", 1)) != WORLD_VERSION:
+        return f"{where(result)} World {world}: not comparable with world {WORLD_VERSION}."
+    return where(result) if is_current(result) else f"{where(result)} With an earlier editor."
+
+
 def comparison(result: Result) -> str:
     """Oracle means of a comparison, and each variant's distance from five with its interval."""
     oracle = result["oracle"]
     gain = f"Five over the base: {100 * oracle['relative_gain']:+.1f} %, n = {oracle['n']} held-out edits"
     head = ("variant", "oracle mean (0–10)", "five − variant, 95 % interval")
-    return markdown(head, _compared(oracle), f"{gain}. {where(result)}")
+    return markdown(head, _compared(oracle), f"{gain}. {measured(result)}")
 
 
 def _compared(oracle: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -146,7 +161,7 @@ def reward_conditioning() -> str:
     rows = [(cells[0][0], *(mean for _, mean, _ in cells)) for cells in zip(*compared, strict=True)]
     rows.append(("five − base, 95 % interval", *(cells[0][2] for cells in compared)))
     n = " and ".join(sorted({str(result["oracle"]["n"]) for result in results.values()}))
-    sources = " ".join(where(result) for result in results.values())
+    sources = " ".join(measured(result) for result in results.values())
     return markdown(("oracle mean (0–10)", *results), rows, f"n = {n} held-out edits. {sources}")
 
 
@@ -156,7 +171,7 @@ def by_edit_type(result: Result) -> str:
         (backdrop, *(f"{means[kind]:.2f}" for kind in ("all", *EDIT_TYPES)))
         for backdrop, means in result["oracle"].items()
     ]
-    return markdown(("background", "all", *EDIT_TYPES), rows, f"n = {result['n']} a row. {where(result)}")
+    return markdown(("background", "all", *EDIT_TYPES), rows, f"n = {result['n']} a row. {measured(result)}")
 
 
 def steps_of_editor(result: Result) -> str:
@@ -174,7 +189,7 @@ def steps_of_editor(result: Result) -> str:
         f"{result['reserved_wordings']:.2f}. n = {result['n']} held-out edits.",
     ]
     head = ("denoising steps", "text, image guidance", "oracle (0–10)", "best − this, 95 % interval")
-    return markdown(head, rows, f"{' '.join(said)} {where(result)}")
+    return markdown(head, rows, f"{' '.join(said)} {measured(result)}")
 
 
 def guidance(result: Result) -> str:
@@ -189,7 +204,7 @@ def guidance(result: Result) -> str:
     )
     n = f"n = {result['n']} held-out edits. Time a step, guided against plain: {costs}"
     head = ("", "plain", "under the change mask", "difference, 95 % interval")
-    return markdown(head, rows, f"{n}. {where(result)}")
+    return markdown(head, rows, f"{n}. {measured(result)}")
 
 
 def best_of_n(result: Result) -> str:
@@ -203,7 +218,7 @@ def best_of_n(result: Result) -> str:
         for captioned in [result["with_captions"]]
         for name in result["oracle"]
     ]
-    return markdown(head, rows, f"n = {result['n']} held-out edits. {where(result)}")
+    return markdown(head, rows, f"n = {result['n']} held-out edits. {measured(result)}")
 
 
 def _chosen(found: dict[str, Any], name: str) -> tuple[str, str]:
@@ -231,7 +246,7 @@ def reward_guidance(result: Result) -> str:
         rows.append((f"`{name}`", f"{found['scale']:g}", own, *means, difference(oracle)))
     n = f"n = {result['n']} held-out edits, each scale chosen on val"
     head = ("guided by", "scale", "its score", "oracle, plain", "oracle, guided", "difference, 95 % interval")
-    return markdown(head, rows, f"{n}. {where(result)}")
+    return markdown(head, rows, f"{n}. {measured(result)}")
 
 
 def refl(result: Result) -> str:
@@ -249,7 +264,7 @@ def refl(result: Result) -> str:
         if found and variant in found["oracle"]
     ]
     gain = f"{100 * result['oracle']['relative_gain']:+.1f} %, n = {result['oracle']['n']} held-out edits"
-    sources = " ".join(where(found) for found in (result, conditioned) if found)
+    sources = " ".join(measured(found) for found in (result, conditioned) if found)
     return markdown(head, rows, f"ReFL over the base: {gain}. {sources}")
 
 
@@ -301,7 +316,7 @@ def hacking(result: Result) -> str:
     setting += f"; limits from those of {seeds} runs of other seeds that stayed honest"
     honest = f"Honest runs gain {gain:+.2f} by the oracle on average"
     head = ("runs", "how many", "flagged", "oracle (0–10) at the first flag − base", "by")
-    return markdown(head, rows, f"{setting}. {honest}. {where(result)}")
+    return markdown(head, rows, f"{setting}. {honest}. {measured(result)}")
 
 
 def refl_step(result: Result) -> str:
@@ -318,7 +333,7 @@ def refl_step(result: Result) -> str:
         for way, found in ways.items()
     ]
     head = ("", "samples/s", "peak GiB", *(f"{part}, ms" for part in parts))
-    return markdown(head, rows, where(result))
+    return markdown(head, rows, measured(result))
 
 
 def scorers() -> str:
@@ -349,7 +364,7 @@ def throughput(result: Result) -> str:
         (f"`{name}`", str(cost["pixels"]), *(f"{cost[way]:.2f}" for way in ways))
         for name, cost in costs.items()
     ]
-    return markdown(("ms an edit", "pixels", *ways), rows, where(result))
+    return markdown(("ms an edit", "pixels", *ways), rows, measured(result))
 
 
 def retrieval(result: Result) -> str:
@@ -365,7 +380,7 @@ def retrieval(result: Result) -> str:
     n = f"n = {found['n']} held-out edits, all instructions distinct"
     by_type = [f"{kind} {100 * r['recall@1']:.0f} %" for kind, r in test["temporal"].get("kinds", {}).items()]
     head = ("", *(f"{pooling} pooling" for pooling in test))
-    below = f"{gain}; {n}. Temporal recall@1 by kind: {', '.join(by_type)}. {where(result)}"
+    below = f"{gain}; {n}. Temporal recall@1 by kind: {', '.join(by_type)}. {measured(result)}"
     return markdown(head, rows, below)
 
 
@@ -387,7 +402,7 @@ def agreement(result: Result) -> str:
     n = f"n = {result['n']} edits of {result['sources']} held-out sources"
     extremes = f"{result['extremes']} of them extremes (rated at most 1, or at least 9)"
     head = ("may look at", "scorer", *ASPECTS_OF_RATING, "extremes")
-    return markdown(head, rows, f"{n}, {extremes}. {where(result)}")
+    return markdown(head, rows, f"{n}, {extremes}. {measured(result)}")
 
 
 def agreement_by_edit_type(result: Result) -> str:
@@ -420,7 +435,7 @@ def heat(result: Result) -> str:
         for name, found in result["scorers"].items()
     ]
     head = ("scorer", "share of the strongest 5 % in the defect", "area of the defect", "times")
-    return markdown(head, rows, f"n = {result['n']} held-out edits. {where(result)}")
+    return markdown(head, rows, f"n = {result['n']} held-out edits. {measured(result)}")
 
 
 def startup(result: Result) -> str:

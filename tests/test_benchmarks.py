@@ -215,6 +215,46 @@ def test_what_was_measured_of_refl_holds_what_is_promised():
     assert small["ours"]["samples_per_second"] > small["papers"]["samples_per_second"]
 
 
+def test_tables_say_where_another_world_or_editor_was_measured():
+    from tables import is_current, measured
+
+    from rewardedit.training.environment import environment
+
+    here = {"command": "this", **environment(), "date": "today"}
+    earlier = {**here, "models": {**here["models"], "shapes-editor": "0" * 12}}
+    first = {name: value for name, value in here.items() if name not in ("world", "models")}
+    assert measured(here) == f"`this`, {here['device']}, today."
+    assert measured(earlier).endswith("today. With an earlier editor.")
+    assert measured(first).endswith("World 1: not comparable with world 2.")
+    assert [is_current(found) for found in (here, earlier, first)] == [True, False, False]
+
+
+def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
+    import remake
+    import tables
+
+    from rewardedit.training.environment import environment
+
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    made_here = json.dumps({"command": "this", **environment()})
+    for name in remake.ORDER:
+        (tmp_path / f"{name}.json").write_text(made_here)
+    assert remake.out_of_date() == []
+    (tmp_path / "heat.json").unlink()
+    (tmp_path / "quickstart.json").write_text("{}")
+    assert remake.out_of_date() == ["quickstart", "heat"]
+
+    called = []
+    monkeypatch.setattr(remake.subprocess, "run", lambda command, **_: called.append(command))
+    monkeypatch.setattr(remake, "record", lambda run, command: called.append([run.name, command]))
+    remake.remake("quickstart-without-captions")
+    words = ["quickstart", "relabel.scorer=vifi_clip"]
+    assert called[0][1:5] == ["train", *words, "name=quickstart-without-captions"]
+    assert called[1] == ["quickstart-without-captions", " ".join(["rewardedit train", *words])]
+    for name in remake.ORDER:
+        assert Path(remake.commands(name)[-1][0]).is_file()
+
+
 def test_the_weights_are_those_of_the_version_before_the_code_moved():
     runs = recorded("same-weights")["runs"]
     assert len(runs) == 4

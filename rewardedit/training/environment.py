@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import devices
+from rewardedit.assets import digests
 from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 
 PACKAGES = ("rewardedit", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
 
 
 def environment() -> dict[str, Any]:
-    """Versions, device and commit, as a run directory and a benchmark result record them."""
+    """Versions, of the offline world and its models too, device and commit, as a run directory and a
+    benchmark result record them.
+    """
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "device": devices.device_name(),
         "world": WORLD_VERSION,
+        "models": digests(),
         "commit": commit(Path(__file__).parent),
         "date": time.strftime("%Y-%m-%d"),
     }

@@ -1,0 +1,90 @@
+"""Makes recorded figures again that an earlier world or editor gave, or that are not there:
+python benchmarks/remake.py [NAME …]
+
+Without names all that are out of date, in an order in which what one needs was made before; with names these,
+whatever their age. Comparisons of editors are runs in runs/NAME, and one that was interrupted goes on. The
+first command that fails ends it; what was made until then is kept.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from record import RESULTS, record
+from tables import is_current, read
+
+ROOT = Path(__file__).parents[1]
+QUALITIES = ("half-done", "over-done", "untouched", "wrong-object", "right-only")
+# result: the recipe whose run it is, with its settings
+RUNS: dict[str, list[str]] = {
+    "quickstart": ["quickstart"],
+    "quickstart-without-captions": ["quickstart", "relabel.scorer=vifi_clip"],
+    "shapes-reward-conditioned": ["shapes-reward-conditioned"],
+    "shapes-reward-conditioned-without-captions": ["shapes-reward-conditioned", "relabel.scorer=vifi_clip"],
+    "shapes-refl": ["shapes-refl"],
+    "shapes-refl-conditioned": [
+        "shapes-refl",
+        "base=runs/shapes-reward-conditioned",
+        "labels.scorer=clip_d",
+        "variants=[refl,pairs_only]",
+    ],
+}
+# result: the program that writes it
+PROGRAMS = {
+    "shapes-text-to-image": "rate_text_to_image.py",
+    "shapes-editors": "rate_editors.py",
+    "guidance": "guidance.py",
+    "best-of-n": "best_of_n.py",
+    "reward-guidance": "reward_guidance.py",
+    "agreement": "agreement.py",
+    "heat": "heat.py",
+    "retrieval": "retrieval.py",
+    "throughput": "throughput.py",
+    "refl-step": "refl.py",
+}
+ORDER = ("shapes-editor", *RUNS, *PROGRAMS)
+
+
+def commands(name: str) -> list[list[str]]:
+    """What makes a result."""
+    python = sys.executable
+    if name in RUNS:
+        return [train(name, RUNS[name])]
+    made = []
+    if name == "shapes-editors":  # its editors are not shipped
+        made = [train(f"shapes-editor-{kind}", [f"shapes-editor-{kind}"]) for kind in QUALITIES]
+    program = "rate_editor.py" if name == "shapes-editor" else PROGRAMS[name]
+    return [*made, [python, str(ROOT / "benchmarks" / program)]]
+
+
+def train(name: str, words: list[str]) -> list[str]:
+    resume = ["--resume"] if (ROOT / "runs" / name).is_dir() else []
+    program = str(Path(sys.executable).with_name("rewardedit"))
+    return [program, "train", *words, f"name={name}", *resume]
+
+
+def remake(name: str) -> None:
+    """Runs what makes a result, and keeps it.
+
+    Raises:
+        CalledProcessError: where a command fails.
+    """
+    for command in commands(name):
+        subprocess.run(command, cwd=ROOT, check=True)
+    if name in RUNS:
+        record(ROOT / "runs" / name, " ".join(["rewardedit train", *RUNS[name]]))
+
+
+def out_of_date() -> list[str]:
+    """Results that an earlier world or editor gave, or that are not there, in the order in which to make
+    them.
+    """
+    return [name for name in ORDER if (found := read(name)) is None or not is_current(found)]
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or out_of_date():
+        if name not in ORDER:
+            sys.exit(f"{name}: expected one of {', '.join(ORDER)}")
+        print(f"{RESULTS / name}.json", flush=True)
+        remake(name)
