@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, Rows
+from rewardedit.data.stream import StreamedRows, count_rows
 from rewardedit.files import AnyPath, replaced, write_json
 from rewardedit.once import Once
 from rewardedit.reward_prompt import PRESETS, RewardPrompt, RewardScale, label_rows
@@ -62,7 +63,7 @@ class Relabelled:
 
 def relabel(
     config: RelabelConfig,
-    rows: Rows,
+    rows: Rows | StreamedRows,
     data: DataConfig,
     folder: AnyPath,
     candidates: CandidatesConfig | None = None,
@@ -80,7 +81,7 @@ def relabel(
         ValueError: where the folder holds labels by another scorer, of other rows, or in other words; where
             no row can be scored, or the scores give no scale.
     """
-    made_of = {"relabel": config, "data": data, "candidates": candidates, "rows": len(rows)}
+    made_of = {"relabel": config, "data": data, "candidates": candidates, "rows": count_rows(rows)}
     name = spec_name(config.scorer)
 
     @Once

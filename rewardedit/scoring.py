@@ -16,6 +16,7 @@ import torch
 from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.data.datasets import Rows, read_batches, reading_workers, row_shards
+from rewardedit.data.stream import StreamedRows
 from rewardedit.files import AnyPath, remove, replaced
 from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
@@ -50,6 +51,7 @@ def score_rows(
     batch: int = 64,
     workers: int = 0,
     first: int = 0,
+    prefix: str = "",
 ) -> Iterator[list[Record]]:
     """Records of all rows by all scorers, batch by batch, in the rows' order.
 
@@ -59,10 +61,11 @@ def score_rows(
         policy: how images are brought to size; see `images.fit`.
         workers: processes that read rows ahead; 0: this one reads.
         first: the number of the first row; a row that cannot be read is known by its number alone.
+        prefix: of this number, where the rows are one file of several.
     """
     for part in read_batches(rows, size, policy, batch, workers=workers, first=first):
         records = [
-            _record(str(row), None, name, None, reason)
+            _record(f"{prefix}{row}", None, name, None, reason)
             for row, reason in part.unreadable.items()
             for name in scorers
         ]
@@ -97,7 +100,7 @@ def _record(
 def score_shards(
     folder: AnyPath,
     made_of: Any,
-    rows: Rows,
+    rows: Rows | StreamedRows,
     load: Callable[[], dict[str, Scorer]],
     size: int | None = None,
     policy: str = "crop",
@@ -114,18 +117,24 @@ def score_shards(
         workers: how many processes read so many rows ahead.
         finish: makes a result of all shards, which are then removed.
     """
-    parts = row_shards(rows, batch)
+    files = rows.files if isinstance(rows, StreamedRows) else None
+    parts = [] if isinstance(rows, StreamedRows) else row_shards(rows, batch)
 
     def score(number: int, path: Path) -> None:
-        part = parts[number]
-        first = number * len(parts[0])
-        found = score_rows(part, load(), size, policy, batch, workers(len(part)), first)
+        if files is not None:
+            part = files[number].fetch()
+            found = score_rows(part, load(), size, policy, batch, workers(len(part)), prefix=f"{number}-")
+        else:
+            part = parts[number]
+            first = number * len(parts[0])
+            found = score_rows(part, load(), size, policy, batch, workers(len(part)), first)
         write_records([record for records in found for record in records], path)
 
-    return stage(folder, made_of, score, len(parts), "scores-{:05d}.parquet", finish, share)
+    shards = len(parts) if files is None else len(files)
+    return stage(folder, made_of, score, shards, "scores-{:05d}.parquet", finish, share)
 
 
-def score_to_parquet(path: AnyPath, made_of: Any, rows: Rows, **options: Any) -> None:
+def score_to_parquet(path: AnyPath, made_of: Any, rows: Rows | StreamedRows, **options: Any) -> None:
     """Records of all rows as one Parquet file, without ever holding them all.
 
     They are scored shard by shard into the folder `path` + ".parts", which is removed at the end; where it

@@ -55,6 +55,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
+    from rewardedit.data.stream import StreamedRows, count_rows
     from rewardedit.files import to_path
     from rewardedit.once import Once
     from rewardedit.scorers import Scorer, load_scorer
@@ -72,6 +73,8 @@ def run(args: argparse.Namespace) -> None:
     for spec in specs.values():
         families(spec)  # refuses names that there are not, before anything is begun
     in_shards = out is not None and out.suffix == ".parquet"
+    if isinstance(rows, StreamedRows) and not in_shards:
+        raise ValueError("stream: goes with --out FILE.parquet, which is made file by file")
     if args.engine != PROCESSES and not in_shards:
         raise ValueError(f"--engine {args.engine}: goes with --out FILE.parquet, which is made in shards")
 
@@ -85,15 +88,14 @@ def run(args: argparse.Namespace) -> None:
         ("--explain", args.explain, write_explanation),
     ):
         if path:
-            if len(rows) != 1 or len(specs) != 1:
-                raise ValueError(
-                    f"{option}: expected one edit and one scorer; got {len(rows)} and {len(specs)}"
-                )
+            n = count_rows(rows)
+            if isinstance(rows, StreamedRows) or n != 1 or len(specs) != 1:
+                raise ValueError(f"{option}: expected one edit and one scorer; got {n} and {len(specs)}")
             batch = read_batch(rows[0], size, policy).to(devices.default_device())
             write(batch, next(iter(load().values())), Path(path))
 
     if in_shards:
-        made_of = {"input": args.input, "rows": len(rows), "scorers": specs, "options": options}
+        made_of = {"input": args.input, "rows": count_rows(rows), "scorers": specs, "options": options}
         write_parquet(out, made_of, rows, load, size, policy, args.json)
     else:
         write_or_print(out, args.json, rows, load(), size, policy)
@@ -164,7 +166,8 @@ def read_input(args: argparse.Namespace) -> tuple[Any, int | None, str]:
         ValueError: where INPUT is none of a pair, a table and a data set, or options of a pair go with
             another.
     """
-    from rewardedit.data import DataConfig, open_rows
+    from rewardedit.data import DataConfig
+    from rewardedit.data.stream import read_or_stream
     from rewardedit.data.table import Table
 
     of_pair = {
@@ -181,7 +184,7 @@ def read_input(args: argparse.Namespace) -> tuple[Any, int | None, str]:
 
     if all("=" in word for word in args.input):
         data = configs.build(DataConfig, configs.override({}, args.input))
-        return open_rows(data), args.size or data.size, data.policy
+        return read_or_stream(data), args.size or data.size, data.policy
     if len(args.input) == 3:
         return [read_pair(args)], args.size, "crop"
     if len(args.input) == 1:

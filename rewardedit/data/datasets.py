@@ -57,6 +57,8 @@ class DataConfig:
     seed: int = 0  # of the shapes world, or of which sources are held out
     # not shapes: so many source images are left out with all rows made of them (see `held_out_rows`)
     hold_out: int = 0
+    # not shapes and tables: file by file as they are used, none fetched first; for scoring and relabelling
+    stream: bool = False
 
     def __post_init__(self) -> None:
         if self.hold_out and self.name == "shapes":
@@ -83,9 +85,11 @@ def open_rows(data: DataConfig) -> Rows:
     """The rows that a recipe names, without those of held-out sources; images are read when a row is.
 
     Raises:
-        ValueError: where files, columns or the split are missing, `first` lies beyond the last row, or too
-            few sources are there to hold some out.
+        ValueError: where files, columns or the split are missing, `first` lies beyond the last row, too few
+            sources are there to hold some out, or the rows are to be streamed.
     """
+    if data.stream:
+        raise ValueError("stream: this needs all rows at hand; leave stream out (score and relabel take it)")
     rows = _open_all(data)
     if not data.hold_out:
         return rows

@@ -46,7 +46,7 @@ class HubTable(Sequence):
             raise IndexError(index)
         return self.opened(self.rows[index], index)
 
-    def opened(self, row: dict[str, Any], number: int) -> dict[str, Any]:
+    def opened(self, row: dict[str, Any], number: int | str) -> dict[str, Any]:
         """The row's columns, its images opened, and `ROW_NUMBER`.
 
         Raises:

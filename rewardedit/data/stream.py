@@ -1,6 +1,9 @@
-"""Rows read one after another as they come, for data sets that are too large to be fetched first."""
+"""Rows read as they come, one after another or file by file, for data sets that are too large to be fetched
+first.
+"""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -8,6 +11,7 @@ from rewardedit.batch import EditSample
 from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.datasets import DataConfig, Unreadable, open_rows
 from rewardedit.data.hub import HubRows
+from rewardedit.data.sources import Rows
 
 
 def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:
@@ -20,13 +24,10 @@ def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:
     """
     if data.hold_out:
         raise ValueError("hold_out: streamed rows cannot tell which sources there are; use open_rows")
-    adapter = ADAPTERS.get(data.name)
-    if not (isinstance(adapter, type) and issubclass(adapter, HubRows)):
+    table = _streamed_table(data)
+    if table is None:
         rows = open_rows(data)  # images are in files, which are read when a row is
         return read_each(((number, number) for number in range(len(rows))), rows.__getitem__)
-    table = adapter(data.path, data.split, streaming=True)
-    if data.edit_types and table.type_column is None:
-        raise ValueError(f"edit_types: {data.name} rows do not say their type; leave them out")
     found = islice(table.stream(data.first, data.edit_types), data.rows)
     return read_each(
         ((number, (row, number)) for number, row in found), lambda row: table.sample(table.opened(*row))
@@ -40,3 +41,88 @@ def read_each(rows: Iterable[tuple[int, Any]], read: Callable[[Any], Any]) -> It
             yield read(row)
         except (ValueError, OSError) as error:
             yield Unreadable(str(number), str(error))
+
+
+def _streamed_table(data: DataConfig) -> HubRows | None:
+    """The table of a data set whose images stand in it; None for others.
+
+    Raises:
+        ValueError: where files, columns or the split are missing, or rows do not say their type.
+    """
+    adapter = ADAPTERS.get(data.name)
+    if not (isinstance(adapter, type) and issubclass(adapter, HubRows)):
+        return None
+    table = adapter(data.path, data.split, streaming=True)
+    if data.edit_types and table.type_column is None:
+        raise ValueError(f"edit_types: {data.name} rows do not say their type; leave them out")
+    return table
+
+
+class FetchedRows(Sequence):
+    """Rows of one file of a table, in memory as they are stored: images are decoded when a row is read. A row
+    that has no name of its own is called "3-17": the 17th of file 3, both counted from 0.
+    """
+
+    def __init__(self, table: HubRows, file: int, found: list[tuple[int, dict[str, Any]]]) -> None:
+        self.table = table
+        self.file = file
+        self.found = found
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        number, row = self.found[index]
+        return self.table.sample(self.table.opened(row, f"{self.file}-{number}"))
+
+
+@dataclass(frozen=True)
+class StreamedFile:
+    """One file of a streamed table."""
+
+    table: HubRows
+    number: int
+    edit_types: tuple[str, ...] = ()
+
+    def fetch(self) -> FetchedRows:
+        """Its rows of these types of edit; none: all."""
+        rows = self.table.rows.shard(num_shards=self.table.rows.num_shards, index=self.number)
+        column = self.table.type_column
+        found = [
+            (number, row)
+            for number, row in enumerate(rows)
+            if not self.edit_types or row[column] in self.edit_types
+        ]
+        return FetchedRows(self.table, self.number, found)
+
+
+@dataclass(frozen=True)
+class StreamedRows:
+    """A data set that is read file by file; how many rows it has is known when all were read."""
+
+    files: list[StreamedFile]
+
+
+def stream_files(data: DataConfig) -> StreamedRows:
+    """The rows that a recipe names with `stream: true`, file by file.
+
+    Raises:
+        ValueError: where files, columns or the split are missing, or a part of the rows is asked for; for
+            data sets whose images are files of their own.
+    """
+    if data.first or data.rows is not None or data.hold_out:
+        raise ValueError("stream: files are read whole; leave rows, first and hold_out out")
+    table = _streamed_table(data)
+    if table is None:
+        raise ValueError(f"stream: images of {data.name} rows are files of their own; leave stream out")
+    return StreamedRows([StreamedFile(table, i, data.edit_types) for i in range(table.rows.num_shards)])
+
+
+def read_or_stream(data: DataConfig) -> Rows | StreamedRows:
+    """`stream_files` where that is asked for, else `open_rows`."""
+    return stream_files(data) if data.stream else open_rows(data)
+
+
+def count_rows(rows: Rows | StreamedRows) -> int | None:
+    """How many rows there are; None where that is known when all were read."""
+    return None if isinstance(rows, StreamedRows) else len(rows)

@@ -4,12 +4,15 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from rewardedit import cli
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, open_rows, source_ids, stream_rows
 from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.datasets import Unreadable, read_batches
+from rewardedit.data.stream import stream_files
 from rewardedit.data.ultraedit import UltraEdit
 from rewardedit.images import to_tensor
+from rewardedit.scoring import read_records
 from tests.data.layouts import (
     LAYOUTS,
     NOT_AN_IMAGE,
@@ -264,3 +267,73 @@ def test_what_is_no_list_of_differences_is_refused(tmp_path, text, message):
     (tmp_path / "b.json").write_text(text)
     with pytest.raises(ValueError, match=r"expected one .json file with the differences; found 2"):
         open_rows(DataConfig("dice_d", str(tmp_path), split="test"))
+
+
+def write_files(folder, name, counts):
+    """Several Parquet files of one data set; row i of all of them says "edit number i"."""
+    column = LAYOUTS[name]["instruction"]
+    done = 0
+    for file, n in enumerate(counts):
+        changes = tuple({column: f"edit number {done + i}"} for i in range(n))
+        one = write_layout(folder / f"of-{file}", name, changes)
+        (path,) = [one] if one.is_file() else sorted(one.rglob("*.parquet"))
+        path.rename(folder / f"{LAYOUTS[name]['split']}-{file:05d}.parquet")
+        done += n
+    return folder
+
+
+@pytest.mark.parametrize("name", ["instruct_pix2pix", "ultraedit"])
+def test_streamed_files_hold_the_rows_and_are_scored_each_on_its_own(name, tmp_path):
+    folder = write_files(tmp_path, name, (3, 1, 2))
+    data = config(name, folder, stream=True)
+    files = stream_files(data).files
+    fetched = [file.fetch() for file in files]
+    assert [len(rows) for rows in fetched] == [3, 1, 2]
+    opened = open_rows(dataclasses.replace(data, stream=False))
+    assert [row.instruction for rows in fetched for row in rows] == [row.instruction for row in opened]
+    with pytest.raises(ValueError, match="stream: this needs all rows at hand"):
+        open_rows(data)
+
+    out = tmp_path / "scores.parquet"
+    settings = [f"name={name}", f"path={folder}", f"split={data.split}", "size=16"]
+    cli.main(["score", *settings, "stream=true", "--scorer", "l1", "--out", str(out)])
+    cli.main(["score", *settings, "--scorer", "l1", "--out", str(tmp_path / "all.parquet")])
+    streamed, whole = (read_records(path) for path in (out, tmp_path / "all.parquet"))
+    assert [r["score"] for r in streamed] == [r["score"] for r in whole]
+    assert [r["instruction"] for r in streamed] == [f"edit number {i}" for i in range(6)]
+    if name == "instruct_pix2pix":  # its rows have no names
+        assert [r["id"] for r in streamed] == ["0-0", "0-1", "0-2", "1-0", "2-0", "2-1"]
+
+
+def test_streamed_rows_that_are_bad_are_named_by_file_and_row(tmp_path):
+    name = "instruct_pix2pix"
+    folder = write_files(tmp_path, name, (2, 2))
+    write_layout(tmp_path / "bad", name, ({}, {LAYOUTS[name]["instruction"]: " "}))
+    (bad,) = sorted((tmp_path / "bad").rglob("*.parquet"))
+    bad.rename(folder / "train-00001.parquet")
+    out = tmp_path / "labels"
+    settings = [f"data.{s}" for s in (f"name={name}", f"path={folder}", "size=16", "stream=true")]
+    cli.main(["relabel", *settings, "relabel.scorer=l1", "--out", str(out)])
+    records = [r for part in sorted((out / "relabelled").glob("*.parquet")) for r in read_records(part)]
+    assert [(r["id"], r["valid"]) for r in records] == [
+        ("0-0", True),
+        ("0-1", True),
+        ("1-1", False),
+        ("1-0", True),
+    ]
+    assert "the instruction is missing or empty" in records[2]["reason"]
+
+
+def test_a_part_of_streamed_rows_is_refused(tmp_path, capsys):
+    folder = write_layout(tmp_path, "instruct_pix2pix")
+    for more in ({"first": 1}, {"rows": 1}, {"hold_out": 2}):
+        with pytest.raises(ValueError, match="stream: files are read whole"):
+            stream_files(config("instruct_pix2pix", folder, stream=True, **more))
+    with pytest.raises(ValueError, match="stream: images of table rows are files of their own"):
+        stream_files(DataConfig("table", str(folder), stream=True))
+    settings = ["name=instruct_pix2pix", f"path={folder}", "stream=true"]
+    assert cli.main(["score", *settings, "--scorer", "l1"]) != 0
+    assert "stream: goes with --out FILE.parquet" in capsys.readouterr().err
+    candidates = [f"data.{setting}" for setting in settings] + ["candidates.editors=[shapes-editor]"]
+    assert cli.main(["relabel", *candidates, "--out", str(tmp_path / "out")]) != 0
+    assert "stream: this needs all rows at hand" in capsys.readouterr().err
