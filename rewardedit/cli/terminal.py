@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import logging
 import os
 import sys
 import warnings
@@ -30,9 +31,10 @@ def quiet(imported: bool = False) -> None:
     for library in ("transformers", "diffusers"):
         os.environ.setdefault(f"{library.upper()}_VERBOSITY", "error")  # read when it is imported
         if library in sys.modules or not imported:
-            logging = importlib.import_module(f"{library}.utils.logging")
-            logging.set_verbosity_error()
-            logging.disable_progress_bar()
+            own = importlib.import_module(f"{library}.utils.logging")
+            own.set_verbosity_error()
+            own.disable_progress_bar()
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on a CPU it asks for a faster kernel
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 

@@ -15,6 +15,7 @@ from rewardedit.data.labelled import LabelledEdits
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.seed_data_edit import SeedRealEdits
 from rewardedit.data.ultraedit import UltraEdit
+from rewardedit.data.webdataset import WebDatasetEdits
 
 ADAPTERS: dict[str, Any] = {
     "aurora": Aurora,
@@ -27,4 +28,5 @@ ADAPTERS: dict[str, Any] = {
     "magicbrush": MagicBrush,
     "seed_data_edit": SeedRealEdits,
     "ultraedit": UltraEdit,
+    "webdataset": WebDatasetEdits,
 }

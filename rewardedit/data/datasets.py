@@ -37,11 +37,12 @@ class DataConfig:
         "ultraedit",
         "aurora",
         "dice_d",
+        "webdataset",
         "labelled",
         "table",
     ] = "shapes"
     # table: folder, CSV, JSONL or Parquet; seed_data_edit, dice_d: the data set's folder; others but shapes:
-    # hub id, Parquet file or folder, image folder
+    # hub id, Parquet file or folder, image folder (webdataset: .tar files)
     path: str = ""
     split: str = "train"  # as the data set calls it: train, val or test of shapes
     rows: int | None = None  # how many, from `first` on; None for all (shapes: 10,000)

@@ -16,6 +16,8 @@ from rewardedit.images import UNREADABLE
 
 ROW_NUMBER = "row_number"  # beside a row's columns: its place in the data set, for those that name no row
 
+ENDINGS = {"parquet": "parquet", "arrow": "arrow", "webdataset": "tar"}  # of a table's files, by their kind
+
 
 class HubTable(Sequence):
     """A table from the hub, local files, or an image folder (see `load_rows`);
@@ -138,10 +140,10 @@ def load_rows(
     """The rows as a 🤗 `Dataset` that has at least `columns`, `optional` ones apart;
     those in `images` come as files that are not decoded.
 
-    Local files are Parquet, whose names hold the split's, or Arrow, as `save_to_disk` writes them, which
-    holds one split. An image folder holds `metadata.jsonl` (or .csv) beside its images, with the columns; the
-    image columns are file names, written as `source_img_file_name` and so on, as 🤗 datasets' ImageFolder
-    reads them, or plain.
+    Local files are Parquet or WebDataset's .tar, whose names hold the split's, or Arrow, as `save_to_disk`
+    writes them, which holds one split. An image folder holds `metadata.jsonl` (or .csv) beside its images,
+    with the columns; the image columns are file names, written as `source_img_file_name` and so on, as 🤗
+    datasets' ImageFolder reads them, or plain.
 
     Args:
         streaming: gives an `IterableDataset`; nothing is copied into the cache, and from the hub nothing is
@@ -151,7 +153,6 @@ def load_rows(
         ValueError: where nothing can be read, or a column is missing.
     """
     import datasets
-    import pyarrow as pa
 
     local = Path(path)
     kind = _kind(local)
@@ -173,39 +174,52 @@ def load_rows(
     missing = set(columns) - set(names) - set(optional)
     if missing:
         raise ValueError(f"{path}: lacks the columns {', '.join(sorted(missing))}; it has {', '.join(names)}")
+    return stored(rows, path, [column for column in images if column in names])
+
+
+def stored(rows: Any, path: str, images: Sequence[str]) -> Any:
+    """The rows with image files in these columns, as they are stored and not decoded.
+
+    Raises:
+        ValueError: where a column holds no images.
+    """
+    import pyarrow as pa
+
     for column in images:
-        if column in names:
-            try:
-                rows = rows.cast_column(column, _undecoded((rows.features or {}).get(column)))
-            except (pa.ArrowException, TypeError, ValueError) as error:
-                raise ValueError(f"{path}: column {column} holds no images ({error})") from error
+        try:
+            rows = rows.cast_column(column, _undecoded((rows.features or {}).get(column)))
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise ValueError(f"{path}: column {column} holds no images ({error})") from error
     return rows
 
 
 def _kind(local: Path) -> str:
-    """What a path is: "parquet" or "arrow" files, a folder of "images", or else a name on the "hub"."""
+    """What a path is: "parquet", "arrow" or "webdataset" (.tar) files, a folder of "images", or else a name
+    on the "hub".
+    """
     if local.is_file():
-        return "arrow" if local.suffix == ".arrow" else "parquet"
+        return {".arrow": "arrow", ".tar": "webdataset"}.get(local.suffix, "parquet")
     if not local.is_dir():
         return "hub"
-    return next((kind for kind in ("parquet", "arrow") if any(local.rglob(f"*.{kind}"))), "images")
+    return next((kind for kind, end in ENDINGS.items() if any(local.rglob(f"*.{end}"))), "images")
 
 
 def _data_files(local: Path, kind: str, split: str) -> list[str]:
     """The files of a split, sorted by name: FreeForm_1's are not FreeForm_10's.
 
     Raises:
-        ValueError: where a folder of Parquet files has none of this split.
+        ValueError: where a folder has no file of this split.
     """
     if local.is_file():
         return [str(local)]
-    files = sorted(local.rglob(f"*.{kind}"))
+    files = sorted(local.rglob(f"*.{ENDINGS[kind]}"))
     if kind == "arrow":
         return [str(file) for file in files if not file.name.startswith("cache-")]  # of `map` and `filter`
     own = [str(file) for file in files if re.search(re.escape(split) + r"(?!\d)", file.name)]
     if not own:
         raise ValueError(
-            f"{local}: no parquet file of split {split!r}; expected a name such as {split}-00000.parquet"
+            f"{local}: no {kind} file of split {split!r}; expected a name such as "
+            f"{split}-00000.{ENDINGS[kind]}"
         )
     return own
 

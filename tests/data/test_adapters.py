@@ -337,3 +337,71 @@ def test_a_part_of_streamed_rows_is_refused(tmp_path, capsys):
     candidates = [f"data.{setting}" for setting in settings] + ["candidates.editors=[shapes-editor]"]
     assert cli.main(["relabel", *candidates, "--out", str(tmp_path / "out")]) != 0
     assert "stream: this needs all rows at hand" in capsys.readouterr().err
+
+
+def write_tar(path, rows) -> None:
+    """Rows as WebDataset's files: images by their names, texts as JSON."""
+    import io
+    import tarfile
+
+    with tarfile.open(path, "w") as tar:
+        for key, files in rows.items():
+            for name, content in files.items():
+                if name == "json":
+                    stored = json.dumps(content).encode()
+                elif isinstance(content, bytes):
+                    stored = content
+                else:
+                    file = io.BytesIO()
+                    content.save(file, name.split(".")[-1].upper())
+                    stored = file.getvalue()
+                entry = tarfile.TarInfo(f"{key}.{name}")
+                entry.size = len(stored)
+                tar.addfile(entry, io.BytesIO(stored))
+
+
+def test_rows_of_a_web_dataset_streamed_or_not(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    images = {"source.png": photograph("chelsea"), "target.jpeg": photograph("coffee")}
+    said = {"instruction": "make it coffee", "source_caption": "a cat", "edit_type": "replace"}
+    for file in range(2):
+        rows = {f"{file}{i}": {**images, "json": said} for i in range(2)}
+        write_tar(folder / f"train-{file:05d}.tar", rows)
+    bad = {"x": {**images, "json": {**said, "instruction": ""}}, "y": {**images, "json": said}}
+    bad["y"]["source.png"] = b"no image"
+    write_tar(folder / "test-00000.tar", bad)
+
+    data = DataConfig("webdataset", str(folder), size=16)
+    rows = open_rows(data)
+    assert [row.id for row in rows] == ["00", "01", "10", "11"] == [row.id for row in stream_rows(data)]
+    assert same(rows[3].source, "chelsea")
+    assert (rows[3].edited, rows[3].mask) == (None, None)
+    assert rows[3].target.size == photograph("coffee").size
+    texts = {name: getattr(rows[3], name) for name in ("instruction", "source_caption", "target_caption")}
+    assert texts == {"instruction": "make it coffee", "source_caption": "a cat", "target_caption": None}
+    assert rows[3].edit_type == "replace"
+    assert len(set(source_ids(rows))) == 1
+
+    streamed = stream_files(dataclasses.replace(data, stream=True)).files
+    assert [[row.id for row in file.fetch()] for file in streamed] == [["00", "01"], ["10", "11"]]
+    told = [row.reason for row in stream_rows(dataclasses.replace(data, split="test"))]
+    assert told == [
+        "instruction: the instruction is missing or empty",
+        "source: the bytes are not an image that can be read",
+    ]
+
+
+def test_tar_files_without_what_an_edit_needs_are_refused(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    image = photograph("chelsea")
+    write_tar(folder / "train-0.tar", {"a": {"before.png": image, "json": {"instruction": "x"}}})
+    data = DataConfig("webdataset", str(folder))
+    with pytest.raises(ValueError, match=r"lacks KEY\.source\.png, or another .*; it has KEY\.before"):
+        open_rows(data)
+    with pytest.raises(ValueError, match=r"no webdataset file of split 'val'; .* such as val-00000\.tar"):
+        open_rows(dataclasses.replace(data, split="val"))
+    write_tar(folder / "other.tar", {"a": {"source.png": image}})
+    with pytest.raises(ValueError, match="lacks the columns json"):
+        open_rows(dataclasses.replace(data, path=str(folder / "other.tar")))
