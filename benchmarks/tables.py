@@ -192,6 +192,20 @@ def steps_of_editor(result: Result) -> str:
     return markdown(head, rows, f"{' '.join(said)} {measured(result)}")
 
 
+def text_to_image(result: Result) -> str:
+    """How many of the objects of captions are drawn."""
+    rows = [
+        (objects, f"{100 * found['all_found']:.1f} %", f"{100 * found['objects_found']:.1f} %")
+        for objects, found in (("1 to 3", result), *result["by_objects"].items())
+    ]
+    asked = result["settings"]
+    how = f"{asked['steps']} steps, guidance scale {asked['guidance_scale']:g}, chosen on val"
+    head = ("objects of the caption", "all of them found", "objects found")
+    few = result["n"] // 4
+    below = f"n = {result['n']} held-out captions of 1 to 3 objects, {few} of each number; {how}."
+    return markdown(head, rows, f"{below} {measured(result)}")
+
+
 def guidance(result: Result) -> str:
     """Plain and guided edits with the intervals of their differences, and what a step costs."""
     rows = []
@@ -497,6 +511,7 @@ TABLES: dict[str, Callable[[], str]] = {
             ("shapes-reward-conditioned", "shapes-reward-conditioned", comparison),
             ("shapes-editor", "shapes-editor", by_edit_type),
             ("steps-of-editor", "shapes-editor", steps_of_editor),
+            ("shapes-text-to-image", "shapes-text-to-image", text_to_image),
             ("guidance", "guidance", guidance),
             ("best-of-n", "best-of-n", best_of_n),
             ("reward-guidance", "reward-guidance", reward_guidance),

@@ -182,6 +182,14 @@ def test_what_was_measured_of_the_editor_holds_what_is_promised():
     assert kept["num_inference_steps"] == found["best_steps"]
 
 
+def test_what_was_measured_of_text_to_image_holds_what_is_promised():
+    found = recorded("shapes-text-to-image")
+    assert found["n"] >= 560
+    assert found["all_found"] >= 0.6
+    assert found["by_objects"]["1"]["all_found"] >= 0.85
+    assert set(found["by_objects"]) == {"1", "2", "3", "4", "5"}
+
+
 def test_what_was_measured_of_scorers_holds_what_is_promised():
     retrieval = recorded("retrieval")
     heat = recorded("heat")

@@ -93,7 +93,7 @@ class Config:
     tail: float = 0.5  # share of prompts with random words after the instruction
     maps_weight: float = 1.0  # of the head's error beside that of the prediction
     # sampling settings that are saved with the editor
-    ask: EditConfig = field(default_factory=lambda: EditConfig(10, 1.5, 1.2))
+    ask: EditConfig = field(default_factory=lambda: EditConfig(10, 2.0, 1.2))
     evaluate_n: int = 560  # test edits a backdrop
     legs: tuple[Leg, ...] = (Leg(1000),)  # in their order; their steps take the place of train.max_steps
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop

@@ -38,7 +38,8 @@ class EvaluateConfig:
     n: int = 512  # test edits
     val_n: int = 140  # edits of the val split, on which the settings are chosen
     num_inference_steps: tuple[int, ...] | None = None  # denoising steps; None: as many as the base takes
-    guidance_scale: tuple[float, ...] | None = None  # text guidance scales; None: three around the base's
+    # text guidance scales; None: the base's, a quarter less and a quarter more
+    guidance_scale: tuple[float, ...] | None = None
     image_guidance_scale: tuple[float, ...] | None = None  # image guidance scales; None: the base's
     backdrops: tuple[str, ...] = ("plain",)  # of the shapes world's samples in turn
     seed: int = 0  # of the shapes world
@@ -51,7 +52,7 @@ class EvaluateConfig:
         """With a grid around the base's own settings where none is given."""
         steps = self.num_inference_steps or (base.num_inference_steps,)
         own = base.guidance_scale
-        scales = self.guidance_scale or tuple(sorted({max(1.0, own - 0.25), own, own + 0.25}))
+        scales = self.guidance_scale or tuple(sorted({max(1.0, 0.75 * own), own, 1.25 * own}))
         image = self.image_guidance_scale or (base.image_guidance_scale,)
         return replace(self, num_inference_steps=steps, guidance_scale=scales, image_guidance_scale=image)
 

@@ -27,8 +27,8 @@ def test_settings_are_chosen_on_val(tmp_path):
 
 def test_a_grid_that_is_not_given_lies_around_the_base_s_own_settings():
     asked = EvaluateConfig().around(EditConfig(10, 1.5, 1.0))
-    assert (asked.num_inference_steps, asked.guidance_scale) == ((10,), (1.25, 1.5, 1.75))
-    assert EvaluateConfig().around(EditConfig(1, 1.1, 1.0)).guidance_scale == (1.0, 1.1, 1.35)
+    assert (asked.num_inference_steps, asked.guidance_scale) == ((10,), (1.125, 1.5, 1.875))
+    assert EvaluateConfig().around(EditConfig(1, 1.2, 1.0)).guidance_scale == (1.0, 1.2, 1.5)
     given = EvaluateConfig(num_inference_steps=(2, 4), guidance_scale=(3.0,))
     assert given.around(EditConfig(10, 1.5, 1.2)) == replace(given, image_guidance_scale=(1.2,))
 
