@@ -16,7 +16,7 @@ import torch
 from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.data.datasets import Rows, read_batches, reading_workers, row_shards
-from rewardedit.data.stream import StreamedRows
+from rewardedit.data.stream import StreamedFile, StreamedRows
 from rewardedit.files import AnyPath, remove, replaced
 from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
@@ -117,21 +117,18 @@ def score_shards(
         workers: how many processes read so many rows ahead.
         finish: makes a result of all shards, which are then removed.
     """
-    files = rows.files if isinstance(rows, StreamedRows) else None
-    parts = [] if isinstance(rows, StreamedRows) else row_shards(rows, batch)
+    parts = rows.files if isinstance(rows, StreamedRows) else row_shards(rows, batch)
 
     def score(number: int, path: Path) -> None:
-        if files is not None:
-            part = files[number].fetch()
-            found = score_rows(part, load(), size, policy, batch, workers(len(part)), prefix=f"{number}-")
+        part = parts[number]
+        if isinstance(part, StreamedFile):
+            part, first, prefix = part.fetch(), 0, f"{number}-"
         else:
-            part = parts[number]
-            first = number * len(parts[0])
-            found = score_rows(part, load(), size, policy, batch, workers(len(part)), first)
+            first, prefix = number * len(parts[0]), ""
+        found = score_rows(part, load(), size, policy, batch, workers(len(part)), first, prefix)
         write_records([record for records in found for record in records], path)
 
-    shards = len(parts) if files is None else len(files)
-    return stage(folder, made_of, score, shards, "scores-{:05d}.parquet", finish, share)
+    return stage(folder, made_of, score, len(parts), "scores-{:05d}.parquet", finish, share)
 
 
 def score_to_parquet(path: AnyPath, made_of: Any, rows: Rows | StreamedRows, **options: Any) -> None:
