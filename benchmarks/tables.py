@@ -23,6 +23,7 @@ ARMS = {
     "best_rows_only": "best-scored rows only, with the prompt",
     "conditioned_one": "conditioned, asked for one",
     "conditioned_five": "**conditioned, asked for five**",
+    "words_five": "the label in words in the prompt, as ADIEE's, asked for five",
     "learned_embedding_five": "learned reward embedding, asked for five",
 }
 REFL_ARMS = {

@@ -143,7 +143,7 @@ def test_reward_conditioning_goes_on_where_it_stopped_and_is_compared(
     standin_device, tiny_editor, tmp_path, monkeypatch
 ):
     out = tmp_path / "run"
-    base = [f"base={tiny_editor}", "variants=[conditioned, learned_embedding]"]
+    base = [f"base={tiny_editor}", "variants=[words, learned_embedding]"]
     words = [
         "train",
         "shapes-reward-conditioned",
@@ -166,7 +166,7 @@ def test_reward_conditioning_goes_on_where_it_stopped_and_is_compared(
     assert len(checkpoints(out)) == 1
     assert main([*words, "--resume"]) == 0
     assert list(out.glob("validation/**/*.png"))  # a preview that fails ends no run
-    assert {"conditioned_five", "learned_embedding_five"} <= set(
+    assert {"words_five", "learned_embedding_five"} <= set(
         json.loads((out / "metrics.json").read_text())["oracle"]
     )
 

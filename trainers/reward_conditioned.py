@@ -35,9 +35,15 @@ from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 __all__ = ["Config", "RelabelConfig", "main", "plan", "train"]
 
 # what variants are asked for
-METRIC_NAMES = {"conditioned": "conditioned_five", "learned_embedding": "learned_embedding_five"}
+METRIC_NAMES = {
+    "conditioned": "conditioned_five",
+    "words": "words_five",
+    "learned_embedding": "learned_embedding_five",
+}
 HELD_OUT = "l1"  # the family that no variant is trained on when labels come from CLIP
-Variant = Literal["conditioned", "unconditioned", "best_rows_only", "learned_embedding"]
+Variant = Literal["conditioned", "unconditioned", "best_rows_only", "words", "learned_embedding"]
+# variants that say the labels otherwise than the recipe
+PROMPTS: dict[str, Literal["adiee", "learned"]] = {"words": "adiee", "learned_embedding": "learned"}
 
 
 @dataclass(frozen=True)
@@ -133,10 +139,9 @@ def variant_labels(config: Config, variant: str, rows: Relabelled) -> RewardLabe
     """What each variant is trained on: the same rows, and its own way (or none) of saying their scores."""
     if variant == "unconditioned":
         return RewardLabels(None, rows.label)
-    if variant == "learned_embedding":
-        return RewardLabels(
-            replace(config.relabel, prompt="learned", template=None).reward_prompt(rows.scale), rows.label
-        )
+    if variant in PROMPTS:
+        said = replace(config.relabel, prompt=PROMPTS[variant], template=None)
+        return RewardLabels(said.reward_prompt(rows.scale), rows.label)
     prompt = config.relabel.reward_prompt(rows.scale)
     if variant == "best_rows_only":
         best = len(prompt.words) - 1

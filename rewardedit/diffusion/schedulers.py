@@ -1,5 +1,5 @@
-"""What schedulers know and do not say: the predicted clean latents,
-and whether a gradient passes through a step.
+"""What schedulers know and do not say: the predicted clean latents, whether a gradient passes through a step,
+and DDIM's inverse for models that predict the clean latents.
 """
 
 import inspect
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from diffusers import DDIMInverseScheduler
+from diffusers.schedulers.scheduling_ddim_inverse import DDIMSchedulerOutput
 from jaxtyping import Float
 from torch import Tensor
 
@@ -98,3 +100,25 @@ def require_differentiable(scheduler: Any) -> None:
         ) from error
     if not moved.requires_grad:
         raise ValueError(f"{name}: its step passes no gradient on; take DDIM, Euler or DPM-Solver++")
+
+
+class SampleDDIMInverseScheduler(DDIMInverseScheduler):
+    """DDIM's inverse for a model that predicts the clean latents.
+
+    Such a prediction becomes one of the noise at the level that the model was told. diffusers' inverse takes
+    the level before the step, which is 0 at the first, where it divides by nothing.
+    """
+
+    def step(
+        self, model_output: Tensor, timestep: Any, sample: Tensor, return_dict: bool = True
+    ) -> DDIMSchedulerOutput | tuple[Tensor, Tensor]:
+        """The latents one step noisier, at the level of `timestep`, and the clean ones they stand for."""
+        before = int(timestep) - self.config.num_train_timesteps // self.num_inference_steps
+        own = self.alphas_cumprod[before] if before >= 0 else self.initial_alpha_cumprod
+        alpha = self.alphas_cumprod[int(timestep)]
+        noise = (sample - alpha.sqrt() * model_output) / (1 - alpha).sqrt()
+        clean = (sample - (1 - own).sqrt() * noise) / own.sqrt()
+        noisier = alpha.sqrt() * clean + (1 - alpha).sqrt() * noise
+        if not return_dict:
+            return noisier, clean
+        return DDIMSchedulerOutput(prev_sample=noisier, pred_original_sample=clean)

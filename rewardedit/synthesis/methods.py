@@ -202,11 +202,15 @@ def set_ddim(pipe: Any) -> None:
     """Gives a pipeline DDIM and its inverse, on the model's own noise schedule."""
     from diffusers import DDIMInverseScheduler, DDIMScheduler
 
+    from rewardedit.diffusion.schedulers import SampleDDIMInverseScheduler
+
     own = pipe.scheduler.config
     # The inverse knows two ways to space steps; other samplers' models, such as Euler's, may have a third.
     spacing = "trailing" if own.get("timestep_spacing") == "trailing" else "leading"
     pipe.scheduler = DDIMScheduler.from_config(own, timestep_spacing=spacing)
-    pipe.inverse_scheduler = DDIMInverseScheduler.from_config(pipe.scheduler.config)
+    sample = own.get("prediction_type") == "sample"
+    inverse = SampleDDIMInverseScheduler if sample else DDIMInverseScheduler
+    pipe.inverse_scheduler = inverse.from_config(pipe.scheduler.config)
 
 
 def pix2pix_zero(config: MethodConfig) -> Method:

@@ -55,6 +55,17 @@ def test_a_row_comes_out_the_same_alone_and_in_a_batch(kind, text_to_image):
     assert not torch.allclose(together[1], batch.source[1], atol=0.02), "nothing was edited"
 
 
+@pytest.mark.parametrize("kind", ["diffedit", "pix2pix_zero"])
+def test_a_model_that_predicts_the_clean_latents_inverts_too(kind, text_to_image, tmp_path):
+    pipe = diffusers.StableDiffusionPipeline.from_pretrained(text_to_image, safety_checker=None)
+    own = {"prediction_type": "sample", "timestep_spacing": "trailing", "rescale_betas_zero_snr": True}
+    pipe.scheduler = diffusers.DDIMScheduler(clip_sample=False, **own)
+    pipe.save_pretrained(tmp_path)
+    config = MethodConfig(kind, str(tmp_path), **STEPS)
+    made = edit_rows(load_method(config), config, wanted(2))
+    assert all(isinstance(image, torch.Tensor) for image in made), made
+
+
 @pytest.mark.parametrize("kind", PROMPTED)
 def test_the_target_caption_counts(kind, text_to_image):
     config = MethodConfig(kind, text_to_image, **STEPS)

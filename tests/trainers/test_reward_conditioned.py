@@ -2,10 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from rewardedit.cli import load_recipe, main
+from rewardedit.relabel import Relabelled
+from rewardedit.reward_prompt import RewardScale
+from rewardedit.trainers.reward_conditioned import Config, Variant, variant_labels
 
 # A CPU without bf16 units computes in it several times as long; other tests train and sample in it.
 WITHOUT_BF16 = ("train.mixed_precision=no", "evaluate.autocast=false")
@@ -72,19 +76,37 @@ def test_the_comparison_in_short(tiny_editor, tmp_path):
         "evaluate.val_n=7",
         "evaluate.num_inference_steps=[1]",
         "evaluate.guidance_scale=[1.0,1.2]",
+        "variants=[conditioned,unconditioned,best_rows_only,words]",
         *WITHOUT_BF16,
     ]
     out = tmp_path / "run"
     assert main(["train", "shapes-reward-conditioned", *settings, "--out", str(out)]) == 0
     oracle = json.loads((out / "metrics.json").read_text())["oracle"]
-    assert {"unconditioned", "best_rows_only", "learned_embedding_five", "ci95_vs_unconditioned"} <= set(
-        oracle
-    )
+    assert {"unconditioned", "best_rows_only", "words_five", "ci95_vs_unconditioned"} <= set(oracle)
     best = [
         json.loads(line)
         for line in (out / "variants" / "best_rows_only" / "metrics.jsonl").read_text().splitlines()
     ]
     assert best
+
+
+def test_each_variant_says_the_labels_in_its_own_way():
+    _, config = load_recipe("shapes-reward-conditioned", ["relabel.prompt=hive"])
+    assert isinstance(config, Config)
+    rows = Relabelled([0.1, 0.9, 0.5], [0, 4, 2], RewardScale.from_range(0, 1))
+
+    said = {name: variant_labels(config, name, rows) for name in get_args(Variant)}
+    assert said["unconditioned"].prompt is None
+    assert {name: found.prompt.embedding for name, found in said.items() if found.prompt} == {
+        "conditioned": False,
+        "best_rows_only": False,
+        "words": False,
+        "learned_embedding": True,
+    }
+    assert "{word}" in said["words"].prompt.template
+    assert said["words"].prompt.template != said["conditioned"].prompt.template
+    assert said["best_rows_only"].label == [None, 4, None]
+    assert said["words"].label == said["learned_embedding"].label == rows.label
 
 
 def test_an_earlier_run_is_not_written_over(tmp_path, capsys):
