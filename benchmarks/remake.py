@@ -27,7 +27,11 @@ RUNS: dict[str, list[str]] = {
         "relabel.upper=null",
         "variants=[conditioned]",
     ],
-    "shapes-reward-conditioned-words": ["shapes-reward-conditioned", "variants=[words]"],
+    "shapes-reward-conditioned-words": [
+        "shapes-reward-conditioned",
+        "variants=[words]",
+        "train.text_encoder_lr=2e-5",  # the small text encoder has not learned the labels' words
+    ],
     "shapes-refl": ["shapes-refl"],
     "shapes-refl-conditioned": [
         "shapes-refl",
