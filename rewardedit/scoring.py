@@ -15,8 +15,8 @@ import torch
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.data.datasets import Rows, read_batches, reading_workers, row_shards
-from rewardedit.data.stream import StreamedFile, StreamedRows
+from rewardedit.data.datasets import Rows, read_batches, reading_workers
+from rewardedit.data.stream import StreamedRows, shards_of
 from rewardedit.files import AnyPath, remove, replaced
 from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
@@ -53,7 +53,8 @@ def score_rows(
     first: int = 0,
     prefix: str = "",
 ) -> Iterator[list[Record]]:
-    """Records of all rows by all scorers, batch by batch, in the rows' order.
+    """Records of all rows by all scorers, batch by batch; each scorer's are in the rows' order, those of rows
+    that cannot be read among them.
 
     Args:
         size: images are brought to size × size and scored in batches; None: each row at its source's own
@@ -64,14 +65,17 @@ def score_rows(
         prefix: of this number, where the rows are one file of several.
     """
     for part in read_batches(rows, size, policy, batch, workers=workers, first=first):
-        records = [
-            _record(f"{prefix}{row}", None, name, None, reason)
-            for row, reason in part.unreadable.items()
-            for name in scorers
-        ]
-        if part.batch is not None:
-            for name, scores in score_batch(part.batch, scorers).items():
-                records += _records(part.ids, part.batch.instruction, name, scores)
+        scored = {} if part.batch is None else score_batch(part.batch, scorers)
+        records = []
+        for name in scorers:
+            found = {
+                row: _record(f"{prefix}{row}", None, name, None, reason)
+                for row, reason in part.unreadable.items()
+            }
+            if part.batch is not None:
+                of_batch = _records(part.ids, part.batch.instruction, name, scored[name])
+                found |= zip(part.numbers, of_batch, strict=True)
+            records += [found[row] for row in sorted(found)]
         yield records
 
 
@@ -117,15 +121,12 @@ def score_shards(
         workers: how many processes read so many rows ahead.
         finish: makes a result of all shards, which are then removed.
     """
-    parts = rows.files if isinstance(rows, StreamedRows) else row_shards(rows, batch)
+    parts = shards_of(rows, batch)
 
     def score(number: int, path: Path) -> None:
-        part = parts[number]
-        if isinstance(part, StreamedFile):
-            part, first, prefix = part.fetch(), 0, f"{number}-"
-        else:
-            first, prefix = number * len(parts[0]), ""
-        found = score_rows(part, load(), size, policy, batch, workers(len(part)), first, prefix)
+        part = parts[number].fetch()
+        ahead = workers(len(part.rows))
+        found = score_rows(part.rows, load(), size, policy, batch, ahead, part.first, part.prefix)
         write_records([record for records in found for record in records], path)
 
     return stage(folder, made_of, score, len(parts), "scores-{:05d}.parquet", finish, share)

@@ -1,6 +1,7 @@
 """`rewardedit score`: a pair, a table, bad rows that are kept, and heat maps."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 
 from rewardedit import EditBatch, Scorer, Scores, load_scorer, scoring
+from rewardedit.batch import EditSample
 from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes
 from rewardedit.heatmap import draw_heat, heat_map
@@ -31,6 +33,38 @@ def pair(tmp_path):
     for name, image in (("before", samples.source), ("after", samples.target)):
         to_pil(image[0]).save(tmp_path / f"{name}.png")
     return [str(tmp_path / "before.png"), str(tmp_path / "after.png"), samples.instruction[0]]
+
+
+class SomeRows(Sequence):
+    """Edits of one source, some with a mask; None is a row that cannot be read."""
+
+    def __init__(self, masked: list[bool | None]) -> None:
+        self.masked = masked
+
+    def __len__(self):
+        return len(self.masked)
+
+    def __getitem__(self, row):
+        if self.masked[row] is None:
+            raise ValueError(f"row {row} is broken")
+        samples = Shapes("val").batch(row, 1)
+        mask = samples.mask[0] if self.masked[row] else None
+        return EditSample(str(row), samples.source[0], "do it", edited=samples.target[0], mask=mask)
+
+
+@pytest.mark.parametrize("size", [None, 64])
+@pytest.mark.parametrize(
+    "masked", [[True, False, None, True], [None, True, None, None, False], [True, True, None, True], [None]]
+)
+def test_rows_that_cannot_be_read_keep_their_places(masked, size):
+    scorers = {"l1": load_scorer("l1"), "area": MaskArea()}
+    records = [record for found in scoring.score_rows(SomeRows(masked), scorers, size) for record in found]
+    for name in scorers:
+        own = [record for record in records if record["scorer"] == name]
+        assert [int(record["id"]) for record in own] == list(range(len(masked)))
+    valid = [record["valid"] for record in records if record["scorer"] == "l1"]
+    assert valid == [value is not None for value in masked]
+    assert [r["score"] is None for r in records if r["scorer"] == "area"] == [not value for value in masked]
 
 
 def test_a_pair_as_text_and_as_json(pair, capsys):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from rewardedit import devices
-from rewardedit.data import DataConfig, open_rows
+from rewardedit.data import DataConfig
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants
 from rewardedit.processes import processes, say
@@ -77,14 +77,14 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     run.start(folder, config, resume)
 
     # ADIEE Sec. 3.4: candidates → scores → labels → latents.
-    rows = candidate_rows(config.candidates, open_rows(config.data), config.data, folder / "candidates")
+    rows = candidate_rows(config.candidates, config.data, folder / "candidates")
     relabelled = relabel(config.relabel, rows, config.data, folder / "relabelled", config.candidates)
     editor = load_base(config.base, devices.default_device())
     latents = make_cache(
         rows, config.data, editor, folder / "cache", config.candidates, config.train.encode_batch_size
     )
     del editor  # each variant loads its own
-    require_few(folder, unreadable_rows(latents.unreadable), len(rows), config.bad_rows)
+    require_few(folder, unreadable_rows(latents.unreadable), len(latents.ids), config.bad_rows)
 
     # → train, one variant at a time
     def train_one(variant: str, own: Path) -> None:

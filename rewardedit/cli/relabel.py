@@ -25,8 +25,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit.data import open_rows
-    from rewardedit.data.stream import read_or_stream
     from rewardedit.files import to_path
     from rewardedit.processes import say
     from rewardedit.relabel import relabel as score_and_label
@@ -45,11 +43,7 @@ def run(args: argparse.Namespace) -> None:
     folder = to_path(args.out)
     share = read_share(args.shard)
     try:
-        rows = read_or_stream(config.data)
-        if config.candidates is not None:
-            rows = candidate_rows(
-                config.candidates, open_rows(config.data), config.data, folder / "candidates", share
-            )
+        rows = candidate_rows(config.candidates, config.data, folder / "candidates", share)
         found = score_and_label(
             config.relabel, rows, config.data, folder / "relabelled", config.candidates, share
         )

@@ -58,7 +58,8 @@ class DataConfig:
     seed: int = 0  # of the shapes world, or of which sources are held out
     # not shapes: so many source images are left out with all rows made of them (see `held_out_rows`)
     hold_out: int = 0
-    # not shapes and tables: file by file as they are used, none fetched first; for scoring and relabelling
+    # not shapes and tables: file by file as they are used, none fetched first; for scoring, relabelling and
+    # reward-conditioned training
     stream: bool = False
 
     def __post_init__(self) -> None:
@@ -90,7 +91,10 @@ def open_rows(data: DataConfig) -> Rows:
             sources are there to hold some out, or the rows are to be streamed.
     """
     if data.stream:
-        raise ValueError("stream: this needs all rows at hand; leave stream out (score and relabel take it)")
+        raise ValueError(
+            "stream: this needs all rows at hand; leave stream out (score, relabel and reward-conditioned "
+            "recipes without candidates take it)"
+        )
     rows = _open_all(data)
     if not data.hold_out:
         return rows
@@ -248,7 +252,7 @@ class RowBatch:
     numbers: list[int]  # of the rows of `batch`, in the data set
     ids: list[str]
     batch: EditBatch | None  # None where no row can be read
-    unreadable: dict[int, str]  # by the row's number
+    unreadable: dict[int, str]  # by the row's number: all come before the rows of the next batch
 
 
 def read_batches(
@@ -285,8 +289,9 @@ def read_batches(
         for part in split_by_fields([row for row in found if isinstance(row, EditSample)], fields):
             own = numbers[: len(part)]
             numbers = numbers[len(part) :]
-            yield RowBatch(own, [sample.id for sample in part], collate(part, fields=fields), unreadable)
-            unreadable = {}
+            before = {row: why for row, why in unreadable.items() if not numbers or row < numbers[0]}
+            unreadable = {row: why for row, why in unreadable.items() if row not in before}
+            yield RowBatch(own, [sample.id for sample in part], collate(part, fields=fields), before)
         if unreadable:
             yield RowBatch([], [], None, unreadable)
 

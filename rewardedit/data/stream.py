@@ -9,7 +9,7 @@ from typing import Any
 
 from rewardedit.batch import EditSample
 from rewardedit.data.adapters import ADAPTERS
-from rewardedit.data.datasets import DataConfig, Unreadable, open_rows
+from rewardedit.data.datasets import DataConfig, Unreadable, open_rows, row_shards
 from rewardedit.data.hub import HubRows
 from rewardedit.data.sources import Rows
 
@@ -77,6 +77,19 @@ class FetchedRows(Sequence):
 
 
 @dataclass(frozen=True)
+class Shard:
+    """The rows that one shard of a stage is made of, in the order of the data set."""
+
+    rows: Rows
+    first: int  # the number of the first of them; streamed rows are counted in each file
+    prefix: str = ""  # of the numbers of streamed rows: which file they are of
+
+    def fetch(self) -> "Shard":
+        """Itself; a shard that is streamed is read now."""
+        return self
+
+
+@dataclass(frozen=True)
 class StreamedFile:
     """One file of a streamed table."""
 
@@ -84,7 +97,11 @@ class StreamedFile:
     number: int
     edit_types: tuple[str, ...] = ()
 
-    def fetch(self) -> FetchedRows:
+    def fetch(self) -> Shard:
+        """Its rows, read into memory as they are stored."""
+        return Shard(self.rows(), 0, f"{self.number}-")
+
+    def rows(self) -> FetchedRows:
         """Its rows of these types of edit; none: all."""
         rows = self.table.rows.shard(num_shards=self.table.rows.num_shards, index=self.number)
         column = self.table.type_column
@@ -121,6 +138,14 @@ def stream_files(data: DataConfig) -> StreamedRows:
 def read_or_stream(data: DataConfig) -> Rows | StreamedRows:
     """`stream_files` where that is asked for, else `open_rows`."""
     return stream_files(data) if data.stream else open_rows(data)
+
+
+def shards_of(rows: Rows | StreamedRows, batch: int) -> Sequence[Shard | StreamedFile]:
+    """What the shards of a stage are made of: parts of the rows (see `row_shards`), or a file each."""
+    if isinstance(rows, StreamedRows):
+        return rows.files
+    parts = row_shards(rows, batch)
+    return [Shard(part, number * len(parts[0])) for number, part in enumerate(parts)]
 
 
 def count_rows(rows: Rows | StreamedRows) -> int | None:

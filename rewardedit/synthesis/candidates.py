@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rewardedit.batch import EditSample
-from rewardedit.data import DataConfig, Rows
+from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.data.stream import StreamedRows, read_or_stream
 from rewardedit.files import AnyPath, reopened
 from rewardedit.images import load_image
 from rewardedit.stages import Share
@@ -86,16 +87,19 @@ class WithCandidates(Sequence):
 
 def candidate_rows(
     config: CandidatesConfig | None,
-    rows: Rows,
     data: DataConfig,
     folder: AnyPath,
     share: Share | None = None,
-) -> Rows:
+) -> Rows | StreamedRows:
     """The rows that are scored: the data set's own, or each with its candidates, which are made in `folder`
     where they are not there yet.
+
+    Raises:
+        ValueError: as `open_rows` and `stream_files`; for candidates of rows that are to be streamed.
     """
     if config is None:
-        return rows
+        return read_or_stream(data)
+    rows = open_rows(data)
     outputs = {}
     for k, editor in enumerate(config.editors):
         name = f"editor-{k}"

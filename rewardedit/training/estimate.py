@@ -15,6 +15,7 @@ from transformers import CLIPTextConfig
 from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.data import open_rows
+from rewardedit.data.stream import count_rows, read_or_stream
 from rewardedit.diffusion.families import EditFamily, family_that_loads
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
@@ -32,15 +33,16 @@ def plan(config: Any) -> list[str]:
     Raises:
         ValueError: naming the first file, data set or model that is not there.
     """
-    rows = len(open_rows(config.data))
+    rows = count_rows(read_or_stream(config.data) if config.candidates is None else open_rows(config.data))
     editors = config.candidates.editors if config.candidates else ()
     for name in editors:
         _pipeline_config(name)
     editor = load_blueprint(config.base, config.data.size)
     scorer = load_scorer(config.relabel.scorer)
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
+    said = "streamed" if rows is None else f"{rows} × {per_row} candidates = {rows * per_row}"
     return [
-        f"rows: {rows} × {per_row} candidates = {rows * per_row}; variants: {', '.join(config.variants)}",
+        f"rows: {said}; variants: {', '.join(config.variants)}",
         *plan_training(editor, config.train, len(config.variants)),
         memory_line(lambda processes: memory.reward_conditioned(config, editor, scorer, processes)),
         "all files and models are there",

@@ -14,6 +14,7 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.datasets import SHARD_BATCHES, read_shard
+from rewardedit.data.stream import StreamedRows, count_rows, shards_of
 from rewardedit.diffusion.editors import Editor, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json
 from rewardedit.once import Once
@@ -29,7 +30,7 @@ ENCODE_PIXELS = 2**21  # of the images: 32 of 256 pixels a side, for which the V
 class LatentCache:
     """Rows with their latents: `edited` scaled by the VAE's factor, `source` as the mode, unscaled."""
 
-    rows: Rows
+    rows: Rows | StreamedRows
     data: DataConfig
     ids: list[str]
     instructions: list[str]
@@ -115,7 +116,7 @@ def encode_batch_size(size: int) -> int:
 
 
 def make_cache(
-    rows: Rows,
+    rows: Rows | StreamedRows,
     data: DataConfig,
     editor: Editor,
     folder: Path,
@@ -133,12 +134,12 @@ def make_cache(
         ValueError: where the folder holds latents of other rows, or by another editor.
     """
     size = batch_size or encode_batch_size(data.size)
-    parts = row_shards(rows, size)
+    parts = shards_of(rows, size)
     made_of = {
         "base": _name(editor),
         "data": data,
         "candidates": candidates,
-        "rows": len(rows),
+        "rows": count_rows(rows),
         "batch": size,
     }
 
@@ -150,7 +151,7 @@ def make_cache(
 
     def encode(number: int, path: Path) -> None:
         path.mkdir()
-        part = parts[number]
+        part = parts[number].fetch().rows
         ids = [""] * len(part)
         instructions = [""] * len(part)
         reasons: list[str | None] = [None] * len(part)

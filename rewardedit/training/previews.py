@@ -7,6 +7,7 @@ import torch
 
 from rewardedit.batch import collate
 from rewardedit.data import DataConfig, Rows
+from rewardedit.data.stream import StreamedRows
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.images import to_pil
 from rewardedit.processes import processes
@@ -14,12 +15,15 @@ from rewardedit.processes import processes
 STEPS = 20
 
 
-def save_previews(editor: Editor, rows: Rows, data: DataConfig, n: int, folder: Path) -> None:
+def save_previews(editor: Editor, rows: Rows | StreamedRows, data: DataConfig, n: int, folder: Path) -> None:
     """Writes source and edit of the first n rows side by side, 00.png …, each process its own share of them.
+    Of streamed rows they are those of the first file.
 
     A preview that fails ends no run: a warning says why.
     """
     state = processes()
+    if isinstance(rows, StreamedRows):
+        rows = rows.files[0].rows()
     settings = EditConfig(STEPS, editor.settings.guidance_scale, editor.settings.image_guidance_scale)
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(state.process_index, min(n, len(rows)), state.num_processes):

@@ -287,7 +287,7 @@ def test_streamed_files_hold_the_rows_and_are_scored_each_on_its_own(name, tmp_p
     folder = write_files(tmp_path, name, (3, 1, 2))
     data = config(name, folder, stream=True)
     files = stream_files(data).files
-    fetched = [file.fetch() for file in files]
+    fetched = [file.rows() for file in files]
     assert [len(rows) for rows in fetched] == [3, 1, 2]
     opened = open_rows(dataclasses.replace(data, stream=False))
     assert [row.instruction for rows in fetched for row in rows] == [row.instruction for row in opened]
@@ -318,10 +318,10 @@ def test_streamed_rows_that_are_bad_are_named_by_file_and_row(tmp_path):
     assert [(r["id"], r["valid"]) for r in records] == [
         ("0-0", True),
         ("0-1", True),
-        ("1-1", False),
         ("1-0", True),
+        ("1-1", False),
     ]
-    assert "the instruction is missing or empty" in records[2]["reason"]
+    assert "the instruction is missing or empty" in records[3]["reason"]
 
 
 def test_a_part_of_streamed_rows_is_refused(tmp_path, capsys):
@@ -384,7 +384,7 @@ def test_rows_of_a_web_dataset_streamed_or_not(tmp_path):
     assert len(set(source_ids(rows))) == 1
 
     streamed = stream_files(dataclasses.replace(data, stream=True)).files
-    assert [[row.id for row in file.fetch()] for file in streamed] == [["00", "01"], ["10", "11"]]
+    assert [[row.id for row in file.rows()] for file in streamed] == [["00", "01"], ["10", "11"]]
     told = [row.reason for row in stream_rows(dataclasses.replace(data, split="test"))]
     assert told == [
         "instruction: the instruction is missing or empty",

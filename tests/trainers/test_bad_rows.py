@@ -10,6 +10,7 @@ from rewardedit.cli import main
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.data.table import Table
 from rewardedit.diffusion.editors import load_editor
+from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.scoring import read_records
 from rewardedit.training.latents import cache_sources, make_cache
 from tests.trainers.test_adiee_data import table
@@ -65,6 +66,18 @@ def test_a_bad_row_is_left_out_of_training(tiny_editor, tmp_path):
     assert "0-source.jpg" in records[0]["reason"]
     (record,) = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
     assert record["row"] == 0
+
+
+def test_every_row_has_its_own_label_where_rows_between_are_bad(tmp_path):
+    data, whole = (DataConfig("table", table(tmp_path / name, 0), size=32) for name in ("data", "whole"))
+    for row in (3, 6):
+        path = Path(data.path) / f"{row}-source.jpg"
+        path.write_bytes(path.read_bytes()[:200])
+    config = RelabelConfig(scorer="l1", scale="range")
+    found, wanted = (relabel(config, open_rows(d), d, Path(d.path) / "relabelled") for d in (data, whole))
+    assert [row for row, label in enumerate(found.label) if label is None] == [3, 6]
+    for row in {*range(8)} - {3, 6}:
+        assert found.score[row] == pytest.approx(wanted.score[row]), row
 
 
 def test_the_caches_keep_every_row_in_its_place(tiny_editor, tmp_path):
