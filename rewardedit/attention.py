@@ -1,4 +1,5 @@
-"""Which attention kernel a UNet runs on: xformers or PyTorch's own (SDPA). Never silently neither.
+"""Which attention kernel a UNet runs on: xformers, PyTorch's own (SDPA) or, for small trainings on a CPU,
+attention written out ("eager"). Never silently another than was asked for.
 
 `unet.set_attention_backend("xformers")` does nothing on the UNets of this family, and diffusers' own xformers
 processor copies queries, keys and values; the processor here works in xformers' own (batch, tokens, heads,
@@ -16,28 +17,31 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
-from diffusers.models.attention_processor import Attention, AttnProcessor2_0
+from diffusers.models.attention_processor import Attention, AttnProcessor, AttnProcessor2_0
 from jaxtyping import Float
 from torch import Tensor
 
-Backend = Literal["auto", "xformers", "sdpa"]
-BACKENDS = ("auto", "xformers", "sdpa")
+Backend = Literal["auto", "xformers", "sdpa", "eager"]
+BACKENDS = get_args(Backend)
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # (b, n, h, d) queries, keys, values and the scale
 logger = logging.getLogger(__name__)
 
 TEXT_TOKENS = 77  # of CLIP's text encoder
 PROBE_BATCH = 4
 PROBE_ROUNDS = 6
+# On a CPU the backward pass of PyTorch's attention takes twice as long as that of attention written out
+# (256 tokens, heads of 32); written out, it keeps (tokens, tokens) weights, which large images cannot afford.
+MOST_EAGER_TOKENS = 1024
 
 
 @dataclass(frozen=True)
 class AttentionChoice:
     """What a UNet runs on, and why: one line to print."""
 
-    backend: Literal["xformers", "sdpa"]
+    backend: Literal["xformers", "sdpa", "eager"]
     reason: str
 
     def __str__(self) -> str:
@@ -244,14 +248,21 @@ def _faster(attend: Attend, unet: Any, dtype: torch.dtype, side: int | None) -> 
     return AttentionChoice("xformers" if theirs < ours else "sdpa", reason)
 
 
+def _trains_small_on_cpu(unet: Any, side: int | None) -> bool:
+    """True where attention is faster written out."""
+    tokens = max((shape.tokens for shape in attention_shapes(unet, side)), default=0)
+    return unet.device.type == "cpu" and unet.training and tokens <= MOST_EAGER_TOKENS
+
+
 def set_attention(
     unet: Any, backend: str = "auto", dtype: torch.dtype | None = None, side: int | None = None
 ) -> AttentionChoice:
     """Gives every attention layer of a diffusers UNet one kernel, and says which and why.
 
     "auto" times xformers (where it loads) and SDPA on the UNet's own shapes, device and type, forward and,
-    for a UNet in training mode, backward, and takes the faster. "xformers" only tries whether it runs, and
-    warns where it has to fall back. Call it after loading LoRA or IP-Adapter weights,
+    for a UNet in training mode, backward, and takes the faster; on a CPU a UNet in training mode has "eager"
+    up to `MOST_EAGER_TOKENS`. "xformers" only tries whether it runs, and warns where it has to fall back.
+    Call it after loading LoRA or IP-Adapter weights,
     which bring processors of their own.
 
     Args:
@@ -263,9 +274,9 @@ def set_attention(
     """
     if backend not in BACKENDS:
         raise ValueError(f"attention: expected one of {', '.join(BACKENDS)}; got {backend!r}")
-    choice = AttentionChoice("sdpa", "as asked")
+    choice = AttentionChoice("eager" if backend == "eager" else "sdpa", "as asked")
     attend = None
-    if backend != "sdpa":
+    if backend in ("auto", "xformers"):
         dtype = dtype or unet.dtype
         try:
             attend = load_xformers(unet.device)
@@ -276,11 +287,15 @@ def set_attention(
                 choice = AttentionChoice("xformers", f"as asked; runs on {_device_name(unet.device)}")
         except RuntimeError as error:
             choice = AttentionChoice("sdpa", str(error))
+            if backend == "auto" and _trains_small_on_cpu(unet, side):
+                choice = AttentionChoice("eager", "its backward pass is faster on a CPU than SDPA's")
             if backend == "xformers":
                 warnings.warn(
                     f"attention: xformers was asked for, SDPA is used instead: {error}", stacklevel=2
                 )
-    use_xformers = attend is not None and choice.backend == "xformers"
-    unet.set_attn_processor(HeadsLastProcessor(attend) if use_xformers else AttnProcessor2_0())
+    if choice.backend == "xformers" and attend is not None:
+        unet.set_attn_processor(HeadsLastProcessor(attend))
+    else:
+        unet.set_attn_processor(AttnProcessor() if choice.backend == "eager" else AttnProcessor2_0())
     logger.info("%s", choice)
     return choice

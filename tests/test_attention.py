@@ -35,9 +35,29 @@ def test_the_heads_last_processor_equals_the_stock_one_forward_and_backward():
 
 
 def test_auto_says_what_it_took_and_why():
-    choice = set_attention(tiny_unet(), "auto")
+    choice = set_attention(tiny_unet().eval(), "auto")
     assert choice.backend == "sdpa"
     assert str(choice).startswith("attention: sdpa (the UNet is on cpu")
+
+
+@pytest.mark.parametrize(
+    ("training", "side", "taken"), [(True, 64, "eager"), (True, 66, "sdpa"), (False, 8, "sdpa")]
+)
+def test_auto_writes_attention_out_in_small_trainings_on_a_cpu(training, side, taken):
+    unet = tiny_unet().train(training)
+    assert set_attention(unet, "auto", side=side).backend == taken
+    name = "AttnProcessor" if taken == "eager" else "AttnProcessor2_0"
+    assert {type(p).__name__ for p in unet.attn_processors.values()} == {name}
+
+
+def test_attention_written_out_equals_pytorch_s_forward_and_backward():
+    unet = tiny_unet()
+    assert set_attention(unet, "sdpa").backend == "sdpa"
+    stock = run(unet)
+    unet.zero_grad()
+    assert str(set_attention(unet, "eager")) == "attention: eager (as asked)"
+    for written, theirs in zip(run(unet), stock, strict=True):
+        torch.testing.assert_close(written, theirs, rtol=1e-4, atol=1e-5)
 
 
 class Kernel:
@@ -96,7 +116,7 @@ def test_a_kernel_that_fails_at_one_of_the_shapes_is_not_taken(offer):
         return sdpa(query, key, value, scale)
 
     offer(fails, Kernel(1))
-    assert str(set_attention(tiny_unet(), "auto")).endswith(
+    assert str(set_attention(tiny_unet().eval(), "auto")).endswith(
         "does not run on cpu with torch.float32: no operator found)"
     )
     with pytest.warns(UserWarning, match="SDPA is used instead: xformers does not run on cpu"):
@@ -122,7 +142,7 @@ def test_the_measured_shapes_are_those_that_the_unet_calls():
 def test_asking_for_xformers_where_it_cannot_run_is_never_silent():
     with pytest.warns(UserWarning, match="xformers was asked for, SDPA is used instead: the UNet is on cpu"):
         assert set_attention(tiny_unet(), "xformers").backend == "sdpa"
-    with pytest.raises(ValueError, match="expected one of auto, xformers, sdpa; got 'flash'"):
+    with pytest.raises(ValueError, match="expected one of auto, xformers, sdpa, eager; got 'flash'"):
         set_attention(tiny_unet(), "flash")
 
 

@@ -61,7 +61,7 @@ def add_parser(commands: Any) -> None:
         choices=("float32", "bfloat16", "float16"),
         help="of the editor's weights (default: float16 on a GPU, float32 on a CPU)",
     )
-    p.add_argument("--attention", choices=("auto", "xformers", "sdpa"), default="auto")
+    p.add_argument("--attention", choices=("auto", "xformers", "sdpa", "eager"), default="auto")
     p.set_defaults(run=run, parser=p, words="instruction")
 
 
