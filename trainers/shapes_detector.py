@@ -7,7 +7,8 @@ a sigmoid focal loss says of every patch and every name whether that is what sta
 world are asked for in every image, so that each image holds what it is asked for and much that it is not.
 
 Its towers stay a CLIP, for BPM's directional similarity: crops of objects learn the names without a size that
-fit them, and crops of the background none, by SigLIP's pairwise sigmoid loss (Zhai et al. 2023).
+fit them, and crops of the background and whole images that of their background, by SigLIP's pairwise sigmoid
+loss (Zhai et al. 2023).
 
 Half of the images go through the editor's autoencoder, and all are blurred, shifted in colour or noisy at
 random, as edited images are no clean renderings.
@@ -33,24 +34,31 @@ from transformers import (
 from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
-from rewardedit.data.shapes.objects import NAMES, SceneObjects, scene_objects
+from rewardedit.data.shapes.objects import (
+    BACKGROUND_NAMES,
+    NAMES,
+    SceneObjects,
+    background_names,
+    scene_objects,
+)
 from rewardedit.data.shapes.vocabulary import SIZE
 from rewardedit.diffusion.editors import load_editor
+from rewardedit.evaluation.detection import measure_detector
 from rewardedit.files import write_json
 from rewardedit.images import resize
 from rewardedit.regions.boxes import corners, pairwise_iou
-from rewardedit.regions.detector import Detector
 from rewardedit.scorers.bpm_parts import crop
 from rewardedit.training import run
 from rewardedit.training.detection_loss import detection_loss
 from rewardedit.training.image_defects import spoil
 from rewardedit.training.small import SmallTrainConfig, count, fit
 
-UNSIZED = [i for i, name in enumerate(NAMES) if len(name.split()) < 3]  # a crop does not show a size
+TEXTS = [*NAMES, *BACKGROUND_NAMES]
+# of the texts those that crops learn: a crop does not show a size
+CROPPED = [i for i, text in enumerate(TEXTS) if i >= len(NAMES) or len(text.split()) < 3]
 TEXT_TOKENS = 16  # of every name, as OWL-ViT's
 CROP_CONTEXT = 1.5  # how much larger than its box an object is cut out, as BPM's code does it
 CROP_WEIGHT = 1.0  # of the loss of crops beside that of detection
-FOUND = 0.5  # IoU from which a box is that of an object
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,7 @@ class Config:
     editor: str = "shapes-editor"  # whose autoencoder half of the images go through
     samples: int = 12_600  # of the shapes world, each with source and target
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # of the samples in turn
-    crops: int = 32  # a step, a quarter of them of the background
+    crops: int = 40  # a step: of objects, an eighth of the background, and an eighth whole images
     evaluate_n: int = 560  # val images
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
@@ -113,6 +121,7 @@ def make_model(config: Config) -> tuple[OwlViTForObjectDetection, CLIPTokenizer]
     model = OwlViTForObjectDetection(
         OwlViTConfig(text_config=text, vision_config=vision, projection_dim=clip.config.projection_dim)
     )
+    model.set_attn_implementation("eager")  # whose backward pass is faster than SDPA's on a CPU
     weights = clip.state_dict()
     words = "text_model.embeddings.token_embedding.weight"
     places = "text_model.embeddings.position_embedding.weight"
@@ -124,6 +133,11 @@ def make_model(config: Config) -> tuple[OwlViTForObjectDetection, CLIPTokenizer]
     missing = [name for name in left.missing_keys if "position_ids" not in name]
     if missing or left.unexpected_keys:
         raise ValueError(f"clip {config.clip!r}: its weights do not fit OWL-ViT: {missing or left}")
+    # OWL-ViT's own start draws weights of standard deviation 1, whose boxes saturate and learn nothing.
+    for head in (model.box_head, model.class_head):
+        for layer in head.modules():
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
     # Names stand nowhere, at first: otherwise the loss of the many that are not there drowns all else.
     for layer, value in ((model.class_head.logit_scale, 9.0), (model.class_head.logit_shift, -0.5)):
         nn.init.zeros_(layer.weight)
@@ -144,8 +158,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     torch.manual_seed(config.train.seed)
     device = devices.default_device()
     model, tokenizer = make_model(config)
-    words = tokenizer(NAMES, padding="max_length", max_length=TEXT_TOKENS, return_tensors="pt").to(device)
-    images, objects = pictures(config)
+    words = tokenizer(TEXTS, padding="max_length", max_length=TEXT_TOKENS, return_tensors="pt").to(device)
+    images, objects, grounds = pictures(config)
     ends = torch.bincount(objects.row, minlength=len(images)).cumsum(0)
     boxes = objects.boxes / SIZE
     pairs = CropPairs()
@@ -156,13 +170,18 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         of_rows = [torch.arange(int(ends[i - 1]) if i else 0, int(ends[i])) for i in rows.tolist()]
         truth = [(boxes[of].to(model.device), objects.names[of].to(model.device)) for of in of_rows]
         names = text_features(model, words)
-        logits, found = predict(model, 2 * pixels.to(model.device) - 1, names)
-        cut, named = random_crops(
-            pixels, [(boxes[of] * SIZE, objects.names[of]) for of in of_rows], config.crops, generator
+        logits, found = predict(model, 2 * pixels.to(model.device) - 1, names[: len(NAMES)])
+        cut, fits, known = random_crops(
+            pixels,
+            [(boxes[of] * SIZE, objects.names[of]) for of in of_rows],
+            (grounds[0][rows], grounds[1][rows]),
+            config.crops,
+            generator,
         )
         seen = model.owlvit.get_image_features(pixel_values=2 * cut.to(model.device) - 1).pooler_output
+        fits, known = (said[:, CROPPED].to(model.device) for said in (fits, known))
         loss = detection_loss(logits, found, truth)
-        return loss + CROP_WEIGHT * pairs.loss(seen, names[UNSIZED], named.to(model.device)[:, UNSIZED])
+        return loss + CROP_WEIGHT * pairs.loss(seen, names[CROPPED], fits, known)
 
     fit(config.train, {"owlvit": model, "pairs": pairs}, loss_of, folder, resume)
     out = folder / "detector"
@@ -171,18 +190,19 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     OwlViTImageProcessorPil(
         size={"height": SIZE, "width": SIZE}, image_mean=[0.5] * 3, image_std=[0.5] * 3
     ).save_pretrained(out)
-    write_json(folder / "metrics.json", evaluate(out, config.evaluate_n))
+    write_json(folder / "metrics.json", measure_detector(out, config.evaluate_n))
     return out
 
 
-def pictures(config: Config) -> tuple[Tensor, SceneObjects]:
-    """Sources and targets as bytes (n, 3, 64, 64), every second one from the editor's autoencoder, and their
-    objects.
+def pictures(config: Config) -> tuple[Tensor, SceneObjects, tuple[Tensor, Tensor]]:
+    """Sources and targets as bytes (n, 3, 64, 64), every second one from the editor's autoencoder, their
+    objects, and the names of their backgrounds (see `background_names`).
     """
     editor = load_editor(config.editor, device=devices.default_device(), dtype=torch.float32)
     world = Shapes(backdrops=config.backdrops)
     images: list[Tensor] = []
     parts: list[SceneObjects] = []
+    grounds: list[tuple[Tensor, Tensor]] = []
     for first in range(0, config.samples, 1400):
         batch = world.batch(first, min(1400, config.samples - first))
         for scenes, drawn in ((batch.before, batch.source), (batch.after, batch.target)):
@@ -193,10 +213,12 @@ def pictures(config: Config) -> tuple[Tensor, SceneObjects]:
             row = found.row + sum(map(len, images))
             parts.append(SceneObjects(row, found.coverage, found.origin, found.names))
             images.append((drawn.clamp(0, 1) * 255).round().byte())
+            grounds.append(background_names(scenes))
     whole = [
         torch.cat([getattr(part, name) for part in parts]) for name in ("row", "coverage", "origin", "names")
     ]
-    return torch.cat(images), SceneObjects(*whole)
+    fits, known = (torch.cat(part) for part in zip(*grounds, strict=True))
+    return torch.cat(images), SceneObjects(*whole), (fits, known)
 
 
 def text_features(model: Any, words: Any) -> Tensor:
@@ -223,89 +245,58 @@ class CropPairs(nn.Module):
         self.scale = nn.Parameter(torch.tensor(10.0))
         self.bias = nn.Parameter(torch.tensor(-5.0))
 
-    def loss(self, seen: Tensor, names: Tensor, fits: Tensor) -> Tensor:
-        """Of features of crops (n, d), names of unit length (m, d) and which of them fit, (n, m)."""
+    def loss(self, seen: Tensor, names: Tensor, fits: Tensor, known: Tensor) -> Tensor:
+        """Of features of crops (n, d), names of unit length (m, d), which of them fit, (n, m), and of which
+        that is known.
+        """
         logits = self.scale * F.normalize(seen, dim=-1) @ names.T + self.bias
         error = F.binary_cross_entropy_with_logits(logits.float(), fits.float(), reduction="none")
-        return error.sum(1).mean()
+        return (error * known).sum(1).mean()
 
 
 def random_crops(
-    images: Tensor, objects: list[tuple[Tensor, Tensor]], n: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """About n crops (k, 3, 64, 64) of images in [0, 1], three quarters of them of their objects and the
-    others of places where none is, and which of all names fit each (k, names).
+    images: Tensor,
+    objects: list[tuple[Tensor, Tensor]],
+    grounds: tuple[Tensor, Tensor],
+    n: int,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """About n crops (k, 3, 64, 64) of images in [0, 1]: three quarters of them of their objects, an eighth of
+    places where none is, and an eighth whole images; which of TEXTS fit each (k, texts), and of which that is
+    known: a crop of an object shows some background, and a whole image some objects.
 
     Args:
         objects: of each image the boxes of its objects in pixels, and their names.
+        grounds: of each image what `background_names` says.
     """
     cut: list[Tensor] = []
     named: list[Tensor] = []
+    sure: list[Tensor] = []
+    none = torch.zeros(len(NAMES), dtype=torch.bool)
     for number in range(n):
         i = int(torch.randint(len(images), (), generator=generator))
         boxes, names = objects[i]
+        ground, told = (part[i] for part in grounds)
         shift = torch.rand(4, generator=generator)
-        if number % 4 and len(boxes):
+        if number % 8 == 4:
+            box = torch.tensor([0.0, 0, SIZE, SIZE])
+            fits, known = [none, ground], [none, told]
+        elif number % 8 and len(boxes):
             k = int(torch.randint(len(boxes), (), generator=generator))
             box = boxes[k] + 3 * shift - 1.5  # about as exact as a detector
-            fits = names[k]
+            fits, known = [names[k], torch.zeros_like(ground)], [~none, torch.zeros_like(told)]
         else:
             side = 8 + 12 * shift[:1]
             corner = shift[1:3] * (SIZE - side)
             box = torch.cat([corner, corner + side])
             if len(boxes) and pairwise_iou(box[None], boxes).max() > 0:
                 continue
-            fits = torch.zeros(len(NAMES), dtype=torch.bool)
+            fits, known = [none, ground], [~none, told]
         square = crop(images[i], box.tolist(), CROP_CONTEXT)
         cut.append(resize(square[None], (SIZE, SIZE)))
-        named.append(fits)
-    return torch.cat(cut), torch.stack(named)
-
-
-def evaluate(folder: Path, n: int) -> dict[str, Any]:
-    """What the saved detector finds in val's targets when it is asked for each object by colour and shape,
-    and for as many that are not there; the threshold at which most of both are right is saved with it.
-    """
-    samples = Shapes("val", backdrops=("plain", "plain", "textured", "photo")).batch(0, n)
-    objects = scene_objects(samples.after)
-    generator = torch.Generator().manual_seed(0)
-    # "red circle", and a name of the same kind that no object of the image has.
-    plain = torch.tensor([len(name.split()) == 2 for name in NAMES])
-    asked: list[tuple[int, str, Tensor | None]] = []
-    for i, box in enumerate(objects.boxes):
-        row = int(objects.row[i])
-        absent = plain & ~objects.names[objects.row == row].any(0)
-        wrong = int(torch.multinomial(absent.float(), 1, generator=generator))
-        asked.append((row, NAMES[int((objects.names[i] & plain).nonzero()[0])], box))
-        asked.append((row, NAMES[wrong], None))
-    detector = Detector.from_pretrained(str(folder), threshold=0.0, single=True).to(devices.default_device())
-    sure: list[float] = []
-    overlaps: list[float] = []
-    for first in range(0, len(asked), 280):
-        part = asked[first : first + 280]
-        images = samples.target[[row for row, _, _ in part]].to(devices.default_device())
-        for (boxes, confidence), (_, _, box) in zip(
-            detector(images, [n for _, n, _ in part]), part, strict=True
-        ):
-            sure.append(float(confidence[0]))
-            overlaps.append(0.0 if box is None else float(pairwise_iou(boxes[:1].cpu(), box[None])))
-    confidence = torch.tensor(sure)
-    there = torch.tensor([box is not None for _, _, box in asked])
-    right = torch.tensor(overlaps) >= FOUND
-    grid = torch.arange(0.02, 0.9, 0.02)
-    rates = [
-        float(torch.where(there, right & (confidence >= t), confidence < t).float().mean()) for t in grid
-    ]
-    best = max(range(len(grid)), key=rates.__getitem__)
-    threshold = round(float(grid[best]), 2)
-    write_json(folder / Detector.SETTINGS, {"threshold": threshold})
-    return {
-        "n": len(asked) // 2,
-        "threshold": threshold,
-        "found": float((right & (confidence >= threshold))[there].float().mean()),
-        "not_seen_where_absent": float((confidence < threshold)[~there].float().mean()),
-        "mean_iou_of_found": float(torch.tensor(overlaps)[there & right].mean()),
-    }
+        named.append(torch.cat(fits))
+        sure.append(torch.cat(known))
+    return torch.cat(cut), torch.stack(named), torch.stack(sure)
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     SamConfig,
     SamImageProcessorPil,
@@ -70,6 +70,7 @@ def make_model(config: Config) -> SamModel:
         window_size=8,
         global_attn_indexes=[config.layers - 1],
         num_pos_feats=config.decoder_width // 2,
+        scale=1.0,  # of the places' frequencies, as in SAM's checkpoints; the default makes neighbours unlike
         initializer_range=0.02,
     )
     prompts = SamPromptEncoderConfig(hidden_size=config.decoder_width, image_size=SIZE, patch_size=patch)
@@ -80,7 +81,16 @@ def make_model(config: Config) -> SamModel:
         num_multimask_outputs=MULTIMASKS,
         iou_head_hidden_dim=config.decoder_width,
     )
-    return SamModel(SamConfig(vision_config=vision, prompt_encoder_config=prompts, mask_decoder_config=masks))
+    model = SamModel(
+        SamConfig(vision_config=vision, prompt_encoder_config=prompts, mask_decoder_config=masks)
+    )
+    # Weights of standard deviation 0.02, SAM's own start, learn very slowly at this size.
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+            layer.reset_parameters()
+    # Frequencies of places are fixed, as in the paper; they are the same for images and boxes.
+    model.shared_image_embedding.positional_embedding.requires_grad_(False)
+    return model
 
 
 def plan(config: Config) -> list[str]:
@@ -97,7 +107,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     of_detector = shapes_detector.Config(
         config.name, editor=config.editor, samples=config.samples, backdrops=config.backdrops
     )
-    images, objects = shapes_detector.pictures(of_detector)
+    images, objects, _ = shapes_detector.pictures(of_detector)
     boxes = objects.boxes
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:

@@ -6,10 +6,12 @@ from transformers import CLIPModel, CLIPTokenizer
 
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
-from rewardedit.data.shapes.objects import NAMES, scene_objects
+from rewardedit.data.shapes.objects import BACKGROUND_NAMES, NAMES, background_names, scene_objects
 from rewardedit.data.shapes.scenes import CELLS
+from rewardedit.data.shapes.vocabulary import BACKGROUNDS
+from rewardedit.evaluation.detection import is_right
 from rewardedit.regions.boxes import pairwise_iou
-from rewardedit.trainers import shapes_detector
+from rewardedit.trainers import shapes_detector, shapes_segmenter
 from rewardedit.trainers.shapes_detector import (
     CropPairs,
     random_crops,
@@ -125,13 +127,74 @@ def test_crops_show_objects_or_nothing(samples):
     per_image = [
         (objects.boxes[objects.row == i], objects.names[objects.row == i]) for i in range(len(samples))
     ]
-    cut, named = random_crops(samples.target, per_image, 40, torch.Generator().manual_seed(0))
+    grounds = background_names(samples.after)
+    generator = torch.Generator().manual_seed(0)
+    cut, fits, known = random_crops(samples.target, per_image, grounds, 80, generator)
     assert cut.shape[1:] == (3, 64, 64)
-    assert len(cut) == len(named)
-    empty = ~named.any(1)
+    assert len(cut) == len(fits) == len(known)
+    assert not (fits & ~known).any()
+    of_objects, of_grounds = fits[:, : len(NAMES)].any(1), known[:, len(NAMES) :].any(1)
+    assert (of_objects != of_grounds).all(), "a crop of an object says nothing of the background"
+    whole = of_grounds & ~known[:, : len(NAMES)].any(1)
+    empty = of_grounds & ~whole
+    assert int(whole.sum()) == 10
     assert 2 <= int(empty.sum()) <= 10
     spread = cut.flatten(1).std(1)
-    assert spread[~empty].min() > spread[empty].median()
+    assert spread[of_objects].min() > spread[empty].median()
+    for i in torch.cat([whole.nonzero(), empty.nonzero()]).flatten():  # the colour that is said is seen
+        (colour,) = fits[i, len(NAMES) + 1 :].nonzero().flatten().tolist()
+        corner = cut[i, :, :2, :2].mean((1, 2)) * 255
+        assert torch.allclose(corner, torch.tensor(list(BACKGROUNDS.values())[colour]).float(), atol=8)
+
+
+def test_textures_and_photographs_have_no_colour_of_their_own():
+    samples = Shapes("val", backdrops=("plain", "textured", "photo")).batch(0, 21)
+    fits, known = background_names(samples.before)
+    for caption, own, told in zip(samples.source_caption, fits, known, strict=True):
+        said = [name for name in BACKGROUND_NAMES[1:] if f"on a {name}" in caption]
+        assert [BACKGROUND_NAMES[i] for i in own.nonzero().flatten()] == ["background", *said]
+        assert told.all() if said else told.sum() == 1
+    assert len(set(fits.sum(1).tolist())) == 2
+
+
+def test_a_new_detector_s_boxes_lie_about_their_patches():
+    model, tokenizer = shapes_detector.make_model(shapes_detector.Config("x"))
+    words = tokenizer(NAMES[:4], padding="max_length", max_length=16, return_tensors="pt")
+    with torch.no_grad():
+        names = shapes_detector.text_features(model, words)
+        _, boxes = shapes_detector.predict(model, torch.rand(2, 3, 64, 64) * 2 - 1, names)
+    side = round(boxes.shape[1] ** 0.5)
+    centres = (boxes[..., :2] + boxes[..., 2:]) / 2 * side
+    line = torch.arange(side) + 0.5
+    places = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).flatten(0, 1)
+    assert (centres - places).abs().max() < 2.5
+    assert (boxes[..., 2:] - boxes[..., :2] > 0.01).all()
+
+
+def test_a_new_segmenter_tells_places_that_are_far_from_those_that_are_near():
+    model = shapes_segmenter.make_model(shapes_segmenter.Config("x"))
+    at = torch.tensor([20.0, 20.25, 40.0])
+    boxes = torch.stack([at, at, at + 8, at + 8], 1)[None]
+    with torch.no_grad():
+        prompts = model.prompt_encoder(None, None, boxes, None)[0][0].flatten(1)
+    near, far = torch.nn.functional.cosine_similarity(prompts[:1], prompts[1:]).tolist()
+    assert near > 0.95
+    assert far < near - 0.1
+
+
+@pytest.mark.parametrize(
+    ("found", "right"),
+    [
+        ([[True, False], [False, True]], True),
+        ([[True, True], [False, False]], False),
+        ([[True, False]], False),
+        ([[True], [True]], False),
+    ],
+)
+def test_an_answer_is_right_where_every_object_has_its_box_and_none_is_left_over(found, right):
+    assert is_right(torch.tensor(found)) == right
+    assert is_right(torch.zeros(0, 0, dtype=torch.bool))
+    assert not is_right(torch.zeros(0, 1, dtype=torch.bool))
 
 
 def test_crops_learn_the_names_that_fit():
@@ -140,7 +203,10 @@ def test_crops_learn_the_names_that_fit():
     right = torch.tensor([[9.0, 0, 0], [-1, -1, -1]])
     wrong = torch.tensor([[0.0, 9, 0], [-1, -1, -1]])
     pairs = CropPairs()
-    assert pairs.loss(right, names, fits) < pairs.loss(wrong, names, fits) - 2
+    known = torch.ones_like(fits)
+    assert pairs.loss(right, names, fits, known) < pairs.loss(wrong, names, fits, known) - 2
+    nothing = torch.zeros_like(fits)
+    assert pairs.loss(wrong, names, fits, nothing) == 0
 
 
 def test_the_mask_loss_falls_with_either_error():

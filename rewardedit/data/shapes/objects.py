@@ -1,4 +1,6 @@
-"""The objects of scenes one by one, with their names: what a detector and a segmenter learn to find."""
+"""The objects of scenes one by one, with their names, and the names of backgrounds: what a detector and a
+segmenter learn to find.
+"""
 
 from dataclasses import dataclass
 
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from rewardedit.data.shapes.render import ORIGINS, PATCH, object_coverage
 from rewardedit.data.shapes.scenes import Scenes
-from rewardedit.data.shapes.vocabulary import COLOURS, SHAPES, SIZE, SIZES
+from rewardedit.data.shapes.vocabulary import BACKDROPS, BACKGROUNDS, COLOURS, SHAPES, SIZE, SIZES
 from rewardedit.data.shapes.world import mask_boxes
 
 ANY = -1
@@ -26,6 +28,21 @@ NAMES = [
     )
     for parts in PARTS
 ]
+
+
+BACKGROUND_NAMES = ["background", *(f"{colour} background" for colour in BACKGROUNDS)]
+
+
+def background_names(
+    scenes: Scenes,
+) -> tuple[Bool[Tensor, "b backgrounds"], Bool[Tensor, "b backgrounds"]]:
+    """Which of BACKGROUND_NAMES the scenes' backgrounds have, and of which that can be said: textures and
+    photographs have no colour of their own.
+    """
+    plain = torch.from_numpy(scenes.backdrop == BACKDROPS.index("plain"))[:, None]
+    own = torch.from_numpy(scenes.background)[:, None] == torch.arange(len(BACKGROUNDS))
+    any_ground = torch.ones_like(plain)
+    return torch.cat([any_ground, own & plain], 1), torch.cat([any_ground, plain.expand_as(own)], 1)
 
 
 @dataclass(frozen=True)
