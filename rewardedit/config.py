@@ -213,6 +213,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             value = [value]
+        if args[-1] is not Ellipsis and len(value) != len(args):
+            raise ValueError(f"{where}: expected {len(args)} values; got {list(value)}")
         return tuple(_convert(args[0], v, where) for v in value)
     if origin is dict:
         if not isinstance(value, dict):

@@ -3,6 +3,7 @@
 import base64
 import io
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,8 @@ class Report:
         """A warning in red."""
         self._add("flag", text=text)
 
-    def table(self, title: str, rows: dict[str, dict[str, float]]) -> None:
-        """One row a name, one column a key."""
+    def table(self, title: str, rows: Mapping[str, Mapping[str, float | None]]) -> None:
+        """One row a name, one column a key; nothing stands where a value is None."""
         columns = list(dict.fromkeys(key for values in rows.values() for key in values))
         self._add("table", title, columns=columns, rows=rows)
 

@@ -19,13 +19,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 FILE = "reward_prompt.json"
+HAIR = 1e-6  # of the scores' whole range: how far knots are spread that coincide
+TIED = 0.05  # of the usual distance between knots: up to where they count as one
 
 
 @dataclass(frozen=True)
 class RewardScale:
     """A scorer's value to 0–10: a piecewise-linear, monotone, differentiable mapping through `knots`.
 
-    Values outside the knots are clamped to 0 and 10 (without gradient there), or the outer lines go on.
+    Values outside the knots are clamped to 0 and 10 (without gradient there), or the outer lines go on. There
+    knots count as one that hardly differ, as where many rows have one value: a line between them would be
+    near vertical, and its gradient greater than all others.
     """
 
     knots: tuple[float, ...]  # increasing scorer values; knot i maps to 10 i / (len − 1)
@@ -49,10 +53,14 @@ class RewardScale:
             raise ValueError(f"expected at least two distinct valid scores to scale by; got {len(distinct)}")
         knots = np.quantile(finite, np.linspace(0, 1, levels))
         # Where many rows share one value (the scores of untouched images, say), quantiles coincide: spread
-        # them by a hair, so that the mapping stays strictly increasing.
-        hair = max(1e-6 * (distinct[-1] - distinct[0]), np.spacing(np.abs(distinct).max()) * 4)
+        # them by a hair, so that the mapping stays strictly increasing; the least still maps to 0 and the
+        # greatest to 10.
+        hair = max(HAIR * (distinct[-1] - distinct[0]), np.spacing(np.abs(distinct).max()) * 4)
         for i in range(1, levels):
             knots[i] = max(knots[i], knots[i - 1] + hair)
+        knots[-1] = distinct[-1]
+        for i in reversed(range(levels - 1)):
+            knots[i] = min(knots[i], knots[i + 1] - hair)
         return cls(tuple(float(k) for k in knots))
 
     @classmethod
@@ -81,12 +89,23 @@ class RewardScale:
 
     def __call__(self, value: Float[Tensor, " b"], clamp: bool = True) -> Float[Tensor, " b"]:
         """Scorer values to [0, 10], or beyond where `clamp` is False; NaN stays NaN."""
-        knots = torch.tensor(self.knots, device=value.device, dtype=value.dtype)
+        places = range(len(self.knots)) if clamp else self._apart()
+        knots = torch.tensor([self.knots[i] for i in places], device=value.device, dtype=value.dtype)
+        levels = torch.tensor([10 * i / (len(self.knots) - 1) for i in places]).to(knots)
         index = torch.bucketize(value.detach().nan_to_num(self.knots[0]), knots[1:-1])
-        low = knots[index]
-        high = knots[index + 1]
-        share = (value - low) / (high - low)
-        return (index + (share.clamp(0, 1) if clamp else share)) * (10 / (len(self.knots) - 1))
+        share = (value - knots[index]) / (knots[index + 1] - knots[index])
+        return torch.lerp(levels[index], levels[index + 1], share.clamp(0, 1) if clamp else share)
+
+    def _apart(self) -> list[int]:
+        """Which knots differ from the one before and from the last, beside the first and the last."""
+        gaps = np.diff(self.knots)
+        least = TIED * float(np.median(gaps[gaps > 10 * HAIR * gaps.sum()]))
+        last = len(self.knots) - 1
+        places = [0]
+        for i in range(1, last):
+            if min(self.knots[i] - self.knots[places[-1]], self.knots[-1] - self.knots[i]) > least:
+                places.append(i)
+        return [*places, last]
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,31 @@ def test_equal_scores_are_told_from_others_where_a_hair_is_below_their_precision
     assert most > 8  # the best label
 
 
+def test_rows_that_share_the_greatest_score_get_the_best_label():
+    """A quarter of the rows lies at the end of a scorer's range, as a scorer that is clamped gives it."""
+    scores = [0.1 * i for i in range(75)] + [10.0] * 25
+    scale = RewardScale.from_quantiles(scores)
+    least, most = scale(torch.tensor([0.0, 10.0], dtype=torch.float64)).tolist()
+    assert (least, most) == (0, 10)
+    found = [RewardPrompt.adiee(scale).label(v) for v in scale(torch.tensor(scores)).tolist()]
+    assert [found.count(label) for label in range(5)][-1] == 25
+
+
+@pytest.mark.parametrize("shared", [0.0, 1.0])
+def test_a_shared_score_has_no_gradient_greater_than_all_others(shared):
+    """Without clamping, as in reward feedback learning."""
+    others = torch.rand(800, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scale = RewardScale.from_quantiles([shared] * 200 + others.tolist())
+    score = torch.tensor([-0.05, 0.0, 0.5, 1.0, 1.05], dtype=torch.float64, requires_grad=True)
+    mapped = scale(score, clamp=False)
+    mapped.sum().backward()
+    assert mapped.diff().min() > 0
+    assert score.grad is not None
+    assert score.grad.min() > 5
+    assert score.grad.max() < 50
+    assert mapped[[1, 3]].tolist() == pytest.approx([0, 10], abs=0.05)
+
+
 def test_a_new_reward_embedding_changes_nothing():
     embedding = RewardEmbedding(5, 8)
     tokens = torch.rand(2, 4, 8)

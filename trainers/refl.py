@@ -117,6 +117,13 @@ class Config:
                 "reward.reference_weight: the starting model is the one with its adapter off; give "
                 "train.lora_rank"
             )
+        if self.labels is not None:
+            used = RelabelConfig(scorer=self.labels.scorer, batch_size=self.labels.batch_size)
+            if self.labels != used:
+                raise ValueError(
+                    "labels: scorer and batch_size are used alone; words, bins and scale are those that the "
+                    "base knows"
+                )
         if self.train.text_encoder_lr is not None:
             raise ValueError("train.text_encoder_lr: rollouts encode prompts once; leave it out")
 

@@ -22,8 +22,9 @@ from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants
 from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, Relabelled, relabel
-from rewardedit.scorer_spec import spec_name
+from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import load_scorer
+from rewardedit.scorers.load import families
 from rewardedit.stages import variants
 from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
 from rewardedit.training import run
@@ -40,7 +41,10 @@ METRIC_NAMES = {
     "words": "words_five",
     "learned_embedding": "learned_embedding_five",
 }
-HELD_OUT = "l1"  # the family that no variant is trained on when labels come from CLIP
+HELD_OUT = (
+    "l1",
+    "clip_i",
+)  # rewards of which the first is watched that is of another family than the labels'
 Variant = Literal["conditioned", "unconditioned", "best_rows_only", "words", "learned_embedding"]
 # variants that say the labels otherwise than the recipe
 PROMPTS: dict[str, Literal["adiee", "learned"]] = {"words": "adiee", "learned_embedding": "learned"}
@@ -96,7 +100,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     # → evaluate
     if config.evaluate is not None:
-        rewards = {spec_name(config.relabel.scorer): config.relabel.scorer, HELD_OUT: HELD_OUT}
+        rewards: dict[str, ScorerSpec] = {spec_name(config.relabel.scorer): config.relabel.scorer}
+        others = [name for name in HELD_OUT if not families(name) & families(config.relabel.scorer)]
+        rewards |= {name: name for name in others[:1]}
         scorers = {name: load_scorer(spec).to(devices.default_device()) for name, spec in rewards.items()}
         named = {METRIC_NAMES.get(variant, variant): path for variant, path in results.items()}
         compare(config.evaluate, config.base, named, scorers, folder)

@@ -48,6 +48,11 @@ class EvaluateConfig:
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     autocast: bool = True  # float32 weights compute in bf16
 
+    def __post_init__(self) -> None:
+        for name, least in (("n", 2), ("val_n", 1), ("batch_size", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
+
     def around(self, base: EditConfig) -> "EvaluateConfig":
         """With a grid around the base's own settings where none is given."""
         steps = self.num_inference_steps or (base.num_inference_steps,)
@@ -163,7 +168,7 @@ def compare(
         results: the variants; the first is the one that the others are compared with. One named
             "conditioned_five" is asked for the worst too, as "conditioned_one".
         rewards: what the variants were trained on, and what they were not; a variant is flagged where they
-            part.
+            part. Without the second none is.
     """
     main = next(iter(results))
     edits = folder / "evaluation"
@@ -201,7 +206,7 @@ def compare(
 
     def flag(name: str) -> str | None:
         now, base = (scores[variant] | health[variant] for variant in (name, "base"))
-        return hacking_flag(now, base, *list(rewards)[:2])
+        return hacking_flag(now, base, *list(rewards)[:2]) if len(rewards) > 1 else None
 
     metrics = {
         "oracle": _oracle(ratings, test, main),
@@ -253,8 +258,11 @@ def _aspects(rating: Rating) -> dict[str, float]:
     return {name: float(getattr(rating, name).mean()) for name in ("alignment", "consistency", "quality")}
 
 
-def _means(values: dict[str, Tensor]) -> dict[str, float]:
-    return {name: float(value.mean()) for name, value in values.items()}
+def _means(values: dict[str, Tensor]) -> dict[str, float | None]:
+    """Means over the valid rows; None where there are none."""
+    return {
+        name: float(value.nanmean()) if value.isfinite().any() else None for name, value in values.items()
+    }
 
 
 def _change_outside(health: dict[str, dict[str, Tensor]], test: ShapesBatch) -> dict[str, Any]:
@@ -284,6 +292,7 @@ def _rewards(
     out: dict[str, dict[str, Tensor]] = {}
     truth = {
         "target": test.target,
+        "mask": test.mask,
         "source_caption": test.source_caption,
         "target_caption": test.target_caption,
     }

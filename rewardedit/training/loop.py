@@ -112,7 +112,7 @@ class TrainLoop:
         self._recorded: dict[str, tuple[float, int]] = {}
 
     def steps(self) -> Iterator[int]:
-        """The steps that are to be done, beside a progress bar."""
+        """The steps that are to be done, beside a progress bar; after each a checkpoint where one is due."""
         first = load_newest_checkpoint(self.accelerator, self.folder) if self.resume else 0
         if self.ema is not None:
             self.ema.to(self.accelerator.device)  # a checkpoint's averages are on the CPU
@@ -126,6 +126,10 @@ class TrainLoop:
         ):
             self.step = step
             yield step
+            # Only now, when all that belongs to the step is done: a run that was killed before does it again.
+            done = step + 1
+            if done % self.config.checkpoint_every == 0 or self.is_last():
+                save_checkpoint(self.accelerator, self.folder, done)
             rate = (step + 1 - first) * self.config.batch_size / (time.monotonic() - began)
             bar.set_postfix_str(f"loss {self.last_loss:.4f} · {rate:.0f} images/s", refresh=False)
 
@@ -151,9 +155,7 @@ class TrainLoop:
         self._loss += loss.item() / self.accelerator.gradient_accumulation_steps
 
     def update(self) -> None:
-        """One step of the optimizer, the learning rate and the averages; then the log,
-        and a checkpoint where one is due.
-        """
+        """One step of the optimizer, the learning rate and the averages; then the log."""
         if not self.wrapped:
             average_gradients(self.accelerator, self.parameters)
         self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
@@ -170,8 +172,6 @@ class TrainLoop:
         done = self.step + 1
         if done % self.config.log_every == 0 or self.is_last():
             self._log(done)
-        if done % self.config.checkpoint_every == 0 or self.is_last():
-            save_checkpoint(self.accelerator, self.folder, done)
 
     def is_last(self) -> bool:
         """Whether the current step is the last one."""

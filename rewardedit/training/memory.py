@@ -18,7 +18,7 @@ from rewardedit.scorers import Scorer
 from rewardedit.training.latents import encode_batch_size
 from rewardedit.training.meta import FULL, HALF, OVERHEAD, Bytes, measure, parameters
 from rewardedit.training.reward import RewardConfig
-from rewardedit.training.trainable import TrainConfig, add_lora, autocast_type
+from rewardedit.training.trainable import TrainConfig, add_lora, autocast_type, require_source_channels
 
 SCORE_BATCH = 64  # edits that are scored at a time for the mapping of rewards, as relabelling does by default
 GUIDED = 3  # rows of a UNet call for each edit that is sampled: text, image and neither
@@ -35,6 +35,7 @@ class Blueprint:
     vae: Any
     text_encoder: nn.Module
     size: int
+    takes_source: bool  # whether the UNet had channels for a source image before any were added
 
     @classmethod
     def make(
@@ -48,6 +49,7 @@ class Blueprint:
         """From the configurations of its parts."""
         with torch.device("meta"):
             denoiser: Any = UNet2DConditionModel.from_config(unet)
+            takes_source = denoiser.config.in_channels > denoiser.config.out_channels
             family.add_source_channels(denoiser)
             return cls(
                 family,
@@ -55,6 +57,7 @@ class Blueprint:
                 AutoencoderKL.from_config(vae).requires_grad_(False),
                 CLIPTextModel(CLIPTextConfig(**text_encoder)).requires_grad_(False),
                 size,
+                takes_source,
             )
 
     def bytes(self, number: int = FULL) -> int:
@@ -147,7 +150,12 @@ def training(
 
 
 def trained_unet(editor: Blueprint, train: TrainConfig) -> Any:
-    """The UNet as it is fine-tuned, on `meta`."""
+    """The UNet as it is fine-tuned, on `meta`.
+
+    Raises:
+        ValueError: for a LoRA on a base without channels for the source image.
+    """
+    require_source_channels(editor.takes_source, train)
     with torch.device("meta"):
         unet: Any = UNet2DConditionModel.from_config(editor.unet.config)
         if train.lora_rank:

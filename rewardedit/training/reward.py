@@ -106,6 +106,8 @@ class RewardConfig:
             raise ValueError(
                 "grad_steps: the reward has no gradient without at least one; take 1, or weight: 0"
             )
+        if self.guidance_scale is None and self.image_guidance_scale != 1.0:
+            raise ValueError("image_guidance_scale: of rollouts with guidance; give guidance_scale too")
         self.rollout(torch.Generator())  # its numbers fit each other
 
     def stops_before_end(self, steps: int) -> tuple[int, int]:

@@ -121,10 +121,15 @@ def require_pipeline(name: str) -> None:
 
 
 def make_trainable(editor: Editor, config: TrainConfig, labels: RewardLabels) -> TrainedModules:
-    """Freezes all but the UNet (or its LoRA), the reward embedding and, where asked for, the text encoder."""
+    """Freezes all but the UNet (or its LoRA), the reward embedding and, where asked for, the text encoder.
+
+    Raises:
+        ValueError: for a LoRA on a base without channels for the source image.
+    """
     family = editor.family
     pipe = editor.pipe
     denoiser: Any = family.denoiser(pipe)
+    require_source_channels(denoiser.config.in_channels > denoiser.config.out_channels, config)
     family.add_source_channels(denoiser)
     for module in (pipe.vae, pipe.text_encoder, denoiser):
         module.requires_grad_(False)
@@ -168,6 +173,17 @@ def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
 def autocast_type(precision: Precision) -> torch.dtype | None:
     """The type that most of a step runs in; None without mixed precision."""
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+
+
+def require_source_channels(takes_source: bool, config: TrainConfig) -> None:
+    """Raises ValueError where a LoRA would be trained on a text-to-image UNet, whose channels for the source
+    image would be neither trained nor saved.
+    """
+    if config.lora_rank and not takes_source:
+        raise ValueError(
+            "lora_rank: the base has no channels for a source image, and a LoRA cannot give it any; "
+            "leave lora_rank out, or start from an editor"
+        )
 
 
 def add_lora(family: EditFamily, denoiser: Any, config: TrainConfig) -> None:

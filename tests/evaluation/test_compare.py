@@ -1,11 +1,16 @@
 """Comparisons of editors: settings are chosen on val, and the test set is looked at once."""
 
+import json
 from dataclasses import replace
+
+import pytest
+import torch
 
 from rewardedit import load_scorer
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig, load_editor, save_editor
 from rewardedit.evaluation.compare import EvaluateConfig, compare
+from rewardedit.scorers.base import FunctionScorer
 
 
 def test_settings_are_chosen_on_val(tmp_path):
@@ -23,6 +28,32 @@ def test_settings_are_chosen_on_val(tmp_path):
         chosen = metrics["settings"][name]
         assert list(chosen["val"].values()) == [round(value, 3) for value in rated]
         assert chosen["steps"] == (1 if rated[0] >= rated[1] else 2)
+
+
+def test_a_reward_that_looks_outside_the_mask_is_given_the_mask_and_one_reward_raises_no_flag(tmp_path):
+    save_editor(load_editor("shapes-editor"), tmp_path / "pipeline")
+    evaluate = EvaluateConfig(n=7, val_n=7, num_inference_steps=(1,), guidance_scale=(1.4,))
+    spec = {"l1": {"region": "outside"}}
+    rewards = {"l1": load_scorer(spec)}
+    metrics = compare(evaluate, "shapes-editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
+    assert 0.9 < metrics["rewards"]["variant"]["l1"] < 1
+    assert metrics["flags"] == {"base": None, "variant": None}
+    json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_a_reward_that_can_score_nothing_has_no_mean(tmp_path):
+    save_editor(load_editor("shapes-editor"), tmp_path / "pipeline")
+    evaluate = EvaluateConfig(n=2, val_n=7, num_inference_steps=(1,), guidance_scale=(1.4,))
+    rewards = {"none": FunctionScorer(lambda batch: torch.full((len(batch),), torch.nan))}
+    metrics = compare(evaluate, "shapes-editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
+    assert metrics["rewards"] == {"base": {"none": None}, "variant": {"none": None}}
+    assert (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.parametrize("setting", [{"n": 1}, {"val_n": 0}, {"batch_size": 0}])
+def test_numbers_that_would_fail_after_the_training_are_refused(setting):
+    with pytest.raises(ValueError, match=f"{next(iter(setting))}: expected at least"):
+        EvaluateConfig(**setting)
 
 
 def test_a_grid_that_is_not_given_lies_around_the_base_s_own_settings():

@@ -181,6 +181,13 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
     assert "reward" not in read_log(out / "variants" / "pairs_only")[0]
 
 
+def test_settings_that_would_change_nothing_are_refused():
+    with pytest.raises(ValueError, match="labels: scorer and batch_size are used alone"):
+        Config("x", reward=REWARD, watch=LOOK, labels=RelabelConfig(prompt="hive"))
+    with pytest.raises(ValueError, match="image_guidance_scale: of rollouts with guidance"):
+        RewardConfig(image_guidance_scale=1.5)
+
+
 def test_an_arm_leaves_out_what_it_is_compared_for():
     config = Config("x", reward=REWARD, watch=LOOK)
     assert variant_reward(config, "refl") == REWARD

@@ -6,22 +6,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from diffusers import StableDiffusionInstructPix2PixPipeline
+from diffusers import StableDiffusionInstructPix2PixPipeline, StableDiffusionPipeline
 from safetensors.torch import load_file
 
 from rewardedit.config import build
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.diffusion.editors import LORA, load_editor, write_prompts
+from rewardedit.diffusion.editors import LORA, load_editor, save_editor, write_prompts
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.files import read_log
 from rewardedit.images import load_image
 from rewardedit.reward_prompt import RewardPrompt
 from rewardedit.trainers.reward_conditioned import finetune
+from rewardedit.training.estimate import load_blueprint
 from rewardedit.training.finetune import Finetuning, MicroBatch
 from rewardedit.training.latents import LatentCache, encode_batch_size, make_cache
 from rewardedit.training.loop import TrainingStopped
+from rewardedit.training.memory import trained_unet
 from rewardedit.training.trainable import RewardLabels, TrainConfig, make_trainable
 from tests.forks import launch, run_here
+from tests.models import tiny_pipeline, tiny_unet
 
 DATA = DataConfig(rows=32, size=32)
 FAST = {
@@ -158,6 +161,41 @@ def test_lora_trains_the_adapter_alone_and_loads_beside_its_base(tiny_editor, ca
     source = torch.rand(1, 3, 32, 32)
     changed = editor(source, ["make it red"], [0]), load_editor(tiny_editor)(source, ["make it red"], [0])
     assert not torch.equal(*changed)
+
+
+def test_a_lora_has_the_strength_that_it_was_trained_with(tiny_editor, tmp_path):
+    editor = load_editor(tiny_editor)
+    config = TrainConfig(lora_rank=2, lora_alpha=8, mixed_precision="no")
+    denoiser = make_trainable(editor, config, labels()).unet
+    for name, weight in denoiser.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(0))
+    save_editor(editor, tmp_path / "lora", base=tiny_editor)
+    asked = torch.rand(1, 3, 32, 32), ["make it red"], [0]
+    trained, loaded, base = (
+        e(*asked) for e in (editor, load_editor(str(tmp_path)), load_editor(tiny_editor))
+    )
+    torch.testing.assert_close(loaded, trained, rtol=0, atol=1e-4)
+    assert (trained - base).abs().mean() > 0.01
+
+
+def test_a_lora_of_a_text_to_image_model_is_refused(tmp_path):
+    parts = tiny_pipeline().components
+    parts["unet"] = tiny_unet(4)
+    StableDiffusionPipeline(**parts, requires_safety_checker=False).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="lora_rank: the base has no channels for a source image"):
+        make_trainable(load_editor(str(tmp_path)), TrainConfig(lora_rank=2), labels())
+    with pytest.raises(ValueError, match="lora_rank: the base has no channels for a source image"):
+        trained_unet(load_blueprint(str(tmp_path), 32), TrainConfig(lora_rank=2))
+    make_trainable(load_editor(str(tmp_path)), TrainConfig(), labels())
+
+
+def test_a_checkpoint_is_written_when_all_of_its_step_is_done(tiny_editor, cache, tmp_path):
+    loop = Finetuning(TrainConfig(**FAST, ema=None), tiny_editor, cache, labels(), tmp_path).loop
+    for step in loop.steps():
+        loop.update()
+        assert not (tmp_path / "checkpoints" / f"step-{step + 1:06d}").exists()
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-000003", "step-000006"}
 
 
 def test_what_a_lora_leaves_frozen_is_in_the_type_that_training_runs_in(tiny_editor, cache, tmp_path):

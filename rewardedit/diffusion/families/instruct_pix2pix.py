@@ -121,7 +121,12 @@ class InstructPix2Pix(EditFamily):
         from peft import get_peft_model_state_dict
 
         layers = convert_state_dict_to_diffusers(get_peft_model_state_dict(denoiser))
-        StableDiffusionInstructPix2PixPipeline.save_lora_weights(folder, unet_lora_layers=layers)
+        # with its configuration, or its alpha would be taken for its rank
+        StableDiffusionInstructPix2PixPipeline.save_lora_weights(
+            folder,
+            unet_lora_layers=layers,
+            unet_lora_adapter_metadata=denoiser.peft_config["default"].to_dict(),
+        )
 
     def prompt_dim(self, denoiser: Any) -> int:
         return denoiser.config.cross_attention_dim
