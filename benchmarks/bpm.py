@@ -8,6 +8,7 @@ left out. Regions are located, never exact. An edit whose target object is not f
 import itertools
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rate_editors import SCORED, UNSEEN
 from rate_text_to_image import draw
 from record import keep
 
-from rewardedit import EditBatch, load_editor, load_scorer
+from rewardedit import EditBatch, devices, load_editor, load_scorer
 from rewardedit.batch import Scores
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
@@ -34,6 +35,7 @@ from rewardedit.evaluation.preferences import (
 )
 from rewardedit.evaluation.statistics import paired_bootstrap, spearman
 from rewardedit.instructions.grammar import parse_all
+from rewardedit.instructions.parsed import Parsed
 from rewardedit.regions.base import NamedObjects
 from rewardedit.regions.change_map import change_mask
 from rewardedit.regions.grounded_sam import GroundedSam
@@ -73,14 +75,16 @@ def load_rivals() -> dict[str, Scorer]:
     return loaded
 
 
+def batch_of(samples: ShapesBatch, edited: torch.Tensor) -> EditBatch:
+    """The edits without captions, targets and masks, where models are."""
+    return EditBatch(samples.source, samples.instruction, edited).to(devices.default_device())
+
+
 def scored(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor) -> Scores:
-    """Of all edits, without captions, targets and masks."""
-    parts = []
-    for i in range(0, len(samples), BATCH):
-        batch = EditBatch(
-            samples.source[i : i + BATCH], samples.instruction[i : i + BATCH], edited[i : i + BATCH]
-        )
-        parts.append(score_batch(batch, {"": scorer})[""])
+    """Of all edits."""
+    starts = range(0, len(samples), BATCH)
+    batches = [batch_of(samples[i : i + BATCH], edited[i : i + BATCH]) for i in starts]
+    parts = [score_batch(batch, {"": scorer})[""] for batch in batches]
     names = parts[0].parts
     return Scores(
         torch.cat([part.score for part in parts]),
@@ -99,15 +103,18 @@ def iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def located(locator: Any, samples: ShapesBatch, edited: torch.Tensor) -> torch.Tensor:
     """M_origin ∪ M_edit of every edit, (n, h, w); empty where something is not found."""
-    batch = EditBatch(samples.source, samples.instruction, edited)
-    parsed = parsed_edits(parse_all(samples.instruction))
-    regions = locator.of_edits(batch, parsed, locator.of_sources(samples.source, parsed))
-    return torch.stack([found.mask & (found.reason is None) for found in regions])
+    masks = []
+    for i in range(0, len(samples), BATCH):
+        batch = batch_of(samples[i : i + BATCH], edited[i : i + BATCH])
+        parsed = parsed_edits(parse_all(batch.instruction))
+        regions = locator.of_edits(batch, parsed, locator.of_sources(batch.source, parsed))
+        masks += [found.mask.cpu() & (found.reason is None) for found in regions]
+    return torch.stack(masks)
 
 
-def mask_quality(samples: ShapesBatch, edited: torch.Tensor, bpm: Bpm) -> dict[str, float]:
-    """The median IoU with the world's true regions, of masks that are located in several ways; what is not
-    found counts as 0.
+def mask_ious(samples: ShapesBatch, edited: torch.Tensor, bpm: Bpm) -> dict[str, torch.Tensor]:
+    """The IoU of every edit's mask with the world's true regions, of masks that are located in several ways;
+    what is not found counts as 0.
     """
     true = samples.mask[:, 0] > 0
     boxes = NamedObjects(GroundedSam(finder_of(bpm).detector, None))
@@ -116,7 +123,11 @@ def mask_quality(samples: ShapesBatch, edited: torch.Tensor, bpm: Bpm) -> dict[s
         "boxes": located(boxes, samples, edited),
         "change_mask": change_mask(samples.source, edited)[:, 0] > 0.5,
     }
-    return {name: float(iou(mask, true).median()) for name, mask in found.items()}
+    return {name: iou(mask, true) for name, mask in found.items()}
+
+
+def medians(ious: dict[str, torch.Tensor]) -> dict[str, float]:
+    return {name: float(values.median()) for name, values in ious.items()}
 
 
 def finder_of(bpm: Bpm) -> GroundedSam:
@@ -217,7 +228,7 @@ def seconds(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
     """Seconds an edit, of each part and of all, in batches and one by one."""
     n = 56
     part = samples[:n]
-    batch = EditBatch(part.source, part.instruction, part.target)
+    batch = batch_of(part, part.target)
     parsed = parsed_edits(parse_all(part.instruction))
 
     def timed(call: Any) -> float:
@@ -230,17 +241,17 @@ def seconds(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
     segmenter = finder_of(bpm).segmenter
     assert segmenter is not None
     names = [edit.target or "red circle" for edit in parsed]
-    boxes = [found for found, _ in detector(part.target, names)]
+    boxes = [found for found, _ in detector(batch.edited, names)]
     regions = bpm.locate(batch)
     kept = [i for i, region in enumerate(regions) if region.reason is None]
     return {
         "parse": timed(lambda: parse_all(part.instruction)),
-        "detect": timed(lambda: detector(part.target, names)),
-        "segment": timed(lambda: segmenter(part.target, boxes)),
+        "detect": timed(lambda: detector(batch.edited, names)),
+        "segment": timed(lambda: segmenter(batch.edited, boxes)),
         "clip": timed(
             lambda: bpm.modify(
-                part.source[kept],
-                part.target[kept],
+                batch.source[kept],
+                batch.edited[kept],
                 [parsed[i] for i in kept],
                 [regions[i] for i in kept],  # type: ignore[misc]
             )
@@ -257,11 +268,31 @@ def edits_of(paths: dict[str, str], n: int, seed: int = 0) -> dict[str, torch.Te
     return {name: edit(editor, test, editor.settings, seed) for name, editor in editors.items()}
 
 
+def plain_similarity(bpm: Bpm, samples: ShapesBatch, edited: torch.Tensor) -> np.ndarray:
+    """cos(I(crop of edited), T(target)), without direction; NaN where the edit names or shows no target."""
+    parts = []
+    for i in range(0, len(samples), BATCH):
+        batch = batch_of(samples[i : i + BATCH], edited[i : i + BATCH])
+        names = [one.target for one in parsed_edits(parse_all(batch.instruction))]
+        regions = bpm.locate(batch)
+        crops = bpm.crop_features([*batch.edited], [region.edited for region in regions])
+        similarity = torch.cosine_similarity(crops, bpm.name_features(names))
+        known = [
+            name is not None and region.reason is None for name, region in zip(names, regions, strict=True)
+        ]
+        parts.append(torch.where(torch.tensor(known), similarity.cpu(), torch.nan))
+    return torch.cat(parts).numpy()
+
+
 def component_checks(
-    found: dict[str, dict[str, Scores]], rated: dict[str, Any], samples: ShapesBatch
+    found: dict[str, dict[str, Scores]],
+    rated: dict[str, Any],
+    samples: ShapesBatch,
+    on_crop: dict[str, np.ndarray],
 ) -> dict[str, Any]:
     """Each part against what it stands for (Tables 5, 7 and 14), beside the metric that it should beat:
-    preserve and L2 against the oracle's consistency, modify and CLIPScore against its alignment.
+    preserve and L2 against the oracle's consistency; modify, CLIPScore and CLIP's plain similarity of the
+    edited crop with the target's name against its alignment.
     """
     consistency = {name: rating.consistency.numpy() for name, rating in rated.items()}
     alignment = {name: rating.alignment.numpy() for name, rating in rated.items()}
@@ -280,6 +311,7 @@ def component_checks(
         "alignment": {
             "modify": subset_alignment(changed, alignment, every),
             "clip_t": subset_alignment(rivals["clip_t"], alignment, every),
+            "clip_on_crop": subset_alignment(on_crop, alignment, every),
         },
     }
 
@@ -309,6 +341,8 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
     bpm = load_scorer("bpm", undetected="failed")
     assert isinstance(bpm, Bpm)
     scorers: dict[str, Scorer] = {"bpm": bpm, **load_rivals()}
+    for scorer in scorers.values():
+        scorer.to(devices.default_device())
 
     edits = edits_of(paths, n)
     again = edits_of(paths, n, seed=10_000)
@@ -330,16 +364,26 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
         second = ShapesOracle().rate(test, again[name]).score.numpy()
         scores = (values["bpm"][name], scored(bpm, test, again[name]).score.numpy())
         seeds[name] = alignment(*scores, ratings[name], second, LEAST).as_dict()
-    told = Bpm(bpm.model, bpm.tokenizer, bpm.preprocess, lambda _: test.parsed[:n], bpm.locator, bpm.config)
-    by_truth = {e: score_all(told, test, image) for e, image in edits.items()}
+    meant = dict(zip(test.instruction, test.parsed, strict=True))
+
+    def parse_exactly(instructions: Sequence[str]) -> list[Parsed]:
+        return [meant[instruction] for instruction in instructions]
+
+    told = Bpm(bpm.model, bpm.tokenizer, bpm.preprocess, parse_exactly, bpm.locator, bpm.config)
+    by_truth = {e: scored(told, test, image).score.numpy() for e, image in edits.items()}
     whole = np.array([kind == "background" for kind in test.edit_type])
-    ious = {name: mask_quality(test, image, bpm) for name, image in edits.items()}
-    true_ious = mask_quality(test, test.target, bpm)
+    ious = {name: mask_ious(test, image, bpm) for name, image in edits.items()}
+    all_ious = {way: torch.cat([own[way] for own in ious.values()]) for way in next(iter(ious.values()))}
     diffedit = float(iou(diffedit_masks(test), test.mask[:, 0] > 0).median())
     return {
         "n": n,
-        "mask_iou_median": float(np.mean([found["bpm"] for found in ious.values()])),
-        "mask_iou": {"edits": ious, "true_edits": true_ious, "diffedit": diffedit},
+        "mask_iou_median": medians(all_ious)["bpm"],
+        "mask_iou": {
+            "edits": medians(all_ious),
+            "by_editor": {name: medians(own) for name, own in ious.items()},
+            "true_edits": medians(mask_ious(test, test.target, bpm)),
+            "diffedit": diffedit,
+        },
         "ground_truth": worst["bpm"],
         "ground_truth_by_noise": truth,
         "alignment": aligned["mean_over_pairs"]["bpm"],
@@ -347,13 +391,19 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
         "ci95_vs_prior": aligned["ci95_vs_prior"],
         "alignment_table": aligned,
         "parse": parse_accuracy(parse_all, INSTRUCTIONS),
+        "parse_templates": {
+            wordings: templates_parsed(Shapes("test", wordings=wordings).batch(0, n))
+            for wordings in ("usual", "reserved")
+        },
         "rivals": {
             name: {"ground_truth": worst[name], "alignment": aligned["mean_over_pairs"][name]}
             for name in RIVALS
         },
         "two_seeds": seeds,
         "alpha": alpha_sweep(parts, ratings, bpm.config),
-        "components": component_checks(found, rated, test),
+        "components": component_checks(
+            found, rated, test, {e: plain_similarity(bpm, test, image) for e, image in edits.items()}
+        ),
         "verdicts": verdicts_on_true_edits(bpm, test),
         "parser": {
             "grammar": aligned["mean_over_pairs"]["bpm"],
@@ -371,9 +421,21 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
     }
 
 
-def score_all(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor) -> np.ndarray:
-    """Scores of all edits in one call, for a scorer that is told something of all rows."""
-    return scorer(EditBatch(samples.source, samples.instruction, edited)).score.numpy()
+def templates_parsed(samples: ShapesBatch) -> dict[str, float]:
+    """The shares of the world's own instructions that the grammar parses right."""
+    pairs = list(zip(parsed_edits(parse_all(samples.instruction)), samples.parsed, strict=True))
+    right = {
+        "object": [_alike(a.source, b.source) and _alike(a.target, b.target) for a, b in pairs],
+        "size": [a.size == b.size for a, b in pairs],
+        "position": [a.position == b.position for a, b in pairs],
+    }
+    return {part: sum(found) / len(found) for part, found in right.items()}
+
+
+def _alike(name: str | None, other: str | None) -> bool:
+    """Whether two names are of one object: one may say more than the other."""
+    words, others = (set((text or "").split()) for text in (name, other))
+    return (name is None) == (other is None) and (words <= others or others <= words)
 
 
 def subset_alignment(

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from bpm import scored
+from bpm import batch_of, scored
 from guidance import preservation
 from rate_editor import edit
 from record import keep
 
-from rewardedit import EditBatch, best_of_n, load_editor, load_scorer, two_round_edit
+from rewardedit import EditBatch, best_of_n, devices, load_editor, load_scorer, two_round_edit
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle, join
 from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.guidance import soften
 from rewardedit.evaluation.preferences import better_equal_worse
 from rewardedit.evaluation.statistics import paired_bootstrap
-from rewardedit.scorers.bpm import Bpm
+from rewardedit.scorers.bpm import NOT_THERE, Bpm
 from rewardedit.scoring import score_batch
 
 N = 1120
@@ -34,6 +34,9 @@ BEST_N = 280
 # What counts as equal (Table 15), on each measure's own scale.
 EQUAL = {
     "modification": 0.02,
+    "modification_or_missing": 0.02,
+    "size": 0.01,
+    "position": 0.01,
     "score": 0.5,
     "alignment": 0.5,
     "consistency": 0.5,
@@ -51,7 +54,8 @@ def rounds(editor: Editor, samples: ShapesBatch, bpm: Bpm) -> dict[str, torch.Te
     for start in range(0, len(samples), BATCH):
         part = samples[start : start + BATCH]
         first = edit(editor, part, editor.settings, seed=start)
-        masks = bpm.masks(part.source, first, part.instruction)
+        batch = batch_of(part, first)
+        masks = bpm.masks(batch.source, batch.edited, batch.instruction).cpu()
         found = two_round_edit(
             editor, part.source, part.instruction, mask=lambda *_, own=masks: own, first=first, seed=start
         )
@@ -64,18 +68,24 @@ def rounds(editor: Editor, samples: ShapesBatch, bpm: Bpm) -> dict[str, torch.Te
 
 
 def measures(samples: ShapesBatch, images: torch.Tensor, bpm: Bpm) -> dict[str, np.ndarray]:
-    """Of each edit: the oracle's rating and aspects, preservation outside the true mask, and S_modify."""
+    """Of each edit: the oracle's rating and aspects, preservation outside the true mask, S_modify where the
+    target is located, and with −1 where it is not, whether it is, S_size and S_position.
+    """
     rating = ShapesOracle().rate(samples, images)
     names = ("score", "alignment", "consistency", "quality")
     found = {name: getattr(rating, name).numpy() for name in names}
     found["preservation"] = preservation(samples.source, images, samples.mask).numpy()
-    found["modification"] = scored(bpm, samples, images).parts["modify"].numpy()
-    return found
+    parts = {name: values.numpy() for name, values in scored(bpm, samples, images).parts.items()}
+    found["modification"] = parts["modify"]
+    found["modification_or_missing"] = np.nan_to_num(parts["modify"], nan=NOT_THERE)
+    found["located"] = np.isfinite(parts["modify"]).astype(float)
+    return {**found, "size": parts["size"], "position": parts["position"]}
 
 
 def compare(samples: ShapesBatch, images: dict[str, torch.Tensor], bpm: Bpm) -> dict[str, Any]:
     """Means of every way, and what each adds to the first edit; rows whose target is not located in one of
-    the two have no modification and are left out of its difference.
+    the two have no modification, size and position and are left out of these differences. An edit that a
+    second round destroys counts in "modification_or_missing".
 
     Args:
         bpm: by which an edit whose target is not located is invalid.
@@ -104,6 +114,8 @@ def compare(samples: ShapesBatch, images: dict[str, torch.Tensor], bpm: Bpm) -> 
 def best_of(editor: Editor, samples: ShapesBatch, bpm: Bpm) -> dict[str, Any]:
     """The oracle's mean rating of what each scorer chooses of the same candidates."""
     scorers = {name: bpm if name == "bpm" else load_scorer(name) for name in JUDGES}
+    for scorer in scorers.values():
+        scorer.to(devices.default_device())
     chosen: dict[str, list[float]] = {name: [] for name in ("one sample", *JUDGES, "oracle's choice")}
     for i in range(len(samples)):
         source = samples.source[i]
@@ -130,11 +142,11 @@ if __name__ == "__main__":
     quiet()
     torch.set_grad_enabled(False)
     editor = load_editor("shapes-editor")
-    bpm = load_scorer("bpm", undetected="failed")
+    bpm = load_scorer("bpm", undetected="failed").to(devices.default_device())
     assert isinstance(bpm, Bpm)
     test = Shapes("test").batch(0, N)
     found = rounds(editor, test, bpm)
-    strict = load_scorer("bpm")
+    strict = load_scorer("bpm").to(devices.default_device())
     assert isinstance(strict, Bpm)
     figures = {
         "n": N,

@@ -6,7 +6,7 @@ beside the small detector; the parts themselves do not depend on it.
 
 from pathlib import Path
 
-from rewardedit import EditBatch
+from rewardedit import EditBatch, devices
 from rewardedit.assets import resolve_model
 from rewardedit.batch import Scores
 from rewardedit.cli import quiet
@@ -30,6 +30,7 @@ if __name__ == "__main__":
     path = Path(resolve_model("shapes-detector")) / CALIBRATION
     if not path.is_file():  # any will do to load the scorer
         Ends((0.0, 1.0), (0.0, 1.0), "none yet").write(path)
-    found = Ends.of(measured(Bpm.from_pretrained(), N), f"{N} candidates of val, shapes {WORLD_VERSION}")
+    scorer = Bpm.from_pretrained().to(devices.default_device())
+    found = Ends.of(measured(scorer, N), f"{N} candidates of val, shapes {WORLD_VERSION}")
     found.write(path)
     print(path, found)

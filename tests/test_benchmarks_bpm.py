@@ -65,7 +65,12 @@ def test_alignment_of_two_editors_beside_the_prior(samples, lenient):
     for rival in ("l2", "clip_t"):
         scorer = bpm.load_scorer(rival)
         found[rival] = {name: bpm.scored(scorer, samples, images) for name, images in edits.items()}
-    checks = bpm.component_checks(found, rated, samples)
+    on_crop = {name: bpm.plain_similarity(lenient, samples, images) for name, images in edits.items()}
+    asked_for = [kind != "remove" for kind in samples.edit_type]
+    assert np.isfinite(on_crop["good"]).tolist() == asked_for
+    assert (np.abs(on_crop["good"][asked_for]) <= 1).all()
+    checks = bpm.component_checks(found, rated, samples, on_crop)
+    assert set(checks["alignment"]) == {"modify", "clip_t", "clip_on_crop"}
     assert set(checks["consistency"]) == {"preserve", "l2"}
     assert checks["alignment"]["modify"] > 0.65
     whole = np.ones(len(samples), dtype=bool)
@@ -95,6 +100,33 @@ def test_every_way_is_compared_with_the_first_edit(samples, strict):
     assert table["pasted"]["modification"]["n"] == len(samples)
     assert table["guided"]["modification"]["n"] == len(samples) - new, "what was asked is not there"
     assert "mask" not in table
+    lost = table["guided"]["modification_or_missing"]
+    assert lost["n"] == len(samples)
+    assert lost["ci95"][1] < -0.1, "an edit that is destroyed counts"
+    assert table["guided"]["located"]["difference"] == pytest.approx(-new / len(samples))
+    assert {"size", "position"} <= set(table["guided"])
+
+
+def test_the_worlds_own_instructions_are_parsed(samples):
+    import bpm
+
+    assert bpm.templates_parsed(samples) == {"object": 1, "size": 1, "position": 1}
+    reserved = bpm.templates_parsed(Shapes("val", wordings="reserved").batch(0, 280))
+    assert min(reserved.values()) > 0.9
+
+
+def test_masks_are_measured_one_by_one_in_every_way(samples, strict, monkeypatch):
+    import bpm
+
+    finder = type("Finder", (), {"detector": None})()
+    monkeypatch.setattr(bpm, "finder_of", lambda _: finder)
+    monkeypatch.setattr(bpm, "NamedObjects", lambda _: strict.locator)
+    monkeypatch.setattr(bpm, "GroundedSam", lambda detector, segmenter: None)
+    ious = bpm.mask_ious(samples, samples.target, strict)
+    assert {name: len(found) for name, found in ious.items()} == dict.fromkeys(
+        ("bpm", "boxes", "change_mask"), len(samples)
+    )
+    assert bpm.medians({"a": torch.tensor([0.1, 0.2, 0.9])}) == {"a": pytest.approx(0.2)}
 
 
 def test_a_calibration_comes_from_candidates_of_all_qualities(samples, lenient, monkeypatch):

@@ -7,6 +7,7 @@ asked for once more, and then the instruction is invalid, with the answer as the
 """
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -37,7 +38,12 @@ PLACED: dict[str, str] = {
     **dict.fromkeys(("next to", "beside", "close to", "by", "adjacent", "behind", "in front of"), "near"),
     **dict.fromkeys(("in", "within", "into", "in the middle of"), "inside"),
     **dict.fromkeys(("same", "none", "no change", "same position"), "unchanged"),
+    **{
+        " ".join(words): " ".join(words)
+        for words in itertools.product(("top", "bottom", "center"), ("left", "right", "center"))
+    },
 }
+WHOLE_IMAGE = ("image", "whole image", "photo", "picture", "scene")
 OBJECTS = (
     'Instruction for an image edit: "{instruction}"\n'
     "Which part of the image does the edit change, and what is there afterwards? Name both in a few words, "
@@ -166,7 +172,7 @@ def _line(answer: str, key: str) -> str | None:
     match = re.search(rf"^\W*{key}\W*?:[^\w\n]*(\w?.*)$", answer, re.IGNORECASE | re.MULTILINE)
     if match is None:
         return None
-    text = match[1].strip().strip("\"'*.").lower()
+    text = match[1].strip().strip("\"'*.()[]").lower()
     return re.sub(r"^(?:an?|the) ", "", text)
 
 
@@ -175,8 +181,11 @@ def parsed_edit(objects: tuple[str, str], size: SizeState, place: tuple[str, str
     ambiguous = any(text == "unclear" or text in PRONOUNS for text in objects)
     source, target = (None if not text or text == "unclear" or text in PRONOUNS else text for text in objects)
     position, reference = place
+    # What is moved may be named as its own reference: then its own place in the source is meant.
+    if reference in (source, target, *PRONOUNS, *WHOLE_IMAGE):
+        reference = None
     kind = edit_type(objects[0], objects[1], size, position)
-    is_global = (source or "") in ("background", "image", "whole image", "photo", "picture", "scene")
+    is_global = (source or "") in ("background", *WHOLE_IMAGE)
     return ParsedEdit(kind, source, target, reference, size, position, is_global, ambiguous)
 
 

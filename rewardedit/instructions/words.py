@@ -22,6 +22,7 @@ COLOURS = frozenset(
             "golden",
             "gold",
             "beige",
+            "mint",
             "teal",
             "turquoise",
             "cyan",

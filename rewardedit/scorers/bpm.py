@@ -303,9 +303,9 @@ class Bpm(ClipScorer):
         """
         b = len(parsed)
         objects = [*(region.source for region in regions), *(region.edited for region in regions)]
-        before, after = self._crop_features([*source, *edited], objects).split(b)
+        before, after = self.crop_features([*source, *edited], objects).split(b)
         names = [*(edit.source for edit in parsed), *(edit.target for edit in parsed)]
-        old, new = self._name_features(names).split(b)
+        old, new = self.name_features(names).split(b)
         same = torch.tensor([edit.source == edit.target for edit in parsed], device=after.device)[:, None]
         change = torch.where(same, after, after - before)
         direction = torch.where(same, new, new - old)
@@ -318,7 +318,7 @@ class Bpm(ClipScorer):
         missing = torch.tensor([r.missing == "target" for r in regions], device=after.device)
         return torch.where(missing, torch.full_like(similarity, NOT_THERE), similarity)
 
-    def _crop_features(self, images: list[Tensor], objects: list[Instances]) -> Tensor:
+    def crop_features(self, images: list[Tensor], objects: list[Instances]) -> Tensor:
         """CLIP's features of what the objects' boxes hold, in one batch; of the whole image where there is no
         object.
         """
@@ -339,7 +339,7 @@ class Bpm(ClipScorer):
             return segmenter(images, boxes)
         return [filled(of_image, (images.shape[-2], images.shape[-1])) for of_image in boxes]
 
-    def _name_features(self, names: list[str | None]) -> Tensor:
+    def name_features(self, names: list[str | None]) -> Tensor:
         """CLIP's features of names; zeros for None."""
         features = self.text_features([name or "" for name in names])
         there = torch.tensor([name is not None for name in names], device=features.device)

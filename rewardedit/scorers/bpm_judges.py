@@ -64,6 +64,7 @@ def position_judge(
     position: str,
     image: tuple[float, float],
     config: JudgeConfig | None = None,
+    resized: bool = False,
 ) -> float:
     """1 where an edited object is where `position` says, relative to a reference.
 
@@ -76,6 +77,8 @@ def position_judge(
             None where there is none: then only a place in the image can be judged, all else is right.
         position: one of BPM's seven relations, or a place in the image such as "top left".
         image: height and width.
+        resized: another size was asked for, so that an object that stays where it was overlaps with less of
+            itself: the share of the smaller box counts in place of the IoU (ours).
 
     Raises:
         ValueError: on another position.
@@ -93,7 +96,7 @@ def position_judge(
     longer = max(image)
     apart = iou(edited, reference) < config.overlap
     if position == "unchanged":
-        return float(not apart)
+        return float(not apart or (resized and share_of_smaller(edited, reference) >= config.overlap))
     if position == "inside":
         return float(is_inside(edited, reference, config.margin * longer))
     if position == "near":
@@ -153,6 +156,13 @@ def iou(a: Box, b: Box) -> float:
     both = area((max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])))
     union = area(a) + area(b) - both
     return both / union if union else 0.0
+
+
+def share_of_smaller(a: Box, b: Box) -> float:
+    """Intersection over the area of the smaller of two boxes; 0 where that is empty."""
+    both = area((max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])))
+    smaller = min(area(a), area(b))
+    return both / smaller if smaller else 0.0
 
 
 def gap(a: Box, b: Box) -> float:

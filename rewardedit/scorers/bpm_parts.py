@@ -52,7 +52,10 @@ def position_verdict(
     elif not regions.is_added:
         references = [*boxes_of(regions.source)]
     verdicts = [
-        max(position_judge(box, reference, parsed.position, image, config) for reference in references)
+        max(
+            position_judge(box, reference, parsed.position, image, config, parsed.size != "unchanged")
+            for reference in references
+        )
         for box in edited
     ]
     return sum(verdicts) / len(verdicts)

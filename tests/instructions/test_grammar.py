@@ -75,6 +75,10 @@ def test_the_world_s_instructions_are_parsed(wordings):
         ("move the dog to the left", ParsedEdit("move", "dog", "dog", position="left")),
         ("turn it into a bus", ParsedEdit("replace", None, "bus", ambiguous=True)),
         ("make them smaller", ParsedEdit("resize", None, None, size="smaller", ambiguous=True)),
+        (
+            "paint the background mint",
+            ParsedEdit("background", "background", "mint background", is_global=True),
+        ),
         ("change the background to a beach", ParsedEdit("background", "background", "beach", is_global=True)),
     ],
 )

@@ -101,6 +101,15 @@ def test_places_in_the_image_need_no_reference(edited, position, verdict):
     assert position_judge(edited, None, position, IMAGE) == verdict
 
 
+def test_an_object_that_was_made_larger_where_it_was_has_kept_its_place():
+    """Twice as long on each side the IoU is a quarter."""
+    small, large = (40.0, 40.0, 60.0, 60.0), (30.0, 30.0, 70.0, 70.0)
+    for before, after in ((small, large), (large, small)):
+        assert position_judge(after, before, "unchanged", IMAGE) == 0
+        assert position_judge(after, before, "unchanged", IMAGE, resized=True) == 1
+    assert position_judge((61.0, 40.0, 101.0, 80.0), small, "unchanged", IMAGE, resized=True) == 0
+
+
 def test_without_a_reference_no_relation_is_wrong():
     assert position_judge(at(10, 10), None, "left", IMAGE) == 1
 
