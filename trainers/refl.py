@@ -105,8 +105,7 @@ class Config:
         held_out = spec_name(self.watch.held_out)
         for shared in families(self.reward.scorer) & families(self.watch.held_out):
             raise ValueError(
-                f"watch.held_out: {held_out} is of the family {shared}, as is what trains; take one of "
-                "another, "
+                f"watch.held_out: {held_out} is of the family {shared}, as is what trains; take one of another, "
                 "such as ssim (pixel), clip_i (clip) or dino_i (dino); your own scorer names its family "
                 "as a class attribute"
             )
@@ -117,13 +116,9 @@ class Config:
                 "reward.reference_weight: the starting model is the one with its adapter off; give "
                 "train.lora_rank"
             )
-        if self.labels is not None:
-            used = RelabelConfig(scorer=self.labels.scorer, batch_size=self.labels.batch_size)
-            if self.labels != used:
-                raise ValueError(
-                    "labels: scorer and batch_size are used alone; words, bins and scale are those that the "
-                    "base knows"
-                )
+        own = self.labels
+        if own is not None and own != RelabelConfig(scorer=own.scorer, batch_size=own.batch_size):
+            raise ValueError("labels: give scorer and batch_size alone; words, bins and scale are the base's")
         if self.train.text_encoder_lr is not None:
             raise ValueError("train.text_encoder_lr: rollouts encode prompts once; leave it out")
 
