@@ -23,7 +23,7 @@ from record import keep
 from scipy.optimize import minimize
 
 from rewardedit.config import load_yaml
-from rewardedit.data.sequences import SequencesConfig
+from rewardedit.data.sequences import SequencesConfig, turns_of
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle, sequence
 from rewardedit.data.shapes.world import BLOCK
 from rewardedit.evaluation.statistics import difference_of_groups, spearman
@@ -73,7 +73,11 @@ def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
     sequences = SequencesConfig(**next(iter(config["sequences"].values()), {}))
     for number, members in by_sequence.items():
         backdrop = sequences.backdrops[number % len(sequences.backdrops)]
-        whole = sequence(Shapes(sequences.split, sequences.seed, (backdrop,)), number, 2 + number % 3)
+        whole = sequence(
+            Shapes(sequences.split, sequences.seed, (backdrop,)),
+            number,
+            turns_of(number, len(sequences.backdrops)),
+        )
         parts = []
         for i in members:
             first, last, _ = map(int, rows[i]["id"].rsplit("/", 1)[1].split("-"))

@@ -108,6 +108,8 @@ def to_tensor(image: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h 
     try:
         image = _upright(image)
     except UNREADABLE as error:  # opened by others, and damaged further on
+        if is_of_the_machine(error):
+            raise
         raise ValueError(f"not an image that can be read ({error})") from error
     if image.mode.startswith("I"):  # 16 bits a pixel, which PIL would cut off at 255
         gray = torch.from_numpy(np.asarray(image, dtype=np.float32) / 65535).clamp(0, 1)

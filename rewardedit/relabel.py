@@ -14,7 +14,7 @@ from rewardedit.once import Once
 from rewardedit.reward_prompt import PRESETS, RewardPrompt, RewardScale, label_rows
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.scoring import read_columns, read_records, score_shards, write_records
+from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_shards, write_records
 from rewardedit.stages import Share
 from rewardedit.synthesis.candidates import CandidatesConfig
 
@@ -90,6 +90,8 @@ def relabel(
 
     def label(scored: list[AnyPath]) -> None:
         found, reasons = read_columns(scored, "score", "reason")
+        if not found:
+            raise ValueError(NO_ROWS)
         if all(value is None for value in found):
             raise ValueError(f"no row can be scored by {config.scorer}; the first: {reasons[0]}")
         values = [float("nan") if value is None else value for value in found]

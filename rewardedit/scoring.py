@@ -16,6 +16,7 @@ import torch
 from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.data.datasets import Rows, read_batches, reading_workers
+from rewardedit.data.sources import table_number
 from rewardedit.data.stream import StreamedRows, shards_of
 from rewardedit.files import AnyPath, remove, replaced
 from rewardedit.processes import processes
@@ -23,6 +24,7 @@ from rewardedit.scorers import Scorer
 from rewardedit.stages import Share, stage
 
 Record = dict[str, Any]
+NO_ROWS = "there is no row to score; does data.edit_types name types that the data set has?"
 
 
 @torch.no_grad()
@@ -61,15 +63,16 @@ def score_rows(
             size, by itself.
         policy: how images are brought to size; see `images.fit`.
         workers: processes that read rows ahead; 0: this one reads.
-        first: the number of the first row; a row that cannot be read is known by its number alone.
-        prefix: of this number, where the rows are one file of several.
+        first: the number of the first row.
+        prefix: of the number in its table by which a row is known that cannot be read, where the rows are one
+            file of several.
     """
     for part in read_batches(rows, size, policy, batch, workers=workers, first=first):
         scored = {} if part.batch is None else score_batch(part.batch, scorers)
         records = []
         for name in scorers:
             found = {
-                row: _record(f"{prefix}{row}", None, name, None, reason)
+                row: _record(f"{prefix}{table_number(rows, row - first)}", None, name, None, reason)
                 for row, reason in part.unreadable.items()
             }
             if part.batch is not None:

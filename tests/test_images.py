@@ -1,3 +1,5 @@
+import errno
+
 import numpy as np
 import pytest
 import torch
@@ -131,6 +133,13 @@ def test_a_bomb_and_what_is_cut_off_are_refused_also_when_others_opened_them(tmp
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64 * 64 // 2 - 1)
     with pytest.raises(ValueError, match=r"whole.png: not an image that can be read .*bomb"):
         load_image(tmp_path / "whole.png")
+
+
+def test_a_disk_that_fails_is_no_fault_of_the_image():
+    image = Image.new("RGB", (4, 4))
+    image.load = lambda: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error"))  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="Input/output"):
+        to_tensor(image, 3)
 
 
 def test_senseless_tags_do_not_keep_an_image_from_being_read(tmp_path):

@@ -301,6 +301,17 @@ def test_a_row_that_cannot_be_read_is_known_by_its_number_in_the_data_set(tmp_pa
     assert {row["id"] for row in table} == {str(i) for i in range(74)}
 
 
+def test_of_selected_rows_one_that_cannot_be_read_is_known_by_its_number_in_the_table(tmp_path, pair):
+    (tmp_path / "broken.png").write_text("no image")
+    good = {"source": "before.png", "edited": "after.png", "instruction": pair[2]}
+    rows = [good] * 5 + [{**good, "edited": "broken.png"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "scores.parquet"
+    words = ["name=table", f"path={tmp_path}", "first=2", "size=16", "--scorer", "l1", "--out", str(out)]
+    assert main(["score", *words]) == 0
+    assert [row["id"] for row in pq.read_table(out).to_pylist()] == ["2", "3", "4", "5"]
+
+
 def test_an_instruction_of_ten_thousand_characters_is_cut_and_scored(pair, capsys):
     instruction = "make the circle white and " * 400
     words = ["score", *pair[:2], instruction, "--scorer", "clip_d", "clip_t", "vifi_clip", "l1", "--json"]

@@ -1,10 +1,10 @@
 """A scorer's training data, made by rules: no person and no other scorer says how good an edit is.
 
-Method: ADIEE Sec. 3.1 and 3.2. Stages, each kept in the run directory and not done again:
-captions → methods → measured → rows. A model writes captions where rows have none (`captions`); every editing
-method edits every row (`methods/NAME`); sources, targets and outputs are measured (`measured`); thresholds
-are taken from the data set's own sources and targets; rules label what they can, and edit sequences give
-further rows (`rows`, Parquet shards with the images, which data={name: labelled, path: RUN/rows} reads).
+Method: ADIEE Sec. 3.1 and 3.2. Stages, each made once: captions → methods → measured → rows. A model writes
+captions where rows have none (`captions`); every editing method edits every row (`methods/NAME`); sources,
+targets and outputs are measured (`measured`); thresholds are taken from the data set's own sources and
+targets; rules label what they can, and edit sequences give further rows (`rows`, Parquet shards with the
+images, which data={name: labelled, path: RUN/rows} reads).
 
 Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers of
 another encoder; a half of sources, targets and turns goes through the autoencoder, whose traces would tell
@@ -28,12 +28,13 @@ from torch.utils.data import ConcatDataset
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, Rows, open_rows, row_shards, source_ids
-from rewardedit.data.bad_rows import require_few, require_share
+from rewardedit.data.bad_rows import OnlyThese, require_few, require_share
 from rewardedit.data.datasets import SHARD_BATCHES, NamedRows
 from rewardedit.data.labelled import LabelledEdit, read_skipped, write_labelled
 from rewardedit.data.sequences import Sequences, SequencesConfig, open_sequences
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import write_json
+from rewardedit.images import is_of_the_machine
 from rewardedit.once import Once
 from rewardedit.processes import processes, say
 from rewardedit.scorers.vlm import load_vlm
@@ -86,6 +87,17 @@ class Config:
                 raise ValueError(
                     f"methods: expected a name of letters, digits, - and _, other than "
                     f"{', '.join(OWN_NAMES)}; got {name!r}"
+                )
+        shares = [self.rules.share(name) for name in ("another_image", "another_instruction")]
+        if self.batch_size < 2 and max(shares) > 0:
+            raise ValueError(
+                "batch_size: rules.another_image and another_instruction take another row of the batch"
+            )
+        in_a_row = {(own.name, own.path) for own in self.sequences.values()}
+        for name, own in self.data.items():
+            if own.hold_out and (own.name, own.path) in in_a_row:
+                raise ValueError(
+                    f"data.{name}.hold_out: sequences of the same data set would bring these images back"
                 )
         require_share(self.bad_rows)
 
@@ -156,14 +168,17 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     # Thresholds of this data set's own sources and targets; rules; sequences (Sec. 3.2).
     thresholds = find_thresholds(config.rules, own_images(measured, "source"), own_images(measured, "target"))
     shards = label_rows(config, folder / "rows", rows, outputs, measured, thresholds, made_of)
-    broken = [record for path in shards for record in read_skipped(path)]
+    skipped = [record for path in shards for record in read_skipped(path)]
+    gone, broken = ([r for r in skipped if (r["image"] == "sequence") == wanted] for wanted in (False, True))
+    before = [*uncaptioned, *without_image]
+    require_few_skipped(config, folder, len(rows), gone, before)
     sequences = sum(len(open_sequences(own)) for own in config.sequences.values())
-    require_few_skipped(config, folder, sequences, broken, [*uncaptioned, *without_image])
+    require_few_skipped(config, folder, sequences, broken, [*before, *gone])
 
     def finish() -> None:
         write_json(folder / "thresholds.json", asdict(thresholds))
-        skips = len(without_image) + len(broken)
-        counts = {**summary(shards, outputs), "skipped": skips, "minutes": spent()}
+        bad = {record["row"] for record in (*before, *skipped) if is_bad(config, record)}
+        counts = {**summary(shards, outputs), "skipped": len(bad), "minutes": spent()}
         write_json(folder / "metrics.json", counts)
         rows_folder = folder / "rows"
         write_report(folder / "report.html", config.name, rows_folder, measured, thresholds, config.examples)
@@ -198,7 +213,7 @@ def source_names(config: Config, folder: Path) -> Once[list[str]]:
 def warn_of_benchmarks(config: Config) -> None:
     """Warns where ImagenHub's images, which are of MagicBrush's dev split, would be trained on."""
     for data in (*config.data.values(), *config.sequences.values()):
-        named = re.search(r"\b(?:dev|val|test)\b", Path(data.path).name)
+        named = re.search(r"(?<![a-z])(?:dev|val|test)(?![a-z])", Path(data.path).name)
         if data.name == "magicbrush" and (data.split != "train" or named is not None):
             warnings.warn(
                 f"MagicBrush's split {data.split!r} of {data.path}: ImagenHub and GenAI-Bench judge by its "
@@ -256,11 +271,12 @@ def label_rows(
     def make(number: int, path: Path) -> None:
         if number < len(parts):
             first = number * len(parts[0])
-            found = label_part(config, parts[number], first, number, outputs, measured, names(), labelling())
-            write_labelled(found, path)
+            found, skipped = label_part(
+                config, parts[number], first, number, outputs, measured, names(), labelling()
+            )
         else:
-            found, unreadable = label_sequences(*blocks[number - len(parts)], data, labelling())
-            write_labelled(found, path, unreadable)
+            found, skipped = label_sequences(*blocks[number - len(parts)], data, labelling())
+        write_labelled(found, path, skipped)
 
     settings = {
         **made_of,
@@ -283,20 +299,26 @@ def label_part(
     measured: list[Path],
     names: list[str],
     labelling: Labelling,
-) -> list[LabelledEdit]:
-    """The labelled rows of a shard of rows."""
+) -> tuple[list[LabelledEdit], list[dict[str, Any]]]:
+    """The labelled rows of a shard of rows, and which rows can be read no more since they were measured; one
+    that could not be measured is left out, and listed already.
+    """
     values = read_measured(measured[number])
+    known = [i for i in range(len(rows)) if (first + i, "source") in values]
     made = {name: Outputs(read_outputs(paths[number])) for name, paths in outputs.items()}
     found: list[LabelledEdit] = []
-    for part in read_rows(rows, config.images, config.batch_size, first, FIELDS):
-        if part.batch is None or any((row, "source") not in values for row in part.numbers):
-            continue  # a file that has become readable since it was measured is left out
+    skipped: list[dict[str, Any]] = []
+    for part in read_rows(OnlyThese(rows, known), config.images, config.batch_size, first, FIELDS):
+        gone = {row: why for row, why in part.unreadable.items() if (row, "source") in values}
+        skipped += [{"row": row, "image": "source", "reason": why} for row, why in gone.items()]
+        if part.batch is None:
+            continue
         ids = [names[row] for row in part.numbers]
         found += own_rows(part, ids, values, labelling)
         for name, own in made.items():
             taken = own.take(part.numbers)
             found += output_rows(part, ids, name, taken, values, labelling, config.seed)
-    return found
+    return found, skipped
 
 
 def label_sequences(
@@ -311,6 +333,8 @@ def label_sequences(
             source = f"{name}:{sequence.source_id or sequence.id}"
             found += sequence_rows(sequence, number, source, data.size, data.policy, labelling)
         except (ValueError, OSError) as error:
+            if is_of_the_machine(error):
+                raise
             skipped.append({"row": f"{name}-{number}", "image": "sequence", "reason": str(error)})
     return found, skipped
 

@@ -105,7 +105,7 @@ class Config:
         held_out = spec_name(self.watch.held_out)
         for shared in families(self.reward.scorer) & families(self.watch.held_out):
             raise ValueError(
-                f"watch.held_out: {held_out} is of the family {shared}, as is what trains; take one of another, "
+                f"watch.held_out: {held_out} is of the family {shared}, as is what trains; take another, "
                 "such as ssim (pixel), clip_i (clip) or dino_i (dino); your own scorer names its family "
                 "as a class attribute"
             )

@@ -110,13 +110,15 @@ def write_parquet(
         ValueError: where no row can be scored.
     """
     from rewardedit.processes import processes
-    from rewardedit.scoring import read_columns, read_records, score_to_parquet
+    from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_to_parquet
 
     settings = {**made_of, "size": size, "policy": policy}
     score_to_parquet(out, settings, rows, load=load, size=size, policy=policy)
     if not processes().is_main_process:
         return
     (valid,) = read_columns([out], "valid")
+    if not valid:
+        raise ValueError(NO_ROWS)
     print(f"{len(valid)} scores, {valid.count(False)} invalid: {out}", file=sys.stderr)
     if as_json:
         print(json.dumps(read_records(out), indent=2))

@@ -68,6 +68,24 @@ class CheckedRows(Sequence):
         return sample
 
 
+class OnlyThese(Sequence):
+    """Rows in their places, of which all but some count as unreadable."""
+
+    def __init__(self, rows: Rows, known: Sequence[int]) -> None:
+        self.rows = rows
+        self.known = frozenset(known)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        if index not in self.known:
+            raise ValueError("this row is left out")
+        return self.rows[index]
+
+
 def usable_rows(
     rows: Rows, data: DataConfig, check: Callable[[EditSample], Any], folder: Path, limit: float
 ) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from PIL import Image, UnidentifiedImageError
 
 from rewardedit.batch import EditPair, EditSample
-from rewardedit.images import UNREADABLE
+from rewardedit.images import UNREADABLE, is_of_the_machine
 
 ROW_NUMBER = "row_number"  # beside a row's columns: its place in the data set, for those that name no row
 
@@ -261,6 +261,8 @@ def stored_image(file: dict[str, Any]) -> Image.Image:
     try:
         return Image.open(io.BytesIO(file["bytes"]) if stored else file["path"])
     except UNREADABLE as error:
+        if is_of_the_machine(error):
+            raise
         if stored and isinstance(error, UnidentifiedImageError):  # which names an object in memory
             raise ValueError("the bytes are not an image that can be read") from error
         raise ValueError(f"{file['path'] or 'an image'}: not an image that can be read ({error})") from error
@@ -270,7 +272,9 @@ def _digest(file: dict[str, Any] | None, number: int) -> str:
     """What an image file holds, as a hash; a row whose image is missing has a name of its own."""
     try:
         content = file and (file["bytes"] or Path(file["path"]).read_bytes())
-    except (OSError, TypeError):  # the path is None, or leads nowhere
+    except (OSError, TypeError) as error:  # the path is None, or leads nowhere
+        if is_of_the_machine(error):
+            raise
         content = None
     return hashlib.sha256(content).hexdigest() if content else f"row {number} without an image"
 

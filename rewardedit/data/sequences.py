@@ -64,6 +64,8 @@ class SequencesConfig:
     def __post_init__(self) -> None:
         if self.name != "shapes" and not self.path:
             raise ValueError(f"path: sequences of {self.name} need one: a hub id, a folder or a file")
+        if self.name == "seed_data_edit" and self.split != "train":
+            raise ValueError(f"split: SEED-Data-Edit Part 3 has train alone; got {self.split!r}")
         if self.first < 0 or (self.rows is not None and self.rows < 1):
             raise ValueError(
                 f"rows, first: expected at least 1 and at least 0; got {self.rows}, {self.first}"
@@ -102,8 +104,13 @@ class _Part(Sequence):
         return self.sequences[self.indices[index]]
 
 
+def turns_of(number: int, backdrops: int) -> int:
+    """How many turns a sequence of the shapes world has, from two to four, whatever its backdrop."""
+    return FEWEST_TURNS + number // backdrops % 3
+
+
 class ShapesSequences(Sequence):
-    """Sequences of the shapes world, of two, three and four turns by turns."""
+    """Sequences of the shapes world, of two, three and four turns in turn."""
 
     def __init__(self, config: SequencesConfig) -> None:
         self.config = config
@@ -118,7 +125,7 @@ class ShapesSequences(Sequence):
             raise IndexError(index)
         number = self.config.first + index
         world = self.worlds[number % len(self.worlds)]
-        found = sequence(world, number, 2 + number % 3)
+        found = sequence(world, number, turns_of(number, len(self.worlds)))
         turns = found.turns
         return EditSequence(
             found.id,

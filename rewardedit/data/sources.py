@@ -18,6 +18,14 @@ class Rows(Protocol):
     def __getitem__(self, index: int, /) -> EditSample: ...
 
 
+def table_number(rows: Any, index: int) -> int:
+    """Which row of its table a row is, where some of the table's are selected."""
+    while isinstance(rows, Subset):
+        index = rows.indices[index]
+        rows = rows.dataset
+    return rows.number(index) if hasattr(rows, "number") else index
+
+
 def source_ids(rows: Rows) -> list[str]:
     """A name of each row's source image: the same for all rows that are made of it."""
     if isinstance(rows, Subset):

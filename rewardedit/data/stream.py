@@ -12,6 +12,7 @@ from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.datasets import DataConfig, Unreadable, open_rows, row_shards
 from rewardedit.data.hub import HubRows
 from rewardedit.data.sources import Rows
+from rewardedit.images import is_of_the_machine
 
 
 def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:
@@ -40,6 +41,8 @@ def read_each(rows: Iterable[tuple[int, Any]], read: Callable[[Any], Any]) -> It
         try:
             yield read(row)
         except (ValueError, OSError) as error:
+            if is_of_the_machine(error):
+                raise
             yield Unreadable(str(number), str(error))
 
 
@@ -70,6 +73,10 @@ class FetchedRows(Sequence):
 
     def __len__(self) -> int:
         return len(self.found)
+
+    def number(self, index: int) -> int:
+        """The row's place in its file."""
+        return self.found[index][0]
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         number, row = self.found[index]

@@ -153,7 +153,8 @@ def disagreement(before: str, after: str, instruction: str) -> str | None:
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", text.lower())
+    """Words, and each character of scripts that write none apart."""
+    return re.findall(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+", text.lower())
 
 
 def _akin(one: str, other: str) -> bool:

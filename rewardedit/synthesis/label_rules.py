@@ -108,6 +108,10 @@ class RulesConfig:
         for name, value in PRESETS[self.preset].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
+        if self.clip_d is not None and self.clip_d_percentile != 50.0:
+            raise ValueError(
+                f"clip_d_percentile: the threshold is fixed, clip_d: {self.clip_d:g}; give one of the two"
+            )
         for name in ("similarity_percentile", "clip_d_percentile"):
             if not 0 <= getattr(self, name) <= 100:
                 raise ValueError(f"{name}: expected 0 to 100; got {getattr(self, name)}")

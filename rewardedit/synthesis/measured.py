@@ -16,7 +16,7 @@ from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.datasets import RowBatch
 from rewardedit.images import load_image
 from rewardedit.once import Once
-from rewardedit.scorer_spec import ScorerSpec, resolve_spec
+from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
 from rewardedit.stages import Share, stage
@@ -43,9 +43,20 @@ class MeasureConfig:
             raise ValueError(f"similarity: expected two scorers; got {len(self.similarity)}")
 
     def load(self) -> dict[str, Scorer]:
-        """The scorers by the name of what they measure."""
+        """The scorers by the name of what they measure.
+
+        Raises:
+            ValueError: for a similarity that is not to the target.
+        """
         specs = dict(zip(METRICS, (self.clip_d, *self.similarity), strict=True))
-        return {name: load_scorer(spec).to(devices.default_device()) for name, spec in specs.items()}
+        scorers = {name: load_scorer(spec).to(devices.default_device()) for name, spec in specs.items()}
+        for name, spec in list(specs.items())[1:]:
+            if "target" not in scorers[name].needs:
+                raise ValueError(
+                    f"measure.similarity: {spec_name(spec)} does not look at the target; "
+                    "most take against: target"
+                )
+        return scorers
 
 
 def measure(
@@ -173,8 +184,12 @@ def write_measured(records: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def read_measured(path: Path) -> dict[tuple[int, str], Measured]:
-    """What was measured, by row and image."""
-    return {(record["row"], record["image"]): measured_of(record) for record in read_parquet(path, 1024)}
+    """What was measured, by row and image; of a row that could not be read there is nothing."""
+    return {
+        (record["row"], record["image"]): measured_of(record)
+        for record in read_parquet(path, 1024)
+        if record["image"] != "source" or record["reason"] is None
+    }
 
 
 def measured_of(record: dict[str, Any]) -> Measured:

@@ -18,7 +18,7 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.diffusion.editors import EditConfig, load_editor
 from rewardedit.diffusion.text_to_image import load_text_to_image
-from rewardedit.images import fit, load_image, to_pil
+from rewardedit.images import fit, is_of_the_machine, load_image, to_pil
 from rewardedit.synthesis.label_rules import Grade
 
 NO_CAPTIONS = "it has no captions"
@@ -88,14 +88,17 @@ class MethodConfig:
         return self.kind not in ("editor", "folder")
 
 
-def load_method(config: MethodConfig) -> Method:
+def load_method(config: MethodConfig, policy: str = "crop") -> Method:
     """The method, ready to be called.
+
+    Args:
+        policy: how outputs that were made elsewhere and are not square become so, as the sources did.
 
     Raises:
         ValueError: where its model or folder is not there, or diffusers has its pipeline no more.
     """
     if config.kind == "folder":
-        return FolderOfOutputs(config.model)
+        return FolderOfOutputs(config.model, policy)
     if config.kind == "editor":
         return edit_with(config)
     return PROMPT_METHODS[config.kind](config)
@@ -117,14 +120,15 @@ class FolderOfOutputs:
         ValueError: where there is no such folder; when called, where a row's output is not there.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, policy: str = "crop") -> None:
         self.folder = Path(folder)
+        self.policy = policy
         if not self.folder.is_dir():
             raise ValueError(f"{folder}: expected a folder of edited images")
 
     def __call__(self, wanted: Requests) -> Float[Tensor, "b 3 h w"]:
         size = wanted.source.shape[-1]
-        return torch.cat([fit(load_image(self.find(name))[None], size, "stretch") for name in wanted.ids])
+        return torch.cat([fit(load_image(self.find(name))[None], size, self.policy) for name in wanted.ids])
 
     def find(self, name: str) -> Path:
         """The file of a row's output."""
@@ -342,7 +346,7 @@ def edit_rows(method: Method, config: MethodConfig, wanted: Requests) -> list[Te
     """What a method makes of each row: (3, h, w) in [0, 1], in the source's size, or the reason why it fails.
 
     A batch that fails as a whole is asked for row by row, so that one bad row does not take others with it. A
-    GPU out of memory is no row's fault and is raised.
+    fault of the GPU or of a disk is no row's and is raised.
     """
     if config.needs_captions:
         lacking = [not (before and after) for before, after in zip(*_captions(wanted), strict=True)]
@@ -351,9 +355,9 @@ def edit_rows(method: Method, config: MethodConfig, wanted: Requests) -> list[Te
             return [NO_CAPTIONS if bad else next(found) for bad in lacking]
     try:
         made = method(wanted).float().cpu()
-    except torch.OutOfMemoryError:
-        raise
     except (ValueError, RuntimeError, OSError) as error:
+        if is_of_the_machine(error) or isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
+            raise
         if len(wanted) > 1:
             return [edit for one in wanted.one_by_one() for edit in edit_rows(method, config, one)]
         return [str(error).splitlines()[0]]

@@ -77,7 +77,7 @@ def make_outputs(
 
     @Once
     def load() -> Method:
-        return load_method(config)
+        return load_method(config, data.policy)
 
     def make(number: int, path: Path) -> None:
         first = number * len(parts[0])

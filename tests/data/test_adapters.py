@@ -405,3 +405,17 @@ def test_tar_files_without_what_an_edit_needs_are_refused(tmp_path):
     write_tar(folder / "other.tar", {"a": {"source.png": image}})
     with pytest.raises(ValueError, match="lacks the columns json"):
         open_rows(dataclasses.replace(data, path=str(folder / "other.tar")))
+
+
+def test_streamed_rows_of_a_type_that_there_is_not_are_told(tmp_path, capsys):
+    name = "emu_edit_generations"
+    folder = write_layout(tmp_path, name)
+    settings = [f"path={folder}", f"split={LAYOUTS[name]['split']}", "size=16", "stream=true"]
+    types = "edit_types=[nope]"
+    out = tmp_path / "scores.parquet"
+    words = ["score", f"name={name}", *settings, types, "--scorer", "l1", "--out", str(out)]
+    assert cli.main(words) == 2
+    assert "there is no row to score" in capsys.readouterr().err
+    data = [f"data.{word}" for word in (f"name={name}", *settings, types)]
+    assert cli.main(["relabel", *data, "relabel.scorer=l1", "--out", str(tmp_path / "labels")]) == 2
+    assert "there is no row to score" in capsys.readouterr().err

@@ -22,6 +22,8 @@ from tests.models import save_vlm
             "replace red wine with white",
         ),
         ("a house", "a painting of a house", "paint it in oil"),
+        ("un café", "un café et un gâteau", "ajoute un gâteau"),
+        ("一只猫", "一只戴帽子的猫", "给猫加一顶帽子"),
         ("one red circle", "one red circle and one red circle", "add a circle"),  # more often
     ],
 )
@@ -37,6 +39,7 @@ def test_captions_that_differ_in_what_is_asked_agree(before, after, instruction)
         ("a Cat.", "A cat", "add a hat", "the two captions say the same"),
         ("", "a cat", "add a cat", "a caption is empty"),
         ("a cat", "the cat", "add a hat", "the captions differ in nothing that counts"),
+        ("一只猫", "一只白猫", "给狗加一顶帽子", "the captions differ in 白"),
         ("an ox", "an ox and a car", "paint the carpet", None),
     ],
 )

@@ -14,6 +14,7 @@ from rewardedit.synthesis.label_rules import (
     unlike_target,
     weak_method,
 )
+from rewardedit.synthesis.measured import MeasureConfig
 
 LIMITS = Thresholds(clip_d=0.2, similarity=(0.8, 0.4))
 GOOD = Measured(0.5, (0.9, 0.9))
@@ -102,6 +103,18 @@ def test_the_papers_preset_has_its_number_and_none_of_our_additions():
     assert find_thresholds(paper, sources, []).clip_d == 0.2  # no target is asked
     assert RulesConfig().clip_d is None
     assert RulesConfig().reconstructed == 0.5
+
+
+def test_a_percentile_beside_a_fixed_threshold_is_refused():
+    with pytest.raises(ValueError, match=r"clip_d_percentile: the threshold is fixed, clip_d: 0\.2"):
+        RulesConfig(preset="paper", clip_d_percentile=30)
+
+
+@pytest.mark.parametrize("similarity", [("clip_i", "ssim"), ({"clip_i": {"against": "source"}}, "clip_i")])
+def test_a_similarity_to_the_source_is_refused(similarity):
+    with pytest.raises(ValueError, match=r"measure\.similarity: \w+ does not look at the target"):
+        MeasureConfig(similarity=similarity).load()
+    assert MeasureConfig(similarity=("clip_i", {"ssim": {"against": "target"}})).load()
 
 
 def test_nothing_to_take_a_percentile_of_is_refused():

@@ -1,10 +1,12 @@
 """Editing methods through real diffusers pipelines of tiny models."""
 
+import errno
+
 import diffusers
 import pytest
 import torch
 
-from rewardedit.images import to_pil
+from rewardedit.images import fit, to_pil
 from rewardedit.synthesis.methods import MethodConfig, Requests, edit_rows, load_method
 from tests.models import tiny_pipeline, tiny_unet
 
@@ -103,6 +105,25 @@ def test_outputs_from_elsewhere_are_found_by_the_row_s_id(tmp_path):
     assert made[0].max() == 0
     assert float(made[2].mean()) == pytest.approx(128 / 255)
     assert "no output a_1.png for row a/1" in made[1]
+
+
+@pytest.mark.parametrize("policy", ["crop", "pad", "stretch"])
+def test_outputs_made_elsewhere_are_brought_to_the_size_as_sources_are(policy, tmp_path):
+    image = torch.linspace(0, 1, 2 * SIDE).expand(3, SIDE, 2 * SIDE)
+    to_pil(image).save(tmp_path / "a_0.png")
+    made = load_method(MethodConfig("folder", str(tmp_path)), policy)(wanted(1))
+    torch.testing.assert_close(made, fit(image[None], SIDE, policy), rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), torch.AcceleratorError("an illegal address")]
+)
+def test_a_full_disk_or_a_broken_gpu_is_no_row_s_fault(error):
+    def method(request: Requests) -> torch.Tensor:
+        raise error
+
+    with pytest.raises(type(error)):
+        edit_rows(method, MethodConfig("editor", "x"), wanted(1))
 
 
 def test_one_bad_row_does_not_take_others_with_it():

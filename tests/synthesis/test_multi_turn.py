@@ -84,6 +84,19 @@ def test_sequences_of_shapes_have_a_caption_for_each_image():
     assert all(torch.equal(a, b) for a, b in zip(one.images, again.images, strict=True))
 
 
+@pytest.mark.parametrize("backdrops", [("plain",), ("plain", "textured", "photo")])
+def test_the_backdrop_does_not_tell_the_number_of_turns(backdrops):
+    config = SequencesConfig("shapes", rows=9, backdrops=backdrops)
+    found = open_sequences(config)
+    pairs = {(i % len(backdrops), len(found[i].instructions)) for i in range(9)}
+    assert pairs == {(k, turns) for k in range(len(backdrops)) for turns in (2, 3, 4)}
+
+
+def test_another_split_of_seed_data_edit_is_refused():
+    with pytest.raises(ValueError, match="split: SEED-Data-Edit Part 3 has train alone; got 'val'"):
+        SequencesConfig("seed_data_edit", "x", split="val")
+
+
 def test_a_session_is_cut_where_a_turn_is_missing():
     images = ["b", "a", "a", "a", "a", "c", "b"]
     turns = [2, 1, 2, 4, 5, 1, 1]

@@ -1,7 +1,9 @@
 """A scorer's training data from the first stage to the last, with tiny editors."""
 
+import errno
 import io
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from rewardedit.cli.recipes import read_recipe
 from rewardedit.data import DataConfig, held_out_rows, open_rows
 from rewardedit.data.shapes import Shapes
 from rewardedit.images import load_image, to_tensor
-from rewardedit.synthesis.label_rules import OWN_LABELS, Measured, Thresholds, label_output
+from rewardedit.synthesis.label_rules import OWN_LABELS, Measured, RulesConfig, Thresholds, label_output
+from rewardedit.synthesis.labelling import Labelling
 from rewardedit.trainers import adiee_data
 from tests import forks
 from tests.models import tiny_pipeline, tiny_unet
@@ -248,9 +251,40 @@ def test_a_few_such_rows_are_skipped_counted_and_listed(tiny_editor, tmp_path):
     sources = {row["source_id"] for row in rows}
     assert len(sources) == 7
     assert Counter(row["rule"] for row in rows)["target"] == 7
-    assert json.loads((out / "metrics.json").read_text())["skipped"] == 2  # once by the editor, once measured
+    assert json.loads((out / "metrics.json").read_text())["skipped"] == 1
     listed = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
     assert [(record["row"], record["image"]) for record in listed] == [(0, "editor"), (0, "source")]
+
+
+def test_files_that_change_after_they_were_measured_are_left_out_and_listed(tiny_editor, tmp_path):
+    """Row 0 becomes readable and row 5 becomes unreadable before rows are labelled."""
+    data, out = tmp_path / "data", tmp_path / "out"
+    words = photographs(table(data, 1), tiny_editor, "bad_rows=0.2", "--out", str(out))
+    assert main(words) == 0
+    shutil.rmtree(out / "rows")
+    (data / "0-source.jpg").write_bytes((data / "1-source.jpg").read_bytes())
+    (data / "5-source.jpg").write_bytes(b"gone")
+    assert main([*words, "--resume"]) == 0
+    assert {row["id"].split("/")[0] for row in labelled(out)} == {"1", "2", "3", "4", "6", "7"}
+    listed = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
+    assert [(record["row"], record["image"]) for record in listed] == [
+        (0, "editor"),
+        (0, "source"),
+        (5, "source"),
+    ]
+    assert json.loads((out / "metrics.json").read_text())["skipped"] == 2
+
+
+def test_a_disk_that_fails_ends_the_stage_and_no_sequence_is_lost():
+    class Failing(list):
+        def __getitem__(self, index: Any) -> Any:
+            raise OSError(errno.EIO, "Input/output error")
+
+    labelling = Labelling(
+        RulesConfig(), Thresholds(0.0, (0.0, 0.0)), {}, lambda images: images, frozenset(), 0
+    )
+    with pytest.raises(OSError, match="Input/output"):
+        adiee_data.label_sequences("x", Failing(), range(1), DataConfig(), labelling)
 
 
 def test_an_editor_that_fails_on_a_row_costs_that_row_s_output_alone(tiny_editor, tmp_path, monkeypatch):
@@ -274,6 +308,17 @@ def test_an_editor_that_fails_on_a_row_costs_that_row_s_output_alone(tiny_editor
     assert Counter(row["rule"] for row in labelled(out))["target"] == 8
 
 
+def test_what_would_bring_held_out_images_back_or_have_no_effect_is_refused():
+    from rewardedit.data.sequences import SequencesConfig
+
+    held_out = DataConfig("magicbrush", "x", hold_out=5)
+    with pytest.raises(ValueError, match="hold_out: sequences of the same data set would bring"):
+        adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "x")})
+    adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "y")})
+    with pytest.raises(ValueError, match="batch_size: rules"):
+        adiee_data.Config("x", {"a": DataConfig()}, batch_size=1)
+
+
 def test_magicbrush_s_dev_split_is_warned_of(tmp_path):
     from rewardedit.data.sequences import SequencesConfig
     from rewardedit.trainers.adiee_data import Config, warn_of_benchmarks
@@ -281,8 +326,10 @@ def test_magicbrush_s_dev_split_is_warned_of(tmp_path):
     train = SequencesConfig(name="magicbrush", path="x")
     warn_of_benchmarks(Config("x", data={"a": DataConfig()}, sequences={"a": train}))
     dev = SequencesConfig(name="magicbrush", path="x", split="dev")
-    with pytest.warns(UserWarning, match="ImagenHub and GenAI-Bench judge by its images"):
-        warn_of_benchmarks(Config("x", data={"a": DataConfig()}, sequences={"a": dev}))
+    file = SequencesConfig(name="magicbrush", path="some/magicbrush_dev.parquet")
+    for own in (dev, file):
+        with pytest.warns(UserWarning, match="ImagenHub and GenAI-Bench judge by its images"):
+            warn_of_benchmarks(Config("x", data={"a": DataConfig()}, sequences={"a": own}))
 
 
 @pytest.mark.parametrize(
