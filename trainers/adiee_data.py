@@ -88,8 +88,9 @@ class Config:
                     f"methods: expected a name of letters, digits, - and _, other than "
                     f"{', '.join(OWN_NAMES)}; got {name!r}"
                 )
-        shares = [self.rules.share(name) for name in ("another_image", "another_instruction")]
-        if self.batch_size < 2 and max(shares) > 0:
+        if self.batch_size < 2 and self.rules.share("another_image") + self.rules.share(
+            "another_instruction"
+        ):
             raise ValueError(
                 "batch_size: rules.another_image and another_instruction take another row of the batch"
             )
