@@ -15,7 +15,7 @@ def record(run: Path, command: str) -> Path:
     metrics, environment = (
         json.loads((run / f"{name}.json").read_text()) for name in ("metrics", "environment")
     )
-    n = metrics.pop("n", None) or metrics["oracle"].get("n")
+    n = metrics.pop("n", None) or metrics.get("oracle", {}).get("n")
     out = RESULTS / f"{run.name}.json"
     out.write_text(json.dumps({"command": command, **environment, "n": n, **metrics}, indent=2) + "\n")
     return out

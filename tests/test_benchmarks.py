@@ -94,6 +94,17 @@ def test_a_shared_prefix_gives_the_states_of_whole_passes():
     assert found["gradient"]["whole"]["gib"] >= 0
 
 
+def test_a_process_has_a_peak_of_its_own():
+    import multiprocessing
+
+    import prefix
+
+    held = torch.ones(60 * 2**20 // 4 * 4)  # 240 MiB, of which a new process knows nothing
+    with multiprocessing.get_context("spawn").Pool(1) as alone:
+        assert alone.apply(prefix.peak_kib) < prefix.peak_kib()
+    del held
+
+
 def test_planted_defects_lie_outside_what_was_asked():
     import heat
 

@@ -17,7 +17,6 @@ Command: rewardedit train magicbrush-adiee-data
 
 import json
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -31,6 +30,7 @@ from rewardedit.data import DataConfig, Rows, open_rows, row_shards, source_ids
 from rewardedit.data.bad_rows import OnlyThese, require_few, require_share
 from rewardedit.data.datasets import SHARD_BATCHES, NamedRows
 from rewardedit.data.labelled import LabelledEdit, read_skipped, write_labelled
+from rewardedit.data.magicbrush import warn_of_benchmarks
 from rewardedit.data.sequences import Sequences, SequencesConfig, open_sequences
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import write_json
@@ -118,7 +118,7 @@ def plan(config: Config) -> list[str]:
     load_editor(config.autoencoder)
     if config.captions is not None:
         load_vlm(config.captions.model, adapter=config.captions.adapter)
-    warn_of_benchmarks(config)
+    warn_of_benchmarks((*config.data.values(), *config.sequences.values()))
     return [
         f"rows: {len(rows)}; methods: {', '.join(config.methods) or 'none'}; "
         f"{len(rows) * len(config.methods)} edits",
@@ -138,7 +138,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """
     run.start(folder, config, resume)
     spent = run.minutes_spent(folder)
-    warn_of_benchmarks(config)
+    warn_of_benchmarks((*config.data.values(), *config.sequences.values()))
     rows = open_all(config)
     data = config.images
 
@@ -209,18 +209,6 @@ def source_names(config: Config, folder: Path) -> Once[list[str]]:
     made = {"data": config.data}
     (path,) = stage(folder, made, lambda _, path: write_json(path, all_source_ids(config)), name="{}.json")
     return Once(lambda: json.loads(path.read_text()))
-
-
-def warn_of_benchmarks(config: Config) -> None:
-    """Warns where ImagenHub's images, which are of MagicBrush's dev split, would be trained on."""
-    for data in (*config.data.values(), *config.sequences.values()):
-        named = re.search(r"(?<![a-z])(?:dev|val|test)(?![a-z])", Path(data.path).name)
-        if data.name == "magicbrush" and (data.split != "train" or named is not None):
-            warnings.warn(
-                f"MagicBrush's split {data.split!r} of {data.path}: ImagenHub and GenAI-Bench judge by its "
-                "images; a scorer that is trained on them cannot be compared there",
-                stacklevel=2,
-            )
 
 
 def require_few_skipped(

@@ -26,7 +26,8 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.batch import EditBatch, EditSample, collate
 from rewardedit.data import DataConfig, Rows, open_rows
-from rewardedit.data.bad_rows import require_share, usable_rows
+from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
+from rewardedit.data.datasets import read_batches
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
@@ -104,6 +105,8 @@ def plan(config: Config) -> list[str]:
 
     rows = open_rows(config.data)
     require_label(rows[0])
+    if config.held_out is not None:
+        require_label(open_rows(config.held_out)[0])
     try:
         require_kind(config.model, AutoConfig.from_pretrained(config.model).model_type)
     except OSError as error:
@@ -194,7 +197,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         TrainingStopped: where the loss is not a number.
     """
     run.start(folder, config, resume)
+    spent = run.minutes_spent(folder)
     torch.manual_seed(config.train.seed)
+    held_out = None if config.held_out is None else open_rows(config.held_out)  # before hours are spent
     rows = open_rows(config.data)
     usable = usable_rows(rows, config.data, require_label, folder, config.bad_rows)
     scorer, adapter = make_scorer(config)
@@ -212,6 +217,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             loop.record("text_loss", text, len(ids))
             loop.record("score_loss", score, len(ids))
         loop.update()
+        if (step + 1) % config.train.checkpoint_every == 0:
+            spent()
     micro_batches.close()
     loop.finish()
     scorer.eval()
@@ -221,12 +228,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             if adapter is None:
                 scorer.model.half()
             scorer.save(aside, adapter)
-        if config.held_out is not None:
-            if adapter is None:
-                scorer.model.float()  # with the values that are saved
+        found: dict[str, Any] = {"minutes": spent()}
+        if held_out is not None and config.held_out is not None:
+            if adapter is None:  # as it will be loaded: halving also rounds what a model computes anew
+                scorer = Adiee.from_pretrained(str(folder / "scorer")).to(devices.default_device())
             with loop.autocast():
-                found = measure(scorer, config.held_out, shares(config)[0].stop)
-            write_json(folder / "metrics.json", found)
+                found |= measure(scorer, held_out, config.held_out, shares(config)[0].stop)
+        write_json(folder / "metrics.json", found)
     return folder / "scorer"
 
 
@@ -316,19 +324,19 @@ def losses(
 
 
 @torch.no_grad()
-def measure(scorer: Adiee, held_out: DataConfig, batch_size: int = 32) -> dict[str, Any]:
-    """Spearman's ρ of scores and labels on held-out rows, and the mean absolute error."""
-    rows = open_rows(held_out)
-    scores: list[Tensor] = []
+def measure(scorer: Adiee, rows: Rows, data: DataConfig, batch_size: int = 32) -> dict[str, Any]:
+    """Spearman's ρ of scores and labels on held-out rows, the mean absolute error, and how many rows cannot
+    be read or have no label.
+    """
+    scores: list[float] = []
     labels: list[float] = []
-    for first in range(0, len(rows), batch_size):
-        samples = [rows[i] for i in range(first, min(first + batch_size, len(rows)))]
-        labels += [require_label(sample) for sample in samples]
-        batch = collate(samples, held_out.size, held_out.policy, fields=())
-        scores.append(score_batch(batch, {"": scorer})[""].score)
-    found = torch.cat(scores)
-    error = (found - torch.tensor(labels)).abs().mean()
-    return {"held_out": {**spearman(found.tolist(), labels).as_dict(), "error": float(error)}}
+    for part in read_batches(CheckedRows(rows, require_label), data.size, data.policy, batch_size, fields=()):
+        if part.batch is not None:
+            labels += [require_label(rows[i]) for i in part.numbers]
+            scores += score_batch(part.batch, {"": scorer})[""].score.tolist()
+    error = (torch.tensor(scores) - torch.tensor(labels)).abs().mean()
+    found = {**spearman(scores, labels).as_dict(), "error": float(error), "left_out": len(rows) - len(labels)}
+    return {"n": len(labels), "held_out": found}
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

@@ -31,7 +31,7 @@ from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
 from rewardedit.data.shapes.vocabulary import SIZE
-from rewardedit.files import write_json
+from rewardedit.files import replaced, write_json
 from rewardedit.scorers.vlm import Vlm
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
@@ -44,6 +44,7 @@ CHAT = (
     "{% if add_generation_prompt %} :{% endif %}"
 )
 TASKS = ("what is in this image?", "what is in the second image?", "what was changed?")
+FURTHER = '0123456789?:"'  # characters of prompts and answers
 CONTEXT = 512  # tokens, of which an image has about 140
 
 
@@ -81,6 +82,8 @@ def make_vlm(config: Config) -> Vlm:
     )
     tokenizer.backend_tokenizer.decoder = BPEDecoder(suffix="</w>")  # CLIP's own class does it in Python
     tokenizer.add_tokens([IMAGE], special_tokens=True)
+    # CLIP's texts have none of these: they would all be the token that ends a text.
+    tokenizer.add_tokens(list(FURTHER))
     tokenizer.chat_template = CHAT
     text = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -124,6 +127,7 @@ def make_vlm(config: Config) -> Vlm:
         chat_template=CHAT,
         num_additional_image_tokens=1,
     )
+    model.set_attn_implementation("eager")  # whose backward pass is faster than SDPA's on a CPU
     return Vlm(model, processor)
 
 
@@ -139,6 +143,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     right, by task, each after the true ones before it.
     """
     run.start(folder, config, resume)
+    spent = run.minutes_spent(folder)
     torch.manual_seed(config.train.seed)
     vlm = make_vlm(config)
     vlm.model.to(devices.default_device())
@@ -146,6 +151,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     samples = _samples(config, "train", config.samples)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
+        if step % config.train.checkpoint_every == 0:
+            spent()
         b = config.train.batch_size
         task = step % len(TASKS)
         rows = torch.randint(len(samples["instruction"]), (b,), generator=generator)
@@ -153,10 +160,14 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         return F.cross_entropy(logits, wanted)
 
     fit(config.train, {"vlm": vlm.model}, loss_of, folder, resume)
-    write_json(folder / "metrics.json", {"right_tokens": right_tokens(vlm, config)})
+    vlm.model.half()
     out = folder / "vlm"
-    vlm.model.half().save_pretrained(out)
-    vlm.processor.save_pretrained(out)
+    with replaced(out) as aside:
+        vlm.model.save_pretrained(aside)
+        vlm.processor.save_pretrained(aside)
+    vlm.model.float()  # with the values that are saved
+    right = right_tokens(vlm, config)
+    write_json(folder / "metrics.json", {"n": config.evaluate_n, "right_tokens": right, "minutes": spent()})
     return out
 
 

@@ -2,6 +2,10 @@
 target_img.
 """
 
+import re
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import EditSample
@@ -26,3 +30,19 @@ class MagicBrush(HubRows):
             target=row["target_img"],
             mask=row["mask_img"],
         )
+
+
+def warn_of_benchmarks(data: Iterable[Any]) -> None:
+    """Warns where ImagenHub's images, which are of MagicBrush's dev split, would be trained on.
+
+    Args:
+        data: data sets and sequences that a recipe names, with name, path and split.
+    """
+    for own in data:
+        named = re.search(r"(?<![a-z])(?:dev|val|test)(?![a-z])", Path(own.path).name)
+        if own.name == "magicbrush" and (own.split != "train" or named is not None):
+            warnings.warn(
+                f"MagicBrush's split {own.split!r} of {own.path}: ImagenHub and GenAI-Bench judge by its "
+                "images; a scorer that is trained on them cannot be compared there",
+                stacklevel=2,
+            )

@@ -15,8 +15,9 @@ from rewardedit.stages import differences
 from rewardedit.training.environment import environment
 from rewardedit.training.loop import checkpoints, step_of
 
-# Settings that a resumed run may have otherwise: how long, how tolerant, how much is shown.
-CHANGEABLE = ("train.max_steps:", "bad_rows:", "examples:")
+# Settings that a resumed run may have otherwise: how long, how tolerant, how much is shown, what it is
+# measured on.
+CHANGEABLE = ("train.max_steps:", "bad_rows:", "examples:", "held_out")
 
 
 def start(folder: Path, config: Any, resume: bool = False) -> None:

@@ -320,16 +320,15 @@ def test_what_would_bring_held_out_images_back_or_have_no_effect_is_refused():
 
 
 def test_magicbrush_s_dev_split_is_warned_of(tmp_path):
+    from rewardedit.data.magicbrush import warn_of_benchmarks
     from rewardedit.data.sequences import SequencesConfig
-    from rewardedit.trainers.adiee_data import Config, warn_of_benchmarks
 
-    train = SequencesConfig(name="magicbrush", path="x")
-    warn_of_benchmarks(Config("x", data={"a": DataConfig()}, sequences={"a": train}))
+    warn_of_benchmarks((DataConfig(), SequencesConfig(name="magicbrush", path="x")))
     dev = SequencesConfig(name="magicbrush", path="x", split="dev")
     file = SequencesConfig(name="magicbrush", path="some/magicbrush_dev.parquet")
     for own in (dev, file):
         with pytest.warns(UserWarning, match="ImagenHub and GenAI-Bench judge by its images"):
-            warn_of_benchmarks(Config("x", data={"a": DataConfig()}, sequences={"a": own}))
+            warn_of_benchmarks((DataConfig(), own))
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_an_adapter_holds_all_that_was_trained(rows, model, tmp_path, embeddings
     scorer = Adiee.from_pretrained(str(out))
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["held_out"]
     assert metrics["n"] == 28
-    measured = trainer.measure(scorer, asked.held_out)["held_out"]
+    measured = trainer.measure(scorer, open_rows(asked.held_out), asked.held_out)["held_out"]
     assert measured["error"] == pytest.approx(metrics["error"], abs=1e-3)
     lines = read_log(tmp_path / "run")
     assert {"loss", "text_loss", "score_loss"} <= set(lines[-1])
@@ -287,8 +287,10 @@ def test_the_small_vision_language_model_is_made_from_clip_and_saved(tmp_path):
     asked = shapes_vlm.Config("vlm", width=32, layers=1, samples=14, evaluate_n=7, train=train)
     before = shapes_vlm.make_vlm(asked)
     out = shapes_vlm.train(asked, tmp_path / "run")
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["right_tokens"]
-    assert set(metrics) == {"caption", "second_caption", "instruction"}
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert set(metrics["right_tokens"]) == {"caption", "second_caption", "instruction"}
+    assert metrics["n"] == 7
+    assert metrics["minutes"] > 0
     from rewardedit.scorers.vlm import load_vlm
 
     vlm = load_vlm(str(out))
@@ -299,6 +301,13 @@ def test_the_small_vision_language_model_is_made_from_clip_and_saved(tmp_path):
     assert "</w>" not in answer
     ids = vlm.processor.tokenizer("a small red circle, at top left").input_ids
     assert vlm.processor.tokenizer.decode(ids, skip_special_tokens=True) == "a small red circle , at top left"
+    tokenizer = vlm.processor.tokenizer
+    for text in ("It is 10.", 'say "7" ?', "grade: 3"):
+        ids = tokenizer(text).input_ids
+        assert tokenizer.eos_token_id not in ids[:-1], text  # the text's own end
+        said = tokenizer.decode(ids, skip_special_tokens=True)
+        assert said.replace(" ", "") == text.lower().replace(" ", "")
+    assert len({tuple(tokenizer(str(digit)).input_ids) for digit in range(10)}) == 10
     assert Path(out / "preprocessor_config.json").is_file() or Path(out / "processor_config.json").is_file()
 
 
