@@ -210,6 +210,20 @@ def text_to_image(result: Result) -> str:
     return markdown(head, rows, f"{below} {measured(result)}")
 
 
+def editors(result: Result) -> str:
+    """Editors of unlike quality, the best first."""
+    rows = []
+    for name in sorted(result["mean"], key=lambda name: -result["mean"][name]):
+        asked = result["settings"][name]
+        scales = f"{asked['guidance_scale']:g}, {asked['image_guidance_scale']:g}"
+        low, high = result["ci95"][name]
+        unseen = "reserved" if name in result["unseen"] else ""
+        rows.append((f"`{name}`", scales, f"{result['mean'][name]:.2f} [{low:.2f}, {high:.2f}]", unseen))
+    steps = asked["num_inference_steps"]
+    head = ("editor", "text, image guidance", "oracle (0–10), 95 % interval", "for scorers")
+    return markdown(head, rows, f"n = {result['n']} held-out edits, {steps} steps. {measured(result)}")
+
+
 def guidance(result: Result) -> str:
     """Plain and guided edits with the intervals of their differences, and what a step costs."""
     rows = []
@@ -516,6 +530,7 @@ TABLES: dict[str, Callable[[], str]] = {
             ("shapes-editor", "shapes-editor", by_edit_type),
             ("steps-of-editor", "shapes-editor", steps_of_editor),
             ("shapes-text-to-image", "shapes-text-to-image", text_to_image),
+            ("shapes-editors", "shapes-editors", editors),
             ("guidance", "guidance", guidance),
             ("best-of-n", "best-of-n", best_of_n),
             ("reward-guidance", "reward-guidance", reward_guidance),

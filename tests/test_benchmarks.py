@@ -197,6 +197,17 @@ def test_what_was_measured_of_the_editor_holds_what_is_promised():
     assert kept["num_inference_steps"] == found["best_steps"]
 
 
+def test_editors_of_unlike_quality_are_spread():
+    found = recorded("shapes-editors")
+    means = found["mean"]
+    assert found["n"] >= 280
+    assert len(means) >= 5
+    assert min(means.values()) >= 1.0
+    assert max(means.values()) - min(means.values()) >= 1.5
+    assert len(found["unseen"]) == 2
+    assert set(found["unseen"]) < set(means)
+
+
 def test_what_was_measured_of_text_to_image_holds_what_is_promised():
     found = recorded("shapes-text-to-image")
     assert found["n"] >= 560

@@ -12,7 +12,14 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
 from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.shapes import EDIT_TYPES, MIXED, ShapesRows
-from rewardedit.data.sources import Rows, first_rows, hold_out, other_source_ids, source_ids
+from rewardedit.data.sources import (
+    Rows,
+    first_rows,
+    hold_out,
+    other_source_ids,
+    share_of_sources,
+    source_ids,
+)
 from rewardedit.data.table import Table
 from rewardedit.images import fit, is_of_the_machine, resize, to_tensor
 
@@ -53,7 +60,9 @@ class DataConfig:
     # shapes only: candidates' qualities
     shares: dict[str, float] = dataclasses.field(default_factory=lambda: dict(MIXED))
     draws: int = 1  # shapes only: edits of each source, one row after another
-    # data sets that name them: only rows of these types of edit; none: all
+    # not shapes: this share of the source images, drawn by `seed`, with all rows made of them
+    share: float = 1.0
+    # data sets that name them: only rows of these types of edit, or by these rules (labelled); none: all
     edit_types: tuple[str, ...] = ()
     seed: int = 0  # of the shapes world, or of which sources are held out
     # not shapes: so many source images are left out with all rows made of them (see `held_out_rows`)
@@ -65,6 +74,10 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.hold_out and self.name == "shapes":
             raise ValueError("hold_out: the shapes world has splits of its own; take split=val")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share: expected above 0 and at most 1; got {self.share}")
+        if self.share < 1 and (self.name == "shapes" or self.stream):
+            raise ValueError("share: needs a data set whose source images are known beforehand; take rows")
         if self.name != "shapes" and not self.path:
             raise ValueError(f"path: {self.name} rows need one: a hub id, a folder or a file")
         least = {"rows": 1, "first": 0, "size": 1, "draws": 1}
@@ -145,9 +158,11 @@ def _open_all(data: DataConfig) -> Any:
             f"data.first: expected a row below {len(rows)}, as many as {data.path} holds; got {data.first}"
         )
     last = len(rows) if data.rows is None else min(len(rows), data.first + data.rows)
-    if data.first == 0 and last == len(rows):
-        return rows
-    return Subset(rows, range(data.first, last))
+    if data.first != 0 or last != len(rows):
+        rows = Subset(rows, range(data.first, last))
+    if data.share < 1:
+        rows = Subset(rows, share_of_sources(source_ids(rows), data.share, data.seed))
+    return rows
 
 
 def _of_types(rows: Any, data: DataConfig) -> list[int]:

@@ -47,6 +47,7 @@ class LabelledEdits(HubRows):
 
     pictures = ("source", "edited")
     columns = ("id", "instruction", "label", "rule", "source_id", "other_source_id", *pictures)
+    type_column = "rule"
 
     def source_ids(self) -> list[str]:
         """The image that each row is made of."""

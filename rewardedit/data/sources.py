@@ -67,3 +67,13 @@ def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list
     names = list(first)
     gone = {names[i] for i in order[: min(n, max(2, len(first) // 10))]}
     return [i for i, source in enumerate(sources) if source not in gone], sorted(first[name] for name in gone)
+
+
+def share_of_sources(sources: Sequence[str], share: float, seed: int) -> list[int]:
+    """Indices of the rows that are made of a share of the sources, at least of one, drawn by the seed: a
+    smaller share is a part of a larger one.
+    """
+    names = list(first_rows(sources))
+    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed)).tolist()
+    kept = {names[i] for i in order[: max(1, round(share * len(names)))]}
+    return [i for i, source in enumerate(sources) if source in kept]
