@@ -1,6 +1,6 @@
 """Paired comparisons and rank correlations with bootstrap intervals, clustered by source image."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy.stats import bootstrap, rankdata
 class Comparison:
     """The difference `a − b` of two variants on the same items."""
 
-    mean_a: float
+    mean_a: float  # of a; of rank correlations ρ itself
     mean_b: float
     difference: float
     ci95: tuple[float, float]  # of the difference
@@ -60,15 +60,46 @@ def spearman(
         )
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise ValueError("expected finite values; leave invalid scores out first")
+    drawn = _resampled(names, resamples, seed)
+    low, high = np.nanpercentile([_rho(a[rows], b[rows]) for rows in drawn], [2.5, 97.5])
+    return Correlation(_rho(a, b), (float(low), float(high)), len(a))
+
+
+def spearman_difference(
+    a: Sequence[float] | np.ndarray,
+    b: Sequence[float] | np.ndarray,
+    truth: Sequence[float] | np.ndarray,
+    cluster: Sequence[Hashable] | np.ndarray,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Comparison:
+    """Percentile 95 % interval of ρ(a, truth) − ρ(b, truth), whole source images drawn with replacement, the
+    same ones for both.
+
+    Args:
+        a, b, truth: (n,) values of the same items, e.g. two scorers' and people's.
+        cluster: (n,) the source image of each item.
+
+    Raises:
+        ValueError: as `spearman`.
+    """
+    rho_a, rho_b = (spearman(values, truth, cluster, resamples=1).rho for values in (a, b))
+    a, b, truth = (np.asarray(values, dtype=float) for values in (a, b, truth))
+    names = np.asarray(cluster)
+    drawn = _resampled(names, resamples, seed)
+    found = [_rho(a[rows], truth[rows]) - _rho(b[rows], truth[rows]) for rows in drawn]
+    low, high = np.nanpercentile(found, [2.5, 97.5])
+    ends = (float(low), float(high))
+    return Comparison(rho_a, rho_b, rho_a - rho_b, ends, len(a), len(np.unique(names)))
+
+
+def _resampled(names: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """Indices of the items of clusters that are drawn with replacement."""
     _, index = np.unique(names, return_inverse=True)
     members = np.split(np.argsort(index, kind="stable"), np.cumsum(np.bincount(index))[:-1])
     rng = np.random.default_rng(seed)
-    drawn = (
-        np.concatenate([members[k] for k in rng.integers(len(members), size=len(members))])
-        for _ in range(resamples)
-    )
-    low, high = np.nanpercentile([_rho(a[rows], b[rows]) for rows in drawn], [2.5, 97.5])
-    return Correlation(_rho(a, b), (float(low), float(high)), len(a))
+    for _ in range(resamples):
+        yield np.concatenate([members[k] for k in rng.integers(len(members), size=len(members))])
 
 
 def _rho(a: np.ndarray, b: np.ndarray) -> float:

@@ -1,7 +1,12 @@
 import numpy as np
 import pytest
 
-from rewardedit.evaluation.statistics import difference_of_groups, paired_bootstrap, spearman
+from rewardedit.evaluation.statistics import (
+    difference_of_groups,
+    paired_bootstrap,
+    spearman,
+    spearman_difference,
+)
 
 
 def test_the_interval_of_a_plain_difference_is_that_of_the_normal_theory():
@@ -135,3 +140,19 @@ def test_what_two_groups_share_of_a_source_falls_out_of_their_difference():
 def test_groups_that_cannot_be_compared_are_refused(values, in_a, message):
     with pytest.raises(ValueError, match=message):
         difference_of_groups(values, in_a, np.arange(len(values)))
+
+
+def test_two_rank_correlations_are_compared_on_the_same_resamples():
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=300)
+    good, poor = truth + 0.5 * rng.normal(size=300), truth + 2 * rng.normal(size=300)
+    ids = np.repeat(np.arange(100), 3)
+    found = spearman_difference(good, poor, truth, ids)
+    assert found.mean_a == spearman(good, truth).rho
+    assert found.difference == pytest.approx(found.mean_a - found.mean_b)
+    assert 0 < found.ci95[0] < found.difference < found.ci95[1]
+    assert (found.n, found.clusters) == (300, 100)
+    same = spearman_difference(good, good, truth, ids)
+    assert same.ci95 == (0, 0)
+    shifted = spearman_difference(good, 3 * good + 1, truth, ids)
+    assert shifted.ci95 == (0, 0), "ranks are the same"

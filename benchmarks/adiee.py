@@ -1,0 +1,172 @@
+"""Does a scorer that was trained on labels by rules agree with the oracle, also on editors that it has never
+seen (ADIEE Tables 1 and 2): python benchmarks/adiee.py CHECKPOINT [RUNS]
+
+Editors are the shipped one and those that its recipes make in RUNS (default: runs); no scorer is trained on
+the edits of two of them, and the headline is theirs. Rivals see source, edited image and instruction alone;
+which of them is the best is chosen on val. In a pair of edits by one instruction the better one is that whose
+rating is higher by 1 at least; else they are equal, and a scorer says so where its scores differ by less than
+a margin, which val chooses for each.
+"""
+
+import itertools
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from bpm import load_rivals, scored
+from rate_editor import edit
+from rate_editors import SCORED, UNSEEN
+from record import RESULTS, keep
+
+from rewardedit import devices, load_editor, load_scorer
+from rewardedit.cli import quiet
+from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
+from rewardedit.diffusion.editors import EditConfig
+from rewardedit.evaluation.statistics import paired_bootstrap, spearman, spearman_difference
+from rewardedit.scorers import Scorer
+
+N = 560  # test samples
+VAL_N = 280
+LEAST = 1.0  # of 10: ratings that differ by less are equal
+MARGINS = 41  # that are tried, quantiles of the differences of scores
+Values = dict[str, np.ndarray]  # of each editor's edits of the same samples
+
+
+def edits_of(paths: Mapping[str, str], settings: Mapping[str, EditConfig], samples: ShapesBatch) -> Any:
+    """Each editor's edits at the settings that are best for it."""
+    return {name: edit(load_editor(path), samples, settings[name]) for name, path in paths.items()}
+
+
+def scores_of(scorer: Scorer, samples: ShapesBatch, edits: Mapping[str, torch.Tensor]) -> Values:
+    """What is not scored is worse than all else."""
+    found = {name: scored(scorer, samples, images).score.numpy() for name, images in edits.items()}
+    finite = [values[np.isfinite(values)] for values in found.values()]
+    least = min((float(values.min()) for values in finite if len(values)), default=0.0)
+    return {name: np.nan_to_num(values, nan=least - 1.0) for name, values in found.items()}
+
+
+def pooled(values: Values, names: list[str]) -> np.ndarray:
+    return np.concatenate([values[name] for name in names])
+
+
+def differences(values: Values, names: list[str]) -> np.ndarray:
+    """Of all pairs of editors, one row after another."""
+    return np.concatenate([values[a] - values[b] for a, b in itertools.combinations(names, 2)])
+
+
+def said(difference: np.ndarray, margin: float) -> np.ndarray:
+    """1 where the first is better, −1 where the second is, 0 where they are equal."""
+    return np.where(np.abs(difference) < margin, 0, np.sign(difference))
+
+
+def best_margin(difference: np.ndarray, truth: np.ndarray) -> float:
+    """The margin with which most pairs are judged as the truth has them."""
+    tried = np.unique(np.quantile(np.abs(difference), np.linspace(0, 1, MARGINS)))
+    return float(max(tried, key=lambda margin: (said(difference, margin) == truth).mean()))
+
+
+def compare(
+    scores: Mapping[str, Values],
+    ratings: Values,
+    margins: Mapping[str, float],
+    names: list[str],
+    ids: list[str],
+    best_rival: str,
+) -> dict[str, Any]:
+    """Rank correlation and pairwise accuracy of every scorer on some editors' edits."""
+    sources = np.tile(ids, len(names))
+    truth = pooled(ratings, names)
+    wanted = said(differences(ratings, names), LEAST)
+    in_pairs = np.tile(ids, len(names) * (len(names) - 1) // 2)
+    right = {
+        name: (said(differences(own, names), margins[name]) == wanted).astype(float)
+        for name, own in scores.items()
+    }
+    right["always a tie"] = (wanted == 0).astype(float)
+    right["random"] = np.full(len(wanted), 1 / 3)
+    values = {name: pooled(own, names) for name, own in scores.items()}
+    rank = spearman_difference(values["adiee"], values[best_rival], truth, sources)
+    pairs = paired_bootstrap(right["adiee"], right[best_rival], in_pairs)
+    return {
+        "n": len(truth),
+        "pairs": len(wanted),
+        "spearman": {name: spearman(own, truth, sources).rho for name, own in values.items()},
+        "pairwise": {name: float(found.mean()) for name, found in right.items()},
+        "best_rival": best_rival,
+        "ci95_vs_best_rival": list(rank.ci95),
+        "ci95_pairwise_vs_best_rival": list(pairs.ci95),
+    }
+
+
+def checks(scorer: Scorer, samples: ShapesBatch) -> dict[str, float]:
+    """What a scorer says of true edits, of them the wrong way round, of untouched sources and of true edits
+    under other rows' instructions; and how far its questions differ.
+    """
+    order = np.roll(np.arange(len(samples)), 1)
+    backwards = ShapesBatch(**{**vars(samples), "source": samples.target})
+    shuffled = ShapesBatch(**{**vars(samples), "instruction": [samples.instruction[i] for i in order]})
+    true = scored(scorer, samples, samples.target)
+    return {
+        "true_edits": float(true.score.nanmean()),
+        "source_and_edit_exchanged": float(scored(scorer, backwards, samples.source).score.nanmean()),
+        "untouched_sources": float(scored(scorer, samples, samples.source).score.nanmean()),
+        "other_instructions": float(scored(scorer, shuffled, samples.target).score.nanmean()),
+        "spread_of_questions": float(true.parts["spread"].nanmean()) if "spread" in true.parts else 0.0,
+    }
+
+
+def measure(
+    scorers: Mapping[str, Scorer],
+    paths: Mapping[str, str],
+    settings: Mapping[str, EditConfig],
+    unseen: list[str],
+    val: ShapesBatch,
+    test: ShapesBatch,
+) -> dict[str, Any]:
+    """All figures; one of the scorers is "adiee", the others are its rivals.
+
+    Rivals and margins are chosen on val, on edits of the editors that a scorer may be trained on.
+    """
+    seen = [name for name in paths if name not in unseen]
+    early = edits_of({name: paths[name] for name in seen}, settings, val)
+    ratings = {name: ShapesOracle().rate(val, images).score.numpy() for name, images in early.items()}
+    wanted = said(differences(ratings, seen), LEAST)
+    tried = {name: scores_of(scorer, val, early) for name, scorer in scorers.items()}
+    margins = {name: best_margin(differences(own, seen), wanted) for name, own in tried.items()}
+    rho = {name: spearman(pooled(own, seen), pooled(ratings, seen)).rho for name, own in tried.items()}
+    best_rival = max((name for name in scorers if name != "adiee"), key=lambda name: rho[name])
+
+    edits = edits_of(paths, settings, test)
+    rated = {name: ShapesOracle().rate(test, images).score.numpy() for name, images in edits.items()}
+    scores = {name: scores_of(scorer, test, edits) for name, scorer in scorers.items()}
+    figures = compare(scores, rated, margins, unseen, test.id, best_rival)
+    return {
+        **figures,
+        "seen": compare(scores, rated, margins, seen, test.id, best_rival),
+        "margins": margins,
+        "val_spearman": rho,
+        "checks": checks(scorers["adiee"], test),
+    }
+
+
+def main(checkpoint: str, runs: str = "runs") -> dict[str, Any]:
+    names = [f"shapes-editor-{name}" for name in (*SCORED, *UNSEEN)]
+    paths = {"shapes-editor": "shapes-editor", **{name: str(Path(runs) / name) for name in names}}
+    asked = json.loads((RESULTS / "shapes-editors.json").read_text())["settings"]
+    settings = {name: EditConfig(**asked[name]) for name in paths}
+    scorers: dict[str, Scorer] = {"adiee": load_scorer("adiee", checkpoint=checkpoint), **load_rivals()}
+    for scorer in scorers.values():
+        scorer.to(devices.default_device())
+    unseen = [f"shapes-editor-{name}" for name in UNSEEN]
+    val, test = Shapes("val").batch(0, VAL_N), Shapes("test").batch(0, N)
+    return measure(scorers, paths, settings, unseen, val, test)
+
+
+if __name__ == "__main__":
+    quiet()
+    torch.set_grad_enabled(False)
+    keep("adiee", " ".join(["python benchmarks/adiee.py", *sys.argv[1:]]), main(*sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""The benchmark of trained scorers, with scorers of which it is known how good they are."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rewardedit.batch import Scores
+from rewardedit.data.shapes import Shapes, ShapesOracle, join
+from rewardedit.diffusion.editors import EditConfig
+from rewardedit.scorers import Scorer, load_scorer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+
+class Knowing(Scorer):
+    """What the oracle says, which it knows by source and instruction: as good as a scorer can be."""
+
+    def __init__(self, *samples):
+        super().__init__()
+        self.known = {
+            self.key(s.source[i], s.instruction[i]): s[i : i + 1] for s in samples for i in range(len(s))
+        }
+
+    @staticmethod
+    def key(source, instruction):
+        return (source.numpy().tobytes(), instruction)
+
+    def score(self, batch, prepared):
+        score = torch.full((len(batch),), torch.nan)
+        rows = [self.known.get(self.key(*pair)) for pair in zip(batch.source, batch.instruction, strict=True)]
+        there = [i for i, row in enumerate(rows) if row is not None]
+        if there:
+            score[there] = ShapesOracle().rate(join([rows[i] for i in there]), batch.edited[there]).score
+        return Scores.make(score)
+
+
+@pytest.fixture(scope="module")
+def figures():
+    import adiee
+
+    val, test = Shapes("val").batch(0, 28), Shapes("test").batch(0, 28)
+    scorers = {"adiee": Knowing(val, test), "l1": load_scorer("l1"), "vifi_clip": load_scorer("vifi_clip")}
+    settings = {
+        "good": EditConfig(2, 1.25, 1.0),
+        "poor": EditConfig(1, 1.0, 1.0),
+        "new": EditConfig(1, 3.0, 1.0),
+    }
+    settings["other"] = EditConfig(4, 1.5, 1.0)
+    with torch.no_grad():
+        paths = dict.fromkeys(settings, "shapes-editor")
+        return adiee.measure(scorers, paths, settings, ["new", "other"], val, test)
+
+
+def test_a_scorer_that_knows_the_truth_agrees_wholly(figures):
+    for found, editors in ((figures, 2), (figures["seen"], 2)):
+        assert found["n"] == 28 * editors
+        assert found["pairs"] == 28
+        assert found["best_rival"] in ("l1", "vifi_clip")
+        assert found["spearman"]["adiee"] == pytest.approx(1)
+        assert found["pairwise"]["adiee"] > 0.95
+        assert found["ci95_vs_best_rival"][0] > 0
+        assert found["ci95_pairwise_vs_best_rival"][0] > 0
+        assert found["pairwise"]["random"] == pytest.approx(1 / 3)
+        assert set(found["pairwise"]) == {"adiee", "l1", "vifi_clip", "always a tie", "random"}
+    rivals = {name: rho for name, rho in figures["val_spearman"].items() if name != "adiee"}
+    assert figures["best_rival"] == max(rivals, key=rivals.__getitem__)
+
+
+def test_checks_show_what_a_scorer_does_not_look_at(figures):
+    import adiee
+
+    assert figures["checks"]["true_edits"] > 9
+    assert figures["checks"]["untouched_sources"] < 3
+    samples = Shapes("val").batch(0, 28)
+    with torch.no_grad():
+        blind = adiee.checks(load_scorer("l1"), samples)  # blind to the instruction
+        seeing = adiee.checks(load_scorer("vifi_clip"), samples)
+    assert blind["other_instructions"] == pytest.approx(blind["true_edits"])
+    assert blind["source_and_edit_exchanged"] == pytest.approx(blind["true_edits"])
+    assert seeing["other_instructions"] < seeing["true_edits"] - 1
+    assert seeing["source_and_edit_exchanged"] < seeing["true_edits"] - 1
+
+
+def test_pairs_are_judged_with_a_margin():
+    import adiee
+
+    difference = np.array([0.5, -0.1, 0.05, -2.0])
+    assert adiee.said(difference, 0.2).tolist() == [1, 0, 0, -1]
+    truth = np.array([1, 0, 0, -1])
+    assert 0.1 < adiee.best_margin(difference, truth) <= 0.5
+    values = {"a": np.array([1.0, 2.0]), "b": np.array([0.0, 5.0]), "c": np.array([1.0, 1.0])}
+    assert adiee.differences(values, ["a", "b", "c"]).tolist() == [1, -3, 0, 1, -1, 4]
+
+
+def test_what_is_not_scored_is_worse_than_all_else(figures):
+    import adiee
+
+    samples = Shapes("val").batch(0, 7)
+    known = Knowing(samples[:5])
+    found = adiee.scores_of(known, samples, {"a": samples.target, "b": samples.source})
+    assert found["a"][5:].tolist() == found["b"][5:].tolist()
+    assert found["a"][5] < min(found["b"][:5])
