@@ -210,6 +210,23 @@ def text_to_image(result: Result) -> str:
     return markdown(head, rows, f"{below} {measured(result)}")
 
 
+def regions(result: Result) -> str:
+    """What the small detector and segmenter find."""
+    rows = [
+        (
+            "detector: objects that are there, the boxes of all of them and no others",
+            f"{result['found']:.3f}",
+        ),
+        ("detector: no box where the object is not there", f"{result['not_seen_where_absent']:.3f}"),
+    ]
+    segmenter = read("shapes-segmenter")
+    if segmenter:
+        rows.append(("segmenter: mean IoU of masks in true boxes", f"{segmenter['mean_iou']:.3f}"))
+    n = f"n = {result['n']} objects of val's targets, plain, textured and photographs"
+    sources = " ".join(measured(found) for found in (result, segmenter) if found)
+    return markdown(("", "share"), rows, f"{n}, by any of their names. {sources}")
+
+
 def editors(result: Result) -> str:
     """Editors of unlike quality, the best first."""
     rows = []
@@ -531,6 +548,7 @@ TABLES: dict[str, Callable[[], str]] = {
             ("steps-of-editor", "shapes-editor", steps_of_editor),
             ("shapes-text-to-image", "shapes-text-to-image", text_to_image),
             ("shapes-editors", "shapes-editors", editors),
+            ("regions", "shapes-detector", regions),
             ("guidance", "guidance", guidance),
             ("best-of-n", "best-of-n", best_of_n),
             ("reward-guidance", "reward-guidance", reward_guidance),
