@@ -5,11 +5,10 @@ Editors are the shipped one and those that its recipes make in RUNS (default: ru
 the edits of two of them, and the headline is theirs. Rivals see source, edited image and instruction alone;
 which of them is the best is chosen on val. In a pair of edits by one instruction the better one is that whose
 rating is higher by 1 at least; else they are equal, and a scorer says so where its scores differ by less than
-a margin, which val chooses for each.
+a margin, which val chooses for each. Beside them stands what benchmarks/same_labels.py left in RUNS.
 """
 
 import itertools
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,27 +17,23 @@ from typing import Any
 import numpy as np
 import torch
 from bpm import load_rivals, scored
-from rate_editor import edit
-from rate_editors import SCORED, UNSEEN
-from record import RESULTS, keep
+from edits import best_settings_of, editors_in, edits_of
+from rate_editors import UNSEEN
+from record import keep
+from same_labels import load_same_labels
 
-from rewardedit import devices, load_editor, load_scorer
+from rewardedit import devices, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
-from rewardedit.diffusion.editors import EditConfig
 from rewardedit.evaluation.statistics import paired_bootstrap, spearman, spearman_difference
 from rewardedit.scorers import Scorer
 
 N = 560  # test samples
 VAL_N = 280
 LEAST = 1.0  # of 10: ratings that differ by less are equal
+OWN = ("adiee", "same_labels")  # scorers of these labels, which are no rivals
 MARGINS = 41  # that are tried, quantiles of the differences of scores
 Values = dict[str, np.ndarray]  # of each editor's edits of the same samples
-
-
-def edits_of(paths: Mapping[str, str], settings: Mapping[str, EditConfig], samples: ShapesBatch) -> Any:
-    """Each editor's edits at the settings that are best for it."""
-    return {name: edit(load_editor(path), samples, settings[name]) for name, path in paths.items()}
 
 
 def scores_of(scorer: Scorer, samples: ShapesBatch, edits: Mapping[str, torch.Tensor]) -> Values:
@@ -121,26 +116,30 @@ def checks(scorer: Scorer, samples: ShapesBatch) -> dict[str, float]:
 
 def measure(
     scorers: Mapping[str, Scorer],
-    paths: Mapping[str, str],
-    settings: Mapping[str, EditConfig],
     unseen: list[str],
     val: ShapesBatch,
+    early: Mapping[str, torch.Tensor],
     test: ShapesBatch,
+    edits: Mapping[str, torch.Tensor],
 ) -> dict[str, Any]:
-    """All figures; one of the scorers is "adiee", the others are its rivals.
+    """All figures; one of the scorers is "adiee", "same_labels" may be another, the rest are rivals.
 
     Rivals and margins are chosen on val, on edits of the editors that a scorer may be trained on.
+
+    Args:
+        early: edits of val by these editors.
+        edits: edits of test by all of them.
     """
-    seen = [name for name in paths if name not in unseen]
-    early = edits_of({name: paths[name] for name in seen}, settings, val)
-    ratings = {name: ShapesOracle().rate(val, images).score.numpy() for name, images in early.items()}
+    seen = [name for name in edits if name not in unseen]
+    ratings = {name: ShapesOracle().rate(val, early[name]).score.numpy() for name in seen}
     wanted = said(differences(ratings, seen), LEAST)
-    tried = {name: scores_of(scorer, val, early) for name, scorer in scorers.items()}
+    tried = {
+        name: scores_of(scorer, val, {name: early[name] for name in seen}) for name, scorer in scorers.items()
+    }
     margins = {name: best_margin(differences(own, seen), wanted) for name, own in tried.items()}
     rho = {name: spearman(pooled(own, seen), pooled(ratings, seen)).rho for name, own in tried.items()}
-    best_rival = max((name for name in scorers if name != "adiee"), key=lambda name: rho[name])
+    best_rival = max((name for name in scorers if name not in OWN), key=lambda name: rho[name])
 
-    edits = edits_of(paths, settings, test)
     rated = {name: ShapesOracle().rate(test, images).score.numpy() for name, images in edits.items()}
     scores = {name: scores_of(scorer, test, edits) for name, scorer in scorers.items()}
     figures = compare(scores, rated, margins, unseen, test.id, best_rival)
@@ -154,16 +153,19 @@ def measure(
 
 
 def main(checkpoint: str, runs: str = "runs") -> dict[str, Any]:
-    names = [f"shapes-editor-{name}" for name in (*SCORED, *UNSEEN)]
-    paths = {"shapes-editor": "shapes-editor", **{name: str(Path(runs) / name) for name in names}}
-    asked = json.loads((RESULTS / "shapes-editors.json").read_text())["settings"]
-    settings = {name: EditConfig(**asked[name]) for name in paths}
+    paths = editors_in(Path(runs))
+    settings = best_settings_of(list(paths))
     scorers: dict[str, Scorer] = {"adiee": load_scorer("adiee", checkpoint=checkpoint), **load_rivals()}
+    labelled = Path(runs) / "same-labels" / "scorer"
+    if labelled.is_dir():
+        scorers["same_labels"] = load_same_labels(labelled)
     for scorer in scorers.values():
         scorer.to(devices.default_device())
     unseen = [f"shapes-editor-{name}" for name in UNSEEN]
-    val, test = Shapes("val").batch(0, VAL_N), Shapes("test").batch(0, N)
-    return measure(scorers, paths, settings, unseen, val, test)
+    seen = {name: path for name, path in paths.items() if name not in unseen}
+    early = edits_of(seen, settings, "val", VAL_N, Path(runs))
+    edits = edits_of(paths, settings, "test", N, Path(runs))
+    return measure(scorers, unseen, Shapes("val").batch(0, VAL_N), early, Shapes("test").batch(0, N), edits)
 
 
 if __name__ == "__main__":

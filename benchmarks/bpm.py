@@ -1,8 +1,9 @@
 """BPM's evaluation on the shapes world (Li et al. 2025, Sec. 4 and App. B): python benchmarks/bpm.py [RUNS]
 
-Editors are the shipped one and those that its recipes make in RUNS (default: runs), each at its own settings.
-The people of the human alignment test are the oracle: pairs of edits whose ratings differ by less than 1 are
-left out. Regions are located, never exact. An edit whose target object is not found counts as failed.
+Editors are the shipped one and those that its recipes make in RUNS (default: runs), each at the settings
+that are best for it on val. The people of the human alignment test are the oracle: pairs of edits whose
+ratings differ by less than 1 are left out. Regions are located, never exact. An edit whose target object is
+not found has failed.
 """
 
 import itertools
@@ -15,12 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from diffusers import StableDiffusionDiffEditPipeline
-from rate_editor import edit
-from rate_editors import SCORED, UNSEEN
+from edits import best_settings_of, editors_in, edits_of
 from rate_text_to_image import draw
 from record import keep
 
-from rewardedit import EditBatch, devices, load_editor, load_scorer
+from rewardedit import EditBatch, devices, load_scorer
 from rewardedit.batch import Scores
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
@@ -261,13 +261,6 @@ def seconds(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
     }
 
 
-def edits_of(paths: dict[str, str], n: int, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Each editor's edits of the test samples, at its own settings."""
-    test = Shapes("test").batch(0, n)
-    editors = {name: load_editor(path) for name, path in paths.items()}
-    return {name: edit(editor, test, editor.settings, seed) for name, editor in editors.items()}
-
-
 def plain_similarity(bpm: Bpm, samples: ShapesBatch, edited: torch.Tensor) -> np.ndarray:
     """cos(I(crop of edited), T(target)), without direction; NaN where the edit names or shows no target."""
     parts = []
@@ -333,9 +326,8 @@ def verdicts_on_true_edits(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
 
 
 def main(runs: Path, n: int = N) -> dict[str, Any]:
-    paths = {"shapes-editor": "shapes-editor"}
-    for name in (*SCORED, *UNSEEN):
-        paths[f"shapes-editor-{name}"] = str(runs / f"shapes-editor-{name}" / "pipeline")
+    paths = editors_in(runs)
+    settings = best_settings_of(list(paths))
     val = Shapes("val").batch(0, min(n, 140))
     test = Shapes("test").batch(0, n)
     bpm = load_scorer("bpm", undetected="failed")
@@ -344,14 +336,12 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
     for scorer in scorers.values():
         scorer.to(devices.default_device())
 
-    edits = edits_of(paths, n)
-    again = edits_of(paths, n, seed=10_000)
+    edits = edits_of(paths, settings, "test", n, runs)
+    again = edits_of(paths, settings, "test", n, runs, seed=10_000)
     rated = {name: ShapesOracle().rate(test, image) for name, image in edits.items()}
     ratings = {name: rating.score.numpy() for name, rating in rated.items()}
-    prior = {}
-    for name, path in paths.items():
-        editor = load_editor(path)
-        prior[name] = float(ShapesOracle().rate(val, edit(editor, val, editor.settings)).score.mean())
+    early = edits_of(paths, settings, "val", len(val), runs)
+    prior = {name: float(ShapesOracle().rate(val, image).score.mean()) for name, image in early.items()}
     found = {name: {e: scored(s, test, image) for e, image in edits.items()} for name, s in scorers.items()}
     values = {name: {e: scores.score.numpy() for e, scores in own.items()} for name, own in found.items()}
     parts = {e: {name: scores.parts[name] for name in PARTS} for e, scores in found["bpm"].items()}

@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from rewardedit.batch import Scores
+from rewardedit import load_editor
+from rewardedit.batch import EditBatch, Scores
+from rewardedit.data import DataConfig
+from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
 from rewardedit.data.shapes import Shapes, ShapesOracle, join
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.trainers.adiee_scorer import Config, TrainConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
@@ -38,8 +42,9 @@ class Knowing(Scorer):
 
 
 @pytest.fixture(scope="module")
-def figures():
+def figures(tmp_path_factory):
     import adiee
+    import edits
 
     val, test = Shapes("val").batch(0, 28), Shapes("test").batch(0, 28)
     scorers = {"adiee": Knowing(val, test), "l1": load_scorer("l1"), "vifi_clip": load_scorer("vifi_clip")}
@@ -47,11 +52,39 @@ def figures():
         "good": EditConfig(2, 1.25, 1.0),
         "poor": EditConfig(1, 1.0, 1.0),
         "new": EditConfig(1, 3.0, 1.0),
+        "other": EditConfig(4, 1.5, 1.0),
     }
-    settings["other"] = EditConfig(4, 1.5, 1.0)
+    runs = tmp_path_factory.mktemp("runs")
     with torch.no_grad():
         paths = dict.fromkeys(settings, "shapes-editor")
-        return adiee.measure(scorers, paths, settings, ["new", "other"], val, test)
+        early = edits.edits_of(paths, settings, "val", 28, runs)
+        late = edits.edits_of(paths, settings, "test", 28, runs)
+        return adiee.measure(scorers, ["new", "other"], val, early, test, late)
+
+
+def test_edits_are_kept_until_weights_or_settings_change(tmp_path, monkeypatch):
+    import edits
+
+    paths = {"a": "shapes-editor"}
+    asked = {"a": EditConfig(1, 1.0, 1.0)}
+    with torch.no_grad():
+        first = edits.edits_of(paths, asked, "val", 7, tmp_path)["a"]
+        monkeypatch.setattr(edits, "edit", None)  # nothing is made again
+        assert edits.edits_of(paths, asked, "val", 7, tmp_path)["a"].equal(first)
+        assert edits.edits_of(paths, asked, "val", 5, tmp_path)["a"].equal(first[:5])
+        for changed in (
+            {"n": 8},
+            {"settings": {"a": EditConfig(1, 2.0, 1.0)}},
+            {"seed": 1},
+            {"split": "test"},
+        ):
+            words = {"settings": asked, "split": "val", "n": 7, "runs": tmp_path, **changed}
+            with pytest.raises(TypeError):
+                edits.edits_of(paths, **words)
+        editor = load_editor("shapes-editor")
+        known = edits.weights(editor)
+        next(editor.pipe.unet.parameters()).view(-1)[0] += 1
+        assert edits.weights(editor) != known
 
 
 def test_a_scorer_that_knows_the_truth_agrees_wholly(figures):
@@ -103,3 +136,32 @@ def test_what_is_not_scored_is_worse_than_all_else(figures):
     found = adiee.scores_of(known, samples, {"a": samples.target, "b": samples.source})
     assert found["a"][5:].tolist() == found["b"][5:].tolist()
     assert found["a"][5] < min(found["b"][:5])
+
+
+def test_vifi_clip_learns_the_same_labels(tmp_path):
+    import same_labels
+
+    samples = Shapes("train").batch(0, 14)
+    made = [
+        LabelledEdit(
+            id=f"{name}-{i}",
+            source=encode_png(samples.source[i]),
+            edited=encode_png(image[i]),
+            instruction=samples.instruction[i],
+            label=label,
+            rule=name,
+            source_id=samples.id[i],
+        )
+        for name, image, label in (("source", samples.source, 0.0), ("target", samples.target, 10.0))
+        for i in range(14)
+    ]
+    write_labelled(made, tmp_path / "train-00000.parquet")
+    data = DataConfig(name="labelled", path=str(tmp_path), size=64)
+    config = Config("same", data, train=TrainConfig(max_steps=40, batch_size=14, tracker="none"))
+    folder = same_labels.train(config, tmp_path / "run")
+    scorer = same_labels.load_same_labels(folder)
+    good = EditBatch(samples.source, samples.instruction, samples.target)
+    bad = EditBatch(samples.source, samples.instruction, samples.source)
+    with torch.no_grad():
+        assert scorer(good).score.mean() > scorer(bad).score.mean() + 3
+        assert not any(parameter.requires_grad for parameter in scorer.parameters())

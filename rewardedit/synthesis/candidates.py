@@ -26,7 +26,7 @@ class CandidatesConfig:
     image_guidance_scale: float = 1.5  # image guidance scale
     batch_size: int = 8  # images that are edited at a time
     seed: int = 42  # of row 0; row i has this + i
-    half: bool = True  # fp16 on a GPU
+    dtype: str | None = None  # of the editor's weights; None: float16 on a GPU, float32 on a CPU
 
     def method(self, editor: str) -> MethodConfig:
         """One of the editors as an editing method."""
@@ -35,7 +35,7 @@ class CandidatesConfig:
             num_inference_steps=self.num_inference_steps,
             guidance_scale=self.guidance_scale,
             image_guidance_scale=self.image_guidance_scale,
-            half=self.half,
+            dtype=self.dtype,
         )
 
 

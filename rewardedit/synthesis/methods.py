@@ -70,7 +70,7 @@ class MethodConfig:
     guidance_scale: float = 7.5  # of the text
     image_guidance_scale: float = 1.5  # of the source; editors that know it
     strength: float = 0.8  # how far the source is noised: SDEdit, CycleDiffusion, DiffEdit's inversion
-    half: bool = True  # fp16 on a GPU
+    dtype: str | None = None  # of the weights; None: float16 on a GPU, float32 on a CPU
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -81,6 +81,7 @@ class MethodConfig:
             raise ValueError(f"strength: expected above 0 and at most 1; got {self.strength}")
         if self.num_inference_steps < 1:
             raise ValueError(f"num_inference_steps: expected at least 1; got {self.num_inference_steps}")
+        devices.inference_dtype(self.dtype)
 
     @property
     def needs_captions(self) -> bool:
@@ -106,7 +107,7 @@ def load_method(config: MethodConfig, policy: str = "crop") -> Method:
 
 def edit_with(config: MethodConfig) -> Method:
     """An editor that follows instructions."""
-    dtype = devices.inference_dtype(None if config.half else "float32")
+    dtype = devices.inference_dtype(config.dtype)
     editor = load_editor(config.model, device=devices.default_device(), dtype=dtype)
     settings = EditConfig(config.num_inference_steps, config.guidance_scale, config.image_guidance_scale)
     return lambda wanted: editor(wanted.source, wanted.instruction, wanted.seeds, settings=settings)
@@ -334,7 +335,7 @@ def _pipeline(class_name: str, config: MethodConfig, **more: Any) -> Any:
             f"{config.kind}: diffusers {diffusers.__version__} has no {class_name} any more; make the "
             "outputs with an earlier one, and take them as a folder: kind=folder"
         ) from error
-    dtype = devices.inference_dtype(None if config.half else "float32")
+    dtype = devices.inference_dtype(config.dtype)
     parts = load_text_to_image(config.model, device=devices.default_device(), dtype=dtype).components
     parts = {name: part for name, part in parts.items() if name != "image_encoder"}
     pipe = pipeline(**parts, **more, requires_safety_checker=False)

@@ -1,0 +1,75 @@
+"""Edits by the shipped editor and those of unlike quality that its recipes make, kept for other programs."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from rate_editor import edit
+from rate_editors import SCORED, UNSEEN
+from record import RESULTS
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from rewardedit import load_editor
+from rewardedit.data.shapes import Shapes
+from rewardedit.data.shapes.vocabulary import WORLD_VERSION
+from rewardedit.diffusion.editors import EditConfig, Editor
+from rewardedit.files import replaced
+
+
+def editors_in(runs: Path) -> dict[str, str]:
+    """The shipped editor and the others by name, each with its folder."""
+    names = [f"shapes-editor-{name}" for name in (*SCORED, *UNSEEN)]
+    return {"shapes-editor": "shapes-editor", **{name: str(runs / name / "pipeline") for name in names}}
+
+
+def best_settings_of(names: list[str]) -> dict[str, EditConfig]:
+    """What is best for each on val, as benchmarks/rate_editors.py has found."""
+    asked = json.loads((RESULTS / "shapes-editors.json").read_text())["settings"]
+    return {name: EditConfig(**asked[name]) for name in names}
+
+
+def edits_of(
+    paths: Mapping[str, str],
+    settings: Mapping[str, EditConfig],
+    split: str,
+    n: int,
+    runs: Path,
+    seed: int = 0,
+) -> dict[str, torch.Tensor]:
+    """Each editor's edits (n, 3, h, w) of a split's first samples, row i with the noise of
+    seed + i, in 8 bits.
+
+    They are read from runs/edits where the same weights have made them at the same settings before.
+    """
+    return {
+        name: one_editors(name, path, settings[name], split, n, runs, seed) for name, path in paths.items()
+    }
+
+
+def one_editors(
+    name: str, path: str, settings: EditConfig, split: str, n: int, runs: Path, seed: int
+) -> torch.Tensor:
+    editor = load_editor(path)
+    made_of = json.dumps([weights(editor), vars(settings), WORLD_VERSION], sort_keys=True)
+    kept = runs / "edits" / f"{name}-{split}-{seed}.safetensors"
+    if kept.is_file():
+        with safe_open(kept, "pt") as file:
+            if file.metadata()["made_of"] == made_of and file.get_slice("edits").get_shape()[0] >= n:
+                return file.get_slice("edits")[:n].float() / 255
+    edits = (edit(editor, Shapes(split).batch(0, n), settings, seed) * 255).round().byte()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(kept) as aside:
+        save_file({"edits": edits}, aside, {"made_of": made_of})
+    return edits.float() / 255
+
+
+def weights(editor: Editor) -> str:
+    """A fingerprint of what is trained of an editor."""
+    found = hashlib.sha256()
+    for part in (editor.pipe.unet, editor.pipe.text_encoder):
+        for value in part.state_dict().values():
+            found.update(value.cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()

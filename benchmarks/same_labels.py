@@ -1,0 +1,100 @@
+"""ViFi-CLIP's temporal pooling with an MLP head, trained on the ADIEE scorer's own batches in the same order:
+what the model gives and what the data gives can so be told apart: python benchmarks/same_labels.py [OUT]
+
+It begins as the shipped ViFi-CLIP; benchmarks/adiee.py reads it from OUT (default: runs/same-labels). Rows,
+number of steps and batch size are those of the recipe shapes-adiee-scorer, the loss is the same L1.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoImageProcessor
+
+from rewardedit import devices
+from rewardedit.assets import resolve_model
+from rewardedit.batch import EditBatch, Scores
+from rewardedit.cli import quiet
+from rewardedit.cli.recipes import load_recipe
+from rewardedit.data import open_rows
+from rewardedit.data.bad_rows import usable_rows
+from rewardedit.encoded import Encoded
+from rewardedit.files import replaced
+from rewardedit.scorers.vifi_clip import ViFiClip
+from rewardedit.trainers.adiee_scorer import Config, read_step, require_label
+from rewardedit.training.ahead import ReadAhead
+from rewardedit.training.small import SmallTrainConfig, fit
+
+START = "shapes-vifi-clip"
+LR = 5e-4  # of the recipe shapes-vifi-clip
+HEAD = "head.safetensors"  # beside ViFi-CLIP's own files
+
+
+class LabelledViFiClip(ViFiClip):
+    """A score from 0 to 10 by an MLP on the video's feature, the instruction's and their product."""
+
+    range = (0.0, 10.0)
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        width = self.model.config.projection_dim
+        self.head = nn.Sequential(nn.Linear(3 * width, 256), nn.GELU(), nn.Linear(256, 1))
+        nn.init.constant_(self.head[-1].bias, 1.0)  # times 5, below
+
+    def read(self, source: dict[str, Tensor], edited: dict[str, Tensor], words: Tensor) -> Tensor:
+        """(b,) The score, not clamped."""
+        video = self.video(source, edited)
+        return 5 * self.head(torch.cat([video, words, video * words * video.shape[1]], dim=1))[:, 0]
+
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        read = self.read(prepared.inputs, self.frame(batch.edited), prepared.inputs["words"])
+        return Scores.make(read.clamp(0, 10))
+
+
+def load_same_labels(folder: Path) -> LabelledViFiClip:
+    """What `train` has written."""
+    scorer = LabelledViFiClip.from_pretrained(str(folder))
+    scorer.head.load_state_dict(load_file(folder / HEAD))
+    return scorer.eval().requires_grad_(False)
+
+
+def train(config: Config, folder: Path) -> Path:
+    """Trains on the batches of the ADIEE scorer's recipe and writes `folder/scorer`."""
+    torch.manual_seed(config.train.seed)
+    rows = open_rows(config.data)
+    usable = usable_rows(rows, config.data, require_label, folder, config.bad_rows)
+    scorer = LabelledViFiClip.from_pretrained(START).to(devices.default_device())
+    scorer.requires_grad_(True)
+    scorer.model.text_model.embeddings.token_embedding.requires_grad_(False)
+    steps = config.train.max_steps
+    batches = ReadAhead(lambda step: read_step(config, rows, usable, step), steps)
+
+    def loss_of(step: int, generator: torch.Generator) -> Tensor:
+        [(edits, labels, *_)] = batches(step)
+        edits = edits.to(devices.default_device())
+        tokens = scorer.tokenize(edits.instruction).to(scorer.model.device)
+        words = F.normalize(scorer.model.get_text_features(**tokens).pooler_output.float(), dim=-1)
+        read = scorer.read(scorer.frame(edits.source), scorer.frame(edits.edited), words)
+        return (read - labels[:, 0].to(read)).abs().mean()
+
+    small = SmallTrainConfig(
+        max_steps=steps, batch_size=config.train.batch_size, lr=LR, checkpoint_every=steps
+    )
+    fit(small, {"scorer": scorer}, loss_of, folder, resume=False)
+    batches.close()
+    out = folder / "scorer"
+    with replaced(out) as aside:
+        scorer.save(aside)
+        save_file(scorer.head.state_dict(), aside / HEAD)
+        AutoImageProcessor.from_pretrained(resolve_model(START)).save_pretrained(aside)
+    return out
+
+
+if __name__ == "__main__":
+    quiet()
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/same-labels")
+    print(train(load_recipe("shapes-adiee-scorer", sys.argv[2:])[1], folder))
