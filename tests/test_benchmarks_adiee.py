@@ -14,7 +14,9 @@ from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
 from rewardedit.data.shapes import Shapes, ShapesOracle, join
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.scorers.vlm import load_vlm
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
+from tests.models import save_vlm
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
@@ -138,9 +140,10 @@ def test_what_is_not_scored_is_worse_than_all_else(figures):
     assert found["a"][5] < min(found["b"][:5])
 
 
-def test_vifi_clip_learns_the_same_labels(tmp_path):
-    import same_labels
-
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """Sources with label 0 and targets with label 10; and the samples."""
+    folder = tmp_path_factory.mktemp("labelled")
     samples = Shapes("train").batch(0, 14)
     made = [
         LabelledEdit(
@@ -155,13 +158,60 @@ def test_vifi_clip_learns_the_same_labels(tmp_path):
         for name, image, label in (("source", samples.source, 0.0), ("target", samples.target, 10.0))
         for i in range(14)
     ]
-    write_labelled(made, tmp_path / "train-00000.parquet")
-    data = DataConfig(name="labelled", path=str(tmp_path), size=64)
+    write_labelled(made, folder / "train-00000.parquet")
+    return DataConfig(name="labelled", path=str(folder), size=64), samples
+
+
+def test_vifi_clip_learns_the_same_labels(labelled, tmp_path):
+    import same_labels
+
+    data, samples = labelled
     config = Config("same", data, train=TrainConfig(max_steps=40, batch_size=14, tracker="none"))
-    folder = same_labels.train(config, tmp_path / "run")
+    folder = same_labels.train(config, tmp_path)
     scorer = same_labels.load_same_labels(folder)
     good = EditBatch(samples.source, samples.instruction, samples.target)
     bad = EditBatch(samples.source, samples.instruction, samples.source)
     with torch.no_grad():
         assert scorer(good).score.mean() > scorer(bad).score.mean() + 3
         assert not any(parameter.requires_grad for parameter in scorer.parameters())
+
+
+def test_a_model_learns_to_write_the_score(labelled, tmp_path):
+    import adiee_ablations
+
+    data, samples = labelled
+    save_vlm(str(tmp_path / "vlm"), "llava_next")
+    train = TrainConfig(max_steps=2, batch_size=4, tracker="none", lr=1e-3)
+    config = Config("text", data, str(tmp_path / "vlm"), train=train, side=64)
+    folder = adiee_ablations.train_in_text(config, tmp_path / "run")
+    vlm = load_vlm(str(folder))
+    assert not vlm.model.lm_head.weight.equal(load_vlm(str(tmp_path / "vlm")).model.lm_head.weight)
+    found = adiee_ablations.measure(
+        adiee_ablations.ScoreInText(vlm), samples[:4], {"a": samples.target[:4], "b": samples.source[:4]}
+    )
+    assert found["n"] == 8
+
+
+def test_the_tokens_of_answers_end_the_texts(tmp_path):
+    import adiee_ablations
+
+    save_vlm(str(tmp_path), "llava_next")
+    vlm = load_vlm(str(tmp_path))
+    answers = [" It is 3.3.", " It is 10.0."]
+    texts = [f"<image>{'why ' * i}{text}" for i, text in enumerate(answers)]
+    inputs = vlm.inputs(texts, torch.rand(2, 1, 3, 64, 64), padding_side="right")
+    where = adiee_ablations.tokens_of(answers, inputs, vlm)
+    tokenizer = vlm.processor.tokenizer
+    for ids, chosen, text in zip(inputs["input_ids"], where, answers, strict=True):
+        assert ids[chosen].tolist() == tokenizer(text, add_special_tokens=False).input_ids
+
+
+@pytest.mark.parametrize(
+    ("said", "number"),
+    [("It is 6.7.", 6.7), ("it is 1 0 . 0 .", 10.0), ("it is 3", 3.0), ("nothing", None), ("", None)],
+)
+def test_a_written_score_is_read(said, number):
+    import adiee_ablations
+
+    found = adiee_ablations.number_in(said)
+    assert np.isnan(found) if number is None else found == number

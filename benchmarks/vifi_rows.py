@@ -1,0 +1,60 @@
+"""How much data ViFi-CLIP wants, and what its hard negatives do: python benchmarks/vifi_rows.py [RUNS]
+
+The recipe shapes-vifi-clip on 1/8, 1/4, 1/2 and all of its rows, and on all of them with fewer kinds of hard
+negatives, for the same number of steps. Rank correlation with the oracle on test edits by two editors that
+benchmarks/adiee.py calls unseen. A variant that RUNS/vifi-rows holds already is not trained again.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from adiee_ablations import N, measure
+from edits import best_settings_of, editors_in, edits_of
+from rate_editors import UNSEEN
+from record import keep
+
+from rewardedit import devices, load_scorer
+from rewardedit.cli import quiet
+from rewardedit.cli.recipes import load_recipe
+from rewardedit.data.shapes import Shapes
+from rewardedit.files import write_json
+from rewardedit.trainers import vifi_clip
+
+ROWS = 22_400  # of the recipe
+VARIANTS = {
+    **{f"1/{part} of the rows": [f"data.rows={ROWS // part}"] for part in (8, 4, 2)},
+    "all rows": [],
+    "no negatives of the same source": ["negatives=[reversed, identity]"],
+    "no hard negatives": ["negatives=[]"],
+}
+
+
+def main(runs: Path, words: list[str]) -> dict[str, Any]:
+    paths = {name: path for name, path in editors_in(runs).items() if name.endswith(UNSEEN)}
+    samples = Shapes("test").batch(0, N)
+    edits = edits_of(paths, best_settings_of(list(paths)), "test", N, runs)
+    figures = {}
+    for name, change in VARIANTS.items():
+        folder = runs / "vifi-rows" / name.replace("/", "-").replace(" ", "-")
+        kept = folder / "figures.json"
+        if not kept.is_file():
+            _, config = load_recipe("shapes-vifi-clip", ["held_out=null", *words, *change])
+            with torch.enable_grad():
+                made = vifi_clip.train(replace(config, name=folder.name), folder, resume=folder.is_dir())
+            scorer = load_scorer("vifi_clip", checkpoint=str(made)).to(devices.default_device())
+            write_json(kept, measure(scorer, samples, edits))
+        figures[name] = json.loads(kept.read_text())
+        print(f"{name:<34}{figures[name]['rho']:.3f}", flush=True)
+    return {"n": figures["all rows"]["n"], "spearman": figures}
+
+
+if __name__ == "__main__":
+    quiet()
+    torch.set_grad_enabled(False)
+    given = sys.argv[1:]
+    folder = Path(given.pop(0)) if given and "=" not in given[0] else Path("runs")
+    keep("vifi-rows", " ".join(["python benchmarks/vifi_rows.py", *sys.argv[1:]]), main(folder, given))
