@@ -219,6 +219,7 @@ if __name__ == "__main__":
     metrics = json.loads((run / "metrics.json").read_text())
     ranks = spearman(labels[turns], rating[turns], np.array([row["source_id"] for row in rows])[turns])
     figures = {
+        "n": int(np.isfinite(rating).sum()),
         "rows": len(rows),
         "minutes": metrics["minutes"],
         "methods": metrics["methods"],

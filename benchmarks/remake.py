@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from record import RESULTS, record
-from tables import is_current, read
+from table_parts import is_current, read
 
 ROOT = Path(__file__).parents[1]
 QUALITIES = ("half-done", "over-done", "untouched", "wrong-object", "right-only")

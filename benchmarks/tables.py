@@ -2,21 +2,29 @@
 python benchmarks/tables.py
 """
 
-import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rewardedit.assets import digests
-from rewardedit.data.shapes.vocabulary import WORLD_VERSION
+from table_parts import (
+    NOT_RECORDED,
+    Result,
+    difference,
+    interval,
+    markdown,
+    measured,
+    read,
+    recorded,
+    where,
+)
+from tables_adiee import adiee, adiee_ablations, adiee_data, vifi_rows
+
 from rewardedit.scorers.load import BUILT_IN, find_scorer
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")
-NOT_RECORDED = "Not recorded yet."
 ARMS = {
     "base": "base",
     "unconditioned": "fine-tuned on the same rows and steps without conditioning",
@@ -61,6 +69,9 @@ KILLED = {
     "candidates": "candidates",
     "relabelled": "scores and labels (relabel)",
     "cache": "latents (cache)",
+    "methods": "edits of one method",
+    "measured": "what is measured of them",
+    "rows": "labelled rows",
     "pipeline": "training",
     "relabel": "`rewardedit relabel`",
     "score": "`rewardedit score`",
@@ -76,54 +87,6 @@ RETRIEVAL = {
     "swap": "swap test won",
     "identity": "identity test won",
 }
-
-Result = dict[str, Any]
-
-
-def read(name: str) -> Result | None:
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.is_file() else None
-
-
-def recorded(name: str, write: Callable[[Result], str]) -> str:
-    """What `write` makes of a recorded result."""
-    result = read(name)
-    return NOT_RECORDED if result is None else write(result)
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], below: str = "") -> str:
-    """A table, and a line below it."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
-    lines.insert(1, "|---" * len(head) + "|")
-    return "\n".join([*lines, "", below] if below else lines)
-
-
-def interval(ends: Sequence[float], digits: int = 2) -> str:
-    """e.g. "[-0.10, +0.25]"."""
-    low, high = ends
-    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
-
-
-def difference(found: dict[str, Any], digits: int = 2) -> str:
-    """A difference with its interval."""
-    return f"{found['difference']:+.{digits}f} {interval(found['ci95'], digits)}"
-
-
-def where(result: Result) -> str:
-    return f"`{result['command']}`, {result['device']}, {result['date']}."
-
-
-def is_current(result: Result) -> bool:
-    """Whether the world and the editor were those that there are now."""
-    made_with = result.get("models", {}).get("shapes-editor")
-    return result.get("world") == WORLD_VERSION and made_with == digests()["shapes-editor"]
-
-
-def measured(result: Result) -> str:
-    """`where`, and whether it was another world, or another editor, than there is now."""
-    if (world := result.get("world", 1)) != WORLD_VERSION:
-        return f"{where(result)} World {world}: not comparable with world {WORLD_VERSION}."
-    return where(result) if is_current(result) else f"{where(result)} With an earlier editor."
 
 
 def comparison(result: Result) -> str:
@@ -563,6 +526,11 @@ TABLES: dict[str, Callable[[], str]] = {
             ("heat", "heat", heat),
             ("startup", "startup", startup),
             ("kills", "kills", kills),
+            ("adiee-data", "adiee-data", adiee_data),
+            ("adiee-data-kills", "kills-adiee-data", kills),
+            ("adiee", "adiee", adiee),
+            ("adiee-ablations", "adiee-ablations", adiee_ablations),
+            ("vifi-rows", "vifi-rows", vifi_rows),
             ("code-metrics", "code-metrics", code_metrics),
             ("suite", "suite", suite),
         )

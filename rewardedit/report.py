@@ -116,9 +116,15 @@ class Report:
             lstrip_blocks=True,
         )
         environment.filters["data_url"] = _data_url
+        environment.filters["number"] = _number
         page = environment.get_template(TEMPLATE.name).render(title=self.title, parts=self.parts)
         path.write_text(page, encoding="utf-8")
         return path
+
+
+def _number(value: float) -> str:
+    """e.g. "0.123", and counts as they are: "7,347"."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
 def _data_url(image: Float[Tensor, "3 h w"]) -> str:

@@ -1,7 +1,7 @@
 """Kills a run at random moments of each of its stages, goes on with --resume,
 and compares with a run that nobody killed.
 
-Command: python tests/kills.py [--moments 10] [--seed 0] [--keep] [STAGE …]
+Command: python tests/kills.py [--moments 10] [--seed 0] [--keep NAME] [STAGE …]
 
 The runs are `rewardedit train quickstart` with candidates and a tiny editor: candidates, scores and labels
 (`relabelled`), latents (`cache`) and training (`pipeline`); `rewardedit train shapes-adiee-data`: a method's
@@ -9,8 +9,8 @@ edits (`methods`), what is measured of them (`measured`) and labelled rows (`row
 and `rewardedit score` (`relabel`, `score`), which the same commands go on with. Each kill is a SIGKILL or
 SIGTERM in turn, to a fresh run, at a moment that is drawn uniformly from the time that the stage took in the
 unbroken run and counted from when the stage begins. The exit status is 1 where a resumed run made anything
-else; --keep writes benchmarks/results/kills.json, and kill.json with the sum over training, relabelling,
-candidates and scoring.
+else; --keep writes benchmarks/results/NAME.json, and kill.json with the sum over training, relabelling,
+candidates and scoring where they are among the stages.
 """
 
 import argparse
@@ -262,7 +262,7 @@ def main() -> int:
     )
     parser.add_argument("--moments", type=int, default=10, help="for each stage")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--keep", action="store_true", help="write benchmarks/results/kills.json")
+    parser.add_argument("--keep", metavar="NAME", help="write benchmarks/results/NAME.json")
     args = parser.parse_args()
     # here, and not anew in each of the runs
     import rewardedit.trainers.adiee_data
@@ -288,7 +288,7 @@ def main() -> int:
         from record import keep
 
         command = " ".join(["python tests/kills.py", *sys.argv[1:]])
-        keep("kills", command, figures(found))
+        keep(args.keep, command, figures(found))
         if set(COMMANDS.values()) <= {outcome.stage for outcome in found}:
             keep("kill", command, of_commands(found))
     return int(bool(broken))

@@ -250,7 +250,7 @@ def test_what_was_measured_of_refl_holds_what_is_promised():
 
 
 def test_tables_say_where_another_world_or_editor_was_measured():
-    from tables import is_current, measured
+    from table_parts import is_current, measured
 
     from rewardedit.training.environment import environment
 
@@ -265,11 +265,11 @@ def test_tables_say_where_another_world_or_editor_was_measured():
 
 def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
     import remake
-    import tables
+    import table_parts
 
     from rewardedit.training.environment import environment
 
-    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(table_parts, "RESULTS", tmp_path)
     made_here = json.dumps({"command": "this", **environment()})
     for name in remake.ORDER:
         (tmp_path / f"{name}.json").write_text(made_here)
@@ -389,3 +389,21 @@ def test_a_stage_s_memory_is_flat_and_workers_and_processes_help():
     waiting = {workers: values["waiting"] for workers, values in found["workers"].items()}
     assert waiting["1"] <= waiting["0"] / 2
     assert found["processes"]["two_vs_one"] <= 0.65
+
+
+def test_rules_label_enough_rows_of_enough_methods():
+    found = recorded("adiee-data")
+    assert found["rows"] >= 30_000
+    assert found["minutes"] <= 60
+    kept = [method["kept"] for method in found["methods"].values()]
+    assert sum(kept) >= 10_000
+    assert sum(n >= 1_000 for n in kept) >= 5
+    assert not {"shapes-editor-wrong-object", "shapes-editor-right-only"} & set(found["methods"])
+    for name in ("ci95_5_over_0", "ci95_10_over_5"):
+        assert found[name][0] > 0
+        assert found["shuffled"][name][0] < found[name][0]
+    assert found["turns_spearman"]["rho"] > 0.9
+    probe = found["probe"]
+    assert probe["with_reconstruction"]["accuracy"] < probe["without_reconstruction"]["accuracy"]
+    for rule in ("source", "target", "turns_none", "turns_some", "turns_all"):
+        assert found["rules"][rule]["agree"] > 0.9

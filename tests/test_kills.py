@@ -18,9 +18,12 @@ def test_a_run_that_is_killed_and_resumed_makes_what_an_unbroken_one_makes():
         assert f"killed in {stage}" in ended.output
 
 
-def test_ten_kills_of_each_stage_are_recorded_and_all_runs_are_equal():
-    stages = json.loads((kills.ROOT / "benchmarks" / "results" / "kills.json").read_text())["stages"]
-    assert set(kills.RUNS["quickstart"].stages) <= set(stages) <= set(kills.STAGES)
+@pytest.mark.parametrize(
+    ("result", "run"), [("kills", "quickstart"), ("kills-adiee-data", "shapes-adiee-data")]
+)
+def test_ten_kills_of_each_stage_are_recorded_and_all_runs_are_equal(result, run):
+    stages = json.loads((kills.ROOT / "benchmarks" / "results" / f"{result}.json").read_text())["stages"]
+    assert set(kills.RUNS[run].stages) <= set(stages) <= set(kills.STAGES)
     for stage, found in stages.items():
         assert len(set(found["moments"])) >= 10, stage
         assert found["killed_in_it"] == found["equal"] == len(found["moments"]), stage

@@ -33,6 +33,14 @@ def page(tmp_path):
     return report.save(tmp_path / "report.html")
 
 
+def test_counts_are_shown_to_the_last_digit(tmp_path):
+    report = Report("counts")
+    report.table("Rows", {"rule": {"0": 7347, "mean": 1234.5678, "none": None, "share": 0.123456}})
+    page = report.save(tmp_path / "report.html").read_text()
+    cells = [part.split("</td>")[0] for part in page.split("<td>")[1:]]
+    assert cells == ["rule", "7,347", "1.23e+03", "", "0.123"]
+
+
 def test_the_page_is_one_file_without_scripts_or_links(page):
     text = page.read_text()
     assert "a &lt;title&gt;" in text

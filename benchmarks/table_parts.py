@@ -1,0 +1,59 @@
+"""What the tables of the pages are put together from: cells, intervals, and where a result comes from."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from record import RESULTS
+
+from rewardedit.assets import digests
+from rewardedit.data.shapes.vocabulary import WORLD_VERSION
+
+NOT_RECORDED = "Not recorded yet."
+Result = dict[str, Any]
+
+
+def read(name: str) -> Result | None:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def recorded(name: str, write: Callable[[Result], str]) -> str:
+    """What `write` makes of a recorded result."""
+    result = read(name)
+    return NOT_RECORDED if result is None else write(result)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], below: str = "") -> str:
+    """A table, and a line below it."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    lines.insert(1, "|---" * len(head) + "|")
+    return "\n".join([*lines, "", below] if below else lines)
+
+
+def interval(ends: Sequence[float], digits: int = 2) -> str:
+    """e.g. "[-0.10, +0.25]"."""
+    low, high = ends
+    return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def difference(found: dict[str, Any], digits: int = 2) -> str:
+    """A difference with its interval."""
+    return f"{found['difference']:+.{digits}f} {interval(found['ci95'], digits)}"
+
+
+def where(result: Result) -> str:
+    return f"`{result['command']}`, {result['device']}, {result['date']}."
+
+
+def is_current(result: Result) -> bool:
+    """Whether the world and the editor were those that there are now."""
+    made_with = result.get("models", {}).get("shapes-editor")
+    return result.get("world") == WORLD_VERSION and made_with == digests()["shapes-editor"]
+
+
+def measured(result: Result) -> str:
+    """`where`, and whether it was another world, or another editor, than there is now."""
+    if (world := result.get("world", 1)) != WORLD_VERSION:
+        return f"{where(result)} World {world}: not comparable with world {WORLD_VERSION}."
+    return where(result) if is_current(result) else f"{where(result)} With an earlier editor."

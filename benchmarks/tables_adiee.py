@@ -1,0 +1,99 @@
+"""Tables of ADIEE's scorer and of the data that it is trained on."""
+
+from table_parts import Result, interval, markdown, where
+
+RULES = {
+    "source": "the source → 0",
+    "augmented_source": "the source, augmented → 0",
+    "another_image": "another row's picture → 0",
+    "another_instruction": "the target under another instruction → 0",
+    "no_progress": "CLIP-D ≤ 0 → 0",
+    "unlike_target": "unlike the target by two encoders → 0",
+    "weak_method": "a weak method's output → 0",
+    "partly_done": "a strong method's output, low CLIP-D → 5",
+    "target": "the target → 10",
+    "turns_none": "turns: none done → 0",
+    "turns_some": "turns: some done → their share",
+    "turns_too_many": "turns: more done than asked → their share",
+    "turns_all": "turns: all done → 10",
+}
+
+
+def adiee_data(result: Result) -> str:
+    """By rule and by method: how many rows, the oracle's mean, and the share of labels within 2.5 of it."""
+    rows = []
+    for rule, words in RULES.items():
+        for name, found in result["rules"].items():
+            if name.split(", ")[0] == rule:
+                of_method = ", ".join(name.split(", ")[1:])
+                rows.append((f"– {of_method}" if of_method else words, f"{found['n']:,}", *_rated(found)))
+    outputs = result["methods"]
+    kept = ", ".join(f"{name} {method['kept']:,}" for name, method in outputs.items())
+    true, shuffled = (
+        f"5 over 0 among outputs of methods {interval(of['ci95_5_over_0'])}, "
+        f"10 over outputs of strong methods {interval(of['ci95_10_over_5'])}"
+        for of in (result, result["shuffled"])
+    )
+    seen, plain = (100 * found["accuracy"] for found in result["probe"].values())
+    below = [
+        f"{result['rows']:,} rows in {result['minutes']:.0f} minutes, of them",
+        f"{sum(m['kept'] for m in outputs.values()):,} outputs of methods ({kept}).",
+        f"The oracle's rating by label, 95 % intervals: {true};",
+        f"with labels shuffled within a method: {shuffled}.",
+        f"Turns: ρ = {result['turns_spearman']['rho']:.2f}.",
+        "A linear probe that sees high frequencies alone tells labels of 0, between and of 10 apart in",
+        f"{seen:.0f} % of cases (chance 33 %); where no source, target or turn went through the autoencoder,",
+        f"in {plain:.0f} %.",
+        where(result),
+    ]
+    return markdown(("rule", "rows", "oracle mean", "label within 2.5 of it"), rows, " ".join(below))
+
+
+def _rated(found: Result) -> tuple[str, str]:
+    if found["oracle_mean"] is None:  # the oracle knows no truth of such a row
+        return "–", "–"
+    return f"{found['oracle_mean']:.2f}", f"{100 * found['agree']:.0f} %"
+
+
+def adiee(result: Result) -> str:
+    """Rank correlation and pairwise accuracy of every scorer, on editors unseen and seen."""
+    unseen, seen = result, result["seen"]
+    names = sorted(unseen["spearman"], key=lambda name: -unseen["spearman"][name])
+    rows = [
+        (
+            f"**`{name}`**" if name == "adiee" else f"`{name}`",
+            *(f"{of['spearman'][name]:.2f}" for of in (unseen, seen)),
+            *(f"{100 * of['pairwise'][name]:.1f} %" for of in (unseen, seen)),
+        )
+        for name in names
+    ]
+    rows += [
+        (name, "", "", *(f"{100 * of['pairwise'][name]:.1f} %" for of in (unseen, seen)))
+        for name in ("always a tie", "random")
+    ]
+    head = ("scorer", "ρ, unseen editors", "ρ, seen", "pairs, unseen editors", "pairs, seen")
+    below = (
+        f"n = {unseen['n']} edits by unseen editors and {seen['n']} by seen ones. "
+        f"adiee over `{result['best_rival']}`, the best rival on val, unseen editors: "
+        f"ρ {interval(unseen['ci95_vs_best_rival'])}, "
+        f"pairs {interval(unseen['ci95_pairwise_vs_best_rival'])}. "
+        f"{where(result)}"
+    )
+    return markdown(head, rows, below)
+
+
+def adiee_ablations(result: Result) -> str:
+    """Rank correlation of variants that were trained on a third of the rows."""
+    rows = [
+        (name, f"{found['rho']:.2f} {interval(found['ci95'])}") for name, found in result["spearman"].items()
+    ]
+    below = f"n = {result['n']} edits by unseen editors; all on a third of the rows. {where(result)}"
+    return markdown(("variant", "ρ"), rows, below)
+
+
+def vifi_rows(result: Result) -> str:
+    """Rank correlation of ViFi-CLIP by how much it was trained on."""
+    rows = [
+        (name, f"{found['rho']:.2f} {interval(found['ci95'])}") for name, found in result["spearman"].items()
+    ]
+    return markdown(("ViFi-CLIP", "ρ"), rows, f"n = {result['n']} edits by unseen editors. {where(result)}")
