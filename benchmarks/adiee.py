@@ -3,9 +3,11 @@ seen (ADIEE Tables 1 and 2): python benchmarks/adiee.py CHECKPOINT [RUNS]
 
 Editors are the shipped one and those that its recipes make in RUNS (default: runs); no scorer is trained on
 the edits of two of them, and the headline is theirs. Rivals see source, edited image and instruction alone;
-which of them is the best is chosen on val. In a pair of edits by one instruction the better one is that whose
-rating is higher by 1 at least; else they are equal, and a scorer says so where its scores differ by less than
-a margin, which val chooses for each. Beside them stands what benchmarks/same_labels.py left in RUNS.
+which of them is the best is chosen on val. In a pair of edits by one instruction the better one is that
+whose rating is higher by 1 at least; else they are equal, and a scorer says so where its scores differ by
+less than a margin, which val chooses for each. Beside the rivals stand what benchmarks/same_labels.py has
+left in RUNS, and "prior": who made an edit, as that editor's mean rating on val. Rank correlations within
+each editor's edits, which no prior has, are given as well.
 """
 
 import itertools
@@ -64,15 +66,29 @@ def best_margin(difference: np.ndarray, truth: np.ndarray) -> float:
     return float(max(tried, key=lambda margin: (said(difference, margin) == truth).mean()))
 
 
+def best_of(figures: Mapping[str, float]) -> str:
+    """The rival with the highest figure; one without a figure, as its scores are all alike, comes last."""
+    rivals = [name for name in figures if name not in OWN]
+    return max(rivals, key=lambda name: np.nan_to_num(figures[name], nan=-2.0))
+
+
 def compare(
     scores: Mapping[str, Values],
     ratings: Values,
     margins: Mapping[str, float],
     names: list[str],
     ids: list[str],
-    best_rival: str,
+    chosen: Mapping[str, str],
+    prior: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Rank correlation and pairwise accuracy of every scorer on some editors' edits."""
+    """Rank correlation and pairwise accuracy of every scorer on some editors' edits.
+
+    Args:
+        chosen: the rivals that are best on val by "spearman" and "pairwise".
+        prior: each editor's mean rating on val: what is known of an edit from who made it alone.
+    """
+    scores = {**scores, "prior": {name: np.full(len(ids), prior[name]) for name in names}}
+    margins = {**margins, "prior": 0.0}
     sources = np.tile(ids, len(names))
     truth = pooled(ratings, names)
     wanted = said(differences(ratings, names), LEAST)
@@ -84,16 +100,30 @@ def compare(
     right["always a tie"] = (wanted == 0).astype(float)
     right["random"] = np.full(len(wanted), 1 / 3)
     values = {name: pooled(own, names) for name, own in scores.items()}
-    rank = spearman_difference(values["adiee"], values[best_rival], truth, sources)
-    pairs = paired_bootstrap(right["adiee"], right[best_rival], in_pairs)
+    within = {
+        name: float(np.mean([spearman(own[editor], ratings[editor], ids).rho for editor in names]))
+        for name, own in scores.items()
+        if name != "prior"
+    }
+    more = {}
+    for name in ("prior", "same_labels"):
+        if name in scores:
+            more[f"ci95_vs_{name}"] = list(
+                spearman_difference(values["adiee"], values[name], truth, sources).ci95
+            )
+    rank = spearman_difference(values["adiee"], values[chosen["spearman"]], truth, sources)
+    pairs = paired_bootstrap(right["adiee"], right[chosen["pairwise"]], in_pairs)
     return {
         "n": len(truth),
         "pairs": len(wanted),
         "spearman": {name: spearman(own, truth, sources).rho for name, own in values.items()},
         "pairwise": {name: float(found.mean()) for name, found in right.items()},
-        "best_rival": best_rival,
+        "spearman_within_editors": within,
+        "best_rival": chosen["spearman"],
+        "best_rival_pairwise": chosen["pairwise"],
         "ci95_vs_best_rival": list(rank.ci95),
         "ci95_pairwise_vs_best_rival": list(pairs.ci95),
+        **more,
     }
 
 
@@ -127,27 +157,34 @@ def measure(
     Rivals and margins are chosen on val, on edits of the editors that a scorer may be trained on.
 
     Args:
-        early: edits of val by these editors.
-        edits: edits of test by all of them.
+        early: edits of val by all editors; those of unseen ones are rated alone.
+        edits: edits of test by all editors.
     """
     seen = [name for name in edits if name not in unseen]
-    ratings = {name: ShapesOracle().rate(val, early[name]).score.numpy() for name in seen}
+    ratings = {name: ShapesOracle().rate(val, early[name]).score.numpy() for name in edits}
+    prior = {name: float(rating.mean()) for name, rating in ratings.items()}
     wanted = said(differences(ratings, seen), LEAST)
     tried = {
         name: scores_of(scorer, val, {name: early[name] for name in seen}) for name, scorer in scorers.items()
     }
     margins = {name: best_margin(differences(own, seen), wanted) for name, own in tried.items()}
     rho = {name: spearman(pooled(own, seen), pooled(ratings, seen)).rho for name, own in tried.items()}
-    best_rival = max((name for name in scorers if name not in OWN), key=lambda name: rho[name])
+    judged = {
+        name: float((said(differences(own, seen), margins[name]) == wanted).mean())
+        for name, own in tried.items()
+    }
+    chosen = {"spearman": best_of(rho), "pairwise": best_of(judged)}
 
     rated = {name: ShapesOracle().rate(test, images).score.numpy() for name, images in edits.items()}
     scores = {name: scores_of(scorer, test, edits) for name, scorer in scorers.items()}
-    figures = compare(scores, rated, margins, unseen, test.id, best_rival)
+    figures = compare(scores, rated, margins, unseen, test.id, chosen, prior)
     return {
         **figures,
-        "seen": compare(scores, rated, margins, seen, test.id, best_rival),
+        "seen": compare(scores, rated, margins, seen, test.id, chosen, prior),
         "margins": margins,
         "val_spearman": rho,
+        "val_pairwise": judged,
+        "prior": prior,
         "checks": checks(scorers["adiee"], test),
     }
 
@@ -155,15 +192,18 @@ def measure(
 def main(checkpoint: str, runs: str = "runs") -> dict[str, Any]:
     paths = editors_in(Path(runs))
     settings = best_settings_of(list(paths))
-    scorers: dict[str, Scorer] = {"adiee": load_scorer("adiee", checkpoint=checkpoint), **load_rivals()}
-    labelled = Path(runs) / "same-labels" / "scorer"
-    if labelled.is_dir():
-        scorers["same_labels"] = load_same_labels(labelled)
+    scorers: dict[str, Scorer] = {
+        "adiee": load_scorer("adiee", checkpoint=checkpoint),
+        "same_labels": load_same_labels(Path(runs) / "same-labels" / "scorer"),
+        "bpm": load_scorer("bpm", undetected="failed"),
+        "l1": load_scorer("l1"),
+        "psnr": load_scorer("psnr"),
+        **load_rivals(),
+    }
     for scorer in scorers.values():
         scorer.to(devices.default_device())
     unseen = [f"shapes-editor-{name}" for name in UNSEEN]
-    seen = {name: path for name, path in paths.items() if name not in unseen}
-    early = edits_of(seen, settings, "val", VAL_N, Path(runs))
+    early = edits_of(paths, settings, "val", VAL_N, Path(runs))
     edits = edits_of(paths, settings, "test", N, Path(runs))
     return measure(scorers, unseen, Shapes("val").batch(0, VAL_N), early, Shapes("test").batch(0, N), edits)
 

@@ -6,6 +6,7 @@ number of steps and batch size are those of the recipe shapes-adiee-scorer, the 
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ class LabelledViFiClip(ViFiClip):
     def read(self, source: dict[str, Tensor], edited: dict[str, Tensor], words: Tensor) -> Tensor:
         """(b,) The score, not clamped."""
         video = self.video(source, edited)
-        return 5 * self.head(torch.cat([video, words, video * words * video.shape[1]], dim=1))[:, 0]
+        seen = torch.cat([video, words, video * words * video.shape[1]], dim=1)
+        with torch.autocast(seen.device.type, enabled=False):  # in fp32, as ADIEE's head
+            return 5 * self.head(seen.float())[:, 0]
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         read = self.read(prepared.inputs, self.frame(batch.edited), prepared.inputs["words"])
@@ -64,10 +67,12 @@ def load_same_labels(folder: Path) -> LabelledViFiClip:
 
 def train(config: Config, folder: Path) -> Path:
     """Trains on the batches of the ADIEE scorer's recipe and writes `folder/scorer`."""
+    config = replace(config, train=replace(config.train, micro_batch_size=None))
     torch.manual_seed(config.train.seed)
     rows = open_rows(config.data)
     usable = usable_rows(rows, config.data, require_label, folder, config.bad_rows)
     scorer = LabelledViFiClip.from_pretrained(START).to(devices.default_device())
+    scorer.model.set_attn_implementation("eager")  # whose backward pass is faster on a CPU than SDPA's
     scorer.requires_grad_(True)
     scorer.model.text_model.embeddings.token_embedding.requires_grad_(False)
     steps = config.train.max_steps
@@ -81,8 +86,16 @@ def train(config: Config, folder: Path) -> Path:
         read = scorer.read(scorer.frame(edits.source), scorer.frame(edits.edited), words)
         return (read - labels[:, 0].to(read)).abs().mean()
 
+    own = config.train
     small = SmallTrainConfig(
-        max_steps=steps, batch_size=config.train.batch_size, lr=LR, checkpoint_every=steps
+        max_steps=steps,
+        batch_size=own.batch_size,
+        lr=LR,
+        lr_warmup_steps=own.lr_warmup_steps,
+        weight_decay=own.weight_decay,
+        ema=own.ema,
+        seed=own.seed,
+        checkpoint_every=steps,
     )
     fit(small, {"scorer": scorer}, loss_of, folder, resume=False)
     batches.close()

@@ -2,10 +2,10 @@
 
 The recipe shapes-vifi-clip on 1/8, 1/4, 1/2 and all of its rows, and on all of them with fewer kinds of hard
 negatives, for the same number of steps. Rank correlation with the oracle on test edits by two editors that
-benchmarks/adiee.py calls unseen. A variant that RUNS/vifi-rows holds already is not trained again.
+benchmarks/adiee.py calls unseen. RUNS/vifi-rows keeps what is made: a program that was broken off goes on.
 """
 
-import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +16,12 @@ from adiee_ablations import N, measure
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
 from record import keep
+from variants import figures_of, run_of
 
 from rewardedit import devices, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
 from rewardedit.data.shapes import Shapes
-from rewardedit.files import write_json
 from rewardedit.trainers import vifi_clip
 
 ROWS = 22_400  # of the recipe
@@ -39,15 +39,18 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
     edits = edits_of(paths, best_settings_of(list(paths)), "test", N, runs)
     figures = {}
     for name, change in VARIANTS.items():
-        folder = runs / "vifi-rows" / name.replace("/", "-").replace(" ", "-")
-        kept = folder / "figures.json"
-        if not kept.is_file():
-            _, config = load_recipe("shapes-vifi-clip", ["held_out=null", *words, *change])
+        folder = runs / "vifi-rows" / re.sub(r"\W+", "-", name)
+        config = replace(
+            load_recipe("shapes-vifi-clip", ["held_out=null", *words, *change])[1], name=folder.name
+        )
+
+        def make(folder: Path, config: vifi_clip.Config = config) -> dict[str, Any]:
             with torch.enable_grad():
-                made = vifi_clip.train(replace(config, name=folder.name), folder, resume=folder.is_dir())
+                made = vifi_clip.train(config, folder, resume=True)
             scorer = load_scorer("vifi_clip", checkpoint=str(made)).to(devices.default_device())
-            write_json(kept, measure(scorer, samples, edits))
-        figures[name] = json.loads(kept.read_text())
+            return measure(scorer, samples, edits)
+
+        figures[name] = figures_of(folder, run_of(config, config.checkpoint, edits), make)
         print(f"{name:<34}{figures[name]['rho']:.3f}", flush=True)
     return {"n": figures["all rows"]["n"], "spearman": figures}
 

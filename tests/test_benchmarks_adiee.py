@@ -1,6 +1,8 @@
 """The benchmark of trained scorers, with scorers of which it is known how good they are."""
 
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,12 @@ import torch
 
 from rewardedit import load_editor
 from rewardedit.batch import EditBatch, Scores
+from rewardedit.cli.recipes import load_recipe
 from rewardedit.data import DataConfig
 from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
 from rewardedit.data.shapes import Shapes, ShapesOracle, join
 from rewardedit.diffusion.editors import EditConfig
+from rewardedit.files import read_log
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
@@ -84,9 +88,10 @@ def test_edits_are_kept_until_weights_or_settings_change(tmp_path, monkeypatch):
             with pytest.raises(TypeError):
                 edits.edits_of(paths, **words)
         editor = load_editor("shapes-editor")
-        known = edits.weights(editor)
         next(editor.pipe.unet.parameters()).view(-1)[0] += 1
-        assert edits.weights(editor) != known
+        monkeypatch.setattr(edits, "load_editor", lambda path: editor)
+        with pytest.raises(TypeError):
+            edits.edits_of(paths, asked, "val", 7, tmp_path)
 
 
 def test_a_scorer_that_knows_the_truth_agrees_wholly(figures):
@@ -99,9 +104,19 @@ def test_a_scorer_that_knows_the_truth_agrees_wholly(figures):
         assert found["ci95_vs_best_rival"][0] > 0
         assert found["ci95_pairwise_vs_best_rival"][0] > 0
         assert found["pairwise"]["random"] == pytest.approx(1 / 3)
-        assert set(found["pairwise"]) == {"adiee", "l1", "vifi_clip", "always a tie", "random"}
+        assert set(found["pairwise"]) == {"adiee", "l1", "vifi_clip", "prior", "always a tie", "random"}
     rivals = {name: rho for name, rho in figures["val_spearman"].items() if name != "adiee"}
     assert figures["best_rival"] == max(rivals, key=rivals.__getitem__)
+    assert figures["best_rival_pairwise"] in rivals
+    assert figures["spearman_within_editors"]["adiee"] == pytest.approx(1)
+    assert 0 < abs(figures["spearman"]["prior"]) < 0.9  # who made an edit is not how good it is
+    assert figures["ci95_vs_prior"][0] > 0
+
+
+def test_a_rival_without_a_figure_is_not_the_best():
+    import adiee
+
+    assert adiee.best_of({"adiee": 1.0, "constant": float("nan"), "l1": -0.5, "same_labels": 0.9}) == "l1"
 
 
 def test_checks_show_what_a_scorer_does_not_look_at(figures):
@@ -181,15 +196,65 @@ def test_a_model_learns_to_write_the_score(labelled, tmp_path):
 
     data, samples = labelled
     save_vlm(str(tmp_path / "vlm"), "llava_next")
-    train = TrainConfig(max_steps=2, batch_size=4, tracker="none", lr=1e-3)
+    train = TrainConfig(
+        max_steps=60, batch_size=8, tracker="none", lr=3e-3, mixed_precision="no", log_every=10
+    )
     config = Config("text", data, str(tmp_path / "vlm"), train=train, side=64)
     folder = adiee_ablations.train_in_text(config, tmp_path / "run")
-    vlm = load_vlm(str(folder))
-    assert not vlm.model.lm_head.weight.equal(load_vlm(str(tmp_path / "vlm")).model.lm_head.weight)
-    found = adiee_ablations.measure(
-        adiee_ablations.ScoreInText(vlm), samples[:4], {"a": samples.target[:4], "b": samples.source[:4]}
-    )
+    losses = [line["loss"] for line in read_log(tmp_path / "run" / "metrics.jsonl") if "loss" in line]
+    assert losses[-1] < 0.5 * losses[0]
+    scorer = adiee_ablations.ScoreInText(load_vlm(str(folder)))
+    found = adiee_ablations.measure(scorer, samples[:4], {"a": samples.target[:4], "b": samples.source[:4]})
     assert found["n"] == 8
+    assert found["unscored"] == 0  # all answers have a number: it has learned their form
+
+
+def test_variants_are_settings_of_the_recipe(tmp_path):
+    import adiee_ablations
+    import vifi_rows
+    from record import RESULTS
+
+    found = {name: adiee_ablations.config_of(name, []) for name in adiee_ablations.VARIANTS}
+    ships = found.pop("as it ships")
+    assert ships.data.share == pytest.approx(1 / 3, abs=1e-3)
+    assert len({config.name for config in found.values()}) == len(found)
+    for name, config in found.items():
+        assert config.train == ships.train, name
+        assert replace(config, name=ships.name) != ships, name
+    assert found["turns alone"].data.edit_types == tuple(adiee_ablations.TURNS)
+    rules = json.loads((RESULTS / "adiee-data.json").read_text())["rules"]
+    assert {*adiee_ablations.TURNS, *adiee_ablations.METHODS} == {name.split(", ")[0] for name in rules}
+    words = [["held_out=null", *change] for change in vifi_rows.VARIANTS.values()]
+    configs = [load_recipe("shapes-vifi-clip", change)[1] for change in words]
+    assert [config.data.rows for config in configs] == [2800, 5600, 11200, 22400, 22400, 22400]
+    assert [len(config.negatives) for config in configs] == [3, 3, 3, 3, 2, 0]
+
+
+def test_variants_are_measured_once(tmp_path):
+    from variants import figures_of
+
+    called = []
+
+    def make(folder):
+        called.append(folder)
+        (folder / "weights").write_text("trained")
+        return {"rho": len(called)}
+
+    assert figures_of(tmp_path / "a", {"lr": 1}, make) == {"rho": 1}
+    assert figures_of(tmp_path / "a", {"lr": 1}, make) == {"rho": 1}
+    assert figures_of(tmp_path / "a", {"lr": 2}, make) == {"rho": 2}
+    assert len(called) == 2
+
+    def broken_off(folder):
+        assert not (folder / "weights").exists()  # of other settings
+        (folder / "weights").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        figures_of(tmp_path / "a", {"lr": 3}, broken_off)
+    assert (tmp_path / "a" / "weights").read_text() == "half"
+    found = figures_of(tmp_path / "a", {"lr": 3}, lambda folder: {"left": (folder / "weights").read_text()})
+    assert found == {"left": "half"}
 
 
 def test_the_tokens_of_answers_end_the_texts(tmp_path):
@@ -197,7 +262,8 @@ def test_the_tokens_of_answers_end_the_texts(tmp_path):
 
     save_vlm(str(tmp_path), "llava_next")
     vlm = load_vlm(str(tmp_path))
-    answers = [" It is 3.3.", " It is 10.0."]
+    end = vlm.processor.tokenizer.eos_token
+    answers = [f" It is 3.3.{end}", f" It is 10.0.{end}"]
     texts = [f"<image>{'why ' * i}{text}" for i, text in enumerate(answers)]
     inputs = vlm.inputs(texts, torch.rand(2, 1, 3, 64, 64), padding_side="right")
     where = adiee_ablations.tokens_of(answers, inputs, vlm)

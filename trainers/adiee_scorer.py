@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit import devices
+from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, EditSample, collate
 from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
@@ -108,7 +109,7 @@ def plan(config: Config) -> list[str]:
     if config.held_out is not None:
         require_label(open_rows(config.held_out)[0])
     try:
-        require_kind(config.model, AutoConfig.from_pretrained(config.model).model_type)
+        require_kind(config.model, AutoConfig.from_pretrained(resolve_model(config.model)).model_type)
     except OSError as error:
         raise ValueError(f"model {config.model!r}: {str(error).splitlines()[0]}") from error
     passes = config.train.max_steps * config.train.batch_size / len(rows)
@@ -141,6 +142,8 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
     half = autocast_type(config.train.mixed_precision) if config.lora_rank is not None else None
     dtype = half or torch.float32
     vlm = load_vlm(config.model, device=device, dtype=dtype, quantize=config.quantize)
+    if device == "cpu":
+        vlm.model.set_attn_implementation("eager")  # whose backward pass is faster there than SDPA's
     number = add_token(vlm.model, vlm.processor)
     base = None if config.lora_rank is None else config.model
     axes = ("overall", *config.axes)

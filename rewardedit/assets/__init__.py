@@ -10,6 +10,7 @@ NAMES = {
     "shapes-segmenter": "segmenter",
     "shapes-text-to-image": "text_to_image",
     "shapes-vifi-clip": "vifi_clip",
+    "shapes-vlm": "vlm",
 }
 
 

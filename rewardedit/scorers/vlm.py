@@ -17,6 +17,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from rewardedit.assets import resolve_model
 from rewardedit.images import MODES, resize
 
 Bits = Literal["4bit", "8bit"]
@@ -85,7 +86,8 @@ def load_vlm(
     dtype: torch.dtype = torch.float32,
     quantize: Bits | None = None,
 ) -> Vlm:
-    """A LLaVA-NeXT, Idefics3 or Qwen2.5-VL by hub name or folder.
+    """A LLaVA-NeXT, Idefics3 or Qwen2.5-VL by hub name or folder; "shapes-vlm", a small one, comes with the
+    package.
 
     Args:
         adapter: the folder of a LoRA that was trained on it.
@@ -97,6 +99,7 @@ def load_vlm(
     """
     from transformers import AutoConfig, AutoModelForImageTextToText
 
+    name = resolve_model(name)
     try:
         kind = AutoConfig.from_pretrained(name).model_type
         require_kind(name, kind)
