@@ -19,7 +19,7 @@ from table_parts import (
     recorded,
     where,
 )
-from tables_adiee import adiee, adiee_ablations, adiee_data, vifi_rows
+from tables_adiee import adiee, adiee_ablations, adiee_data, vifi_rows, vlm
 
 from rewardedit.scorers.load import BUILT_IN, find_scorer
 
@@ -528,6 +528,7 @@ TABLES: dict[str, Callable[[], str]] = {
             ("kills", "kills", kills),
             ("adiee-data", "adiee-data", adiee_data),
             ("adiee-data-kills", "kills-adiee-data", kills),
+            ("shapes-vlm", "shapes-vlm", vlm),
             ("adiee", "adiee", adiee),
             ("adiee-ablations", "adiee-ablations", adiee_ablations),
             ("vifi-rows", "vifi-rows", vifi_rows),

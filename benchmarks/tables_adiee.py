@@ -55,6 +55,18 @@ def _rated(found: Result) -> tuple[str, str]:
     return f"{found['oracle_mean']:.2f}", f"{100 * found['agree']:.0f} %"
 
 
+def vlm(result: Result) -> str:
+    """How much of what it is asked the small vision-language model answers rightly."""
+    words = {
+        "caption": "the caption of an image",
+        "second_caption": "the caption of the second of two images",
+        "instruction": "the instruction that leads from the first to the second",
+    }
+    rows = [(words[task], f"{100 * share:.1f} %") for task, share in result["right_tokens"].items()]
+    n = f"n = {result['n']} val samples; {result['minutes'] / 60:.1f} hours"
+    return markdown(("answer", "tokens right"), rows, f"{n}. {where(result)}")
+
+
 def adiee(result: Result) -> str:
     """Rank correlation and pairwise accuracy of every scorer, on editors unseen and seen."""
     unseen, seen = result, result["seen"]

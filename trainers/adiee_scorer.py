@@ -47,6 +47,7 @@ from rewardedit.training.loop import (
     make_accelerator,
     step_generator,
 )
+from rewardedit.training.optimizer import Muon, parameter_groups
 from rewardedit.training.score_token import answer_loss, score_loss
 from rewardedit.training.trainable import autocast_type
 
@@ -67,6 +68,7 @@ class TrainConfig(LoopConfig):
     beta2: float = 0.95  # of AdamW
     weight_decay: float = 0.0
     head_lr: float | None = None  # of the head; None: as all else
+    muon_lr: float | None = None  # of the language model's matrices; None: AdamW for all
     text_weight: float = 1.0  # of the answer's cross-entropy
     score_weight: float = 10.0  # of the score's error
     gradient_checkpointing: bool = True  # of the language model
@@ -247,8 +249,9 @@ def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> Trai
     accelerator = make_accelerator(folder, config.train.mixed_precision, steps, config.train.tracker)
     head = list(scorer.head.parameters())
     rest = [p for p in scorer.model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(
-        [{"params": rest}, {"params": head, "lr": config.train.head_lr or config.train.lr}],
+    groups = parameter_groups(scorer.model, config.train.lr, config.train.muon_lr)
+    optimizer = Muon(
+        [*groups, {"params": head, "lr": config.train.head_lr or config.train.lr}],
         lr=config.train.lr,
         betas=(0.9, config.train.beta2),
         weight_decay=config.train.weight_decay,

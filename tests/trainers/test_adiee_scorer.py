@@ -106,11 +106,13 @@ def test_an_adapter_without_the_token_is_refused(rows, model, tmp_path):
         Adiee.from_pretrained(str(out))
 
 
-def test_a_whole_model_is_trained_and_resumes(rows, model, tmp_path):
+@pytest.mark.parametrize("muon_lr", [None, 1e-2])
+def test_a_whole_model_is_trained_and_resumes(rows, model, tmp_path, muon_lr):
     settings = {"lora_rank": None, "layout": "concat", "head": "classes"}
-    asked = config(rows, model, steps=4, **settings)
+    asked, fewer = (config(rows, model, steps, **settings) for steps in (4, 2))
+    asked, fewer = (replace(c, train=replace(c.train, muon_lr=muon_lr)) for c in (asked, fewer))
     whole = trainer.train(asked, tmp_path / "whole")
-    shutil.rmtree(trainer.train(config(rows, model, steps=2, **settings), tmp_path / "cut"))
+    shutil.rmtree(trainer.train(fewer, tmp_path / "cut"))
     again = trainer.train(asked, tmp_path / "cut", resume=True)
     for name in ("head.safetensors", "model.safetensors"):
         a, b = (load_file(out / name) for out in (whole, again))
@@ -118,6 +120,20 @@ def test_a_whole_model_is_trained_and_resumes(rows, model, tmp_path):
     # Two steps of the first call and two of the second: nothing was done again.
     assert len((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()) == 4
     assert [line["step"] for line in read_log(tmp_path / "cut")] == [1, 2, 3, 4]
+
+
+def test_muon_has_the_language_model_s_matrices_and_not_the_head(rows, model, tmp_path):
+    asked = config(rows, model, lora_rank=None)
+    asked = replace(asked, train=replace(asked.train, muon_lr=1e-2, head_lr=1e-4))
+    scorer, _ = trainer.make_scorer(asked)
+    loop = trainer.make_loop(asked, scorer, tmp_path, resume=False)
+    groups = {group["initial_lr"]: group for group in loop.optimizer.param_groups}
+    assert {rate: group["muon"] for rate, group in groups.items()} == {1e-3: False, 1e-2: True, 1e-4: False}
+    assert all(p.ndim > 1 for p in groups[1e-2]["params"])
+    assert all(p.ndim == 1 for p in groups[1e-3]["params"])
+    assert {id(p) for p in groups[1e-4]["params"]} == {id(p) for p in scorer.head.parameters()}
+    trained = [p for p in scorer.parameters() if p.requires_grad]
+    assert len(trained) == sum(len(group["params"]) for group in groups.values())
 
 
 @pytest.mark.parametrize("quantize", [None, "4bit", "8bit"])
