@@ -134,6 +134,7 @@ def train_in_text(config: Config, folder: Path) -> Path:
         mixed_precision=own.mixed_precision,
         ema=own.ema,
         seed=own.seed,
+        log_every=own.log_every,
         checkpoint_every=steps,
     )
     vlm.model.set_attn_implementation("eager")  # whose backward pass is faster on a CPU than SDPA's
