@@ -386,6 +386,8 @@ def test_a_stage_s_memory_is_flat_and_workers_and_processes_help():
     found = recorded("scale")
     few, many = (found["peak_gib"][rows] for rows in ("10000", "200000"))
     assert many <= 1.1 * few
+    slow, fast = sorted(found["rows_per_s"].values())
+    assert slow >= 0.9 * fast
     waiting = {workers: values["waiting"] for workers, values in found["workers"].items()}
     assert waiting["1"] <= waiting["0"] / 2
     assert found["processes"]["two_vs_one"] <= 0.65
