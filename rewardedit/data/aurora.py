@@ -18,6 +18,7 @@ class Aurora(HubRows):
 
     type_column = "source"
     pictures = ("input", "output")
+    texts = ("source",)
     columns = ("instruction", "source", *pictures)
 
     def sample(self, row: dict[str, Any]) -> EditSample:

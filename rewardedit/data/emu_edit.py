@@ -13,6 +13,7 @@ class EmuEdit(HubRows):
 
     type_column = "task"
     pictures = ("image",)
+    texts = ("task", "input_caption", "output_caption")
     columns = ("idx", "task", "instruction", "input_caption", "output_caption", *pictures)
 
     def sample(self, row: dict[str, Any]) -> EditSample:

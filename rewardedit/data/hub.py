@@ -30,6 +30,7 @@ class HubTable(Sequence):
     columns: tuple[str, ...]
     pictures: tuple[str, ...]  # of the columns: images, or lists of them
     optional_pictures: tuple[str, ...] = ()  # of the pictures: those that a row, or the whole table, may lack
+    texts: tuple[str, ...] = ()  # of the columns: texts that a row may lack, such as captions
     instruction_column: str = "instruction"
 
     def __init__(self, path: str, split: str = "train", streaming: bool = False) -> None:
@@ -52,11 +53,15 @@ class HubTable(Sequence):
         """The row's columns, its images opened, and `ROW_NUMBER`.
 
         Raises:
-            ValueError: where the row has no instruction, lacks an image, or has one that is no image.
+            ValueError: where the row has no instruction, a text that is none, lacks an image, or has one that
+                is no image.
         """
         instruction = row[self.instruction_column]
         if not isinstance(instruction, str) or not instruction.strip():
             raise ValueError(f"{self.instruction_column}: the instruction is missing or empty")
+        for name in self.texts:
+            if not isinstance(row.get(name), str | None):
+                raise ValueError(f"{name}: expected text; got {row[name]!r}")
         images = {name: _opened_images(name, row.get(name)) for name in self.pictures}
         for name, image in images.items():
             if image is None and name not in self.optional_pictures:

@@ -14,6 +14,7 @@ class HumanEdit(HubRows):
     type_column = "EDITING_TYPE"
     instruction_column = "EDITING_INSTRUCTION"
     pictures = ("INPUT_IMG", "MASK_IMG", "OUTPUT_IMG")
+    texts = ("EDITING_TYPE", "INPUT_CAPTION_BY_LLAMA", "OUTPUT_CAPTION_BY_LLAMA")
     columns = (
         *(
             "IMAGE_ID",

@@ -17,6 +17,7 @@ class InstructPix2Pix(HubRows):
 
     instruction_column = "edit_prompt"
     pictures = ("original_image", "edited_image")
+    texts = ("original_prompt", "edited_prompt")
     columns = ("original_prompt", "edit_prompt", "edited_prompt", *pictures)
 
     def source_ids(self) -> list[str]:

@@ -46,6 +46,7 @@ class LabelledEdits(HubRows):
     """Rows of labelled shards, in a folder or on the hub: `train-00000.parquet` …"""
 
     pictures = ("source", "edited")
+    texts = ("rule", "source_id", "other_source_id", "source_caption", "target_caption")
     columns = ("id", "instruction", "label", "rule", "source_id", "other_source_id", *pictures)
     type_column = "rule"
 

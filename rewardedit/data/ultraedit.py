@@ -27,6 +27,7 @@ class UltraEdit(HubRows):
     instruction_column = "edit_prompt"
     pictures = ("source_image", "edited_image", "mask_image")
     optional_pictures = ("mask_image",)
+    texts = ("source_caption", "target_caption")
     columns = ("idx", "edit_prompt", "source_caption", "target_caption", *pictures)
 
     def __init__(self, path: str, split: str = "FreeForm", streaming: bool = False) -> None:

@@ -217,7 +217,7 @@ def reward_conditioned(config: Any, editor: Blueprint, scorer: Scorer, processes
     train = config.train
     stages = {}
     if config.candidates is not None and config.candidates.editors:
-        number = HALF if config.candidates.half else FULL
+        number = getattr(torch, config.candidates.dtype or "float16").itemsize  # as a GPU's default
         stages["candidates"] = (
             editor.bytes(number) + config.candidates.batch_size * editor.sampled * number // FULL
         )
