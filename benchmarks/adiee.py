@@ -88,42 +88,52 @@ def compare(
         prior: each editor's mean rating on val: what is known of an edit from who made it alone.
     """
     scores = {**scores, "prior": {name: np.full(len(ids), prior[name]) for name in names}}
-    margins = {**margins, "prior": 0.0}
     sources = np.tile(ids, len(names))
     truth = pooled(ratings, names)
-    wanted = said(differences(ratings, names), LEAST)
-    in_pairs = np.tile(ids, len(names) * (len(names) - 1) // 2)
-    right = {
-        name: (said(differences(own, names), margins[name]) == wanted).astype(float)
-        for name, own in scores.items()
-    }
-    right["always a tie"] = (wanted == 0).astype(float)
-    right["random"] = np.full(len(wanted), 1 / 3)
     values = {name: pooled(own, names) for name, own in scores.items()}
     within = {
         name: float(np.mean([spearman(own[editor], ratings[editor], ids).rho for editor in names]))
         for name, own in scores.items()
         if name != "prior"
     }
-    more = {}
-    for name in ("prior", "same_labels"):
-        if name in scores:
-            more[f"ci95_vs_{name}"] = list(
-                spearman_difference(values["adiee"], values[name], truth, sources).ci95
-            )
-    rank = spearman_difference(values["adiee"], values[chosen["spearman"]], truth, sources)
-    pairs = paired_bootstrap(right["adiee"], right[chosen["pairwise"]], in_pairs)
+    others = {"best_rival": chosen["spearman"], "prior": "prior", "same_labels": "same_labels"}
+    intervals = {
+        f"ci95_vs_{key}": list(spearman_difference(values["adiee"], values[name], truth, sources).ci95)
+        for key, name in others.items()
+        if name in values
+    }
     return {
         "n": len(truth),
-        "pairs": len(wanted),
         "spearman": {name: spearman(own, truth, sources).rho for name, own in values.items()},
-        "pairwise": {name: float(found.mean()) for name, found in right.items()},
         "spearman_within_editors": within,
         "best_rival": chosen["spearman"],
-        "best_rival_pairwise": chosen["pairwise"],
-        "ci95_vs_best_rival": list(rank.ci95),
+        **intervals,
+        **compare_pairs(scores, ratings, {**margins, "prior": 0.0}, names, ids, chosen["pairwise"]),
+    }
+
+
+def compare_pairs(
+    scores: Mapping[str, Values],
+    ratings: Values,
+    margins: Mapping[str, float],
+    names: list[str],
+    ids: list[str],
+    rival: str,
+) -> dict[str, Any]:
+    """Which of two edits by one instruction is better: the share that every scorer judges as the ratings do."""
+    wanted = said(differences(ratings, names), LEAST)
+    right = {
+        name: (said(differences(own, names), margins[name]) == wanted).astype(float)
+        for name, own in scores.items()
+    }
+    right["always a tie"] = (wanted == 0).astype(float)
+    right["random"] = np.full(len(wanted), 1 / 3)
+    pairs = paired_bootstrap(right["adiee"], right[rival], np.tile(ids, len(names) * (len(names) - 1) // 2))
+    return {
+        "pairs": len(wanted),
+        "pairwise": {name: float(found.mean()) for name, found in right.items()},
+        "best_rival_pairwise": rival,
         "ci95_pairwise_vs_best_rival": list(pairs.ci95),
-        **more,
     }
 
 

@@ -13,13 +13,13 @@ from rewardedit import load_editor
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli.recipes import load_recipe
 from rewardedit.data import DataConfig
-from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
 from rewardedit.data.shapes import Shapes, ShapesOracle, join
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.files import read_log
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
+from tests.data.layouts import write_labelled_shapes
 from tests.models import save_vlm
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -158,23 +158,8 @@ def test_what_is_not_scored_is_worse_than_all_else(figures):
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory):
     """Sources with label 0 and targets with label 10; and the samples."""
-    folder = tmp_path_factory.mktemp("labelled")
-    samples = Shapes("train").batch(0, 14)
-    made = [
-        LabelledEdit(
-            id=f"{name}-{i}",
-            source=encode_png(samples.source[i]),
-            edited=encode_png(image[i]),
-            instruction=samples.instruction[i],
-            label=label,
-            rule=name,
-            source_id=samples.id[i],
-        )
-        for name, image, label in (("source", samples.source, 0.0), ("target", samples.target, 10.0))
-        for i in range(14)
-    ]
-    write_labelled(made, folder / "train-00000.parquet")
-    return DataConfig(name="labelled", path=str(folder), size=64), samples
+    path = write_labelled_shapes(tmp_path_factory.mktemp("labelled"))
+    return DataConfig(name="labelled", path=path, size=64), Shapes("train").batch(0, 14)
 
 
 def test_vifi_clip_learns_the_same_labels(labelled, tmp_path):

@@ -2,15 +2,16 @@
 `LlavaNextForConditionalGeneration` with the small CLIP's vision tower.
 
 It learns to answer questions about one image or two, and sees no score: the caption of an image; the caption
-of the second image of two; the instruction that leads from the first to the second. The vision tower stays as
-it is; projector and language model are trained on the answers' tokens.
+of the second image of two; the instruction that leads from the first to the second, said freely or as one of
+two; the caption of what an instruction makes of an image that is not shown. The vision tower stays as it is;
+projector and language model are trained on the answers' tokens.
 
 Command: rewardedit train shapes-vlm
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -30,9 +31,9 @@ from transformers import (
 from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
-from rewardedit.data.shapes.vocabulary import SIZE
+from rewardedit.data.shapes.vocabulary import EDIT_TYPES, SIZE
 from rewardedit.files import replaced, write_json
-from rewardedit.scorers.vlm import Vlm
+from rewardedit.scorers.vlm import Vlm, load_vlm
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
 
@@ -43,7 +44,15 @@ CHAT = (
     "{% endfor %}{% if turn['role'] == 'assistant' %}<|endoftext|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %} :{% endif %}"
 )
-TASKS = ("what is in this image?", "what is in the second image?", "what was changed?")
+Task = Literal["caption", "second_caption", "instruction", "choice", "result"]
+QUESTIONS: dict[Task, str] = {
+    "caption": "what is in this image?",
+    "second_caption": "what is in the second image?",
+    "instruction": "what was changed?",
+    "choice": 'was it "{}" or "{}"?',
+    "result": 'what is there after "{}"?',
+}
+SAME_KIND = len(EDIT_TYPES)  # a draw of the world with the same sources and kinds of edit, and other edits
 FURTHER = '0123456789?:"'  # characters of prompts and answers
 CONTEXT = 512  # tokens, of which an image has about 140
 
@@ -54,6 +63,14 @@ class Config:
 
     name: str  # of the run, and of its folder in runs/
     clip: str = "shapes-clip"  # whose vision tower and tokenizer it has
+    start: str | None = None  # a model of this trainer's to go on from; None: a fresh language model
+    tasks: tuple[Task, ...] = (
+        "caption",
+        "choice",
+        "second_caption",
+        "instruction",
+        "result",
+    )  # steps in turn
     width: int = 160  # of the language model
     layers: int = 4  # of the language model
     samples: int = 42_000  # of the shapes world, each a source, a target and an instruction
@@ -63,11 +80,16 @@ class Config:
 
 
 def make_vlm(config: Config) -> Vlm:
-    """The model with CLIP's vision tower and a fresh language model, and its processor.
+    """The model that is trained, and its processor: with CLIP's vision tower and a fresh language model, or
+    the one to go on from.
 
     Raises:
-        ValueError: where the CLIP model is not there.
+        ValueError: where the CLIP model, or the model to go on from, is not there.
     """
+    if config.start is not None:
+        vlm = load_vlm(config.start)
+        vlm.model.train().requires_grad_(True).set_attn_implementation("eager")
+        return vlm
     try:
         clip = CLIPModel.from_pretrained(resolve_model(config.clip), dtype=torch.float32)
         known = CLIPTokenizer.from_pretrained(resolve_model(config.clip))
@@ -154,9 +176,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         if step % config.train.checkpoint_every == 0:
             spent()
         b = config.train.batch_size
-        task = step % len(TASKS)
+        task = config.tasks[step % len(config.tasks)]
         rows = torch.randint(len(samples["instruction"]), (b,), generator=generator)
-        logits, wanted = answers(vlm, samples, rows, task, generator)
+        logits, wanted, _ = answers(vlm, samples, rows, task, generator)
         return F.cross_entropy(logits, wanted)
 
     fit(config.train, {"vlm": vlm.model}, loss_of, folder, resume)
@@ -172,62 +194,98 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 
 def _samples(config: Config, split: str, n: int) -> dict[str, Any]:
-    """Images as bytes (n, 2, 3, 64, 64), source and target, with captions and instructions."""
+    """Images as bytes (n, 2, 3, 64, 64), source and target, with captions, instructions, and for each source
+    another instruction of the same kind, None where that makes the same of it.
+    """
     world = Shapes(split, backdrops=config.backdrops)
+    again = Shapes(split, backdrops=config.backdrops, draw=SAME_KIND)
     images: list[Tensor] = []
-    texts: dict[str, list[str]] = {name: [] for name in ("instruction", "source_caption", "target_caption")}
+    texts: dict[str, list] = {name: [] for name in ("instruction", "source_caption", "target_caption")}
+    others: list[str | None] = []
     for first in range(0, n, 2800):
         batch = world.batch(first, min(2800, n - first))
         pair = torch.stack([batch.source, batch.target], dim=1)
         images.append((pair * 255).round().byte())
         for name, values in texts.items():
             values += getattr(batch, name)
-    return {"images": torch.cat(images), **texts}
+        second = again.batch(first, len(batch))
+        differs = (second.target != batch.target).flatten(1).any(1).tolist()
+        others += [text if known else None for text, known in zip(second.instruction, differs, strict=True)]
+    return {"images": torch.cat(images), **texts, "other_instruction": others}
 
 
 def answers(
-    vlm: Vlm, samples: dict[str, Any], rows: Tensor, task: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    """Logits (tokens, words) of the answers of some rows, and the tokens that are wanted.
-
-    Task 0 shows one image, source or target in turn; the others both.
+    vlm: Vlm, samples: dict[str, Any], rows: Tensor, task: Task, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits (tokens, words) of the answers of some rows, the tokens that are wanted, and the number in
+    `rows` that each belongs to.
     """
-    images = samples["images"][rows].float() / 255
-    said = {0: "source_caption", 1: "target_caption", 2: "instruction"}[task]
-    texts = [samples[said][i] for i in rows.tolist()]
-    if task == 0:
-        second = torch.rand(len(rows), generator=generator) < 0.5
-        images = torch.where(second[:, None, None, None], images[:, 1], images[:, 0])[:, None]
-        texts = [
-            samples["target_caption"][i] if late else text
-            for i, late, text in zip(rows.tolist(), second.tolist(), texts, strict=True)
-        ]
+    images, questions, texts = asked(samples, rows.tolist(), task, generator)
     shown: list[dict[str, str]] = [{"type": "image"} for _ in range(images.shape[1])]
-    question = [{"role": "user", "content": [*shown, {"type": "text", "text": TASKS[task]}]}]
-    prompt = vlm.prompt(question)
+    prompts = [
+        vlm.prompt([{"role": "user", "content": [*shown, {"type": "text", "text": text}]}])
+        for text in questions
+    ]
     end = vlm.processor.tokenizer.eos_token
-    inputs = vlm.inputs([f"{prompt} {text}{end}" for text in texts], images, padding_side="right")
+    whole = [f"{prompt} {text}{end}" for prompt, text in zip(prompts, texts, strict=True)]
+    inputs = vlm.inputs(whole, images, padding_side="right")
     ids = inputs["input_ids"]
     mask = inputs.pop("attention_mask")  # padding comes last: nothing sees it
-    asked = vlm.inputs([prompt], images[:1], padding_side="right")["input_ids"].shape[1]
-    wanted = (torch.arange(ids.shape[1], device=ids.device) >= asked) & (mask > 0)
+    before = vlm.inputs(prompts, images, padding_side="right")["attention_mask"].sum(1, keepdim=True)
+    wanted = (torch.arange(ids.shape[1], device=ids.device) >= before) & (mask > 0)
     hidden = vlm.model.model(**inputs, use_cache=False).last_hidden_state
     logits = vlm.model.lm_head(hidden[:, :-1][wanted[:, 1:]])
-    return logits.float(), ids[:, 1:][wanted[:, 1:]]
+    return logits.float(), ids[:, 1:][wanted[:, 1:]], wanted[:, 1:].nonzero()[:, 0]
+
+
+def asked(
+    samples: dict[str, Any], rows: list[int], task: Task, generator: torch.Generator
+) -> tuple[Tensor, list[str], list[str]]:
+    """Images (b, 1 or 2, 3, 64, 64), questions and answers of a task.
+
+    A caption is asked of source or target. The choice is between the row's instruction and, in turn, another
+    one for the same source or the next row's.
+    """
+    images = samples["images"][rows].float() / 255
+    question = QUESTIONS[task]
+    instructions = [samples["instruction"][i] for i in rows]
+    targets = [samples["target_caption"][i] for i in rows]
+    coins = torch.rand(2, len(rows), generator=generator) < 0.5
+    if task == "caption":
+        images = torch.where(coins[0, :, None, None, None], images[:, 1], images[:, 0])
+        sources = [samples["source_caption"][i] for i in rows]
+        texts = [b if late else a for a, b, late in zip(sources, targets, coins[0].tolist(), strict=True)]
+        return images[:, None], [question] * len(rows), texts
+    if task == "result":
+        return images[:, :1], [question.format(text) for text in instructions], targets
+    if task == "choice":
+        offered = []
+        for i, own, following, swap, near in zip(
+            rows, instructions, [*instructions[1:], instructions[0]], *coins.tolist(), strict=True
+        ):
+            other = (near and samples["other_instruction"][i]) or following
+            offered.append(question.format(*((other, own) if swap else (own, other))))
+        return images, offered, instructions
+    return images, [question] * len(rows), targets if task == "second_caption" else instructions
 
 
 @torch.no_grad()
 def right_tokens(vlm: Vlm, config: Config) -> dict[str, float]:
-    """The share of val's tokens that are the likeliest, by task."""
+    """The share of val's tokens that are the likeliest, by task; of the choice the share of answers of which
+    all are.
+    """
     samples = _samples(config, "val", config.evaluate_n)
     generator = torch.Generator().manual_seed(0)
     found = {}
-    for task, name in enumerate(("caption", "second_caption", "instruction")):
+    for task in QUESTIONS:
         right: list[Tensor] = []
         for rows in torch.arange(config.evaluate_n).split(56):
-            logits, wanted = answers(vlm, samples, rows, task, generator)
-            right.append((logits.argmax(1) == wanted).float())
-        found[name] = float(torch.cat(right).mean())
+            logits, wanted, owners = answers(vlm, samples, rows, task, generator)
+            own = (logits.argmax(1) == wanted).float()
+            if task == "choice":
+                own = torch.ones(len(rows)).to(own).scatter_reduce(0, owners, own, "amin")
+            right.append(own)
+        found[task] = float(torch.cat(right).mean())
     return found
 
 

@@ -20,13 +20,14 @@ class EditScoreBench(HubPairs):
     """Pairs of "EditScore/EditReward-Bench" on the hub."""
 
     pictures = ("input_image", "output_images")
+    texts = ("task_type", "dimension")
     columns = ("key", "instruction", "task_type", "dimension", *pictures)
 
     def pair(self, row: dict[str, Any]) -> EditPair:
         edits = row["output_images"] or []
         if len(edits) != 2:
             raise ValueError(f"output_images: expected two; got {len(edits)}")
-        name = "-".join((*row["key"], row["dimension"]))
+        name = "-".join(map(str, (*(row["key"] or []), row["dimension"])))
         return make_pair(
             name,
             row["input_image"],

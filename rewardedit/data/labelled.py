@@ -46,7 +46,7 @@ class LabelledEdits(HubRows):
     """Rows of labelled shards, in a folder or on the hub: `train-00000.parquet` …"""
 
     pictures = ("source", "edited")
-    texts = ("rule", "source_id", "other_source_id", "source_caption", "target_caption")
+    texts = ("rule", "source_id", "other_source_id", "source_caption", "target_caption", "axes")
     columns = ("id", "instruction", "label", "rule", "source_id", "other_source_id", *pictures)
     type_column = "rule"
 
@@ -60,13 +60,16 @@ class LabelledEdits(HubRows):
 
     def sample(self, row: dict[str, Any]) -> EditSample:
         captions = {name: row.get(name) for name in ("source_caption", "target_caption")}
+        axes = json.loads(row.get("axes") or "{}")
+        if not isinstance(axes, dict):
+            raise ValueError(f"axes: expected labels by name; got {axes!r}")
         return EditSample(
             id=str(row["id"]),
             source=row["source"],
             instruction=row["instruction"],
             edited=row["edited"],
             label=None if row["label"] is None else float(row["label"]),
-            axes=json.loads(row.get("axes") or "{}"),
+            axes=axes,
             **captions,
         )
 

@@ -22,6 +22,7 @@ class WebDatasetEdits(HubRows):
 
     pictures = ("source", "edited", "target", "mask")
     optional_pictures = ("edited", "target", "mask")
+    texts = TEXTS
 
     def __init__(self, path: str, split: str = "train", streaming: bool = False) -> None:
         rows = load_rows(path, split, ("json",), (), streaming=streaming)
@@ -39,9 +40,9 @@ class WebDatasetEdits(HubRows):
 
     def opened(self, row: dict[str, Any], number: int | str) -> dict[str, Any]:
         said = row["json"] if isinstance(row["json"], dict) else {}
-        return super().opened({**row, "instruction": said.get("instruction")}, number)
+        words = {name: said.get(name) for name in ("instruction", *TEXTS)}
+        return super().opened({**row, **words}, number)
 
     def sample(self, row: dict[str, Any]) -> EditSample:
-        images = {name: row[name] for name in self.pictures}
-        texts = {name: row["json"].get(name) for name in TEXTS}
-        return EditSample(id=row["__key__"], instruction=row["instruction"], **images, **texts)
+        parts = {name: row[name] for name in (*self.pictures, *TEXTS)}
+        return EditSample(id=row["__key__"], instruction=row["instruction"], **parts)

@@ -1,4 +1,4 @@
-"""Photographs written in the layouts of data sets."""
+"""Photographs, and samples of the shapes world, written in the layouts of data sets."""
 
 import json
 from functools import cache
@@ -10,6 +10,9 @@ from datasets import Dataset, Features, Value
 from datasets import Image as ImageFeature
 from PIL import Image
 from skimage import data
+
+from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
+from rewardedit.data.shapes import Shapes
 
 SIZE = (48, 32)
 
@@ -167,3 +170,26 @@ def difference(**changes: Any) -> dict[str, Any]:
         "confidence": 0.9,
         **changes,
     }
+
+
+def write_labelled_shapes(folder: Path, axes: bool = False) -> str:
+    """14 sources of the shapes world with label 0 and their targets with label 10, every other row with a
+    label for "quality" where there are `axes`.
+    """
+    samples = Shapes("train").batch(0, 14)
+    made = [
+        LabelledEdit(
+            id=f"{name}-{i}",
+            source=encode_png(samples.source[i]),
+            edited=encode_png(image[i]),
+            instruction=samples.instruction[i],
+            label=label,
+            rule=name,
+            source_id=samples.id[i],
+            axes={"quality": 1.0} if axes and i % 2 else {},
+        )
+        for name, image, label in (("source", samples.source, 0.0), ("target", samples.target, 10.0))
+        for i in range(14)
+    ]
+    write_labelled(made, folder / "train-00000.parquet")
+    return str(folder)

@@ -54,6 +54,13 @@ def test_every_data_set_can_be_named_in_a_recipe():
     assert set(get_args(get_type_hints(DataConfig)["name"])) == {*ADAPTERS, "shapes", "table"}
 
 
+@pytest.mark.parametrize(("name", "column"), [(name, c) for name in LAYOUTS for c in ADAPTERS[name].texts])
+def test_a_number_in_the_place_of_a_text_is_refused(name, column, tmp_path):
+    rows = open_rows(config(name, write_layout(tmp_path, name, ({column: 3},))))
+    with pytest.raises(ValueError, match=f"{column}: expected text; got 3"):
+        rows[0]
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_row_of_a_data_set_s_own_layout_is_an_edit_of_photographs(name, tmp_path):
     (row,) = open_rows(config(name, write_layout(tmp_path, name)))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +16,17 @@ from safetensors.torch import load_file
 from rewardedit import EditBatch
 from rewardedit.config import to_dict
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
 from rewardedit.data.shapes import Shapes
 from rewardedit.files import read_log
 from rewardedit.scorers.adiee import ADAPTER, Adiee
 from rewardedit.scorers.adiee_text import ANSWER, add_token
+from rewardedit.scorers.vlm import load_vlm
 from rewardedit.trainers import adiee_scorer as trainer
 from rewardedit.trainers import shapes_vlm
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
 from rewardedit.training.score_token import answer_loss, score_loss
 from rewardedit.training.small import SmallTrainConfig
+from tests.data.layouts import write_labelled_shapes
 from tests.forks import launch
 from tests.models import save_vlm
 
@@ -33,25 +35,7 @@ FEW_BITS = {"4bit": "Linear4bit", "8bit": "Linear8bitLt"}  # layers
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory) -> str:
-    """Sources with label 0 and targets with label 10."""
-    folder = tmp_path_factory.mktemp("labelled")
-    samples = Shapes("train").batch(0, 14)
-    made = [
-        LabelledEdit(
-            id=f"{name}-{i}",
-            source=encode_png(samples.source[i]),
-            edited=encode_png(image[i]),
-            instruction=samples.instruction[i],
-            label=label,
-            rule=name,
-            source_id=samples.id[i],
-            axes={"quality": 1.0} if i % 2 else {},
-        )
-        for name, image, label in (("source", samples.source, 0.0), ("target", samples.target, 10.0))
-        for i in range(14)
-    ]
-    write_labelled(made, folder / "train-00000.parquet")
-    return str(folder)
+    return write_labelled_shapes(tmp_path_factory.mktemp("labelled"), axes=True)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +123,6 @@ def test_muon_has_the_language_model_s_matrices_and_not_the_head(rows, model, tm
 @pytest.mark.parametrize("quantize", [None, "4bit", "8bit"])
 def test_an_adapter_is_what_was_trained(rows, tmp_path, quantize):
     """What is loaded scores as what was trained, row by row, and without the LoRA otherwise."""
-    from rewardedit.scorers.vlm import load_vlm
 
     model = str(tmp_path / "vlm")
     save_vlm(model, "llava_next", width=64)  # bitsandbytes packs rows of 32
@@ -304,10 +287,9 @@ def test_the_small_vision_language_model_is_made_from_clip_and_saved(tmp_path):
     before = shapes_vlm.make_vlm(asked)
     out = shapes_vlm.train(asked, tmp_path / "run")
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert set(metrics["right_tokens"]) == {"caption", "second_caption", "instruction"}
+    assert set(metrics["right_tokens"]) == set(shapes_vlm.QUESTIONS)
     assert metrics["n"] == 7
     assert metrics["minutes"] > 0
-    from rewardedit.scorers.vlm import load_vlm
 
     vlm = load_vlm(str(out))
     towers = [made.model.model.vision_tower.state_dict() for made in (before, vlm)]
@@ -325,6 +307,42 @@ def test_the_small_vision_language_model_is_made_from_clip_and_saved(tmp_path):
         assert said.replace(" ", "") == text.lower().replace(" ", "")
     assert len({tuple(tokenizer(str(digit)).input_ids) for digit in range(10)}) == 10
     assert Path(out / "preprocessor_config.json").is_file() or Path(out / "processor_config.json").is_file()
+
+
+def test_the_small_model_is_asked_what_images_and_instructions_show():
+    samples = shapes_vlm._samples(shapes_vlm.Config("vlm"), "train", 70)
+    rows = list(range(70))
+    generator = torch.Generator().manual_seed(0)
+    images, questions, said = shapes_vlm.asked(samples, rows, "choice", generator)
+    assert torch.equal(images, samples["images"].float() / 255)
+    assert said == samples["instruction"]
+    offered = [re.findall('"(.*?)"', question) for question in questions]
+    places = [pair.index(own) for pair, own in zip(offered, said, strict=True)]
+    others = [pair[1 - place] for pair, place in zip(offered, places, strict=True)]
+    assert 20 < sum(places) < 50  # in any order
+    near = [other == own for other, own in zip(others, samples["other_instruction"], strict=True)]
+    assert 15 < sum(near) < 50  # the others are other rows'
+    assert all(other != own for other, own in zip(others, said, strict=True))
+    assert None in samples["other_instruction"]  # of one object there are few edits
+
+    images, questions, said = shapes_vlm.asked(samples, rows, "result", generator)
+    assert torch.equal(images, samples["images"][:, :1].float() / 255)
+    assert said == samples["target_caption"]
+    assert all(text in question for text, question in zip(samples["instruction"], questions, strict=True))
+
+    images, _, said = shapes_vlm.asked(samples, rows, "caption", generator)
+    late = [text == own for text, own in zip(said, samples["target_caption"], strict=True)]
+    shown = samples["images"].float() / 255
+    for i, second in enumerate(late):
+        assert torch.equal(images[i, 0], shown[i, int(second)])
+        assert said[i] == samples["target_caption" if second else "source_caption"][i]
+
+
+def test_the_small_model_goes_on_from_an_earlier_leg(model):
+    before = load_vlm(model).model.state_dict()
+    vlm = shapes_vlm.make_vlm(shapes_vlm.Config("vlm", start=model))
+    assert all(torch.equal(value, before[name]) for name, value in vlm.model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in vlm.model.parameters())
 
 
 def test_a_lora_is_trained_beside_weights_of_few_bits(rows, tmp_path):
