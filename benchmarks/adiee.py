@@ -120,7 +120,7 @@ def compare_pairs(
     ids: list[str],
     rival: str,
 ) -> dict[str, Any]:
-    """Which of two edits by one instruction is better: the share that every scorer judges as the ratings do."""
+    """Which of two edits by one instruction is better: the share that each scorer judges as ratings do."""
     wanted = said(differences(ratings, names), LEAST)
     right = {
         name: (said(differences(own, names), margins[name]) == wanted).astype(float)

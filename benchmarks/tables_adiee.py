@@ -61,9 +61,11 @@ def vlm(result: Result) -> str:
         "caption": "the caption of an image",
         "second_caption": "the caption of the second of two images",
         "instruction": "the instruction that leads from the first to the second",
+        "result": "the caption of what an instruction makes of an image that is not shown",
+        "choice": "which of two instructions for the same source was followed (share of choices)",
     }
-    rows = [(words[task], f"{100 * share:.1f} %") for task, share in result["right_tokens"].items()]
-    n = f"n = {result['n']} val samples; {result['minutes'] / 60:.1f} hours"
+    rows = [(answer, f"{100 * result['right'][task]:.1f} %") for task, answer in words.items()]
+    n = f"n = {result['n']} val samples; {result['minutes']:.0f} minutes after the first leg"
     return markdown(("answer", "tokens right"), rows, f"{n}. {where(result)}")
 
 

@@ -161,8 +161,8 @@ def plan(config: Config) -> list[str]:
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
-    """Trains and saves in fp16 to `folder/vlm`; metrics.json says what share of val's answers' tokens are
-    right, by task, each after the true ones before it.
+    """Trains and saves in fp16 to `folder/vlm`; metrics.json says what share of val's answers is right,
+    by task, each token after the true ones before it.
     """
     run.start(folder, config, resume)
     spent = run.minutes_spent(folder)
@@ -175,10 +175,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         if step % config.train.checkpoint_every == 0:
             spent()
-        b = config.train.batch_size
         task = config.tasks[step % len(config.tasks)]
-        rows = torch.randint(len(samples["instruction"]), (b,), generator=generator)
-        logits, wanted, _ = answers(vlm, samples, rows, task, generator)
+        size = (config.train.batch_size,)
+        rows = torch.randint(len(samples["instruction"]), size, generator=generator).tolist()
+        logits, wanted, _ = answers(vlm, *asked(samples, rows, task, generator))
         return F.cross_entropy(logits, wanted)
 
     fit(config.train, {"vlm": vlm.model}, loss_of, folder, resume)
@@ -188,8 +188,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         vlm.model.save_pretrained(aside)
         vlm.processor.save_pretrained(aside)
     vlm.model.float()  # with the values that are saved
-    right = right_tokens(vlm, config)
-    write_json(folder / "metrics.json", {"n": config.evaluate_n, "right_tokens": right, "minutes": spent()})
+    right = right_answers(vlm, config)
+    write_json(folder / "metrics.json", {"n": config.evaluate_n, "right": right, "minutes": spent()})
     return out
 
 
@@ -215,12 +215,11 @@ def _samples(config: Config, split: str, n: int) -> dict[str, Any]:
 
 
 def answers(
-    vlm: Vlm, samples: dict[str, Any], rows: Tensor, task: Task, generator: torch.Generator
+    vlm: Vlm, images: Tensor, questions: list[str], texts: list[str]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits (tokens, words) of the answers of some rows, the tokens that are wanted, and the number in
-    `rows` that each belongs to.
+    """Logits (tokens, words) of the answers to questions about images (b, k, 3, 64, 64), the tokens that are
+    wanted, and the number of the row that each belongs to.
     """
-    images, questions, texts = asked(samples, rows.tolist(), task, generator)
     shown: list[dict[str, str]] = [{"type": "image"} for _ in range(images.shape[1])]
     prompts = [
         vlm.prompt([{"role": "user", "content": [*shown, {"type": "text", "text": text}]}])
@@ -241,52 +240,67 @@ def answers(
 def asked(
     samples: dict[str, Any], rows: list[int], task: Task, generator: torch.Generator
 ) -> tuple[Tensor, list[str], list[str]]:
-    """Images (b, 1 or 2, 3, 64, 64), questions and answers of a task.
-
-    A caption is asked of source or target. The choice is between the row's instruction and, in turn, another
-    one for the same source or the next row's.
+    """Images (b, 1 or 2, 3, 64, 64), questions and answers of a task. A caption is asked of source or target;
+    of the two instructions of a choice either comes first.
     """
     images = samples["images"][rows].float() / 255
     question = QUESTIONS[task]
     instructions = [samples["instruction"][i] for i in rows]
     targets = [samples["target_caption"][i] for i in rows]
     coins = torch.rand(2, len(rows), generator=generator) < 0.5
+    swap = coins[0].tolist()
     if task == "caption":
         images = torch.where(coins[0, :, None, None, None], images[:, 1], images[:, 0])
         sources = [samples["source_caption"][i] for i in rows]
-        texts = [b if late else a for a, b, late in zip(sources, targets, coins[0].tolist(), strict=True)]
+        texts = [b if late else a for a, b, late in zip(sources, targets, swap, strict=True)]
         return images[:, None], [question] * len(rows), texts
     if task == "result":
         return images[:, :1], [question.format(text) for text in instructions], targets
     if task == "choice":
-        offered = []
-        for i, own, following, swap, near in zip(
-            rows, instructions, [*instructions[1:], instructions[0]], *coins.tolist(), strict=True
-        ):
-            other = (near and samples["other_instruction"][i]) or following
-            offered.append(question.format(*((other, own) if swap else (own, other))))
-        return images, offered, instructions
+        pairs = zip(instructions, wrong(samples, rows, coins[1].tolist()), swap, strict=True)
+        offered = [(other, own) if late else (own, other) for own, other, late in pairs]
+        return images, [question.format(*pair) for pair in offered], instructions
     return images, [question] * len(rows), targets if task == "second_caption" else instructions
 
 
+def wrong(samples: dict[str, Any], rows: list[int], near: list[bool]) -> list[str]:
+    """An instruction that was not followed for each row: another one for the same source where it is to be
+    near and there is one, else the next row's.
+    """
+    following = [samples["instruction"][i] for i in (*rows[1:], rows[0])]
+    others = [samples["other_instruction"][i] for i in rows]
+    return [(own and other) or text for other, text, own in zip(others, following, near, strict=True)]
+
+
 @torch.no_grad()
-def right_tokens(vlm: Vlm, config: Config) -> dict[str, float]:
-    """The share of val's tokens that are the likeliest, by task; of the choice the share of answers of which
-    all are.
+def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
+    """The share of the tokens of val's answers that are the likeliest, by task; of choices the share in which
+    the right instruction is likelier than the wrong one for the same source.
     """
     samples = _samples(config, "val", config.evaluate_n)
     generator = torch.Generator().manual_seed(0)
     found = {}
     for task in QUESTIONS:
         right: list[Tensor] = []
-        for rows in torch.arange(config.evaluate_n).split(56):
-            logits, wanted, owners = answers(vlm, samples, rows, task, generator)
-            own = (logits.argmax(1) == wanted).float()
-            if task == "choice":
-                own = torch.ones(len(rows)).to(own).scatter_reduce(0, owners, own, "amin")
-            right.append(own)
+        for part in torch.arange(config.evaluate_n).split(56):
+            rows = part.tolist()
+            images, questions, texts = asked(samples, rows, task, generator)
+            if task != "choice":
+                logits, wanted, _ = answers(vlm, images, questions, texts)
+                right.append((logits.argmax(1) == wanted).float())
+                continue
+            others = wrong(samples, rows, [True] * len(rows))
+            questions = [QUESTIONS[task].format(*pair) for pair in zip(texts, others, strict=True)]
+            own, other = (likelihood(*answers(vlm, images, questions, said)) for said in (texts, others))
+            right.append((own > other).float())
         found[task] = float(torch.cat(right).mean())
     return found
+
+
+def likelihood(logits: Tensor, wanted: Tensor, rows: Tensor) -> Tensor:
+    """The log-likelihood (b,) of each row's answer."""
+    found = -F.cross_entropy(logits, wanted, reduction="none")
+    return found.new_zeros(int(rows.max()) + 1).scatter_add(0, rows, found)
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
