@@ -3,20 +3,21 @@
 
 It learns to answer questions about one image or two, and sees no score: the caption of an image; the caption
 of the second image of two; the instruction that leads from the first to the second, said freely or as one of
-two; the caption of what an instruction makes of an image that is not shown. The vision tower stays as it is;
-projector and language model are trained on the answers' tokens.
+two; the caption of what an instruction makes of an image that is not shown; and which of several
+instructions was followed. The vision tower stays as it is; projector and language model are trained on the
+answers' tokens.
 
 Command: rewardedit train shapes-vlm
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from tokenizers.decoders import BPEDecoder
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     CLIPModel,
     CLIPTokenizer,
@@ -36,6 +37,17 @@ from rewardedit.files import replaced, write_json
 from rewardedit.scorers.vlm import Vlm, load_vlm
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.vlm_tasks import (
+    QUESTIONS,
+    Task,
+    answers,
+    asked,
+    instructions_of,
+    likelihood,
+    match_loss,
+    match_odds,
+    wrong,
+)
 
 IMAGE = "<image>"
 CHAT = (
@@ -44,14 +56,6 @@ CHAT = (
     "{% endfor %}{% if turn['role'] == 'assistant' %}<|endoftext|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %} :{% endif %}"
 )
-Task = Literal["caption", "second_caption", "instruction", "choice", "result"]
-QUESTIONS: dict[Task, str] = {
-    "caption": "what is in this image?",
-    "second_caption": "what is in the second image?",
-    "instruction": "what was changed?",
-    "choice": 'was it "{}" or "{}"?',
-    "result": 'what is there after "{}"?',
-}
 SAME_KIND = len(EDIT_TYPES)  # a draw of the world with the same sources and kinds of edit, and other edits
 FURTHER = '0123456789?:"'  # characters of prompts and answers
 CONTEXT = 512  # tokens, of which an image has about 140
@@ -71,8 +75,9 @@ class Config:
         "instruction",
         "result",
     )  # steps in turn
+    match_size: int = 8  # pairs of images a step of the task match, each with several instructions
     width: int = 160  # of the language model
-    layers: int = 4  # of the language model
+    layers: int = 4  # of the language model; more than the model to go on from has are put on top of it
     samples: int = 42_000  # of the shapes world, each a source, a target and an instruction
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # of the samples in turn
     evaluate_n: int = 280  # val samples
@@ -88,6 +93,7 @@ def make_vlm(config: Config) -> Vlm:
     """
     if config.start is not None:
         vlm = load_vlm(config.start)
+        deepen(vlm.model, config.layers)
         vlm.model.train().requires_grad_(True).set_attn_implementation("eager")
         return vlm
     try:
@@ -153,6 +159,25 @@ def make_vlm(config: Config) -> Vlm:
     return Vlm(model, processor)
 
 
+def deepen(model: Any, layers: int) -> None:
+    """Puts layers on top of a language model's until it has so many. They add nothing at first: what the
+    model says stays what it was.
+
+    Raises:
+        ValueError: where it has more already.
+    """
+    decoder = model.model.get_decoder()
+    config = model.config.text_config
+    if layers < len(decoder.layers):
+        raise ValueError(f"layers: the model to go on from has {len(decoder.layers)} already; got {layers}")
+    for number in range(len(decoder.layers), layers):
+        layer = type(decoder.layers[0])(config, layer_idx=number)
+        nn.init.zeros_(layer.self_attn.o_proj.weight)
+        nn.init.zeros_(layer.mlp.down_proj.weight)
+        decoder.layers.append(layer)
+    config.num_hidden_layers = layers
+
+
 def plan(config: Config) -> list[str]:
     return [
         f"vision-language model: {count(make_vlm(config).model)}, {config.samples} samples, "
@@ -176,8 +201,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         if step % config.train.checkpoint_every == 0:
             spent()
         task = config.tasks[step % len(config.tasks)]
-        size = (config.train.batch_size,)
+        size = (config.match_size if task == "match" else config.train.batch_size,)
         rows = torch.randint(len(samples["instruction"]), size, generator=generator).tolist()
+        if task == "match":
+            images = samples["images"][rows].float() / 255
+            return match_loss(*match_odds(vlm, images, instructions_of(samples, rows)))
         logits, wanted, _ = answers(vlm, *asked(samples, rows, task, generator))
         return F.cross_entropy(logits, wanted)
 
@@ -214,68 +242,10 @@ def _samples(config: Config, split: str, n: int) -> dict[str, Any]:
     return {"images": torch.cat(images), **texts, "other_instruction": others}
 
 
-def answers(
-    vlm: Vlm, images: Tensor, questions: list[str], texts: list[str]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits (tokens, words) of the answers to questions about images (b, k, 3, 64, 64), the tokens that are
-    wanted, and the number of the row that each belongs to.
-    """
-    shown: list[dict[str, str]] = [{"type": "image"} for _ in range(images.shape[1])]
-    prompts = [
-        vlm.prompt([{"role": "user", "content": [*shown, {"type": "text", "text": text}]}])
-        for text in questions
-    ]
-    end = vlm.processor.tokenizer.eos_token
-    whole = [f"{prompt} {text}{end}" for prompt, text in zip(prompts, texts, strict=True)]
-    inputs = vlm.inputs(whole, images, padding_side="right")
-    ids = inputs["input_ids"]
-    mask = inputs.pop("attention_mask")  # padding comes last: nothing sees it
-    before = vlm.inputs(prompts, images, padding_side="right")["attention_mask"].sum(1, keepdim=True)
-    wanted = (torch.arange(ids.shape[1], device=ids.device) >= before) & (mask > 0)
-    hidden = vlm.model.model(**inputs, use_cache=False).last_hidden_state
-    logits = vlm.model.lm_head(hidden[:, :-1][wanted[:, 1:]])
-    return logits.float(), ids[:, 1:][wanted[:, 1:]], wanted[:, 1:].nonzero()[:, 0]
-
-
-def asked(
-    samples: dict[str, Any], rows: list[int], task: Task, generator: torch.Generator
-) -> tuple[Tensor, list[str], list[str]]:
-    """Images (b, 1 or 2, 3, 64, 64), questions and answers of a task. A caption is asked of source or target;
-    of the two instructions of a choice either comes first.
-    """
-    images = samples["images"][rows].float() / 255
-    question = QUESTIONS[task]
-    instructions = [samples["instruction"][i] for i in rows]
-    targets = [samples["target_caption"][i] for i in rows]
-    coins = torch.rand(2, len(rows), generator=generator) < 0.5
-    swap = coins[0].tolist()
-    if task == "caption":
-        images = torch.where(coins[0, :, None, None, None], images[:, 1], images[:, 0])
-        sources = [samples["source_caption"][i] for i in rows]
-        texts = [b if late else a for a, b, late in zip(sources, targets, swap, strict=True)]
-        return images[:, None], [question] * len(rows), texts
-    if task == "result":
-        return images[:, :1], [question.format(text) for text in instructions], targets
-    if task == "choice":
-        pairs = zip(instructions, wrong(samples, rows, coins[1].tolist()), swap, strict=True)
-        offered = [(other, own) if late else (own, other) for own, other, late in pairs]
-        return images, [question.format(*pair) for pair in offered], instructions
-    return images, [question] * len(rows), targets if task == "second_caption" else instructions
-
-
-def wrong(samples: dict[str, Any], rows: list[int], near: list[bool]) -> list[str]:
-    """An instruction that was not followed for each row: another one for the same source where it is to be
-    near and there is one, else the next row's.
-    """
-    following = [samples["instruction"][i] for i in (*rows[1:], rows[0])]
-    others = [samples["other_instruction"][i] for i in rows]
-    return [(own and other) or text for other, text, own in zip(others, following, near, strict=True)]
-
-
 @torch.no_grad()
 def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
-    """The share of the tokens of val's answers that are the likeliest, by task; of choices the share in which
-    the right instruction is likelier than the wrong one for the same source.
+    """The share of the tokens of val's answers that are the likeliest, by task; of choices and matches the
+    share in which the right instruction is likelier than a wrong one for the same source.
     """
     samples = _samples(config, "val", config.evaluate_n)
     generator = torch.Generator().manual_seed(0)
@@ -284,6 +254,12 @@ def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
         right: list[Tensor] = []
         for part in torch.arange(config.evaluate_n).split(56):
             rows = part.tolist()
+            if task == "match":
+                odds, _ = match_odds(
+                    vlm, samples["images"][rows].float() / 255, instructions_of(samples, rows)
+                )
+                right.append((odds[:, 0] > odds[:, 1]).float())
+                continue
             images, questions, texts = asked(samples, rows, task, generator)
             if task != "choice":
                 logits, wanted, _ = answers(vlm, images, questions, texts)
@@ -295,12 +271,6 @@ def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
             right.append((own > other).float())
         found[task] = float(torch.cat(right).mean())
     return found
-
-
-def likelihood(logits: Tensor, wanted: Tensor, rows: Tensor) -> Tensor:
-    """The log-likelihood (b,) of each row's answer."""
-    found = -F.cross_entropy(logits, wanted, reduction="none")
-    return found.new_zeros(int(rows.max()) + 1).scatter_add(0, rows, found)
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

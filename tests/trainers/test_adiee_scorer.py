@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +21,8 @@ from rewardedit.scorers.adiee import ADAPTER, Adiee
 from rewardedit.scorers.adiee_text import ANSWER, add_token
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.trainers import adiee_scorer as trainer
-from rewardedit.trainers import shapes_vlm
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
 from rewardedit.training.score_token import answer_loss, score_loss
-from rewardedit.training.small import SmallTrainConfig
 from tests.data.layouts import write_labelled_shapes
 from tests.forks import launch
 from tests.models import save_vlm
@@ -277,72 +274,6 @@ def test_batches_that_do_not_part_are_refused(rows, model):
     train = TrainConfig(batch_size=6, micro_batch_size=4)
     with pytest.raises(ValueError, match="expected 6 to part"):
         trainer.shares(config(rows, model, train=train))
-
-
-def test_the_small_vision_language_model_is_made_from_clip_and_saved(tmp_path):
-    train = SmallTrainConfig(
-        max_steps=3, batch_size=4, lr_warmup_steps=1, mixed_precision="no", tracker="none", log_every=1
-    )
-    asked = shapes_vlm.Config("vlm", width=32, layers=1, samples=14, evaluate_n=7, train=train)
-    before = shapes_vlm.make_vlm(asked)
-    out = shapes_vlm.train(asked, tmp_path / "run")
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert set(metrics["right"]) == set(shapes_vlm.QUESTIONS)
-    assert metrics["n"] == 7
-    assert metrics["minutes"] > 0
-
-    vlm = load_vlm(str(out))
-    towers = [made.model.model.vision_tower.state_dict() for made in (before, vlm)]
-    assert all(torch.allclose(towers[0][name], towers[1][name], atol=2e-3) for name in towers[0])
-    text = vlm.prompt([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}])
-    (answer,) = vlm.answer([text], Shapes("val").batch(0, 1).source[None], max_new_tokens=4)
-    assert "</w>" not in answer
-    ids = vlm.processor.tokenizer("a small red circle, at top left").input_ids
-    assert vlm.processor.tokenizer.decode(ids, skip_special_tokens=True) == "a small red circle , at top left"
-    tokenizer = vlm.processor.tokenizer
-    for text in ("It is 10.", 'say "7" ?', "grade: 3"):
-        ids = tokenizer(text).input_ids
-        assert tokenizer.eos_token_id not in ids[:-1], text  # the text's own end
-        said = tokenizer.decode(ids, skip_special_tokens=True)
-        assert said.replace(" ", "") == text.lower().replace(" ", "")
-    assert len({tuple(tokenizer(str(digit)).input_ids) for digit in range(10)}) == 10
-    assert Path(out / "preprocessor_config.json").is_file() or Path(out / "processor_config.json").is_file()
-
-
-def test_the_small_model_is_asked_what_images_and_instructions_show():
-    samples = shapes_vlm._samples(shapes_vlm.Config("vlm"), "train", 70)
-    rows = list(range(70))
-    generator = torch.Generator().manual_seed(0)
-    images, questions, said = shapes_vlm.asked(samples, rows, "choice", generator)
-    assert torch.equal(images, samples["images"].float() / 255)
-    assert said == samples["instruction"]
-    offered = [re.findall('"(.*?)"', question) for question in questions]
-    places = [pair.index(own) for pair, own in zip(offered, said, strict=True)]
-    others = [pair[1 - place] for pair, place in zip(offered, places, strict=True)]
-    assert 20 < sum(places) < 50  # in any order
-    near = [other == own for other, own in zip(others, samples["other_instruction"], strict=True)]
-    assert 15 < sum(near) < 50  # the others are other rows'
-    assert all(other != own for other, own in zip(others, said, strict=True))
-    assert None in samples["other_instruction"]  # of one object there are few edits
-
-    images, questions, said = shapes_vlm.asked(samples, rows, "result", generator)
-    assert torch.equal(images, samples["images"][:, :1].float() / 255)
-    assert said == samples["target_caption"]
-    assert all(text in question for text, question in zip(samples["instruction"], questions, strict=True))
-
-    images, _, said = shapes_vlm.asked(samples, rows, "caption", generator)
-    late = [text == own for text, own in zip(said, samples["target_caption"], strict=True)]
-    shown = samples["images"].float() / 255
-    for i, second in enumerate(late):
-        assert torch.equal(images[i, 0], shown[i, int(second)])
-        assert said[i] == samples["target_caption" if second else "source_caption"][i]
-
-
-def test_the_small_model_goes_on_from_an_earlier_leg(model):
-    before = load_vlm(model).model.state_dict()
-    vlm = shapes_vlm.make_vlm(shapes_vlm.Config("vlm", start=model))
-    assert all(torch.equal(value, before[name]) for name, value in vlm.model.state_dict().items())
-    assert all(parameter.requires_grad for parameter in vlm.model.parameters())
 
 
 def test_a_lora_is_trained_beside_weights_of_few_bits(rows, tmp_path):

@@ -1,0 +1,160 @@
+"""The small vision-language model and what it learns."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from rewardedit.data.shapes import Shapes
+from rewardedit.scorers.vlm import load_vlm
+from rewardedit.trainers import shapes_vlm
+from rewardedit.training import vlm_tasks
+from rewardedit.training.small import SmallTrainConfig
+from rewardedit.training.vlm_tasks import QUESTIONS
+from tests.models import save_vlm
+
+LAYERS = 2  # of the tiny model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    folder = str(tmp_path_factory.mktemp("vlm"))
+    save_vlm(folder, "llava_next")
+    return folder
+
+
+def test_the_small_vision_language_model_is_made_from_clip_and_saved(tmp_path):
+    train = SmallTrainConfig(
+        max_steps=3, batch_size=4, lr_warmup_steps=1, mixed_precision="no", tracker="none", log_every=1
+    )
+    asked = shapes_vlm.Config("vlm", width=32, layers=1, samples=14, evaluate_n=7, train=train)
+    before = shapes_vlm.make_vlm(asked)
+    out = shapes_vlm.train(asked, tmp_path / "run")
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert set(metrics["right"]) == set(QUESTIONS)
+    assert metrics["n"] == 7
+    assert metrics["minutes"] > 0
+
+    vlm = load_vlm(str(out))
+    towers = [made.model.model.vision_tower.state_dict() for made in (before, vlm)]
+    assert all(torch.allclose(towers[0][name], towers[1][name], atol=2e-3) for name in towers[0])
+    text = vlm.prompt([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}])
+    (answer,) = vlm.answer([text], Shapes("val").batch(0, 1).source[None], max_new_tokens=4)
+    assert "</w>" not in answer
+    ids = vlm.processor.tokenizer("a small red circle, at top left").input_ids
+    assert vlm.processor.tokenizer.decode(ids, skip_special_tokens=True) == "a small red circle , at top left"
+    tokenizer = vlm.processor.tokenizer
+    for text in ("It is 10.", 'say "7" ?', "grade: 3"):
+        ids = tokenizer(text).input_ids
+        assert tokenizer.eos_token_id not in ids[:-1], text  # the text's own end
+        said = tokenizer.decode(ids, skip_special_tokens=True)
+        assert said.replace(" ", "") == text.lower().replace(" ", "")
+    assert len({tuple(tokenizer(str(digit)).input_ids) for digit in range(10)}) == 10
+    assert Path(out / "preprocessor_config.json").is_file() or Path(out / "processor_config.json").is_file()
+
+
+def test_the_small_model_is_asked_what_images_and_instructions_show():
+    samples = shapes_vlm._samples(shapes_vlm.Config("vlm"), "train", 70)
+    rows = list(range(70))
+    generator = torch.Generator().manual_seed(0)
+    images, questions, said = vlm_tasks.asked(samples, rows, "choice", generator)
+    assert torch.equal(images, samples["images"].float() / 255)
+    assert said == samples["instruction"]
+    offered = [re.findall('"(.*?)"', question) for question in questions]
+    places = [pair.index(own) for pair, own in zip(offered, said, strict=True)]
+    others = [pair[1 - place] for pair, place in zip(offered, places, strict=True)]
+    assert 20 < sum(places) < 50  # in any order
+    near = [other == own for other, own in zip(others, samples["other_instruction"], strict=True)]
+    assert 15 < sum(near) < 50  # the others are other rows'
+    assert all(other != own for other, own in zip(others, said, strict=True))
+    assert None in samples["other_instruction"]  # of one object there are few edits
+
+    images, questions, said = vlm_tasks.asked(samples, rows, "result", generator)
+    assert torch.equal(images, samples["images"][:, :1].float() / 255)
+    assert said == samples["target_caption"]
+    assert all(text in question for text, question in zip(samples["instruction"], questions, strict=True))
+
+    images, _, said = vlm_tasks.asked(samples, rows, "caption", generator)
+    late = [text == own for text, own in zip(said, samples["target_caption"], strict=True)]
+    shown = samples["images"].float() / 255
+    for i, second in enumerate(late):
+        assert torch.equal(images[i, 0], shown[i, int(second)])
+        assert said[i] == samples["target_caption" if second else "source_caption"][i]
+
+
+def test_the_small_model_goes_on_from_an_earlier_leg(model):
+    before = load_vlm(model).model.state_dict()
+    vlm = shapes_vlm.make_vlm(shapes_vlm.Config("vlm", start=model, layers=LAYERS))
+    assert all(torch.equal(value, before[name]) for name, value in vlm.model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in vlm.model.parameters())
+
+
+def test_layers_on_top_change_nothing_at_first(model):
+    images = Shapes("val").batch(0, 2)
+    pair = torch.stack([images.source, images.target], 1)
+    asked = (pair, ["what?"] * 2, images.instruction)
+    before, after = (
+        shapes_vlm.make_vlm(shapes_vlm.Config("vlm", start=model, layers=n)) for n in (LAYERS, LAYERS + 2)
+    )
+    with torch.no_grad():
+        assert torch.equal(vlm_tasks.answers(before, *asked)[0], vlm_tasks.answers(after, *asked)[0])
+    assert len(after.model.model.get_decoder().layers) == LAYERS + 2
+    assert after.model.config.text_config.num_hidden_layers == LAYERS + 2
+    loss = vlm_tasks.answers(after, *asked)[0].square().mean()
+    loss.backward()
+    top = after.model.model.get_decoder().layers[-1].self_attn.o_proj.weight
+    assert top.grad is not None
+    assert top.grad.abs().sum() > 0  # but they learn
+    with pytest.raises(ValueError, match=f"has {LAYERS} already; got {LAYERS - 1}"):
+        shapes_vlm.make_vlm(shapes_vlm.Config("vlm", start=model, layers=LAYERS - 1))
+
+
+def test_many_instructions_about_one_edit_are_answered_as_each_alone():
+    vlm = load_vlm("shapes-vlm")
+    samples = shapes_vlm._samples(shapes_vlm.Config("vlm"), "val", 3)
+    images = samples["images"].float() / 255
+    instructions = vlm_tasks.instructions_of(samples, [0, 1, 2])
+    tokenizer = vlm.processor.tokenizer
+    yes, no = (tokenizer(text, add_special_tokens=False).input_ids[0] for text in (" yes", " no"))
+    with torch.no_grad():
+        odds, words = vlm_tasks.match_odds(vlm, images, instructions)
+        for i, own in enumerate(instructions):
+            for j, text in enumerate(own):
+                question = QUESTIONS["match"].format(text)
+                logits, _, _ = vlm_tasks.answers(vlm, images[i : i + 1], [question], ["yes"])
+                torch.testing.assert_close(odds[i, j], logits[0, yes] - logits[0, no], atol=1e-3, rtol=1e-3)
+        # the words of the first ones, as the answer to the question's beginning
+        total, count = 0.0, 0
+        for i, own in enumerate(instructions):
+            text = vlm_tasks.prompt(vlm, QUESTIONS["match"].format(own[0]), 2)
+            inputs = vlm.inputs([text], images[i : i + 1])
+            ids = inputs["input_ids"]
+            hidden = vlm.model.model(**inputs, use_cache=False).last_hidden_state
+            logits = vlm.model.lm_head(hidden)[0, :-1].log_softmax(-1)
+            own_ids = tokenizer(own[0], add_special_tokens=False).input_ids
+            after = len(tokenizer('"? :', add_special_tokens=False).input_ids)
+            begin = ids.shape[1] - after - len(own_ids)
+            assert ids[0, begin : begin + len(own_ids)].tolist() == own_ids
+            total -= sum(float(logits[begin - 1 + k, token]) for k, token in enumerate(own_ids))
+            count += len(own_ids)
+    assert float(words) == pytest.approx(total / count, abs=1e-3)
+
+
+def test_of_the_instructions_about_an_edit_the_first_was_followed():
+    samples = {
+        "instruction": ["a", "b", "c", "d", "e"],
+        "other_instruction": ["A", None, "C", "D", "E"],
+    }
+    found = vlm_tasks.instructions_of(samples, [4, 0, 1, 3])
+    assert found == [["e", "E", "b", "d"], ["a", "A", "d", "e"], ["b", "d", "e", "a"], ["d", "D", "a", "b"]]
+
+
+def test_match_loss_by_hand():
+    odds = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    likeliest = (torch.log(torch.tensor(1 + torch.e**-1)) + torch.log(torch.tensor(1 + torch.e**2))) / 2
+    log = torch.log(1 + torch.tensor([torch.e**-1, 1.0, 1.0, torch.e**2]))
+    each = (log[0] + log[1]) / 2 + (log[2] + log[3]) / 2
+    found = vlm_tasks.match_loss(odds, torch.tensor(3.0))
+    torch.testing.assert_close(found, likeliest + each / 2 + 1.5)
