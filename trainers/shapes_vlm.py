@@ -33,9 +33,11 @@ from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
 from rewardedit.data.shapes.vocabulary import EDIT_TYPES, SIZE
+from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import replaced, write_json
 from rewardedit.scorers.vlm import Vlm, load_vlm
 from rewardedit.training import run
+from rewardedit.training.image_defects import spoil
 from rewardedit.training.small import SmallTrainConfig, count, fit
 from rewardedit.training.vlm_tasks import (
     QUESTIONS,
@@ -46,6 +48,7 @@ from rewardedit.training.vlm_tasks import (
     likelihood,
     match_loss,
     match_odds,
+    untouched,
     wrong,
 )
 
@@ -67,6 +70,9 @@ class Config:
 
     name: str  # of the run, and of its folder in runs/
     clip: str = "shapes-clip"  # whose vision tower and tokenizer it has
+    # Whose edits it is to understand: half of the images go through its autoencoder, and in training all are
+    # blurred, shifted in colour or noisy at random; None: clean renderings alone.
+    editor: str | None = None
     start: str | None = None  # a model of this trainer's to go on from; None: a fresh language model
     tasks: tuple[Task, ...] = (
         "caption",
@@ -204,10 +210,18 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         size = (config.match_size if task == "match" else config.train.batch_size,)
         rows = torch.randint(len(samples["instruction"]), size, generator=generator).tolist()
         if task == "match":
-            images = samples["images"][rows].float() / 255
-            return match_loss(*match_odds(vlm, images, instructions_of(samples, rows)))
-        logits, wanted, _ = answers(vlm, *asked(samples, rows, task, generator))
+            images, followed = untouched(samples["images"][rows].float() / 255, generator)
+            instructions = instructions_of(samples, rows, generator)
+            return match_loss(*match_odds(vlm, seen(images, generator), instructions), followed)
+        images, questions, texts = asked(samples, rows, task, generator)
+        logits, wanted, _ = answers(vlm, seen(images, generator), questions, texts)
         return F.cross_entropy(logits, wanted)
+
+    def seen(images: Tensor, generator: torch.Generator) -> Tensor:
+        """The images, as those of edits with all kinds of defects."""
+        if config.editor is None:
+            return images
+        return spoil(images.flatten(0, 1), generator).unflatten(0, images.shape[:2])
 
     fit(config.train, {"vlm": vlm.model}, loss_of, folder, resume)
     vlm.model.half()
@@ -230,10 +244,16 @@ def _samples(config: Config, split: str, n: int) -> dict[str, Any]:
     images: list[Tensor] = []
     texts: dict[str, list] = {name: [] for name in ("instruction", "source_caption", "target_caption")}
     others: list[str | None] = []
+    editor = None if config.editor is None else load_editor(config.editor, device=devices.default_device())
     for first in range(0, n, 2800):
         batch = world.batch(first, min(2800, n - first))
         pair = torch.stack([batch.source, batch.target], dim=1)
-        images.append((pair * 255).round().byte())
+        if editor is not None:  # of four rows one each with the source, the target, both and neither
+            for place, begins in ((0, (1, 2)), (1, (2, 3))):
+                of_four = [i for i in range(len(pair)) if i % 4 in begins]
+                for rows in torch.tensor(of_four, dtype=torch.long).split(140):
+                    pair[rows, place] = editor.family.reconstruct(editor.pipe, pair[rows, place]).cpu()
+        images.append((pair.clamp(0, 1) * 255).round().byte())
         for name, values in texts.items():
             values += getattr(batch, name)
         second = again.batch(first, len(batch))
@@ -255,9 +275,8 @@ def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
         for part in torch.arange(config.evaluate_n).split(56):
             rows = part.tolist()
             if task == "match":
-                odds, _ = match_odds(
-                    vlm, samples["images"][rows].float() / 255, instructions_of(samples, rows)
-                )
+                images = samples["images"][rows].float() / 255
+                odds, _ = match_odds(vlm, images, instructions_of(samples, rows, generator))
                 right.append((odds[:, 0] > odds[:, 1]).float())
                 continue
             images, questions, texts = asked(samples, rows, task, generator)

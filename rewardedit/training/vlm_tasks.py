@@ -2,13 +2,16 @@
 instructions an edit follows.
 """
 
+import random
+import re
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, SHAPES, SIZES
 from rewardedit.scorers.vlm import Vlm
 
 Task = Literal["caption", "second_caption", "instruction", "choice", "result", "match"]
@@ -21,8 +24,23 @@ QUESTIONS: dict[Task, str] = {
     "match": 'was it "{}"?',
 }
 YES, NO = " yes", " no"
-OFFERED = 4  # instructions about each edit, of which one was followed
+UNTOUCHED = (
+    1 / 8
+)  # of the edits about which it is asked whether an instruction was followed: nothing was done
 WORDS = 0.5  # weight of the words of the instruction that was followed beside the answers about it
+# Words of which another one asks for something else.
+ALIKE: tuple[tuple[str, ...], ...] = (
+    SHAPES,
+    SIZES,
+    tuple(COLOURS),
+    tuple(BACKGROUNDS),
+    ("left", "right"),
+    ("top", "bottom"),
+    ("above", "below", "under"),
+    ("bigger", "smaller"),
+    ("larger", "smaller"),
+    ("shrink", "enlarge"),
+)
 
 
 def answers(
@@ -85,18 +103,48 @@ def wrong(samples: dict[str, Any], rows: list[int], near: list[bool]) -> list[st
     return [(own and other) or text for other, text, own in zip(others, following, near, strict=True)]
 
 
-def instructions_of(samples: dict[str, Any], rows: list[int]) -> list[list[str]]:
-    """For each row the instruction that was followed, a near one that was not, and those of the next rows."""
+def instructions_of(samples: dict[str, Any], rows: list[int], generator: torch.Generator) -> list[list[str]]:
+    """For each row five instructions, of which the first was followed: a near one was not, its own with one
+    word altered, twice, and the one of another row.
+    """
     own = [samples["instruction"][i] for i in rows]
     near = wrong(samples, rows, [True] * len(rows))
-    n = len(rows)
-    return [[own[i], near[i], *(own[(i + 2 + j) % n] for j in range(OFFERED - 2))] for i in range(n)]
+    further = [*own[2:], *own[:2]]
+    choice = random.Random(int(torch.randint(2**31, (), generator=generator)))
+    rest = [
+        [altered(text, choice) or other for _ in range(2)] for text, other in zip(own, further, strict=True)
+    ]
+    return [[a, b, *c, d] for a, b, c, d in zip(own, near, rest, further, strict=True)]
+
+
+def altered(instruction: str, choice: random.Random) -> str | None:
+    """The instruction with one of its words for another one of its kind; None where it has no such word."""
+    places = [
+        (found, [other for other in kind if other != found.group()])
+        for kind in ALIKE
+        for found in re.finditer(r"\b(?:" + "|".join(kind) + r")\b", instruction)
+    ]
+    if not places:
+        return None
+    found, others = choice.choice(places)
+    text = instruction[: found.start()] + choice.choice(others) + instruction[found.end() :]
+    text = re.sub(r"\ban (?![aeiou])", "a ", text)  # as "a star" for "an orange star" would tell
+    return re.sub(r"\ba (?=[aeiou])", "an ", text)
+
+
+def untouched(
+    images: Float[Tensor, "b 2 3 h w"], generator: torch.Generator
+) -> tuple[Float[Tensor, "b 2 3 h w"], Bool[Tensor, " b"]]:
+    """The images, in some rows the source twice, and which rows still show what was asked for."""
+    followed = torch.rand(len(images), generator=generator) >= UNTOUCHED
+    second = torch.where(followed[:, None, None, None], images[:, 1], images[:, 0])
+    return torch.stack([images[:, 0], second], 1), followed
 
 
 def match_odds(
     vlm: Vlm, images: Float[Tensor, "b 2 3 h w"], instructions: list[list[str]]
-) -> tuple[Float[Tensor, "b k"], Float[Tensor, ""]]:
-    """The log-odds of "yes" against "no" on whether an edit followed each of k instructions, and the
+) -> tuple[Float[Tensor, "b k"], Float[Tensor, " b"]]:
+    """The log-odds of "yes" against "no" on whether an edit followed each of k instructions, and the mean
     cross-entropy of the words of the first. Each pair of images is read once for all of its instructions.
     """
     b, k = len(images), len(instructions[0])
@@ -133,18 +181,23 @@ def match_odds(
     # each word of the first instructions from the state before it, the first word from what all share
     states = torch.cat([read.last_hidden_state[:, -1:], hidden[::k, :-1]], dim=1)
     wanted = torch.arange(length, device=ids.device) < words[::k, None]
-    loss = F.cross_entropy(vlm.model.lm_head(states[wanted]).float(), ids[::k][wanted])
-    return odds.view(b, k), loss
+    found = -likelihood(vlm.model.lm_head(states[wanted]).float(), ids[::k][wanted], wanted.nonzero()[:, 0])
+    return odds.view(b, k), found / words[::k]
 
 
-def match_loss(odds: Float[Tensor, "b k"], words: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """That the first of k instructions is the likeliest to have been followed, that "yes" is said of it and
-    "no" of the others, half of the weight each, and its words.
+def match_loss(
+    odds: Float[Tensor, "b k"], words: Float[Tensor, " b"], followed: Bool[Tensor, " b"]
+) -> Float[Tensor, ""]:
+    """Where the first of k instructions was followed: that it is the likeliest, and its words. That "yes" is
+    said of these and "no" of all others, half of the weight each.
     """
-    first = torch.zeros(len(odds), dtype=torch.long, device=odds.device)
-    likeliest = F.cross_entropy(odds, first)
-    each = F.softplus(-odds[:, 0]).mean() + F.softplus(odds[:, 1:]).mean()
-    return likeliest + each / 2 + WORDS * words
+    right = torch.zeros_like(odds, dtype=torch.bool)
+    right[:, 0] = followed
+    count = followed.sum().clamp_min(1)
+    likeliest = F.cross_entropy(odds, torch.zeros_like(followed, dtype=torch.long), reduction="none")
+    yes = (F.softplus(-odds) * right).sum() / count
+    no = (F.softplus(odds) * ~right).sum() / (~right).sum()
+    return ((likeliest + WORDS * words) * followed).sum() / count + (yes + no) / 2
 
 
 def likelihood(

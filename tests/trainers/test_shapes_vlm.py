@@ -1,6 +1,7 @@
 """The small vision-language model and what it learns."""
 
 import json
+import random
 import re
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def test_many_instructions_about_one_edit_are_answered_as_each_alone():
     vlm = load_vlm("shapes-vlm")
     samples = shapes_vlm._samples(shapes_vlm.Config("vlm"), "val", 3)
     images = samples["images"].float() / 255
-    instructions = vlm_tasks.instructions_of(samples, [0, 1, 2])
+    instructions = vlm_tasks.instructions_of(samples, [0, 1, 2], torch.Generator().manual_seed(0))
     tokenizer = vlm.processor.tokenizer
     yes, no = (tokenizer(text, add_special_tokens=False).input_ids[0] for text in (" yes", " no"))
     with torch.no_grad():
@@ -126,7 +127,6 @@ def test_many_instructions_about_one_edit_are_answered_as_each_alone():
                 logits, _, _ = vlm_tasks.answers(vlm, images[i : i + 1], [question], ["yes"])
                 torch.testing.assert_close(odds[i, j], logits[0, yes] - logits[0, no], atol=1e-3, rtol=1e-3)
         # the words of the first ones, as the answer to the question's beginning
-        total, count = 0.0, 0
         for i, own in enumerate(instructions):
             text = vlm_tasks.prompt(vlm, QUESTIONS["match"].format(own[0]), 2)
             inputs = vlm.inputs([text], images[i : i + 1])
@@ -137,24 +137,81 @@ def test_many_instructions_about_one_edit_are_answered_as_each_alone():
             after = len(tokenizer('"? :', add_special_tokens=False).input_ids)
             begin = ids.shape[1] - after - len(own_ids)
             assert ids[0, begin : begin + len(own_ids)].tolist() == own_ids
-            total -= sum(float(logits[begin - 1 + k, token]) for k, token in enumerate(own_ids))
-            count += len(own_ids)
-    assert float(words) == pytest.approx(total / count, abs=1e-3)
+            likely = [float(logits[begin - 1 + k, token]) for k, token in enumerate(own_ids)]
+            assert float(words[i]) == pytest.approx(-sum(likely) / len(own_ids), abs=1e-3)
 
 
 def test_of_the_instructions_about_an_edit_the_first_was_followed():
     samples = {
-        "instruction": ["a", "b", "c", "d", "e"],
-        "other_instruction": ["A", None, "C", "D", "E"],
+        "instruction": ["draw a red star", "remove it", "shift the square left", "use a mint background"],
+        "other_instruction": ["draw a cross", None, "C", "D"],
     }
-    found = vlm_tasks.instructions_of(samples, [4, 0, 1, 3])
-    assert found == [["e", "E", "b", "d"], ["a", "A", "d", "e"], ["b", "d", "e", "a"], ["d", "D", "a", "b"]]
+    found = vlm_tasks.instructions_of(samples, [3, 0, 1, 2], torch.Generator().manual_seed(0))
+    own = [texts[0] for texts in found]
+    assert own == [samples["instruction"][i] for i in (3, 0, 1, 2)]
+    assert [texts[1] for texts in found] == ["D", "draw a cross", "shift the square left", "C"]
+    assert [texts[4] for texts in found] == [*own[2:], *own[:2]]
+    for text, texts in zip(own, found, strict=True):
+        for other in texts[2:4]:
+            words = [a != b for a, b in zip(text.split(), other.split(), strict=False)]
+            assert text == "remove it" or 0 < sum(words) <= 2  # the word, and its article
+    assert found[2][2:4] == [own[0]] * 2  # which has no word to alter
+    again = vlm_tasks.instructions_of(samples, [3, 0, 1, 2], torch.Generator().manual_seed(1))
+    assert again != found
+
+
+@pytest.mark.parametrize(
+    ("instruction", "possible"),
+    [
+        ("move the box to the left", {"move the box to the right"}),
+        ("shift it to the top", {"shift it to the bottom"}),
+        ("it should be bigger", {"it should be smaller"}),
+        ("put it above", {"put it below", "put it under"}),
+        ("get rid of it", {None}),
+        ("an eye, a small one", {"an eye, a medium one", "an eye, a large one"}),
+        (
+            "use an orange one",
+            {f"use a {name} one" for name in ("red", "green", "blue", "yellow", "purple", "white", "black")},
+        ),
+    ],
+)
+def test_one_word_of_an_instruction_is_altered(instruction, possible):
+    choice = random.Random(0)
+    assert {vlm_tasks.altered(instruction, choice) for _ in range(200)} == possible
+
+
+def test_an_article_fits_its_word():
+    found = {vlm_tasks.altered("draw a red thing", random.Random(i)) for i in range(60)}
+    assert "draw an orange thing" in found
+    assert "draw a blue thing" in found
+
+
+def test_untouched_rows_show_the_source_twice():
+    images = torch.rand(400, 2, 3, 2, 2)
+    shown, followed = vlm_tasks.untouched(images, torch.Generator().manual_seed(0))
+    assert torch.equal(shown[:, 0], images[:, 0])
+    assert torch.equal(shown[followed, 1], images[followed, 1])
+    assert torch.equal(shown[~followed, 1], images[~followed, 0])
+    assert 25 < int((~followed).sum()) < 75
 
 
 def test_match_loss_by_hand():
-    odds = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    likeliest = (torch.log(torch.tensor(1 + torch.e**-1)) + torch.log(torch.tensor(1 + torch.e**2))) / 2
-    log = torch.log(1 + torch.tensor([torch.e**-1, 1.0, 1.0, torch.e**2]))
-    each = (log[0] + log[1]) / 2 + (log[2] + log[3]) / 2
-    found = vlm_tasks.match_loss(odds, torch.tensor(3.0))
-    torch.testing.assert_close(found, likeliest + each / 2 + 1.5)
+    odds = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, -1.0]])
+    words = torch.tensor([3.0, 5.0, 100.0])
+    e = torch.e
+    log = torch.log1p(torch.tensor([e**-1, 1.0, 1.0, e**2, e**3, e**-1]))
+    likeliest = (torch.log(torch.tensor(1 + e**-1)) + torch.log(torch.tensor(1 + e**2))) / 2
+    yes = (log[0] + log[2]) / 2
+    no = (log[1] + log[3] + log[4] + log[5]) / 4
+    found = vlm_tasks.match_loss(odds, words, torch.tensor([True, True, False]))
+    torch.testing.assert_close(found, likeliest + (yes + no) / 2 + 0.5 * 4.0)
+    nothing = vlm_tasks.match_loss(odds[2:], words[2:], torch.tensor([False]))
+    torch.testing.assert_close(nothing, (log[4] + log[5]) / 2 / 2)
+
+
+def test_half_of_the_images_go_through_the_editors_autoencoder():
+    clean = shapes_vlm._samples(shapes_vlm.Config("vlm"), "val", 8)
+    seen = shapes_vlm._samples(shapes_vlm.Config("vlm", editor="shapes-editor"), "val", 8)
+    changed = (clean["images"].float() - seen["images"].float()).abs().flatten(2).amax(2) > 0
+    assert changed.tolist() == [[False, False], [True, False], [True, True], [False, True]] * 2
+    assert clean["instruction"] == seen["instruction"]
