@@ -63,9 +63,11 @@ def vlm(result: Result) -> str:
         "instruction": "the instruction that leads from the first to the second",
         "result": "the caption of what an instruction makes of an image that is not shown",
         "choice": "which of two instructions for the same source was followed (share of choices)",
+        "match": "whether one was followed: that one above another for the same source",
+        "altered": "that one above itself with one word altered",
     }
     rows = [(answer, f"{100 * result['right'][task]:.1f} %") for task, answer in words.items()]
-    n = f"n = {result['n']} val samples; {result['minutes']:.0f} minutes after the first leg"
+    n = f"n = {result['n']} val samples; {result['minutes']:.0f} minutes after the second leg"
     return markdown(("answer", "tokens right"), rows, f"{n}. {where(result)}")
 
 

@@ -265,11 +265,13 @@ def _samples(config: Config, split: str, n: int) -> dict[str, Any]:
 @torch.no_grad()
 def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
     """The share of the tokens of val's answers that are the likeliest, by task; of choices and matches the
-    share in which the right instruction is likelier than a wrong one for the same source.
+    share in which the right instruction is likelier than a wrong one for the same source, and in "altered"
+    than itself with a word altered.
     """
     samples = _samples(config, "val", config.evaluate_n)
     generator = torch.Generator().manual_seed(0)
     found = {}
+    altered: list[Tensor] = []
     for task in QUESTIONS:
         right: list[Tensor] = []
         for part in torch.arange(config.evaluate_n).split(56):
@@ -278,6 +280,7 @@ def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
                 images = samples["images"][rows].float() / 255
                 odds, _ = match_odds(vlm, images, instructions_of(samples, rows, generator))
                 right.append((odds[:, 0] > odds[:, 1]).float())
+                altered.append((odds[:, :1] > odds[:, 2:4]).float().flatten())
                 continue
             images, questions, texts = asked(samples, rows, task, generator)
             if task != "choice":
@@ -289,7 +292,7 @@ def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
             own, other = (likelihood(*answers(vlm, images, questions, said)) for said in (texts, others))
             right.append((own > other).float())
         found[task] = float(torch.cat(right).mean())
-    return found
+    return {**found, "altered": float(torch.cat(altered).mean())}
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
