@@ -51,10 +51,10 @@ METHODS = [
 # With half of the kinds of rows more of the sources are taken, so that all have as many rows.
 VARIANTS = {
     "as it ships": [],
-    "methods alone": [f"data.edit_types=[{', '.join(METHODS)}]", "data.share=0.633"],
-    "turns alone": [f"data.edit_types=[{', '.join(TURNS)}]", "data.share=0.704"],
+    "methods alone": [f"data.edit_types=[{', '.join(METHODS)}]", "data.share=0.63"],
+    "turns alone": [f"data.edit_types=[{', '.join(TURNS)}]", "data.share=0.708"],
     "side by side": ["layout=concat"],
-    "three classes": ["head=classes"],
+    "one number": ["head=scalar"],
 }
 IN_TEXT = "no token, no head"
 

@@ -2,7 +2,7 @@
 what the model gives and what the data gives can so be told apart: python benchmarks/same_labels.py [OUT]
 
 It begins as the shipped ViFi-CLIP; benchmarks/adiee.py reads it from OUT (default: runs/same-labels). Rows,
-number of steps and batch size are those of the recipe shapes-adiee-scorer, the loss is the same L1.
+number of steps and batch size are those of the recipe shapes-adiee-scorer, and so is the loss over classes.
 """
 
 import sys
@@ -25,9 +25,11 @@ from rewardedit.data import open_rows
 from rewardedit.data.bad_rows import usable_rows
 from rewardedit.encoded import Encoded
 from rewardedit.files import replaced
+from rewardedit.scorers.adiee import GRADES
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers.adiee_scorer import Config, read_step, require_label
 from rewardedit.training.ahead import ReadAhead
+from rewardedit.training.score_token import score_loss
 from rewardedit.training.small import SmallTrainConfig, fit
 
 START = "shapes-vifi-clip"
@@ -36,26 +38,28 @@ HEAD = "head.safetensors"  # beside ViFi-CLIP's own files
 
 
 class LabelledViFiClip(ViFiClip):
-    """A score from 0 to 10 by an MLP on the video's feature, the instruction's and their product."""
+    """A score from 0 to 10 by an MLP on the video's feature, the instruction's and their product.
+
+    It is the expectation over the grades 0, 5 and 10.
+    """
 
     range = (0.0, 10.0)
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         width = self.model.config.projection_dim
-        self.head = nn.Sequential(nn.Linear(3 * width, 256), nn.GELU(), nn.Linear(256, 1))
-        nn.init.constant_(self.head[-1].bias, 1.0)  # times 5, below
+        self.head = nn.Sequential(nn.Linear(3 * width, 256), nn.GELU(), nn.Linear(256, len(GRADES)))
 
     def read(self, source: dict[str, Tensor], edited: dict[str, Tensor], words: Tensor) -> Tensor:
-        """(b,) The score, not clamped."""
+        """(b, classes) The logits of the grades."""
         video = self.video(source, edited)
         seen = torch.cat([video, words, video * words * video.shape[1]], dim=1)
         with torch.autocast(seen.device.type, enabled=False):  # in fp32, as ADIEE's head
-            return 5 * self.head(seen.float())[:, 0]
+            return self.head(seen.float())
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         read = self.read(prepared.inputs, self.frame(batch.edited), prepared.inputs["words"])
-        return Scores.make(read.clamp(0, 10))
+        return Scores.make(read.softmax(1) @ read.new_tensor(GRADES))
 
 
 def load_same_labels(folder: Path) -> LabelledViFiClip:
@@ -84,7 +88,7 @@ def train(config: Config, folder: Path) -> Path:
         tokens = scorer.tokenize(edits.instruction).to(scorer.model.device)
         words = F.normalize(scorer.model.get_text_features(**tokens).pooler_output.float(), dim=-1)
         read = scorer.read(scorer.frame(edits.source), scorer.frame(edits.edited), words)
-        return (read - labels[:, 0].to(read)).abs().mean()
+        return score_loss(read, labels[:, 0].to(read.device), config.compat)
 
     own = config.train
     small = SmallTrainConfig(
