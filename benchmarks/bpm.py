@@ -3,10 +3,11 @@
 Editors are the shipped one and those that its recipes make in RUNS (default: runs), each at the settings
 that are best for it on val. The people of the human alignment test are the oracle: pairs of edits whose
 ratings differ by less than 1 are left out. Regions are located, never exact. An edit whose target object is
-not found has failed.
+not found has failed. LPIPS stands among the rivals where REWARDEDIT_LPIPS names the folder of its weights.
 """
 
 import itertools
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -60,6 +61,8 @@ RIVALS = {
     "ssim": ("ssim", {}),
     "vifi_clip": ("vifi_clip", {}),
 }
+if "REWARDEDIT_LPIPS" in os.environ:  # the folder of its published weights
+    RIVALS["lpips"] = ("lpips", {"weights": os.environ["REWARDEDIT_LPIPS"]})
 
 
 def load_rivals() -> dict[str, Scorer]:

@@ -20,6 +20,7 @@ from table_parts import (
     where,
 )
 from tables_adiee import adiee, adiee_ablations, adiee_data, vifi_rows, vlm
+from tables_bpm import bpm, bpm_best_of, bpm_guidance, bpm_parts, bpm_regions
 
 from rewardedit.scorers.load import BUILT_IN, find_scorer
 
@@ -532,6 +533,11 @@ TABLES: dict[str, Callable[[], str]] = {
             ("adiee", "adiee", adiee),
             ("adiee-ablations", "adiee-ablations", adiee_ablations),
             ("vifi-rows", "vifi-rows", vifi_rows),
+            ("bpm", "bpm", bpm),
+            ("bpm-regions", "bpm", bpm_regions),
+            ("bpm-parts", "bpm", bpm_parts),
+            ("bpm-guidance", "bpm-guidance", bpm_guidance),
+            ("bpm-best-of-8", "bpm-guidance", bpm_best_of),
             ("code-metrics", "code-metrics", code_metrics),
             ("suite", "suite", suite),
         )

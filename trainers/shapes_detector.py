@@ -8,7 +8,7 @@ world are asked for in every image, so that each image holds what it is asked fo
 
 Its towers stay a CLIP, for BPM's directional similarity: crops of objects learn the names without a size that
 fit them, and crops of the background and whole images that of their background, by SigLIP's pairwise sigmoid
-loss (Zhai et al. 2023).
+loss (Zhai et al. 2023). No name fits a crop that has been damaged beyond recognition, as failed edits are.
 
 Half of the images go through the editor's autoencoder, and all are blurred, shifted in colour or noisy at
 random, as edited images are no clean renderings.
@@ -50,7 +50,7 @@ from rewardedit.regions.boxes import corners, pairwise_iou
 from rewardedit.scorers.bpm_parts import crop
 from rewardedit.training import run
 from rewardedit.training.detection_loss import detection_loss
-from rewardedit.training.image_defects import spoil
+from rewardedit.training.image_defects import damage, spoil
 from rewardedit.training.small import SmallTrainConfig, count, fit
 
 TEXTS = [*NAMES, *BACKGROUND_NAMES]
@@ -58,6 +58,7 @@ TEXTS = [*NAMES, *BACKGROUND_NAMES]
 CROPPED = [i for i, text in enumerate(TEXTS) if i >= len(NAMES) or len(text.split()) < 3]
 TEXT_TOKENS = 16  # of every name, as OWL-ViT's
 CROP_CONTEXT = 1.5  # how much larger than its box an object is cut out, as BPM's code does it
+DAMAGED = 0.25  # of the crops of objects
 CROP_WEIGHT = 1.0  # of the loss of crops beside that of detection
 
 
@@ -178,6 +179,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             config.crops,
             generator,
         )
+        damaged = fits[:, : len(NAMES)].any(1) & (torch.rand(len(cut), generator=generator) < DAMAGED)
+        cut = torch.where(damaged[:, None, None, None], damage(cut, generator), cut)
+        fits = fits & ~damaged[:, None]
         seen = model.owlvit.get_image_features(pixel_values=2 * cut.to(model.device) - 1).pooler_output
         fits, known = (said[:, CROPPED].to(model.device) for said in (fits, known))
         loss = detection_loss(logits, found, truth)

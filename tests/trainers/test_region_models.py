@@ -18,7 +18,7 @@ from rewardedit.trainers.shapes_detector import (
 )
 from rewardedit.trainers.shapes_segmenter import jittered, mask_iou, mask_loss
 from rewardedit.training.detection_loss import detection_loss, generalised_iou, match
-from rewardedit.training.image_defects import spoil
+from rewardedit.training.image_defects import bent, damage, spoil
 
 
 @pytest.fixture(scope="module")
@@ -264,3 +264,32 @@ def test_detector_and_segmenter_are_trained_and_saved(tmp_path, monkeypatch):
         for instances in found
         if len(instances)
     )
+
+
+def test_damage_leaves_little_of_what_an_object_is():
+    crops = torch.zeros(400, 3, 32, 32)
+    crops[:, 2] = 0.8
+    crops[:, :, 8:24, 8:24] = torch.tensor([0.9, 0.1, 0.1])[:, None, None]
+    crops[1::2, :, 8:24, 8:24] = torch.tensor([0.1, 0.9, 0.1])[:, None, None]
+    made = damage(crops, torch.Generator().manual_seed(0))
+    assert ((made >= 0) & (made <= 1)).all()
+    assert torch.equal(made, damage(crops, torch.Generator().manual_seed(0)))
+    moved = (made - crops).abs().amax(1) > 0.2
+    assert moved.flatten(1).any(1).float().mean() > 0.97
+    middle = made[:, :, 14:18, 14:18].flatten(2).mean(2)
+    red, green = crops[0, :, 16, 16], crops[1, :, 16, 16]
+    mixed = (middle - (red + green) / 2).abs().amax(1) < 0.1
+    faded = (middle - (crops[:, :, 16, 16] + torch.tensor([0.0, 0.0, 0.8])) / 2).abs().amax(1) < 0.1
+    for share in (mixed, faded):
+        assert 0.15 < share.float().mean() < 0.35
+    shape = (made[:, 2] > 0.5) != (crops[:, 2] > 0.5)  # bent or half erased, of the others
+    assert shape[~mixed & ~faded].flatten(1).float().mean(1).median() > 0.04
+
+
+def test_what_is_bent_keeps_its_colours():
+    crops = torch.rand(8, 3, 4, 4, generator=torch.Generator().manual_seed(1)).repeat_interleave(8, 2)
+    crops = crops.repeat_interleave(8, 3)
+    made = bent(crops, torch.Generator().manual_seed(0))
+    assert (made.amin((2, 3)) >= crops.amin((2, 3)) - 1e-5).all()
+    assert (made.amax((2, 3)) <= crops.amax((2, 3)) + 1e-5).all()
+    assert (made - crops).abs().mean() > 0.05
