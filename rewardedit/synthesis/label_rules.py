@@ -102,7 +102,8 @@ class RulesConfig:
     # share of targets, sources and turns that go through the autoencoder, as all outputs of methods did
     reconstructed: float | None = None
     another_image: float | None = None  # share of rows that also stand with another row's target, labelled 0
-    another_instruction: float | None = None  # share whose target also stands under another row's instruction
+    # under how many other rows' instructions a row's target also stands, labelled 0; below 1: in this share
+    another_instruction: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in PRESETS[self.preset].items():
@@ -115,9 +116,11 @@ class RulesConfig:
         for name in ("similarity_percentile", "clip_d_percentile"):
             if not 0 <= getattr(self, name) <= 100:
                 raise ValueError(f"{name}: expected 0 to 100; got {getattr(self, name)}")
-        for name in ("reconstructed", "another_image", "another_instruction"):
+        for name in ("reconstructed", "another_image"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: expected a share from 0 to 1; got {getattr(self, name)}")
+        if self.share("another_instruction") < 0:
+            raise ValueError(f"another_instruction: expected at least 0; got {self.another_instruction}")
 
     def share(self, name: str) -> float:
         """One of the three shares, which the preset has filled in."""

@@ -1,5 +1,6 @@
 """Labelled rows: what the rules make of a data set's own images, of methods' outputs and of sequences."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +29,7 @@ from rewardedit.synthesis.outputs import Output
 
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
 DRAWS = 8  # random numbers of a row
+SMALL_WORDS = frozenset(("a", "an", "the", "and", "of", "to", "in", "on", "at", "is", "be", "it", "with"))
 AT_ONCE = 8  # images that go through the autoencoder together
 
 
@@ -71,8 +73,11 @@ def own_rows(
         u = draws(labelling.seed, number)
         base = _row(part, batch, i, source_ids[i])
 
-        def add(rule: str, edited: Tensor, through: Tensor, base: LabelledEdit = base, **more: Any) -> None:
-            row = replace(base, id=f"{base.id}/{rule}", label=OWN_LABELS[rule], rule=rule, **more)
+        def add(
+            rule: str, edited: Tensor, through: Tensor, base: LabelledEdit = base, of: int = 0, **more: Any
+        ) -> None:
+            name = f"{base.id}/{rule}-{of + 1}" if of else f"{base.id}/{rule}"
+            row = replace(base, id=name, label=OWN_LABELS[rule], rule=rule, **more)
             if through < rules.share("reconstructed"):  # what was measured was measured before
                 row = replace(row, reconstructed=True, **_values(None))
             drafts.append(Draft(row, edited))
@@ -88,10 +93,10 @@ def own_rows(
         other = _another(i, batch, source_ids)
         if other is not None and u[4] < rules.share("another_image"):
             add("another_image", batch.target[other], u[5], other_source_id=source_ids[other])
-        if other is not None and u[6] < rules.share("another_instruction"):
-            instruction = batch.instruction[other]
-            captions = {"source_caption": None, "target_caption": None}  # they tell of this row's edit
-            add("another_instruction", batch.target[i], u[7], instruction=instruction, **captions)
+        captions = {"source_caption": None, "target_caption": None}  # they tell of this row's edit
+        others = other_instructions(i, batch, source_ids)[: int(rules.share("another_instruction") + u[6])]
+        for of, instruction in enumerate(others):
+            add("another_instruction", batch.target[i], u[7], of=of, instruction=instruction, **captions)
     return finished(drafts, labelling)
 
 
@@ -215,6 +220,40 @@ def _another(i: int, batch: EditBatch, source_ids: Sequence[str]) -> int | None:
         if source_ids[other] != source_ids[i] and batch.instruction[other] != batch.instruction[i]:
             return other
     return None
+
+
+def other_instructions(i: int, batch: EditBatch, source_ids: Sequence[str]) -> list[str]:
+    """The instructions of the rows with other sources that ask for something else, first those that fit this
+    row's source best.
+
+    An instruction fits by the share of its words that stand in the source's caption or in the row's own
+    instruction, if it names something of the caption that the row's own does not: what is there and was not
+    changed is the hardest to tell from what was. One comes last if all that it would add to its own source's
+    caption stands in this one's: it may ask for what is there already. Without captions the order is that of
+    the rows.
+    """
+    before, after = (
+        captions or [None] * len(batch) for captions in (batch.source_caption, batch.target_caption)
+    )
+    own = words_of(batch.instruction[i])
+    seen = words_of(before[i] or "")
+
+    def fits(other: int) -> float:
+        asked = words_of(batch.instruction[other])
+        added = words_of(after[other] or "") - words_of(before[other] or "")
+        if added and added <= seen:
+            return -1.0
+        return len(asked & (seen | own)) / len(asked) if asked & seen - own else 0.0
+
+    following = [(i + step) % len(batch) for step in range(1, len(batch))]
+    others = [other for other in following if source_ids[other] != source_ids[i]]
+    ordered = [batch.instruction[other] for other in sorted(others, key=lambda other: -fits(other))]
+    return [text for text in dict.fromkeys(ordered) if text != batch.instruction[i]]
+
+
+def words_of(text: str) -> set[str]:
+    """In lower case, without those that name nothing."""
+    return set(re.findall(r"\w+", text.lower())) - SMALL_WORDS
 
 
 def _values(measured: Measured | None) -> dict[str, float | None]:
