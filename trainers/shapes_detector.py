@@ -8,7 +8,7 @@ world are asked for in every image, so that each image holds what it is asked fo
 
 Its towers stay a CLIP, for BPM's directional similarity: crops of objects learn the names without a size that
 fit them, and crops of the background and whole images that of their background, by SigLIP's pairwise sigmoid
-loss (Zhai et al. 2023). No name fits a crop that has been damaged beyond recognition, as failed edits are.
+loss (Zhai et al. 2023). No name fits a crop that is damaged beyond recognition (`damaged`).
 
 Half of the images go through the editor's autoencoder, and all are blurred, shifted in colour or noisy at
 random, as edited images are no clean renderings.
@@ -58,7 +58,6 @@ TEXTS = [*NAMES, *BACKGROUND_NAMES]
 CROPPED = [i for i, text in enumerate(TEXTS) if i >= len(NAMES) or len(text.split()) < 3]
 TEXT_TOKENS = 16  # of every name, as OWL-ViT's
 CROP_CONTEXT = 1.5  # how much larger than its box an object is cut out, as BPM's code does it
-DAMAGED = 0.25  # of the crops of objects
 CROP_WEIGHT = 1.0  # of the loss of crops beside that of detection
 
 
@@ -72,6 +71,7 @@ class Config:
     samples: int = 12_600  # of the shapes world, each with source and target
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # of the samples in turn
     crops: int = 40  # a step: of objects, an eighth of the background, and an eighth whole images
+    damaged: float = 0.0  # share of the crops of objects that is damaged beyond recognition
     evaluate_n: int = 560  # val images
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
@@ -179,9 +179,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             config.crops,
             generator,
         )
-        damaged = fits[:, : len(NAMES)].any(1) & (torch.rand(len(cut), generator=generator) < DAMAGED)
-        cut = torch.where(damaged[:, None, None, None], damage(cut, generator), cut)
-        fits = fits & ~damaged[:, None]
+        cut, fits = some_damaged(cut, fits, config.damaged, generator)
         seen = model.owlvit.get_image_features(pixel_values=2 * cut.to(model.device) - 1).pooler_output
         fits, known = (said[:, CROPPED].to(model.device) for said in (fits, known))
         loss = detection_loss(logits, found, truth)
@@ -301,6 +299,15 @@ def random_crops(
         named.append(torch.cat(fits))
         sure.append(torch.cat(known))
     return torch.cat(cut), torch.stack(named), torch.stack(sure)
+
+
+def some_damaged(
+    cut: Tensor, fits: Tensor, share: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """The crops, a share of those of objects damaged, and which of TEXTS fit each: none a damaged one."""
+    of_objects = fits[:, : len(NAMES)].any(1)
+    damaged = of_objects & (torch.rand(len(cut), generator=generator) < share)
+    return torch.where(damaged[:, None, None, None], damage(cut, generator), cut), fits & ~damaged[:, None]
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

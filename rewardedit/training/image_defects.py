@@ -1,4 +1,6 @@
-"""Defects that edited images have and clean renderings have not, for models that are to see past them."""
+"""Defects that edited images have and clean renderings have not: those that models are to see past (`spoil`),
+and those after which an object is none any more (`damage`).
+"""
 
 import torch
 import torch.nn.functional as F

@@ -15,6 +15,7 @@ from rewardedit.trainers import shapes_detector, shapes_segmenter
 from rewardedit.trainers.shapes_detector import (
     CropPairs,
     random_crops,
+    some_damaged,
 )
 from rewardedit.trainers.shapes_segmenter import jittered, mask_iou, mask_loss
 from rewardedit.training.detection_loss import detection_loss, generalised_iou, match
@@ -284,6 +285,21 @@ def test_damage_leaves_little_of_what_an_object_is():
         assert 0.15 < share.float().mean() < 0.35
     shape = (made[:, 2] > 0.5) != (crops[:, 2] > 0.5)  # bent or half erased, of the others
     assert shape[~mixed & ~faded].flatten(1).float().mean(1).median() > 0.04
+
+
+def test_of_the_crops_of_objects_some_are_damaged_and_fit_no_name():
+    cut = torch.rand(200, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    fits = torch.zeros(200, len(shapes_detector.TEXTS), dtype=torch.bool)
+    fits[:100, 0] = True  # objects
+    fits[100:, -1] = True  # backgrounds
+    made, found = some_damaged(cut, fits, 0.25, torch.Generator().manual_seed(0))
+    changed = (made != cut).flatten(1).any(1)
+    assert 10 <= int(changed[:100].sum()) <= 40
+    assert not changed[100:].any()
+    assert torch.equal(found.any(1), ~changed)
+    none, kept = some_damaged(cut, fits, 0.0, torch.Generator().manual_seed(0))
+    assert torch.equal(none, cut)
+    assert torch.equal(kept, fits)
 
 
 def test_what_is_bent_keeps_its_colours():
