@@ -89,6 +89,7 @@ def test_verdicts_on_true_edits_and_on_untouched_sources(samples, lenient):
 
 def test_every_way_is_compared_with_the_first_edit(samples, strict):
     import bpm_guidance
+    import tables_bpm
 
     good = dict.fromkeys(("first", "pasted", "pasted_feathered"), samples.target)
     table = bpm_guidance.compare(samples, {**good, "guided": samples.source, "mask": samples.mask}, strict)
@@ -105,6 +106,11 @@ def test_every_way_is_compared_with_the_first_edit(samples, strict):
     assert lost["ci95"][1] < -0.1, "an edit that is destroyed counts"
     assert table["guided"]["located"]["difference"] == pytest.approx(-new / len(samples))
     assert {"size", "position"} <= set(table["guided"])
+    made = {"command": "this", "device": "CPU", "date": "today"}
+    page = tables_bpm.bpm_guidance({"n": 7, "oracle": table, "mask_share": 0.25, **made})
+    assert len(page.splitlines()) == 2 + 4 + 2
+    assert "-10.00 [-10.00, -10.00]" in page, "the oracle's fall from true edits to sources"
+    assert "cover 25 % of an image" in page
 
 
 def test_the_worlds_own_instructions_are_parsed(samples):
@@ -138,3 +144,51 @@ def test_a_calibration_comes_from_candidates_of_all_qualities(samples, lenient, 
     assert len(seen[0]) == 28
     assert seen[0].target is None
     assert not torch.equal(seen[0].edited, seen[0].source)
+
+
+def test_the_tables_of_a_result_show_its_figures():
+    import tables_bpm
+
+    shares = {"ground_truth": 0.9, "alignment": 0.81}
+    result = {
+        "n": 560, "command": "this", "device": "CPU", "date": "today", **shares, "prior": 0.77,
+        "rivals": {"l2": {"ground_truth": 0.1, "alignment": 0.95}},
+        "alignment_table": {"n": 4321, "pooled": {"bpm": 0.8, "prior": 0.76}},
+        "ci95_vs_prior": [0.01, 0.07],
+        "two_seeds": {"a": {"share": 0.6}, "b": {"share": 0.7}},
+        "by_extent": {"local": 0.82, "global": 0.74},
+        "mask_iou": {
+            "edits": {"bpm": 0.88, "boxes": 0.56, "change_mask": 0.68},
+            "true_edits": {"bpm": 0.93, "boxes": 0.6, "change_mask": 0.97},
+            "diffedit": 0.11,
+        },
+        "parse": {"object": 0.981, "size": 0.99, "position": 0.97},
+        "parse_templates": {"usual": {"object": 1.0, "size": 0.995, "position": 1.0}},
+        "seconds": dict.fromkeys(
+            ("parse", "detect", "segment", "clip", "all_in_a_batch", "all_one_by_one"), 0.0123
+        ),
+        "alpha": {"0": 0.3, "0.7": 0.81},
+        "components": {"consistency": {"preserve": 0.7, "l2": 0.6}},
+        "verdicts": {
+            "size_right": 0.98, "position_right": 0.97,
+            "size_wrong_where_untouched": 1.0, "position_wrong_where_untouched": 0.99,
+        },
+        "parser": {"grammar": 0.81, "truth": 0.82},
+        "best_of_8": {
+            "one sample": {"mean": 7.0, "ci95_vs_one_sample": [0, 0]},
+            "bpm": {"mean": 8.0, "ci95_vs_one_sample": [0.5, 1.5]},
+        },
+    }  # fmt: skip
+    first = tables_bpm.bpm(result)
+    assert first.index("| `l2` | 95.0 % | 10.0 % |") < first.index("| **`bpm`** | 81.0 % | 90.0 % |")
+    assert "4,321 pairs" in first
+    assert "[+0.010, +0.070]" in first
+    regions = tables_bpm.bpm_regions(result)
+    assert "| boxes and masks (BPM) | 0.88 | 0.93 |" in regions
+    assert "| DiffEdit's map, from true captions | 0.11 |  |" in regions
+    assert "usual 99.5 %" in regions
+    assert "detector 12.3" in regions
+    parts = tables_bpm.bpm_parts(result)
+    assert "| α = 0.7 | 81.0 % |" in parts
+    assert "98.0 % and 97.0 % of true edits, and wrong in 100.0 % and 99.0 %" in parts
+    assert "| bpm | 8.00 | [+0.50, +1.50] |" in tables_bpm.bpm_best_of(result)
