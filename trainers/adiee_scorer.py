@@ -2,14 +2,14 @@
 
 Method: ADIEE Sec. 3.3 and App. B. Each row is a question about an edit, one of four at random, and the answer
 "It is [SCORE].": the loss is the cross-entropy of the answer's tokens plus ten times the error of the score
-that the token's last hidden state is decoded into. A LoRA of rank 8 on the language model's queries and
-values is trained, the token's embeddings and the head; vision tower and projector stay as they are.
+that the token's last hidden state is decoded into. Trained are a LoRA of rank 8 on the language model's
+queries and values, the token's embeddings and the head, and not the vision tower and the projector.
 
 Deviations from the released code: two images in the place of one side by side (`layout: concat` has that);
-one answer of its five, and four questions in other words; the question and the image are not learnt as text;
-the state is read at the token in training and in use alike; a label between two classes is a soft target
-(`compat: code` cuts it down); images are not flipped or turned, which changes what an instruction means. The
-loop is the library's own: TRL's trainers know no second loss on a token's state.
+one answer of its five, and four questions in other words; neither question nor image is learnt as text; the
+state is read at the token in training and use alike; a label between two classes is a soft target (`compat:
+code` cuts it down); images are not flipped or turned, which changes what an instruction means. The loop is
+ours: TRL's trainers know no second loss on a token's state.
 
 Command: rewardedit train adiee-scorer data.path=FOLDER
 """
@@ -87,6 +87,7 @@ class Config:
     head: HeadKind = "scalar"  # a number, or the expectation over the grades 0, 5 and 10
     layout: Layout = "pair"  # two images, or both side by side in one
     side: int | None = 512  # pixels a side that images are stretched to
+    token_like: str | None = None  # text whose last token [SCORE] begins as; None: the mean of all tokens
     lora_rank: int | None = 8  # None: the language model as a whole
     # Beside a LoRA: all of the input and output embeddings, as in ADIEE, or the token's row alone.
     embeddings: Embeddings = "all"
@@ -146,7 +147,7 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
     vlm = load_vlm(config.model, device=device, dtype=dtype, quantize=config.quantize)
     if device == "cpu":
         vlm.model.set_attn_implementation("eager")  # whose backward pass is faster there than SDPA's
-    number = add_token(vlm.model, vlm.processor)
+    number = add_token(vlm.model, vlm.processor, config.token_like)
     base = None if config.lora_rank is None else config.model
     axes = ("overall", *config.axes)
     settings = AdieeSettings(config.head, config.layout, config.side, axes, base, config.quantize)
@@ -302,12 +303,8 @@ def read_step(config: Config, rows: Rows, usable: list[int], step: int) -> list[
     found = []
     for part in shares(config):
         samples = [rows[usable[i]] for i in local[part]]
-        labels = torch.tensor(
-            [
-                [require_label(sample), *(sample.axes.get(axis, math.nan) for axis in config.axes)]
-                for sample in samples
-            ]
-        )
+        further = [[sample.axes.get(axis, math.nan) for axis in config.axes] for sample in samples]
+        labels = torch.tensor([[require_label(s), *more] for s, more in zip(samples, further, strict=True)])
         batch = collate(samples, config.data.size, config.data.policy, fields=())
         found.append((batch, labels, [sample.id for sample in samples], questions[part]))
     return found

@@ -49,6 +49,7 @@ from rewardedit.training.vlm_tasks import (
     match_loss,
     match_odds,
     untouched,
+    way,
     wrong,
 )
 
@@ -82,6 +83,7 @@ class Config:
         "result",
     )  # steps in turn
     match_size: int = 8  # pairs of images a step of the task match, each with several instructions
+    ways: bool = False  # whether the task match asks and answers in several ways
     width: int = 160  # of the language model
     layers: int = 4  # of the language model; more than the model to go on from has are put on top of it
     samples: int = 42_000  # of the shapes world, each a source, a target and an instruction
@@ -212,7 +214,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         if task == "match":
             images, followed = untouched(samples["images"][rows].float() / 255, generator)
             instructions = instructions_of(samples, rows, generator)
-            return match_loss(*match_odds(vlm, seen(images, generator), instructions), followed)
+            how = way(generator) if config.ways else ()
+            return match_loss(*match_odds(vlm, seen(images, generator), instructions, *how), followed)
         images, questions, texts = asked(samples, rows, task, generator)
         logits, wanted, _ = answers(vlm, seen(images, generator), questions, texts)
         return F.cross_entropy(logits, wanted)

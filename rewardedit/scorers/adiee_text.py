@@ -56,15 +56,22 @@ def require_token(tokenizer: Any) -> int:
     return number
 
 
-def add_token(model: Any, processor: Any) -> int:
+def add_token(model: Any, processor: Any, like: str | None = None) -> int:
     """Adds [SCORE] to a model's vocabulary where it is not there, and returns its id.
 
     To be called before PEFT wraps the model, or its new rows would not be trained and saved.
+
+    Args:
+        like: a text with whose last token's input embedding a new token begins; None: the mean of all.
     """
     tokenizer = processor.tokenizer
-    if tokenizer.convert_tokens_to_ids(TOKEN) in (None, tokenizer.unk_token_id):
+    new = tokenizer.convert_tokens_to_ids(TOKEN) in (None, tokenizer.unk_token_id)
+    if new:
         tokenizer.add_tokens([TOKEN], special_tokens=True)
     number = require_token(tokenizer)
     if number >= model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(number + 1)
+    if new and like is not None:
+        embeddings = model.get_input_embeddings().weight.data
+        embeddings[number] = embeddings[tokenizer(like, add_special_tokens=False).input_ids[-1]]
     return number

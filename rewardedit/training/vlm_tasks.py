@@ -24,6 +24,15 @@ QUESTIONS: dict[Task, str] = {
     "match": 'was it "{}"?',
 }
 YES, NO = " yes", " no"
+# Ways to ask whether an instruction was followed, and beginnings of the answer before its "yes" or "no".
+MATCHES = (
+    QUESTIONS["match"],
+    'the instruction was "{}". was it followed?',
+    'is the second image what "{}" makes of the first image?',
+    'the second image is an edit of the first image. was the instruction "{}"?',
+    'somebody was told "{}" about the first image. is the second image what was asked for?',
+)
+OPENINGS = ("", " It is")
 UNTOUCHED = (
     1 / 8
 )  # of the edits about which it is asked whether an instruction was followed: nothing was done
@@ -141,11 +150,24 @@ def untouched(
     return torch.stack([images[:, 0], second], 1), followed
 
 
+def way(generator: torch.Generator) -> tuple[str, str]:
+    """One of the ways to ask whether an instruction was followed, with an opening of the answer."""
+    question, opening = (
+        texts[int(torch.randint(len(texts), (), generator=generator))] for texts in (MATCHES, OPENINGS)
+    )
+    return question, opening
+
+
 def match_odds(
-    vlm: Vlm, images: Float[Tensor, "b 2 3 h w"], instructions: list[list[str]]
+    vlm: Vlm,
+    images: Float[Tensor, "b 2 3 h w"],
+    instructions: list[list[str]],
+    question: str = QUESTIONS["match"],
+    opening: str = "",
 ) -> tuple[Float[Tensor, "b k"], Float[Tensor, " b"]]:
-    """The log-odds of "yes" against "no" on whether an edit followed each of k instructions, and the mean
-    cross-entropy of the words of the first. Each pair of images is read once for all of its instructions.
+    """The log-odds of "yes" against "no", after the opening of the answer, on whether an edit followed each
+    of k instructions, and the mean cross-entropy of the words of the first. Each pair of images is read once
+    for all of its instructions.
     """
     b, k = len(images), len(instructions[0])
     tokenizer = vlm.processor.tokenizer
@@ -153,8 +175,8 @@ def match_odds(
     def tokens(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False).input_ids
 
-    parted = QUESTIONS["match"].split("{}")
-    whole = prompt(vlm, parted[0] + parted[1], 2)
+    parted = question.split("{}")
+    whole = prompt(vlm, parted[0] + parted[1], 2) + opening
     place = whole.index(parted[0])
     shared = vlm.inputs([whole[:place] + parted[0]] * b, images)
     shared.pop("attention_mask")  # all are of one length

@@ -266,6 +266,19 @@ def test_a_tokenizer_that_splits_the_token_is_refused(tmp_path):
     assert vlm.model.get_input_embeddings().num_embeddings == max(before, number + 1)
 
 
+def test_a_new_token_begins_as_another_one_and_a_known_one_stays(tmp_path):
+    save_vlm(str(tmp_path), "llava_next")
+    vlm = load_vlm(str(tmp_path))
+    ids = vlm.processor.tokenizer("make it red", add_special_tokens=False).input_ids
+    number = add_token(vlm.model, vlm.processor, like="make it red")
+    embeddings = vlm.model.get_input_embeddings().weight.data
+    assert torch.equal(embeddings[number], embeddings[ids[-1]])
+    assert not torch.equal(embeddings[number], embeddings[ids[0]])
+    before = embeddings.clone()
+    add_token(vlm.model, vlm.processor, like="make")
+    assert torch.equal(vlm.model.get_input_embeddings().weight, before)
+
+
 def test_what_is_saved_scores_the_same(llava, batch, tmp_path):
     scorer = make(llava, axes=("overall", "quality"))
     scorer.save(tmp_path)

@@ -103,6 +103,16 @@ def test_a_whole_model_is_trained_and_resumes(rows, model, tmp_path, muon_lr):
     assert [line["step"] for line in read_log(tmp_path / "cut")] == [1, 2, 3, 4]
 
 
+def test_the_token_begins_as_the_recipe_says(rows, model):
+    scorer, _ = trainer.make_scorer(config(rows, model, token_like="red"))
+    embeddings = scorer.model.get_input_embeddings().weight
+    (like,) = scorer.vlm.processor.tokenizer("red", add_special_tokens=False).input_ids
+    assert torch.equal(embeddings[scorer.token], embeddings[like])
+    plain, _ = trainer.make_scorer(config(rows, model))
+    embeddings = plain.model.get_input_embeddings().weight
+    assert not torch.equal(embeddings[plain.token], embeddings[like])
+
+
 def test_muon_has_the_language_model_s_matrices_and_not_the_head(rows, model, tmp_path):
     asked = config(rows, model, lora_rank=None)
     asked = replace(asked, train=replace(asked.train, muon_lr=1e-2, head_lr=1e-4))

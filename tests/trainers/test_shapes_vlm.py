@@ -13,7 +13,7 @@ from rewardedit.scorers.vlm import load_vlm
 from rewardedit.trainers import shapes_vlm
 from rewardedit.training import vlm_tasks
 from rewardedit.training.small import SmallTrainConfig
-from rewardedit.training.vlm_tasks import QUESTIONS
+from rewardedit.training.vlm_tasks import MATCHES, OPENINGS, QUESTIONS
 from tests.models import save_vlm
 
 LAYERS = 2  # of the tiny model
@@ -112,7 +112,10 @@ def test_layers_on_top_change_nothing_at_first(model):
         shapes_vlm.make_vlm(shapes_vlm.Config("vlm", start=model, layers=LAYERS - 1))
 
 
-def test_many_instructions_about_one_edit_are_answered_as_each_alone():
+@pytest.mark.parametrize(
+    ("asked", "opening"), [(QUESTIONS["match"], ""), (MATCHES[1], OPENINGS[1]), (MATCHES[4], OPENINGS[1])]
+)
+def test_many_instructions_about_one_edit_are_answered_as_each_alone(asked, opening):
     vlm = load_vlm("shapes-vlm")
     samples = shapes_vlm._samples(shapes_vlm.Config("vlm"), "val", 3)
     images = samples["images"].float() / 255
@@ -120,21 +123,23 @@ def test_many_instructions_about_one_edit_are_answered_as_each_alone():
     tokenizer = vlm.processor.tokenizer
     yes, no = (tokenizer(text, add_special_tokens=False).input_ids[0] for text in (" yes", " no"))
     with torch.no_grad():
-        odds, words = vlm_tasks.match_odds(vlm, images, instructions)
+        odds, words = vlm_tasks.match_odds(vlm, images, instructions, asked, opening)
         for i, own in enumerate(instructions):
             for j, text in enumerate(own):
-                question = QUESTIONS["match"].format(text)
-                logits, _, _ = vlm_tasks.answers(vlm, images[i : i + 1], [question], ["yes"])
-                torch.testing.assert_close(odds[i, j], logits[0, yes] - logits[0, no], atol=1e-3, rtol=1e-3)
+                said = f"{opening} yes".strip()
+                logits, _, _ = vlm_tasks.answers(vlm, images[i : i + 1], [asked.format(text)], [said])
+                place = len(tokenizer(opening, add_special_tokens=False).input_ids)
+                alone = logits[place, yes] - logits[place, no]
+                torch.testing.assert_close(odds[i, j], alone, atol=1e-3, rtol=1e-3)
         # the words of the first ones, as the answer to the question's beginning
         for i, own in enumerate(instructions):
-            text = vlm_tasks.prompt(vlm, QUESTIONS["match"].format(own[0]), 2)
+            text = vlm_tasks.prompt(vlm, asked.format(own[0]), 2)
             inputs = vlm.inputs([text], images[i : i + 1])
             ids = inputs["input_ids"]
             hidden = vlm.model.model(**inputs, use_cache=False).last_hidden_state
             logits = vlm.model.lm_head(hidden)[0, :-1].log_softmax(-1)
             own_ids = tokenizer(own[0], add_special_tokens=False).input_ids
-            after = len(tokenizer('"? :', add_special_tokens=False).input_ids)
+            after = len(tokenizer(f"{asked.split('{}')[1]} :", add_special_tokens=False).input_ids)
             begin = ids.shape[1] - after - len(own_ids)
             assert ids[0, begin : begin + len(own_ids)].tolist() == own_ids
             likely = [float(logits[begin - 1 + k, token]) for k, token in enumerate(own_ids)]
@@ -193,6 +198,44 @@ def test_untouched_rows_show_the_source_twice():
     assert torch.equal(shown[followed, 1], images[followed, 1])
     assert torch.equal(shown[~followed, 1], images[~followed, 0])
     assert 25 < int((~followed).sum()) < 75
+
+
+def test_whether_an_instruction_was_followed_is_asked_in_all_ways():
+    generator = torch.Generator().manual_seed(0)
+    found = {vlm_tasks.way(generator) for _ in range(300)}
+    assert found == {(asked, opening) for asked in MATCHES for opening in OPENINGS}
+    assert all(asked.count("{}") == 1 for asked in MATCHES)
+
+
+@pytest.mark.parametrize("ways", [False, True])
+def test_a_model_is_asked_in_several_ways_where_its_recipe_says_so(tmp_path, monkeypatch, ways):
+    asked = []
+    original = shapes_vlm.match_odds
+
+    def match_odds(vlm, images, instructions, *how):
+        asked.append(how)
+        return original(vlm, images, instructions, *how)
+
+    monkeypatch.setattr(shapes_vlm, "match_odds", match_odds)
+    train = SmallTrainConfig(max_steps=6, lr_warmup_steps=1, mixed_precision="no", tracker="none")
+    shapes_vlm.train(
+        shapes_vlm.Config(
+            "vlm",
+            width=32,
+            layers=1,
+            samples=14,
+            evaluate_n=7,
+            tasks=("match",),
+            match_size=2,
+            ways=ways,
+            train=train,
+        ),
+        tmp_path,
+    )
+    in_training = asked[:6]
+    assert asked[6:] == [()]  # val is asked in one way
+    assert (len(set(in_training)) > 1) == ways
+    assert all(len(how) == 2 * ways for how in in_training)
 
 
 def test_match_loss_by_hand():
