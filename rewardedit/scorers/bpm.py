@@ -30,6 +30,7 @@ COMPATS = get_args(Compat)
 UNDETECTED = ("invalid", "failed")
 NOT_THERE = -1.0  # S_modify of a target object that is not there, in an edit that counts as failed
 PARTS = ("modify", "preserve", "size", "position")
+MEASURED_WITH = ("regions", "context", "judges")  # options that what is measured depends on
 NOTHING = ParsedEdit("", None, None)  # stands for an instruction that cannot be parsed
 
 
@@ -45,15 +46,23 @@ class Calibration:
     preserve: tuple[float, float]
     origin: str  # what the values were measured on
     compat: Compat = "paper"  # whose parts they are
+    # Of `Bpm.from_pretrained`, with which they were measured: regions, context, judges. They hold where these
+    # are not given.
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        unknown = set(self.options) - set(MEASURED_WITH)
+        if unknown:
+            raise ValueError(f"options: expected some of {', '.join(MEASURED_WITH)}; got {sorted(unknown)}")
         for name in ("modify", "preserve"):
             low, high = getattr(self, name)
             if not low < high:
                 raise ValueError(f"{name}: expected two rising values; got {low} and {high}")
 
     @classmethod
-    def of(cls, scores: Scores, origin: str, compat: Compat = "paper") -> "Calibration":
+    def of(
+        cls, scores: Scores, origin: str, compat: Compat = "paper", options: dict[str, Any] | None = None
+    ) -> "Calibration":
         """The ends of what BPM measured of some edits, without the hundredth at either end.
 
         Raises:
@@ -66,7 +75,7 @@ class Calibration:
                 raise ValueError("a calibration needs edits that can be scored; there are none")
             low, high = values.quantile(torch.tensor([0.01, 0.99])).tolist()
             ends.append((low, high))
-        return cls(ends[0], ends[1], origin, compat)
+        return cls(ends[0], ends[1], origin, compat, options or {})
 
     def write(self, path: str | Path) -> None:
         """To a file that `read` reads."""
@@ -81,8 +90,8 @@ class Calibration:
         """
         try:
             values = json.loads(Path(path).read_text())
-            compat = values.get("compat", "paper")
-            return cls(tuple(values["modify"]), tuple(values["preserve"]), str(values["origin"]), compat)
+            more = {name: values[name] for name in ("compat", "options") if name in values}
+            return cls(tuple(values["modify"]), tuple(values["preserve"]), str(values["origin"]), **more)
         except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path}: expected a calibration of BPM ({error!r})") from error
 
@@ -172,14 +181,14 @@ class Bpm(ClipScorer):
     def from_pretrained(
         cls,
         checkpoint: str = "shapes-detector",
-        regions: str | dict[str, Any] = "grounded_sam",
+        regions: str | dict[str, Any] | None = None,
         parser: str = "grammar",
         parser_cache: str | None = None,
         calibration: str | None = None,
         dtype: torch.dtype = torch.float32,
         compat: Compat = "paper",
         alpha: float = 0.7,
-        context: float = 1.5,
+        context: float | None = None,
         undetected: Literal["invalid", "failed"] = "invalid",
         judges: dict[str, float] | None = None,
     ) -> "Bpm":
@@ -192,7 +201,8 @@ class Bpm(ClipScorer):
                 "segmenter": "facebook/sam-vit-huge"}.
             parser: what parses instructions, a name of `load_parser`; `parser_cache`, a JSONL file, keeps
                 what a language model answered.
-            judges: thresholds of `JudgeConfig` by name.
+            context: of `BpmConfig`; `judges`: thresholds of `JudgeConfig` by name. None: the calibration's,
+                else what these have.
             calibration: a file that `Calibration.read` reads; by default the package's for its own
                 model, else the values that the paper prints.
 
@@ -201,15 +211,14 @@ class Bpm(ClipScorer):
         """
         if calibration is None and checkpoint == "shapes-detector" and compat != "code":
             calibration = str(Path(resolve_model(checkpoint)) / CALIBRATION)
-        config = BpmConfig(
-            compat=compat,
-            alpha=alpha,
-            judges=JudgeConfig(**(judges or {})),
-            calibration=None if calibration is None else Calibration.read(calibration),
-            context=context,
-            undetected=undetected,
-        )
-        options = {"name": regions} if isinstance(regions, str) else {"name": "grounded_sam", **regions}
+        ends = None if calibration is None else Calibration.read(calibration)
+        given = {"regions": regions, "context": context, "judges": judges}
+        chosen: dict[str, Any] = {"regions": "grounded_sam", "judges": {}, **(ends.options if ends else {})}
+        chosen |= {name: value for name, value in given.items() if value is not None}
+        where = chosen.pop("regions")
+        options = {"name": where} if isinstance(where, str) else {"name": "grounded_sam", **where}
+        judged = JudgeConfig(**chosen.pop("judges"))
+        config = BpmConfig(compat, alpha, judged, ends, undetected=undetected, **chosen)
         locator = load_locator(**options, dtype=dtype)
         return cls(*load_clip(checkpoint, dtype), load_parser(parser, parser_cache), locator, config)
 

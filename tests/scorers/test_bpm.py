@@ -11,6 +11,7 @@ from rewardedit.data.shapes.objects import NAMES, scene_objects
 from rewardedit.instructions.grammar import parse_all
 from rewardedit.regions.base import GivenMask, Instances, NamedObjects
 from rewardedit.scorers.bpm import PAPER, Bpm, BpmConfig, Calibration, combine
+from rewardedit.scorers.bpm_judges import JudgeConfig
 from rewardedit.scorers.clip import load_clip
 from tests.region_models import save_detector, save_segmenter
 
@@ -232,6 +233,22 @@ def test_a_calibration_is_measured_and_kept(tmp_path):
     assert Calibration.read(tmp_path / "calibration.json") == found
     with pytest.raises(ValueError, match="there are none"):
         Calibration.of(Scores.make(values, parts, ["bad"] * 101), "a test")
+
+
+def test_a_calibration_says_with_which_options_it_holds(tmp_path):
+    options = {"regions": {"threshold": 0.3}, "context": 2.0, "judges": {"smaller": 0.7}}
+    file = str(tmp_path / "calibration.json")
+    Calibration((0.0, 1.0), (0.0, 1.0), "a test", options=options).write(file)
+    own = Bpm.from_pretrained(calibration=file)
+    assert own.locator.finder.detector.threshold == 0.3
+    assert (own.config.context, own.config.judges.smaller) == (2.0, 0.7)
+    given = Bpm.from_pretrained(calibration=file, regions="grounded_sam", context=1.2, judges={"larger": 3.0})
+    assert given.locator.finder.detector.threshold != 0.3
+    assert (given.config.context, given.config.judges) == (1.2, JudgeConfig(larger=3.0))
+    released = Bpm.from_pretrained(compat="code").config
+    assert (released.context, released.judges) == (1.5, JudgeConfig())
+    with pytest.raises(ValueError, match="got \\['contxt'\\]"):
+        Calibration((0.0, 1.0), (0.0, 1.0), "a test", options={"contxt": 2.0})
 
 
 def test_settings_that_make_no_sense_are_refused(tmp_path):

@@ -51,7 +51,11 @@ def spec(request) -> str:
 
 @pytest.fixture(scope="module")
 def scorer(spec, random_lpips, tiny_dino) -> Scorer:
-    options = {"lpips": {"weights": random_lpips}, "dino_i": {"checkpoint": tiny_dino}}
+    options = {
+        "lpips": {"weights": random_lpips},
+        "dino_i": {"checkpoint": tiny_dino},
+        "bpm": {"undetected": "failed"},  # an edit that is not there is worse than one that is
+    }
     return load_scorer(spec, **options.get(spec, {}))
 
 
