@@ -5,7 +5,8 @@ It learns to answer questions about one image or two, and sees no score: the cap
 of the second image of two; the instruction that leads from the first to the second, said freely or as one of
 two; the caption of what an instruction makes of an image that is not shown; and which of several
 instructions was followed. The vision tower stays as it is; projector and language model are trained on the
-answers' tokens.
+answers' tokens. CLIP's patches tell colours and places well and shapes badly: the last leg takes the tower of
+the small detector, which grew out of the same CLIP (`tower`).
 
 Command: rewardedit train shapes-vlm
 """
@@ -26,6 +27,7 @@ from transformers import (
     LlavaNextForConditionalGeneration,
     LlavaNextImageProcessorPil,
     LlavaNextProcessor,
+    OwlViTForObjectDetection,
     PreTrainedTokenizerFast,
 )
 
@@ -84,6 +86,11 @@ class Config:
     )  # steps in turn
     match_size: int = 8  # pairs of images a step of the task match, each with several instructions
     ways: bool = False  # whether the task match asks and answers in several ways
+    # Of the words that it alters the share that are shapes, whatever else there is: they are learned last.
+    shapes: float = 0.0
+    # A detector of shapes_detector's, grown from the same CLIP, whose vision tower takes the place of the one
+    # that the model to go on from has; None: it stays.
+    tower: str | None = None
     width: int = 160  # of the language model
     layers: int = 4  # of the language model; more than the model to go on from has are put on top of it
     samples: int = 42_000  # of the shapes world, each a source, a target and an instruction
@@ -102,6 +109,8 @@ def make_vlm(config: Config) -> Vlm:
     if config.start is not None:
         vlm = load_vlm(config.start)
         deepen(vlm.model, config.layers)
+        if config.tower is not None:
+            vision_of(vlm.model).load_state_dict(detector_tower(config.tower))
         vlm.model.train().requires_grad_(True).set_attn_implementation("eager")
         return vlm
     try:
@@ -144,9 +153,7 @@ def make_vlm(config: Config) -> Vlm:
             projector_hidden_act="gelu",
         )
     )
-    tower = model.model.vision_tower
-    inner = getattr(tower, "vision_model", tower)
-    inner.load_state_dict(clip.vision_model.state_dict())
+    vision_of(model).load_state_dict(clip.vision_model.state_dict())
     half = [0.5, 0.5, 0.5]
     images = LlavaNextImageProcessorPil(
         size={"shortest_edge": SIZE},
@@ -165,6 +172,27 @@ def make_vlm(config: Config) -> Vlm:
     )
     model.set_attn_implementation("eager")  # whose backward pass is faster than SDPA's on a CPU
     return Vlm(model, processor)
+
+
+def vision_of(model: Any) -> nn.Module:
+    """A model's CLIP vision transformer."""
+    tower = model.model.vision_tower
+    return getattr(tower, "vision_model", tower)
+
+
+def detector_tower(name: str) -> dict[str, Tensor]:
+    """The weights of a detector's vision transformer, under CLIP's names.
+
+    Raises:
+        ValueError: where the detector is not there.
+    """
+    try:
+        detector = OwlViTForObjectDetection.from_pretrained(resolve_model(name), dtype=torch.float32)
+    except OSError as error:
+        message = str(error).splitlines()[0]
+        raise ValueError(f"tower {name!r}: {message}; train it first: shapes-detector") from error
+    weights = detector.owlvit.vision_model.state_dict()
+    return {key.replace("pre_layernorm", "pre_layrnorm"): value for key, value in weights.items()}
 
 
 def deepen(model: Any, layers: int) -> None:
@@ -213,7 +241,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         rows = torch.randint(len(samples["instruction"]), size, generator=generator).tolist()
         if task == "match":
             images, followed = untouched(samples["images"][rows].float() / 255, generator)
-            instructions = instructions_of(samples, rows, generator)
+            instructions = instructions_of(samples, rows, generator, config.shapes)
             how = way(generator) if config.ways else ()
             return match_loss(*match_odds(vlm, seen(images, generator), instructions, *how), followed)
         images, questions, texts = asked(samples, rows, task, generator)

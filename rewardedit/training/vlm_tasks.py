@@ -45,7 +45,8 @@ ALIKE: tuple[tuple[str, ...], ...] = (
     tuple(BACKGROUNDS),
     ("left", "right"),
     ("top", "bottom"),
-    ("above", "below", "under"),
+    ("above", "below"),
+    ("above", "under"),
     ("bigger", "smaller"),
     ("larger", "smaller"),
     ("shrink", "enlarge"),
@@ -112,21 +113,27 @@ def wrong(samples: dict[str, Any], rows: list[int], near: list[bool]) -> list[st
     return [(own and other) or text for other, text, own in zip(others, following, near, strict=True)]
 
 
-def instructions_of(samples: dict[str, Any], rows: list[int], generator: torch.Generator) -> list[list[str]]:
+def instructions_of(
+    samples: dict[str, Any], rows: list[int], generator: torch.Generator, shapes: float = 0.0
+) -> list[list[str]]:
     """For each row five instructions, of which the first was followed: a near one was not, its own with one
     word altered, twice, and the one of another row.
+
+    Args:
+        shapes: the share of the altered words that is a shape, where there is one, whatever else there is.
     """
     own = [samples["instruction"][i] for i in rows]
     near = wrong(samples, rows, [True] * len(rows))
     further = [*own[2:], *own[:2]]
     choice = random.Random(int(torch.randint(2**31, (), generator=generator)))
     rest = [
-        [altered(text, choice) or other for _ in range(2)] for text, other in zip(own, further, strict=True)
+        [altered(text, choice, shapes) or other for _ in range(2)]
+        for text, other in zip(own, further, strict=True)
     ]
     return [[a, b, *c, d] for a, b, c, d in zip(own, near, rest, further, strict=True)]
 
 
-def altered(instruction: str, choice: random.Random) -> str | None:
+def altered(instruction: str, choice: random.Random, shapes: float = 0.0) -> str | None:
     """The instruction with one of its words for another one of its kind; None where it has no such word."""
     places = [
         (found, [other for other in kind if other != found.group()])
@@ -135,7 +142,8 @@ def altered(instruction: str, choice: random.Random) -> str | None:
     ]
     if not places:
         return None
-    found, others = choice.choice(places)
+    preferred = [place for place in places if place[0].group() in SHAPES]
+    found, others = choice.choice(preferred if preferred and choice.random() < shapes else places)
     text = instruction[: found.start()] + choice.choice(others) + instruction[found.end() :]
     text = re.sub(r"\ban (?![aeiou])", "a ", text)  # as "a star" for "an orange star" would tell
     return re.sub(r"\ba (?=[aeiou])", "an ", text)

@@ -3,11 +3,14 @@
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import OwlViTForObjectDetection
 
+from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.trainers import shapes_vlm
@@ -112,6 +115,26 @@ def test_layers_on_top_change_nothing_at_first(model):
         shapes_vlm.make_vlm(shapes_vlm.Config("vlm", start=model, layers=LAYERS - 1))
 
 
+def test_a_detector_gives_the_model_its_tower(tmp_path):
+    first = shapes_vlm.make_vlm(shapes_vlm.Config("vlm", width=32, layers=1))
+    first.model.save_pretrained(tmp_path)
+    first.processor.save_pretrained(tmp_path)
+    asked = shapes_vlm.Config("vlm", start=str(tmp_path), layers=1, tower="shapes-detector")
+    after = shapes_vlm.make_vlm(asked).model
+    detector = OwlViTForObjectDetection.from_pretrained(resolve_model("shapes-detector"), dtype=torch.float32)
+    pixels = Shapes("val").batch(0, 2).source
+    with torch.no_grad():
+        seen = after.model.vision_tower(pixels).last_hidden_state
+        wanted = detector.owlvit.vision_model(pixels).last_hidden_state
+        before = first.model.model.vision_tower(pixels).last_hidden_state
+    assert torch.allclose(seen, wanted, atol=1e-4)
+    assert not torch.allclose(before, wanted, atol=0.1)
+    kept = first.model.state_dict()
+    assert all(torch.equal(v, kept[k]) for k, v in after.state_dict().items() if "vision_tower" not in k)
+    with pytest.raises(ValueError, match="train it first: shapes-detector"):
+        shapes_vlm.make_vlm(replace(asked, tower=str(tmp_path / "none")))
+
+
 @pytest.mark.parametrize(
     ("asked", "opening"), [(QUESTIONS["match"], ""), (MATCHES[1], OPENINGS[1]), (MATCHES[4], OPENINGS[1])]
 )
@@ -172,6 +195,8 @@ def test_of_the_instructions_about_an_edit_the_first_was_followed():
         ("shift it to the top", {"shift it to the bottom"}),
         ("it should be bigger", {"it should be smaller"}),
         ("put it above", {"put it below", "put it under"}),
+        ("put it below", {"put it above"}),
+        ("put it under", {"put it above"}),
         ("get rid of it", {None}),
         ("an eye, a small one", {"an eye, a medium one", "an eye, a large one"}),
         (
@@ -183,6 +208,14 @@ def test_of_the_instructions_about_an_edit_the_first_was_followed():
 def test_one_word_of_an_instruction_is_altered(instruction, possible):
     choice = random.Random(0)
     assert {vlm_tasks.altered(instruction, choice) for _ in range(200)} == possible
+
+
+def test_shapes_can_be_altered_before_all_else():
+    choice = random.Random(0)
+    for share, least, most in ((0.0, 0.15, 0.35), (0.6, 0.6, 0.8), (1.0, 1.0, 1.0)):
+        texts = [vlm_tasks.altered("make the small red star larger", choice, share) for _ in range(400)]
+        found = sum("star" not in str(text) for text in texts) / 400
+        assert least <= found <= most
 
 
 def test_an_article_fits_its_word():
