@@ -131,8 +131,8 @@ def _models_loaded(load: Callable[..., Any], options: dict[str, Any]) -> Iterato
     defaults = {key: parameter.default for key, parameter in inspect.signature(load).parameters.items()}
     for key, value in {**defaults, **options}.items():
         if key == "regions":
-            regions = {"name": value} if isinstance(value, str) else dict(value)
-            finder = FINDERS.get(regions.pop("name", ""))
+            regions = {"name": value} if isinstance(value, str) else {"name": "grounded_sam", **(value or {})}
+            finder = FINDERS.get(regions.pop("name"))
             yield from () if finder is None else _models_loaded(finder, regions)
         elif key in SCORER_OPTIONS and isinstance(value, str) and not value.startswith(WITHOUT_MODEL):
             yield value

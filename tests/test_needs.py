@@ -64,6 +64,8 @@ def test_scorers_options_name_models_too():
     bpm = "rewardedit.scorers.bpm:Bpm"
     small = {"shapes-detector", "shapes-segmenter"}
     assert {thing.name for thing in models_of_scorer({bpm: {}})} == small
+    unnamed = {bpm: {"regions": {"detector": "own/detector"}}}
+    assert {thing.name for thing in models_of_scorer(unnamed)} == {"own/detector", *small}
     regions = {"name": "grounded_sam", "detector": "own/detector", "segmenter": None}
     own = {bpm: {"checkpoint": "own/clip", "regions": regions, "parser": "own/llm"}}
     assert {thing.name for thing in models_of_scorer(own)} == {"own/clip", "own/detector", "own/llm"}
