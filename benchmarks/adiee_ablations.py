@@ -26,8 +26,9 @@ from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
-from rewardedit.data import open_rows
+from rewardedit.data import open_named
 from rewardedit.data.bad_rows import usable_rows
+from rewardedit.data.datasets import images_of
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.encoded import Encoded
 from rewardedit.evaluation.statistics import spearman
@@ -42,17 +43,24 @@ from rewardedit.training.small import SmallTrainConfig, fit
 
 N = 560  # test samples
 VAL_N = 280
-EQUAL = ["data.share=0.3333", "train.max_steps=800", "held_out=null"]
+
+
+def of_data(*settings: str) -> list[str]:
+    """Settings of both data sets of the recipe."""
+    return [f"data.{name}.{setting}" for name in ("edits", "more") for setting in settings]
+
+
+EQUAL = [*of_data("share=0.3333"), "train.max_steps=800", "held_out=null"]
 TURNS = ["turns_all", "turns_none", "turns_some", "turns_too_many"]
 METHODS = [
     "source", "augmented_source", "target", "another_image", "another_instruction",
-    "no_progress", "unlike_target", "weak_method", "partly_done",
+    "output_another_instruction", "no_progress", "unlike_target", "weak_method", "partly_done",
 ]  # fmt: skip
 # With half of the kinds of rows more of the sources are taken, so that all have as many rows.
 VARIANTS = {
     "as it ships": [],
-    "methods alone": [f"data.edit_types=[{', '.join(METHODS)}]", "data.share=0.63"],
-    "turns alone": [f"data.edit_types=[{', '.join(TURNS)}]", "data.share=0.708"],
+    "methods alone": of_data(f"edit_types=[{', '.join(METHODS)}]", "share=0.63"),
+    "turns alone": of_data(f"edit_types=[{', '.join(TURNS)}]", "share=0.708"),
     "side by side": ["layout=concat"],
     "one number": ["head=scalar"],
 }
@@ -99,8 +107,8 @@ def tokens_of(answers: list[str], inputs: dict[str, Tensor], vlm: Vlm) -> Tensor
 def train_in_text(config: Config, folder: Path) -> Path:
     """The same model and batches without token and head: it learns to write "It is 6.7."."""
     torch.manual_seed(config.train.seed)
-    rows = open_rows(config.data)
-    usable = usable_rows(rows, config.data, require_label, folder, config.bad_rows)
+    rows = open_named(config.data)
+    usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
     vlm = load_vlm(config.model, device=devices.default_device())
     for module in (vlm.model.model.get_decoder(), vlm.model.get_output_embeddings()):
         module.requires_grad_(True)
@@ -172,7 +180,7 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
 
         def make(folder: Path, name: str = name, config: Config = config) -> dict[str, Any]:
             scorer = trained(name, config, folder).to(devices.default_device())
-            rows = len(open_rows(config.data))
+            rows = len(open_named(config.data))
             return {"rows": rows, "val": measure(scorer, val, early), **measure(scorer, test, edits)}
 
         figures[name] = figures_of(folder, run_of(config, config.model, early | edits), make)

@@ -28,6 +28,7 @@ from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle, sequence
 from rewardedit.data.shapes.world import BLOCK
 from rewardedit.evaluation.statistics import difference_of_groups, spearman
 from rewardedit.images import gaussian_blur, load_image
+from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION
 from rewardedit.synthesis.outputs import read_parquet
 
 NEAR = 2.5  # a label that is no further from the oracle agrees with it
@@ -62,7 +63,7 @@ def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
     for i, row in enumerate(rows):
         if row["sequence_id"] is not None:
             by_sequence[int(row["sequence_id"].rsplit("-", 1)[1])].append(i)
-        elif row["rule"] != "another_instruction":
+        elif row["rule"] not in ("another_instruction", ANOTHER_INSTRUCTION):
             by_block[int(row["source_id"].rsplit("-", 1)[1]) // BLOCK].append(i)
     data = next(iter(config["data"].values()))
     world = Shapes(data.get("split", "train"), data.get("seed", 0), tuple(data.get("backdrops", ["plain"])))

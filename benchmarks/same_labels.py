@@ -21,8 +21,9 @@ from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
-from rewardedit.data import open_rows
+from rewardedit.data import open_named
 from rewardedit.data.bad_rows import usable_rows
+from rewardedit.data.datasets import images_of
 from rewardedit.encoded import Encoded
 from rewardedit.files import replaced
 from rewardedit.scorers.adiee import GRADES
@@ -73,8 +74,8 @@ def train(config: Config, folder: Path) -> Path:
     """Trains on the batches of the ADIEE scorer's recipe and writes `folder/scorer`."""
     config = replace(config, train=replace(config.train, micro_batch_size=None))
     torch.manual_seed(config.train.seed)
-    rows = open_rows(config.data)
-    usable = usable_rows(rows, config.data, require_label, folder, config.bad_rows)
+    rows = open_named(config.data)
+    usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
     scorer = LabelledViFiClip.from_pretrained(START).to(devices.default_device())
     scorer.model.set_attn_implementation("eager")  # whose backward pass is faster on a CPU than SDPA's
     scorer.requires_grad_(True)

@@ -18,6 +18,7 @@ from rewardedit.diffusion.editors import EditConfig
 from rewardedit.files import read_log
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.vlm import load_vlm
+from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
 from tests.data.layouts import write_labelled_shapes
 from tests.models import save_vlm
@@ -159,7 +160,7 @@ def test_what_is_not_scored_is_worse_than_all_else(figures):
 def labelled(tmp_path_factory):
     """Sources with label 0 and targets with label 10; and the samples."""
     path = write_labelled_shapes(tmp_path_factory.mktemp("labelled"))
-    return DataConfig(name="labelled", path=path, size=64), Shapes("train").batch(0, 14)
+    return {"rows": DataConfig(name="labelled", path=path, size=64)}, Shapes("train").batch(0, 14)
 
 
 def test_vifi_clip_learns_the_same_labels(labelled, tmp_path):
@@ -200,14 +201,15 @@ def test_variants_are_settings_of_the_recipe(tmp_path):
 
     found = {name: adiee_ablations.config_of(name, []) for name in adiee_ablations.VARIANTS}
     ships = found.pop("as it ships")
-    assert ships.data.share == pytest.approx(1 / 3, abs=1e-3)
+    assert [data.share for data in ships.data.values()] == pytest.approx([1 / 3] * 2, abs=1e-3)
     assert len({config.name for config in found.values()}) == len(found)
     for name, config in found.items():
         assert config.train == ships.train, name
         assert replace(config, name=ships.name) != ships, name
-    assert found["turns alone"].data.edit_types == tuple(adiee_ablations.TURNS)
+    assert {data.edit_types for data in found["turns alone"].data.values()} == {tuple(adiee_ablations.TURNS)}
     rules = json.loads((RESULTS / "adiee-data.json").read_text())["rules"]
-    assert {*adiee_ablations.TURNS, *adiee_ablations.METHODS} == {name.split(", ")[0] for name in rules}
+    named = {*adiee_ablations.TURNS, *adiee_ablations.METHODS}
+    assert named == {*(name.split(", ")[0] for name in rules), ANOTHER_INSTRUCTION}
     words = [["held_out=null", *change] for change in vifi_rows.VARIANTS.values()]
     configs = [load_recipe("shapes-vifi-clip", change)[1] for change in words]
     assert [config.data.rows for config in configs] == [2800, 5600, 11200, 22400, 22400, 22400]

@@ -4,7 +4,7 @@ Method: ADIEE Sec. 3.1 and 3.2. Stages, each made once: captions → methods →
 captions where rows have none (`captions`); every editing method edits every row (`methods/NAME`); sources,
 targets and outputs are measured (`measured`); thresholds are taken from the data set's own sources and
 targets; rules label what they can, and edit sequences give further rows (`rows`, Parquet shards with the
-images, which data={name: labelled, path: RUN/rows} reads).
+images, which {name: labelled, path: RUN/rows} reads).
 
 Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers of another
 encoder; a half of sources, targets and turns goes through the autoencoder, whose traces would tell them from
@@ -23,12 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import ConcatDataset
-
 from rewardedit import devices
-from rewardedit.data import DataConfig, Rows, open_rows, row_shards, source_ids
+from rewardedit.data import DataConfig, Rows, open_named, open_rows, row_shards, source_ids
 from rewardedit.data.bad_rows import OnlyThese, require_few, require_share
-from rewardedit.data.datasets import SHARD_BATCHES, NamedRows
+from rewardedit.data.datasets import SHARD_BATCHES, images_of, require_alike
 from rewardedit.data.labelled import LabelledEdit, read_skipped, write_labelled
 from rewardedit.data.magicbrush import warn_of_benchmarks
 from rewardedit.data.sequences import Sequences, SequencesConfig, open_sequences
@@ -73,27 +71,16 @@ class Config:
     examples: int = 4  # of each rule, in the report
 
     def __post_init__(self) -> None:
-        if not self.data:
-            raise ValueError("data: expected rows to edit, such as data.shapes.rows=100")
-        first = self.images
-        for name, other in self.data.items():
-            if (other.size, other.policy) != (first.size, first.policy):
-                raise ValueError(
-                    f"data.{name}: expected size {first.size} and policy {first.policy}, as the first has; "
-                    f"got {other.size} and {other.policy}"
-                )
+        require_alike(self.data, "data.shapes.rows=100")
         for name in self.methods:
             if name in OWN_NAMES or not re.fullmatch(r"[\w-]+", name):
                 raise ValueError(
                     f"methods: expected a name of letters, digits, - and _, other than "
                     f"{', '.join(OWN_NAMES)}; got {name!r}"
                 )
-        if self.batch_size < 2 and self.rules.share("another_image") + self.rules.share(
-            "another_instruction"
-        ):
-            raise ValueError(
-                "batch_size: rules.another_image and another_instruction take another row of the batch"
-            )
+        others = ("another_image", "another_instruction", "output_another_instruction")
+        if self.batch_size < 2 and any(self.rules.share(name) for name in others):
+            raise ValueError(f"batch_size: rules.{', '.join(others)} take another row of the batch")
         in_a_row = {(own.name, own.path) for own in self.sequences.values()}
         for name, own in self.data.items():
             if own.hold_out and (own.name, own.path) in in_a_row:
@@ -102,15 +89,10 @@ class Config:
                 )
         require_share(self.bad_rows)
 
-    @property
-    def images(self) -> DataConfig:
-        """What all images are brought to: the size and the policy of the first rows."""
-        return next(iter(self.data.values()))
-
 
 def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
-    rows = open_all(config)
+    rows = open_named(config.data)
     sequences = [open_sequences(own) for own in config.sequences.values()]
     for method in config.methods.values():
         load_method(method)
@@ -139,8 +121,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     run.start(folder, config, resume)
     spent = run.minutes_spent(folder)
     warn_of_benchmarks((*config.data.values(), *config.sequences.values()))
-    rows = open_all(config)
-    data = config.images
+    rows = open_named(config.data)
+    data = images_of(config.data)
 
     # Captions before and after each edit, for methods by prompt and for CLIP-D.
     made_of: dict[str, Any] = {"all_data": config.data}
@@ -187,15 +169,6 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     if processes().is_main_process:  # the others are done: no collective, which would time out
         finish()
     return folder / "rows"
-
-
-def open_all(config: Config) -> Rows:
-    """The rows of all data sets, one after another."""
-    found = {name: open_rows(data) for name, data in config.data.items()}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    named: Any = [NamedRows(rows, name) for name, rows in found.items()]
-    return ConcatDataset(named)  # type: ignore[return-value]
 
 
 def all_source_ids(config: Config) -> list[str]:
@@ -246,7 +219,7 @@ def label_rows(
         for name, found in sequences
         for first in range(0, len(found), SHARD_BATCHES)
     ]
-    data = config.images
+    data = images_of(config.data)
     names = source_names(config, folder.parent / "sources")
 
     @Once
@@ -297,7 +270,7 @@ def label_part(
     made = {name: Outputs(read_outputs(paths[number])) for name, paths in outputs.items()}
     found: list[LabelledEdit] = []
     skipped: list[dict[str, Any]] = []
-    for part in read_rows(OnlyThese(rows, known), config.images, config.batch_size, first, FIELDS):
+    for part in read_rows(OnlyThese(rows, known), images_of(config.data), config.batch_size, first, FIELDS):
         gone = {row: why for row, why in part.unreadable.items() if (row, "source") in values}
         skipped += [{"row": row, "image": "source", "reason": why} for row, why in gone.items()]
         if part.batch is None:
@@ -337,4 +310,4 @@ def autoencoder(name: str) -> Reconstruct:
 def main(config: Config, folder: Path, resume: bool = False) -> None:
     """Makes the data set and says where it is."""
     out = train(config, folder, resume)
-    say(f"labelled rows are in {out}; a recipe reads them as data={{name: labelled, path: {out}}}")
+    say(f"labelled rows are in {out}; a recipe takes them as data, {{name: labelled, path: {out}}}")

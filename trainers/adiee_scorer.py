@@ -11,7 +11,7 @@ state is read at the token in training and use alike; a label between two classe
 code` cuts it down); images are not flipped or turned, which changes what an instruction means. The loop is
 ours: TRL's trainers know no second loss on a token's state.
 
-Command: rewardedit train adiee-scorer data.path=FOLDER
+Command: rewardedit train adiee-scorer data.magicbrush.path=FOLDER
 """
 
 import math
@@ -26,9 +26,9 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, EditSample, collate
-from rewardedit.data import DataConfig, Rows, open_rows
+from rewardedit.data import DataConfig, Rows, open_named, open_rows
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
-from rewardedit.data.datasets import read_batches
+from rewardedit.data.datasets import images_of, read_batches, require_alike
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
@@ -80,7 +80,8 @@ class Config:
     """Which model becomes which scorer, on which rows."""
 
     name: str  # of the run, and of its folder in runs/
-    data: DataConfig  # rows with labels from 0 to 10, such as a data set that `adiee_data` made
+    # rows with labels from 0 to 10, as `adiee_data` makes; by names of one's own, all of one size and policy
+    data: dict[str, DataConfig]
     model: str = "llava-hf/llama3-llava-next-8b-hf"  # hub name or folder
     held_out: DataConfig | None = None  # labelled rows on which it is measured at the end
     axes: tuple[str, ...] = ()  # that are scored beside the label, from the rows that have labels of them
@@ -98,6 +99,7 @@ class Config:
     bad_rows: float = 0.01  # more than this share of rows that cannot be used stops the run
 
     def __post_init__(self) -> None:
+        require_alike(self.data, "data.magicbrush.name=labelled")
         require_share(self.bad_rows)
         if self.quantize is not None and self.lora_rank is None:
             raise ValueError("quantize: few bits cannot be trained; give lora_rank, or leave it out")
@@ -107,7 +109,7 @@ def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
     from transformers import AutoConfig
 
-    rows = open_rows(config.data)
+    rows = open_named(config.data)
     require_label(rows[0])
     if config.held_out is not None:
         require_label(open_rows(config.held_out)[0])
@@ -206,8 +208,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     spent = run.minutes_spent(folder)
     torch.manual_seed(config.train.seed)
     held_out = None if config.held_out is None else open_rows(config.held_out)  # before hours are spent
-    rows = open_rows(config.data)
-    usable = usable_rows(rows, config.data, require_label, folder, config.bad_rows)
+    rows = open_named(config.data)
+    usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
     scorer, adapter = make_scorer(config)
     loop = make_loop(config, scorer, folder, resume)
     scorer.train()
@@ -298,14 +300,14 @@ def read_step(config: Config, rows: Rows, usable: list[int], step: int) -> list[
     asked = torch.randint(len(QUESTIONS), (config.train.batch_size,), generator=generator)
     chosen = batch_rows(len(usable), config.train.batch_size, step, config.train.seed)
     own = slice(state.process_index * share, (state.process_index + 1) * share)
-    local = chosen[own].tolist()
-    questions = asked[own].tolist()
+    local, questions = chosen[own].tolist(), asked[own].tolist()
+    images = images_of(config.data)
     found = []
     for part in shares(config):
         samples = [rows[usable[i]] for i in local[part]]
         further = [[sample.axes.get(axis, math.nan) for axis in config.axes] for sample in samples]
         labels = torch.tensor([[require_label(s), *more] for s, more in zip(samples, further, strict=True)])
-        batch = collate(samples, config.data.size, config.data.policy, fields=())
+        batch = collate(samples, images.size, images.policy, fields=())
         found.append((batch, labels, [sample.id for sample in samples], questions[part]))
     return found
 

@@ -87,9 +87,18 @@ class OnlyThese(Sequence):
 
 
 def usable_rows(
-    rows: Rows, data: DataConfig, check: Callable[[EditSample], Any], folder: Path, limit: float
+    rows: Rows,
+    data: DataConfig,
+    check: Callable[[EditSample], Any],
+    folder: Path,
+    limit: float,
+    made_of: Any = None,
 ) -> list[int]:
     """Reads every row once, in a stage of the run in `folder`, before it trains.
+
+    Args:
+        data: how images are read.
+        made_of: the settings that say which rows these are; None: `data`.
 
     Returns:
         The numbers of the rows that can be read and pass the check.
@@ -105,8 +114,8 @@ def usable_rows(
             found |= part.unreadable
         write_json(path, found)
 
-    made_of = {"data": data, "rows": len(rows)}
-    paths = stage(folder / "checked", made_of, read, len(parts), "part-{:05d}.json")
+    settings = {"data": data if made_of is None else made_of, "rows": len(rows)}
+    paths = stage(folder / "checked", settings, read, len(parts), "part-{:05d}.json")
     reasons: dict[int, str] = {}
     for path in paths:
         reasons |= {int(row): reason for row, reason in json.loads(path.read_text()).items()}

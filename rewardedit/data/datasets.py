@@ -2,12 +2,12 @@
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
 from rewardedit.data.adapters import ADAPTERS
@@ -203,6 +203,37 @@ class NamedRows(Sequence):
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         sample = self.rows[index]
         return dataclasses.replace(sample, id=f"{self.name}/{sample.id}")
+
+
+def open_named(data: Mapping[str, DataConfig]) -> Rows:
+    """The rows of data sets by names of one's own, one after another; ids begin with the names of several.
+
+    Raises:
+        ValueError: as `open_rows`.
+    """
+    found = {name: open_rows(own) for name, own in data.items()}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    named: Any = [NamedRows(rows, name) for name, rows in found.items()]
+    return ConcatDataset(named)  # type: ignore[return-value]
+
+
+def images_of(data: Mapping[str, DataConfig]) -> DataConfig:
+    """How the images of all of some data sets are brought to one size: as the first says."""
+    return next(iter(data.values()))
+
+
+def require_alike(data: Mapping[str, DataConfig], example: str) -> None:
+    """Raises ValueError where no data set is there, with an example, or one has another size or policy."""
+    if not data:
+        raise ValueError(f"data: expected rows by a name of one's own, such as {example}")
+    first = images_of(data)
+    for name, other in data.items():
+        if (other.size, other.policy) != (first.size, first.policy):
+            raise ValueError(
+                f"data.{name}: expected size {first.size} and policy {first.policy}, as the first has; "
+                f"got {other.size} and {other.policy}"
+            )
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION
 from rewardedit.synthesis.outputs import read_parquet
 
 
@@ -46,7 +47,7 @@ def summary(shards: list[Path], outputs: dict[str, list[Path]]) -> dict[str, Any
     for path in shards:
         for record in read_parquet(path, 1024, ("rule", "method", "label")):
             rules[record["rule"]] += 1
-            kept[record["method"]] += 1
+            kept[record["method"]] += record["rule"] != ANOTHER_INSTRUCTION
             labels[f"{record['label']:.4g}"] += 1
     made = {
         name: sum(

@@ -78,6 +78,7 @@ OWN_LABELS = {
     "another_image": FAILED,  # another row's target, under this row's instruction
     "another_instruction": FAILED,  # this row's target, under another row's instruction
 }
+ANOTHER_INSTRUCTION = "output_another_instruction"  # a method's output, under another row's: FAILED
 DROPPED = "dropped"  # no rule holds
 
 
@@ -104,6 +105,8 @@ class RulesConfig:
     another_image: float | None = None  # share of rows that also stand with another row's target, labelled 0
     # under how many other rows' instructions a row's target also stands, labelled 0; below 1: in this share
     another_instruction: float | None = None
+    # share of methods' outputs, labelled or not, that also stand under another row's instruction, labelled 0
+    output_another_instruction: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in PRESETS[self.preset].items():
@@ -116,7 +119,7 @@ class RulesConfig:
         for name in ("similarity_percentile", "clip_d_percentile"):
             if not 0 <= getattr(self, name) <= 100:
                 raise ValueError(f"{name}: expected 0 to 100; got {getattr(self, name)}")
-        for name in ("reconstructed", "another_image"):
+        for name in ("reconstructed", "another_image", "output_another_instruction"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: expected a share from 0 to 1; got {getattr(self, name)}")
         if self.share("another_instruction") < 0:

@@ -1,6 +1,7 @@
 """Labelled rows: what the rules make of a data set's own images, of methods' outputs and of sequences."""
 
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,8 @@ from rewardedit.data.sequences import EditSequence
 from rewardedit.images import fit, to_tensor
 from rewardedit.synthesis.augmentations import allowed_augmentations, augment
 from rewardedit.synthesis.label_rules import (
+    ANOTHER_INSTRUCTION,
+    FAILED,
     OWN_LABELS,
     Grade,
     Measured,
@@ -30,6 +33,7 @@ from rewardedit.synthesis.outputs import Output
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
 DRAWS = 8  # random numbers of a row
 SMALL_WORDS = frozenset(("a", "an", "the", "and", "of", "to", "in", "on", "at", "is", "be", "it", "with"))
+HARDEST = 3  # other instructions, one of which an output of a method may stand under
 AT_ONCE = 8  # images that go through the autoencoder together
 
 
@@ -109,7 +113,8 @@ def output_rows(
     labelling: Labelling,
     seed: int,
 ) -> list[LabelledEdit]:
-    """Labelled rows of a method's outputs, one a row of `part`; those that no rule labels are dropped.
+    """Labelled rows of a method's outputs, one a row of `part`; those that no rule labels are dropped. A
+    share of all outputs also stands under another row's instruction, as failed.
 
     Outputs went through an autoencoder when they were made; of those that were made elsewhere, a share goes
     through it here, as of targets and sources.
@@ -122,9 +127,6 @@ def output_rows(
         if image is None:
             continue
         found = measured[number, method]
-        rule, label = label_output(found, labelling.thresholds, labelling.grades[method])
-        if label is None:
-            continue
         base = _row(part, part.batch, i, source_ids[i])
         through = elsewhere and bool(
             draws(labelling.seed + 2, number)[0] < labelling.rules.share("reconstructed")
@@ -133,15 +135,34 @@ def output_rows(
             base,
             id=f"{base.id}/{method}",
             edited=b"" if elsewhere else output.image,
-            label=label,
-            rule=rule,
             method=method,
             seed=None if elsewhere else seed + number,
             reconstructed=through or not elsewhere,
-            **_values(None if through else found),
         )
-        drafts.append(Draft(row, image))
+        rule, label = label_output(found, labelling.thresholds, labelling.grades[method])
+        if label is not None:
+            values = _values(None if through else found)
+            drafts.append(Draft(replace(row, label=label, rule=rule, **values), image))
+        # Methods get numbers of their own, or all outputs of a row would stand under one instruction.
+        u = draws(labelling.seed + 3 + zlib.crc32(method.encode()), number)
+        if u[0] < labelling.rules.output_another_instruction:
+            others = other_instructions(i, part.batch, source_ids)[:HARDEST]
+            if others:
+                drafts.append(Draft(under_another(row, others[int(u[1] * len(others))]), image))
     return finished(drafts, labelling) if elsewhere else [draft.row for draft in drafts]
+
+
+def under_another(row: LabelledEdit, instruction: str) -> LabelledEdit:
+    """A method's output as the failed answer to an instruction that it was not made by."""
+    return replace(
+        row,
+        id=f"{row.id}/{ANOTHER_INSTRUCTION}",
+        instruction=instruction,
+        label=FAILED,
+        rule=ANOTHER_INSTRUCTION,
+        source_caption=None,  # which tell of this row's edit
+        target_caption=None,
+    )
 
 
 def sequence_rows(

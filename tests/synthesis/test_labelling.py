@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from rewardedit.batch import EditBatch
-from rewardedit.synthesis.label_rules import RulesConfig
-from rewardedit.synthesis.labelling import other_instructions, words_of
+from rewardedit.data import RowBatch
+from rewardedit.data.labelled import encode_png
+from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, Measured, RulesConfig, Thresholds
+from rewardedit.synthesis.labelling import Labelling, other_instructions, output_rows, words_of
+from rewardedit.synthesis.outputs import Output
 
 INSTRUCTIONS = [
     "remove the red circle",
@@ -54,3 +57,45 @@ def test_there_may_be_more_than_one_a_row_and_never_less_than_none():
         RulesConfig(another_instruction=-1.0)
     with pytest.raises(ValueError, match="another_image: expected a share"):
         RulesConfig(another_image=1.5)
+
+
+def rows_of(share: float, *methods: str):
+    """The rows of outputs that no rule labels, but for the first, which made no progress."""
+    n = len(INSTRUCTIONS)
+    part = RowBatch(list(range(n)), [f"row-{i}" for i in range(n)], batch([CAPTION] * n, [CAPTION] * n), {})
+    outputs = [Output(i, encode_png(torch.full((3, 2, 2), i / 10))) for i in range(n - 1)]
+    outputs.append(Output(n - 1, None, "it failed"))
+    rules = RulesConfig(output_another_instruction=share)
+    limits = Thresholds(0.2, (0.1, 0.1))
+    grades = dict.fromkeys(methods, "other")
+    labelling = Labelling(rules, limits, grades, lambda images: images, frozenset(), 0)
+    found = []
+    for method in methods:
+        measured = {(i, method): Measured(0.0 if i == 0 else 0.5, (0.9, 0.9)) for i in range(n)}
+        found += output_rows(part, list("abcdef"), method, outputs, measured, labelling, 42)
+    return found
+
+
+def test_an_output_under_another_instruction_has_failed_whatever_its_own_label_is():
+    rows = rows_of(1.0, "editor")
+    assert [(row.id, row.rule) for row in rows if row.rule != ANOTHER_INSTRUCTION] == [
+        ("row-0/editor", "no_progress")
+    ]
+    others = [row for row in rows if row.rule == ANOTHER_INSTRUCTION]
+    assert [row.id for row in others] == [f"row-{i}/editor/{ANOTHER_INSTRUCTION}" for i in range(5)]
+    for i, row in enumerate(others):
+        hardest = other_instructions(i, batch([CAPTION] * 6, [CAPTION] * 6), list("abcdef"))[:3]
+        assert row.instruction in hardest
+        assert (row.label, row.method, row.seed, row.reconstructed) == (0.0, "editor", 42 + i, True)
+        assert (row.source_caption, row.target_caption, row.clip_d) == (None, None, None)
+        assert row.edited == encode_png(torch.full((3, 2, 2), i / 10))
+
+
+def test_outputs_of_one_row_stand_under_unlike_instructions():
+    rows = rows_of(1.0, *"abcdefgh")
+    asked = {
+        row.instruction for row in rows if row.id.startswith("row-1/") and row.rule == ANOTHER_INSTRUCTION
+    }
+    assert len(asked) == 3
+    assert not [row for row in rows_of(0.0, "a") if row.rule == ANOTHER_INSTRUCTION]
+    assert 0 < sum(row.rule == ANOTHER_INSTRUCTION for row in rows_of(0.5, *"abcdefgh")) < 40

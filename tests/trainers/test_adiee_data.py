@@ -16,7 +16,7 @@ from PIL import Image
 
 from rewardedit.cli import main
 from rewardedit.cli.recipes import read_recipe
-from rewardedit.data import DataConfig, held_out_rows, open_rows
+from rewardedit.data import DataConfig, held_out_rows, open_named, open_rows
 from rewardedit.data.shapes import Shapes
 from rewardedit.images import load_image, to_tensor
 from rewardedit.synthesis.label_rules import OWN_LABELS, Measured, RulesConfig, Thresholds, label_output
@@ -129,13 +129,12 @@ def test_the_images_are_what_the_rules_say(run):
 
 def test_rows_of_two_data_sets_that_number_theirs_alike_are_told_apart():
     data = DataConfig(rows=7)
-    config = adiee_data.Config("x", {"one": data, "two": data})
-    rows = adiee_data.open_all(config)
+    rows = open_named({"one": data, "two": data})
     ids = [rows[i].id for i in range(len(rows))]
     assert len(set(ids)) == 14
     assert ids[0].startswith("one/")
     assert ids[7] == ids[0].replace("one/", "two/")
-    assert adiee_data.open_all(adiee_data.Config("x", {"one": data}))[0].id == ids[0].removeprefix("one/")
+    assert open_named({"one": data})[0].id == ids[0].removeprefix("one/")
 
 
 def test_edits_of_known_quality_never_enter(run, tiny_editor, text_to_image, tmp_path):
@@ -334,7 +333,7 @@ def test_magicbrush_s_dev_split_is_warned_of(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["data={}"], "expected rows to edit"),
+        (["data={}"], "expected rows by a name of one's own, such as data.shapes.rows=100"),
         (["data.more={name: shapes, size: 32}"], "data.more: expected size 64 and policy crop"),
         (["methods={source: {model: x}}"], "methods: expected a name of letters"),
         (["methods={a/b: {model: x}}"], "methods: expected a name of letters"),

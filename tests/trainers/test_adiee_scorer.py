@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from rewardedit import EditBatch
 from rewardedit.config import to_dict
-from rewardedit.data import DataConfig, open_rows
+from rewardedit.data import DataConfig, open_named, open_rows
 from rewardedit.data.shapes import Shapes
 from rewardedit.files import read_log
 from rewardedit.scorers.adiee import ADAPTER, Adiee
@@ -54,7 +54,7 @@ def config(rows: str, model: str, steps: int = 3, **more) -> Config:
         micro_batch_size=2,
     )
     data = DataConfig(name="labelled", path=rows, size=64)
-    return Config("x", data, model, **{"side": 64, "train": train, **more})
+    return Config("x", {"labelled": data}, model, **{"side": 64, "train": train, **more})
 
 
 @pytest.mark.parametrize("embeddings", ["all", "token"])
@@ -174,7 +174,7 @@ def test_further_axes_are_learned_from_the_rows_that_have_labels_of_them(rows, m
 
 def test_the_rows_of_a_step_bring_the_labels_that_they_have(rows, model):
     asked = config(rows, model, axes=("quality", "style"))
-    found = open_rows(asked.data)
+    found = open_named(asked.data)
     parts = trainer.read_step(asked, found, list(range(len(found))), 0)
     labels = torch.cat([part[1] for part in parts])
     ids = [name for part in parts for name in part[2]]
@@ -229,7 +229,7 @@ def test_rows_that_cannot_be_used_are_left_out_and_listed(rows, model, tmp_path)
     skipped = [json.loads(line) for line in (tmp_path / "run" / "skipped.jsonl").read_text().splitlines()]
     assert [record["row"] for record in skipped] == [3, 7]
     assert "expected a label" in skipped[0]["reason"]
-    found = open_rows(asked.data)
+    found = open_named(asked.data)
     usable = [0, 1, 2, 4, 5, 6]
     drawn = {
         name
@@ -243,7 +243,7 @@ def test_rows_that_cannot_be_used_are_left_out_and_listed(rows, model, tmp_path)
 
 
 def test_rows_without_labels_are_refused(model, tmp_path):
-    asked = Config("x", DataConfig(rows=7), model, side=64)
+    asked = Config("x", {"shapes": DataConfig(rows=7)}, model, side=64)
     with pytest.raises(ValueError, match="expected a label"):
         trainer.train(asked, tmp_path / "run")
 
