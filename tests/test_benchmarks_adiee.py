@@ -201,7 +201,7 @@ def test_variants_are_settings_of_the_recipe(tmp_path):
 
     found = {name: adiee_ablations.config_of(name, []) for name in adiee_ablations.VARIANTS}
     ships = found.pop("as it ships")
-    assert [data.share for data in ships.data.values()] == pytest.approx([1 / 3] * 2, abs=1e-3)
+    assert [data.share for data in ships.data.values()] == pytest.approx([1 / 3] * 2, abs=0.01)
     assert len({config.name for config in found.values()}) == len(found)
     for name, config in found.items():
         assert config.train == ships.train, name
