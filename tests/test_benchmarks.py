@@ -235,6 +235,26 @@ def test_what_was_measured_of_scorers_holds_what_is_promised():
     assert sum(path.stat().st_size for path in weights) < 4 * 2**20
 
 
+def test_what_was_measured_of_bpm_holds_what_is_promised():
+    found = recorded("bpm")
+    assert found["n"] >= 560
+    assert found["mask_iou_median"] >= 0.7
+    by_noise = found["ground_truth_by_noise"]["bpm"]
+    assert set(by_noise) == {"5", "15", "50"}
+    assert found["ground_truth"] == min(shares["ground_truth"] for shares in by_noise.values()) >= 0.87
+    assert found["alignment"] >= 0.80
+    assert found["ci95_vs_prior"][0] > 0
+    assert found["alignment"] > found["prior"]
+    assert len(found["two_seeds"]) >= 5
+    least = {"object": 0.97, "size": 0.99, "position": 0.97}
+    assert set(found["parse"]) == set(least)
+    for name, share in least.items():
+        assert found["parse"][name] >= share, name
+    for name in ("clip_t", "clip_d", "l2", "ssim", "lpips", "vifi_clip"):
+        assert set(found["rivals"][name]) == {"ground_truth", "alignment"}
+        assert found["rivals"][name]["ground_truth"] < found["ground_truth"] or name == "ssim"
+
+
 def test_what_was_measured_of_refl_holds_what_is_promised():
     found = recorded("shapes-refl")
     conditioned = recorded("shapes-refl-conditioned")
