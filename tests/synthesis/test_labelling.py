@@ -5,10 +5,11 @@ import torch
 
 from rewardedit.batch import EditBatch
 from rewardedit.data import RowBatch
-from rewardedit.data.labelled import encode_png
+from rewardedit.data.labelled import encode_png, write_labelled
+from rewardedit.synthesis.counts import summary
 from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, Measured, RulesConfig, Thresholds
 from rewardedit.synthesis.labelling import Labelling, other_instructions, output_rows, words_of
-from rewardedit.synthesis.outputs import Output
+from rewardedit.synthesis.outputs import Output, write_outputs
 
 INSTRUCTIONS = [
     "remove the red circle",
@@ -99,3 +100,12 @@ def test_outputs_of_one_row_stand_under_unlike_instructions():
     assert len(asked) == 3
     assert not [row for row in rows_of(0.0, "a") if row.rule == ANOTHER_INSTRUCTION]
     assert 0 < sum(row.rule == ANOTHER_INSTRUCTION for row in rows_of(0.5, *"abcdefgh")) < 40
+
+
+def test_an_output_under_another_instruction_does_not_count_as_kept(tmp_path):
+    write_labelled(rows_of(1.0, "editor"), tmp_path / "train-00000.parquet")
+    outputs = [Output(i, b"png") for i in range(5)]
+    write_outputs([*outputs, Output(5, None, "it failed")], tmp_path / "part.parquet")
+    found = summary([tmp_path / "train-00000.parquet"], {"editor": [tmp_path / "part.parquet"]})
+    assert found["rules"] == {ANOTHER_INSTRUCTION: 5, "no_progress": 1}
+    assert found["methods"] == {"editor": {"made": 5, "kept": 1, "dropped": 4}}

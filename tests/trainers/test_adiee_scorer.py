@@ -242,6 +242,19 @@ def test_rows_that_cannot_be_used_are_left_out_and_listed(rows, model, tmp_path)
         trainer.train(replace(asked, bad_rows=0.1), tmp_path / "strict")
 
 
+def test_what_was_read_of_other_rows_is_not_taken_for_these(rows, tmp_path):
+    data = DataConfig(name="labelled", path=rows, size=64)
+    found = open_rows(data)
+
+    def usable(path: str) -> list[int]:
+        named = {"labelled": replace(data, path=path)}
+        return trainer.usable_rows(found, data, trainer.require_label, tmp_path, 0.0, named)
+
+    assert len(usable(rows)) == len(found)
+    with pytest.raises(ValueError, match=r"other settings: data\.labelled\.path"):
+        usable("elsewhere")
+
+
 def test_rows_without_labels_are_refused(model, tmp_path):
     asked = Config("x", {"shapes": DataConfig(rows=7)}, model, side=64)
     with pytest.raises(ValueError, match="expected a label"):
