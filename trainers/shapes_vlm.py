@@ -5,7 +5,7 @@ It learns to answer questions about one image or two, and sees no score: the cap
 of the second image of two; the instruction that leads from the first to the second, said freely or as one of
 two; the caption of what an instruction makes of an image that is not shown; and which of several
 instructions was followed. The vision tower stays as it is; projector and language model are trained on the
-answers' tokens. CLIP's patches tell colours and places well and shapes badly: the last leg takes the tower of
+answers' tokens. CLIP's patches tell colours and places well and shapes badly: a later leg takes the tower of
 the small detector, which grew out of the same CLIP (`tower`).
 
 Command: rewardedit train shapes-vlm
