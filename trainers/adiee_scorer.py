@@ -82,7 +82,8 @@ class Config:
     name: str  # of the run, and of its folder in runs/
     # rows with labels from 0 to 10, as `adiee_data` makes; by names of one's own, all of one size and policy
     data: dict[str, DataConfig]
-    model: str = "llava-hf/llama3-llava-next-8b-hf"  # hub name or folder
+    # hub name or folder; that of a scorer which was trained as a whole goes on with its token and head
+    model: str = "llava-hf/llama3-llava-next-8b-hf"
     held_out: DataConfig | None = None  # labelled rows on which it is measured at the end
     axes: tuple[str, ...] = ()  # that are scored beside the label, from the rows that have labels of them
     head: HeadKind = "scalar"  # a number, or the expectation over the grades 0, 5 and 10
@@ -137,8 +138,8 @@ def require_label(sample: EditSample) -> float:
 
 
 def make_scorer(config: Config) -> tuple[Adiee, Any]:
-    """The model with its token and a fresh head, of which what is trained requires a gradient; and the model
-    as PEFT wraps it, None without a LoRA.
+    """The model with its token and head, of which what is trained requires a gradient; and the model as PEFT
+    wraps it, None without a LoRA.
 
     The vocabulary grows before PEFT wraps the model, so that the adapter holds the token's embeddings.
     """
@@ -153,7 +154,7 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
     base = None if config.lora_rank is None else config.model
     axes = ("overall", *config.axes)
     settings = AdieeSettings(config.head, config.layout, config.side, axes, base, config.quantize)
-    head = ScoreHead(width_of(vlm.model), settings).to(device)
+    head = ScoreHead.to_train(width_of(vlm.model), settings, resolve_model(config.model)).to(device)
     scorer = Adiee(vlm, head, settings, share_prefix=False)
     scorer.requires_grad_(False)
     head.requires_grad_(True)

@@ -59,6 +59,12 @@ class AdieeSettings:
         if not self.axes or len(set(self.axes)) < len(self.axes):
             raise ValueError(f"axes: expected different names, at least one; got {self.axes}")
 
+    @classmethod
+    def read(cls, folder: Path) -> "AdieeSettings":
+        """Of a trained scorer's folder."""
+        values = json.loads((folder / SETTINGS).read_text())
+        return cls(**{**values, "axes": tuple(values["axes"])})
+
 
 class ScoreHead(nn.Module):
     """A state to raw scores: Linear, ReLU, Linear, ReLU, Linear, of 256 and 16 units, as ADIEE's."""
@@ -78,6 +84,21 @@ class ScoreHead(nn.Module):
             if isinstance(layer, nn.Linear):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
+
+    @classmethod
+    def to_train(cls, width: int, settings: AdieeSettings, model: str) -> "ScoreHead":
+        """A fresh head, or, where the model is a trained scorer, that scorer's.
+
+        Raises:
+            ValueError: where that scorer has other settings.
+        """
+        head, folder = cls(width, settings), Path(model)
+        if (folder / SETTINGS).is_file():
+            before = AdieeSettings.read(folder)
+            if before != settings:
+                raise ValueError(f"model {model!r}: expected a scorer with {settings}; it has {before}")
+            head.load_state_dict(load_file(folder / HEAD))
+        return head
 
     def forward(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes classes"]:
         """Raw values: of the scalar head scores from 0 to 10, of that with classes their logits. In fp32 also
@@ -165,8 +186,7 @@ class Adiee(Scorer):
             ValueError: where there is none, or its adapter comes without the token's embedding.
         """
         folder = _fetched(checkpoint)
-        values = json.loads((folder / SETTINGS).read_text())
-        settings = AdieeSettings(**{**values, "axes": tuple(values["axes"])})
+        settings = AdieeSettings.read(folder)
         if settings.base is None:
             vlm = load_vlm(str(folder), dtype=dtype)  # its vocabulary has the token
         else:

@@ -103,6 +103,17 @@ def test_a_whole_model_is_trained_and_resumes(rows, model, tmp_path, muon_lr):
     assert [line["step"] for line in read_log(tmp_path / "cut")] == [1, 2, 3, 4]
 
 
+def test_a_trained_scorer_goes_on_with_its_token_and_head(rows, model, tmp_path):
+    settings = {"lora_rank": None, "head": "classes", "token_like": "red"}
+    first = str(trainer.train(config(rows, model, steps=1, **settings), tmp_path / "run"))
+    scorer, _ = trainer.make_scorer(config(rows, first, **settings))
+    trained = Adiee.from_pretrained(first)
+    for name, value in trained.state_dict().items():
+        assert torch.equal(scorer.state_dict()[name], value), name
+    with pytest.raises(ValueError, match=r"expected a scorer with .*scalar"):
+        trainer.make_scorer(config(rows, first, lora_rank=None))
+
+
 def test_the_token_begins_as_the_recipe_says(rows, model):
     scorer, _ = trainer.make_scorer(config(rows, model, token_like="red"))
     embeddings = scorer.model.get_input_embeddings().weight
