@@ -14,7 +14,7 @@ from grid import best_by_steps
 from record import keep
 from tqdm import tqdm
 
-from rewardedit import EditBatch, load_editor, load_scorer
+from rewardedit import EditBatch, devices, load_editor, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig
@@ -68,7 +68,7 @@ def edits(editors: list[str], n: int, grid: Sequence[EditConfig]) -> list[tuple[
                 leave=False,
             ):
                 part = samples[i : i + BATCH]
-                with torch.autocast("cpu", torch.bfloat16):
+                with devices.autocast(editor.pipe.device.type):
                     seeds = range(i, i + len(part))
                     made.append(editor(part.source, part.instruction, seeds, settings=settings, score=score))
             out.append((samples, torch.cat(made)))

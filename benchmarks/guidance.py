@@ -42,7 +42,7 @@ def edit(editor: Editor, samples: ShapesBatch, settings: EditConfig, guided: boo
     for start in range(0, len(samples), BATCH):
         part = samples[start : start + BATCH]
         seeds = range(start, start + len(part))
-        with torch.autocast("cpu", torch.bfloat16):
+        with devices.autocast(editor.pipe.device.type):
             first = editor(part.source, part.instruction, seeds, settings=settings)
             if guided:
                 rounds = two_round_edit(

@@ -103,7 +103,7 @@ def papers_step(work: Work, clock: Clock) -> None:
     the loop over the scheduler's steps.
     """
     pipe = work.pipe
-    with torch.autocast(pipe.device.type, torch.bfloat16):
+    with devices.autocast(pipe.device.type):
         with clock.part("encode"):
             embeds, source, target = work.encode()
         with clock.part("rollout"):
@@ -125,7 +125,7 @@ def papers_step(work: Work, clock: Clock) -> None:
 def our_step(work: Work, clock: Clock) -> None:
     """The same from what was encoded once, with `rollout` and the family's `decode`."""
     pipe, (embeds, source, target) = work.pipe, work.cached
-    with torch.autocast(pipe.device.type, torch.bfloat16):
+    with devices.autocast(pipe.device.type):
         with clock.part("encode"):
             cond = Conditioning(embeds, source)
         with clock.part("rollout"):

@@ -29,6 +29,7 @@ from rewardedit.batch import EditBatch, EditSample, collate
 from rewardedit.data import DataConfig, Rows, open_named, open_rows
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
 from rewardedit.data.datasets import images_of, read_batches, require_alike
+from rewardedit.devices import Precision
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
@@ -40,7 +41,6 @@ from rewardedit.training import run
 from rewardedit.training.ahead import ReadAhead
 from rewardedit.training.loop import (
     LoopConfig,
-    Precision,
     TrainedParameters,
     TrainLoop,
     batch_rows,
@@ -145,8 +145,8 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
     """
     device = devices.default_device()
     # Frozen weights are kept in the type that a step computes in; those that are trained are fp32.
-    half = autocast_type(config.train.mixed_precision) if config.lora_rank is not None else None
-    dtype = half or torch.float32
+    half = autocast_type(devices.precision_here(config.train.mixed_precision))
+    dtype = torch.float32 if half is None or config.lora_rank is None else half
     vlm = load_vlm(config.model, device=device, dtype=dtype, quantize=config.quantize)
     if device == "cpu":
         vlm.model.set_attn_implementation("eager")  # whose backward pass is faster there than SDPA's

@@ -2,6 +2,7 @@
 
 import torch
 
+from rewardedit import devices
 from rewardedit.data.shapes import EDIT_TYPES, Shapes, ShapesOracle
 from rewardedit.diffusion.editors import Editor
 
@@ -13,7 +14,7 @@ def rating_by_edit_type(editor: Editor, n: int, split: str = "test") -> dict[str
     out: dict[str, dict[str, float]] = {}
     for backdrop in ("plain", "textured", "photo"):
         samples = Shapes(split, backdrops=(backdrop,)).batch(0, n)
-        with torch.autocast(editor.pipe.device.type, torch.bfloat16):
+        with devices.autocast(editor.pipe.device.type):
             made = [
                 editor(samples.source[rows], samples.instruction[rows], range(rows.start, rows.stop))
                 for rows in (slice(i, min(i + BATCH, n)) for i in range(0, n, BATCH))

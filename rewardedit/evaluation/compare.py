@@ -46,7 +46,7 @@ class EvaluateConfig:
     batch_size: int = 128  # edits at a time
     # of the weights; None: float16 on a GPU, float32 on a CPU
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    autocast: bool = True  # float32 weights compute in bf16
+    autocast: bool = True  # float32 weights compute in bf16, where that saves time
 
     def __post_init__(self) -> None:
         for name, least in (("n", 2), ("val_n", 1), ("batch_size", 1)):
@@ -94,7 +94,7 @@ def edit_part(
 ) -> Tensor:
     """Edits of some of the samples; the noise of sample i has seed i, the same in every variant."""
     autocast = evaluate.autocast and editor.pipe.dtype == torch.float32
-    with torch.autocast(editor.pipe.device.type, torch.bfloat16, enabled=autocast):
+    with devices.autocast(editor.pipe.device.type, autocast):
         return editor(
             samples.source[part],
             samples.instruction[part],

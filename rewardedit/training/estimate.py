@@ -22,7 +22,7 @@ from rewardedit.scorers import load_scorer
 from rewardedit.training import memory
 from rewardedit.training.memory import Blueprint, trained_unet
 from rewardedit.training.meta import parameters, table
-from rewardedit.training.trainable import TrainConfig, require_pipeline
+from rewardedit.training.trainable import TrainConfig, autocast_type, require_pipeline
 
 EFFICIENCY = 0.35  # of a plain matrix product's rate that training a UNet reaches
 
@@ -135,7 +135,7 @@ def _sub_config(kind: Any, name: str, subfolder: str) -> Any:
 def _rate(train: TrainConfig) -> float:
     """Operations a second of a matrix product here, in the type that training uses."""
     device = devices.default_device()
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(train.mixed_precision, torch.float32)
+    dtype = autocast_type(devices.precision_here(train.mixed_precision)) or torch.float32
     n = 4096 if device == "cuda" else 768
     a = torch.randn(n, n, device=device, dtype=dtype)
     float((a @ a)[0, 0])

@@ -13,6 +13,7 @@ from diffusers.optimization import get_scheduler
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from rewardedit import devices
 from rewardedit.attention import set_attention
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.diffusion.families import Conditioning
@@ -103,7 +104,7 @@ class Finetuning:
 
         self.editor = load_base(base, self.accelerator.device)
         self.modules = make_trainable(self.editor, config, labels)
-        dtype = autocast_type(config.mixed_precision)
+        dtype = autocast_type(devices.precision_here(config.mixed_precision))
         say(str(set_attention(self.modules.unet, config.attention, dtype, cache.shape[-1])))
 
         optimizer = make_optimizer(config, self.modules)

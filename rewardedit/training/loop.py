@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -30,12 +30,12 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from rewardedit import devices
+from rewardedit.devices import Precision
 from rewardedit.files import append_json_line, remove
-from rewardedit.processes import processes, sum_of_processes
+from rewardedit.processes import processes, say, sum_of_processes
 from rewardedit.training.trackers import Tracker, installed_trackers, start_trackers
 
 KEPT_CHECKPOINTS = 2
-Precision = Literal["no", "bf16", "fp16"]
 
 
 class TrainingStopped(RuntimeError):
@@ -241,13 +241,17 @@ class TrainedParameters:
 def make_accelerator(
     folder: Path, precision: Precision, accumulation_steps: int, tracker: Tracker
 ) -> Accelerator:
-    """An accelerate handle that logs where it was asked to.
+    """An accelerate handle that logs where it was asked to; it computes in fp32, and says so, where bf16 is
+    asked for on a CPU that has no instructions for it.
 
     Raises:
         ValueError: if fp16 is asked for without a GPU.
     """
     if precision == "fp16" and devices.default_device() == "cpu":
         raise ValueError("precision: fp16 needs a GPU; take bf16 or no on a CPU")
+    here = devices.precision_here(precision)
+    if here != precision:
+        say(f"mixed_precision: this CPU has no instructions for {precision}; computing in fp32")
     # Several trainings may follow one another in a process, each with its own precision and accumulation.
     processes()
     AcceleratorState._reset_state()
@@ -255,7 +259,7 @@ def make_accelerator(
     log_with: list[Any] = [*installed_trackers(tracker)]
     accelerator = Accelerator(
         cpu=devices.default_device() == "cpu",
-        mixed_precision=precision,
+        mixed_precision=here,
         gradient_accumulation_steps=accumulation_steps,
         log_with=log_with or None,
         project_config=ProjectConfiguration(str(folder), str(folder / "logs")),

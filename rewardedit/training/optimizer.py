@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rewardedit import devices
+
 MOMENTUM = 0.95
 QUINTIC = (3.4445, -4.7750, 2.0315)  # of the Newton-Schulz iteration
 
@@ -59,9 +61,11 @@ def parameter_groups(module: nn.Module, lr: float, muon_lr: float | None) -> lis
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """The matrix with its singular values moved near 1 (0.7 to 1.2), by five Newton-Schulz steps in bf16."""
+    """The matrix with its singular values moved near 1 (0.7 to 1.2), by five Newton-Schulz steps, in bf16
+    where that saves time."""
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    x = wide.bfloat16() / (wide.norm() + 1e-7)
+    x = wide.bfloat16() if devices.computes_in_bf16(wide.device.type) else wide
+    x = x / (wide.norm() + 1e-7)
     a, b, c = QUINTIC
     for _ in range(5):
         gram = x @ x.T

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rewardedit.training.loop import LoopConfig, Precision, TrainLoop, make_accelerator, step_generator
+from rewardedit.devices import Precision
+from rewardedit.training.loop import LoopConfig, TrainLoop, make_accelerator, step_generator
 from rewardedit.training.optimizer import Muon, parameter_groups
 from rewardedit.training.trackers import Tracker
 

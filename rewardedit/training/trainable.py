@@ -8,12 +8,14 @@ import torch
 from diffusers.training_utils import cast_training_params
 from torch import nn
 
+from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.attention import Backend
+from rewardedit.devices import Precision
 from rewardedit.diffusion.editors import LORA, Editor, load_editor
 from rewardedit.diffusion.families import EditFamily
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
-from rewardedit.training.loop import LoopConfig, Precision
+from rewardedit.training.loop import LoopConfig
 from rewardedit.training.optimizer import Muon, parameter_groups
 
 
@@ -135,7 +137,7 @@ def make_trainable(editor: Editor, config: TrainConfig, labels: RewardLabels) ->
         module.requires_grad_(False)
     if config.lora_rank:
         # Autocast keeps casts of trained weights alone: frozen ones it would cast anew at every call.
-        denoiser.to(autocast_type(config.mixed_precision) or torch.float32)
+        denoiser.to(autocast_type(devices.precision_here(config.mixed_precision)) or torch.float32)
         add_lora(family, denoiser, config)
     else:
         denoiser.requires_grad_(True)

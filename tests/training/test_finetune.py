@@ -9,6 +9,7 @@ import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline, StableDiffusionPipeline
 from safetensors.torch import load_file
 
+from rewardedit import devices
 from rewardedit.config import build
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editors import LORA, load_editor, save_editor, write_prompts
@@ -198,7 +199,10 @@ def test_a_checkpoint_is_written_when_all_of_its_step_is_done(tiny_editor, cache
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-000003", "step-000006"}
 
 
-def test_what_a_lora_leaves_frozen_is_in_the_type_that_training_runs_in(tiny_editor, cache, tmp_path):
+def test_what_a_lora_leaves_frozen_is_in_the_type_that_training_runs_in(
+    tiny_editor, cache, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(devices, "cpu_knows_bf16", lambda: True)
     config = TrainConfig(
         **FAST | {"max_steps": 1},
         ema=None,

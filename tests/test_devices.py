@@ -1,0 +1,48 @@
+"""Where models run, and in which type."""
+
+import pytest
+import torch
+
+from rewardedit import devices
+from rewardedit.training.loop import make_accelerator
+from rewardedit.training.optimizer import orthogonalised
+
+
+@pytest.fixture(params=[True, False])
+def knows_bf16(request, monkeypatch) -> bool:
+    monkeypatch.setattr(devices, "cpu_knows_bf16", lambda: request.param)
+    return request.param
+
+
+def test_bf16_is_taken_where_the_cpu_has_instructions_for_it(knows_bf16):
+    expected = torch.bfloat16 if knows_bf16 else torch.float32
+    assert devices.inference_dtype("bfloat16") == expected
+    assert devices.inference_dtype("float16") == torch.float16
+    with devices.autocast("cpu"):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == expected
+    with devices.autocast("cpu", enabled=False):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+    assert devices.precision_here("bf16") == ("bf16" if knows_bf16 else "no")
+    assert devices.precision_here("fp16") == "fp16"
+
+
+def test_a_training_says_that_it_computes_in_fp32_in_the_place_of_bf16(knows_bf16, tmp_path, capsys):
+    accelerator = make_accelerator(tmp_path, "bf16", 1, "none")
+    assert accelerator.mixed_precision == ("bf16" if knows_bf16 else "no")
+    said = "mixed_precision: this CPU has no instructions for bf16; computing in fp32\n"
+    assert capsys.readouterr().out == ("" if knows_bf16 else said)
+
+
+def test_muon_computes_in_bf16_where_that_saves_time(knows_bf16):
+    matrix = torch.randn(8, 24, generator=torch.Generator().manual_seed(0))
+    found = orthogonalised(matrix)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, found.bfloat16().float()) == knows_bf16
+    assert (torch.linalg.svdvals(found) - 0.95).abs().max() < 0.3
+
+
+def test_another_device_than_the_cpu_computes_in_bf16_whatever_the_cpu_knows(standin_device, monkeypatch):
+    monkeypatch.setattr(devices, "cpu_knows_bf16", lambda: False)
+    assert devices.inference_dtype("bfloat16") == torch.bfloat16
+    assert devices.precision_here("bf16") == "bf16"
+    assert not devices.computes_in_bf16("cpu")
