@@ -24,7 +24,7 @@ from rewardedit.scoring import score_batch
 EDITS = 280
 VAL = 70
 N = 8
-SCORERS = ("clip_d", "vifi_clip", "l1", "ssim", "clip_d:0.7,l1:0.3")
+SCORERS = ("clip_d", "vifi_clip", "bpm", "l1", "ssim", "clip_d:0.7,l1:0.3")
 WITH_CAPTIONS = ("clip_d", "clip_d:0.7,l1:0.3")
 ONE = "one sample"
 

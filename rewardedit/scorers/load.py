@@ -22,12 +22,12 @@ BUILT_IN = {
     "lpips": "rewardedit.scorers.preservation:Lpips",
     "dino_i": "rewardedit.scorers.preservation:DinoI",
     "vifi_clip": "rewardedit.scorers.vifi_clip:ViFiClip",
+    "bpm": "rewardedit.scorers.bpm:Bpm",
 }
 
 # Scorers of models that do not come with the package: a spec says which, as options of `from_pretrained`.
 OWN_MODELS = {
     "adiee": "rewardedit.scorers.adiee:Adiee",
-    "bpm": "rewardedit.scorers.bpm:Bpm",
     "vlm_judge": "rewardedit.scorers.vlm_judge:VlmJudge",
 }
 
