@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from bpm import load_rivals, scored
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
 from record import keep
+from rivals import load_rivals, scored
 from same_labels import load_same_labels
 
 from rewardedit import devices, load_scorer

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from bpm import scored
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
 from record import keep
+from rivals import scored
 from torch import Tensor
 from variants import figures_of, run_of
 

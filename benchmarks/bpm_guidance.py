@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from bpm import batch_of, scored
 from guidance import preservation
 from rate_editor import edit
 from record import keep
+from rivals import batch_of, scored
 
 from rewardedit import EditBatch, best_of_n, devices, load_editor, load_scorer, two_round_edit
 from rewardedit.cli import quiet

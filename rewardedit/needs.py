@@ -17,7 +17,7 @@ from rewardedit.assets import NAMES, resolve_model
 from rewardedit.data import DataConfig, PairsConfig
 from rewardedit.data.sequences import SequencesConfig
 from rewardedit.doctor import EXTRAS, HubCache
-from rewardedit.regions.load import FINDERS
+from rewardedit.regions.load import FINDERS, locator_options
 from rewardedit.scorer_spec import ScorerSpec, read_spec
 from rewardedit.scorers.load import find_scorer
 from rewardedit.synthesis.methods import MethodConfig
@@ -131,7 +131,7 @@ def _models_loaded(load: Callable[..., Any], options: dict[str, Any]) -> Iterato
     defaults = {key: parameter.default for key, parameter in inspect.signature(load).parameters.items()}
     for key, value in {**defaults, **options}.items():
         if key == "regions":
-            regions = {"name": value} if isinstance(value, str) else {"name": "grounded_sam", **(value or {})}
+            regions = locator_options(value)
             finder = FINDERS.get(regions.pop("name"))
             yield from () if finder is None else _models_loaded(finder, regions)
         elif key in SCORER_OPTIONS and isinstance(value, str) and not value.startswith(WITHOUT_MODEL):

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from rewardedit import load_scorer
 from rewardedit.data.shapes import Shapes, ShapesOracle
+from rewardedit.scorers.bpm import PARTS
 from tests.scorers.test_bpm import scorer_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -30,23 +32,25 @@ def lenient(samples):
 
 
 def test_masks_are_those_of_the_true_edits(samples, strict):
-    import bpm
+    import bpm_regions
 
     true = samples.mask[:, 0] > 0
-    found = bpm.located(strict.locator, samples, samples.target)
-    assert float(bpm.iou(found, true).median()) > 0.8
+    found = bpm_regions.located(strict.locator, samples, samples.target)
+    assert float(bpm_regions.iou(found, true).median()) > 0.8
     missing = torch.tensor([kind == "add" for kind in samples.edit_type])
-    untouched = bpm.located(strict.locator, samples, samples.source)
+    untouched = bpm_regions.located(strict.locator, samples, samples.source)
     assert not untouched[missing].any(), "an added object that is not there has no region"
 
 
 def test_alignment_of_two_editors_beside_the_prior(samples, lenient):
     import bpm
+    import bpm_checks
+    import rivals
 
     edits = {"good": samples.target, "bad": samples.source}
     rated = {name: ShapesOracle().rate(samples, images) for name, images in edits.items()}
     ratings = {name: rating.score.numpy() for name, rating in rated.items()}
-    scores = {name: bpm.scored(lenient, samples, images) for name, images in edits.items()}
+    scores = {name: rivals.scored(lenient, samples, images) for name, images in edits.items()}
     values = {"bpm": {name: found.score.numpy() for name, found in scores.items()}}
     right = bpm.alignment_table(values, ratings, {"good": 9.0, "bad": 1.0}, samples.id)
     assert right["mean_over_pairs"]["prior"] == right["pooled"]["prior"] == 1.0
@@ -56,31 +60,31 @@ def test_alignment_of_two_editors_beside_the_prior(samples, lenient):
     assert wrong["pooled"]["prior"] == 0.0
     assert wrong["ci95_vs_prior"][0] > 0
 
-    parts = {name: {part: found.parts[part] for part in bpm.PARTS} for name, found in scores.items()}
-    sweep = bpm.alpha_sweep(parts, ratings, lenient.config)
-    assert list(sweep) == [f"{alpha:g}" for alpha in bpm.ALPHAS]
+    parts = {name: {part: found.parts[part] for part in PARTS} for name, found in scores.items()}
+    sweep = bpm_checks.alpha_sweep(parts, ratings, lenient.config)
+    assert list(sweep) == [f"{alpha:g}" for alpha in bpm_checks.ALPHAS]
     assert sweep["0.7"] == pytest.approx(right["mean_over_pairs"]["bpm"])
 
     found = {"bpm": scores}
     for rival in ("l2", "clip_t"):
-        scorer = bpm.load_scorer(rival)
-        found[rival] = {name: bpm.scored(scorer, samples, images) for name, images in edits.items()}
-    on_crop = {name: bpm.plain_similarity(lenient, samples, images) for name, images in edits.items()}
+        scorer = load_scorer(rival)
+        found[rival] = {name: rivals.scored(scorer, samples, images) for name, images in edits.items()}
+    on_crop = {name: bpm_checks.plain_similarity(lenient, samples, images) for name, images in edits.items()}
     asked_for = [kind != "remove" for kind in samples.edit_type]
     assert np.isfinite(on_crop["good"]).tolist() == asked_for
     assert (np.abs(on_crop["good"][asked_for]) <= 1).all()
-    checks = bpm.component_checks(found, rated, samples, on_crop)
+    checks = bpm_checks.component_checks(found, rated, samples, on_crop)
     assert set(checks["alignment"]) == {"modify", "clip_t", "clip_on_crop"}
     assert set(checks["consistency"]) == {"preserve", "l2"}
     assert checks["alignment"]["modify"] > 0.65
     whole = np.ones(len(samples), dtype=bool)
-    assert bpm.subset_alignment(values["bpm"], ratings, whole) == right["mean_over_pairs"]["bpm"]
+    assert bpm_checks.subset_alignment(values["bpm"], ratings, whole) == right["mean_over_pairs"]["bpm"]
 
 
 def test_verdicts_on_true_edits_and_on_untouched_sources(samples, lenient):
-    import bpm
+    import bpm_checks
 
-    found = bpm.verdicts_on_true_edits(lenient, samples)
+    found = bpm_checks.verdicts_on_true_edits(lenient, samples)
     assert found["size_right"] > 0.95
     assert found["position_right"] > 0.95
     assert found["size_wrong_where_untouched"] == 1.0
@@ -114,25 +118,25 @@ def test_every_way_is_compared_with_the_first_edit(samples, strict):
 
 
 def test_the_worlds_own_instructions_are_parsed(samples):
-    import bpm
+    import bpm_checks
 
-    assert bpm.templates_parsed(samples) == {"object": 1, "size": 1, "position": 1}
-    reserved = bpm.templates_parsed(Shapes("val", wordings="reserved").batch(0, 280))
+    assert bpm_checks.templates_parsed(samples) == {"object": 1, "size": 1, "position": 1}
+    reserved = bpm_checks.templates_parsed(Shapes("val", wordings="reserved").batch(0, 280))
     assert min(reserved.values()) > 0.9
 
 
 def test_masks_are_measured_one_by_one_in_every_way(samples, strict, monkeypatch):
-    import bpm
+    import bpm_regions
 
     finder = type("Finder", (), {"detector": None})()
-    monkeypatch.setattr(bpm, "finder_of", lambda _: finder)
-    monkeypatch.setattr(bpm, "NamedObjects", lambda _: strict.locator)
-    monkeypatch.setattr(bpm, "GroundedSam", lambda detector, segmenter: None)
-    ious = bpm.mask_ious(samples, samples.target, strict)
+    monkeypatch.setattr(bpm_regions, "finder_of", lambda _: finder)
+    monkeypatch.setattr(bpm_regions, "NamedObjects", lambda _: strict.locator)
+    monkeypatch.setattr(bpm_regions, "GroundedSam", lambda detector, segmenter: None)
+    ious = bpm_regions.mask_ious(samples, samples.target, strict)
     assert {name: len(found) for name, found in ious.items()} == dict.fromkeys(
         ("bpm", "boxes", "change_mask"), len(samples)
     )
-    assert bpm.medians({"a": torch.tensor([0.1, 0.2, 0.9])}) == {"a": pytest.approx(0.2)}
+    assert bpm_regions.medians({"a": torch.tensor([0.1, 0.2, 0.9])}) == {"a": pytest.approx(0.2)}
 
 
 def test_a_calibration_comes_from_candidates_of_all_qualities(samples, lenient, monkeypatch):

@@ -1,6 +1,6 @@
 """Locators by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,13 @@ FINDERS: dict[str, Callable[..., Any]] = {
     "grounded_sam": GroundedSam.from_pretrained,
     "sam3": Sam3.from_pretrained,
 }
+DEFAULT = "grounded_sam"
 WITHOUT_MODEL: dict[str, Callable[[], Locator]] = {"change_map": ChangedPlaces, "mask": GivenMask}
+
+
+def locator_options(regions: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """A locator's name and options; of a name alone, or of options with or without the name among them."""
+    return {"name": DEFAULT, **({"name": regions} if isinstance(regions, str) else regions or {})}
 
 
 def load_locator(name: str, *, dtype: torch.dtype = torch.float32, **options: Any) -> Locator:

@@ -18,7 +18,7 @@ from rewardedit.instructions.load import load_parser
 from rewardedit.instructions.parsed import Parsed, ParsedEdit, Parser, Unparsed
 from rewardedit.regions.base import EditRegions, Instances, Locator, edit_masks
 from rewardedit.regions.boxes import filled
-from rewardedit.regions.load import load_locator
+from rewardedit.regions.load import load_locator, locator_options
 from rewardedit.scorers import bpm_released
 from rewardedit.scorers.bpm_judges import JudgeConfig
 from rewardedit.scorers.bpm_parts import crop, position_verdict, preserve, size_verdict
@@ -213,13 +213,11 @@ class Bpm(ClipScorer):
             calibration = str(Path(resolve_model(checkpoint)) / CALIBRATION)
         ends = None if calibration is None else Calibration.read(calibration)
         given = {"regions": regions, "context": context, "judges": judges}
-        chosen: dict[str, Any] = {"regions": "grounded_sam", "judges": {}, **(ends.options if ends else {})}
+        chosen: dict[str, Any] = {"regions": None, "judges": {}, **(ends.options if ends else {})}
         chosen |= {name: value for name, value in given.items() if value is not None}
-        where = chosen.pop("regions")
-        options = {"name": where} if isinstance(where, str) else {"name": "grounded_sam", **where}
+        locator = load_locator(**locator_options(chosen.pop("regions")), dtype=dtype)
         judged = JudgeConfig(**chosen.pop("judges"))
         config = BpmConfig(compat, alpha, judged, ends, undetected=undetected, **chosen)
-        locator = load_locator(**options, dtype=dtype)
         return cls(*load_clip(checkpoint, dtype), load_parser(parser, parser_cache), locator, config)
 
     @torch.no_grad()

@@ -1,0 +1,82 @@
+"""Where BPM looks: masks of edits, and how far they overlap with the world's true regions."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import StableDiffusionDiffEditPipeline
+from rivals import BATCH, batch_of
+
+from rewardedit.data.shapes import ShapesBatch
+from rewardedit.diffusion.text_to_image import load_text_to_image
+from rewardedit.instructions.grammar import parse_all
+from rewardedit.regions.base import NamedObjects
+from rewardedit.regions.change_map import change_mask
+from rewardedit.regions.grounded_sam import GroundedSam
+from rewardedit.scorers.bpm import Bpm, parsed_edits
+from rewardedit.synthesis.methods import set_ddim
+
+
+def iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Of pairs of masks (n, h, w)."""
+    both = (a & b).flatten(1).sum(1)
+    either = (a | b).flatten(1).sum(1)
+    return both / either.clamp_min(1)
+
+
+def located(locator: Any, samples: ShapesBatch, edited: torch.Tensor) -> torch.Tensor:
+    """M_origin ∪ M_edit of every edit, (n, h, w); empty where something is not found."""
+    masks = []
+    for i in range(0, len(samples), BATCH):
+        batch = batch_of(samples[i : i + BATCH], edited[i : i + BATCH])
+        parsed = parsed_edits(parse_all(batch.instruction))
+        regions = locator.of_edits(batch, parsed, locator.of_sources(batch.source, parsed))
+        masks += [found.mask.cpu() & (found.reason is None) for found in regions]
+    return torch.stack(masks)
+
+
+def mask_ious(samples: ShapesBatch, edited: torch.Tensor, bpm: Bpm) -> dict[str, torch.Tensor]:
+    """The IoU of every edit's mask with the world's true regions, of masks that are located in several ways;
+    what is not found counts as 0.
+    """
+    true = samples.mask[:, 0] > 0
+    boxes = NamedObjects(GroundedSam(finder_of(bpm).detector, None))
+    found = {
+        "bpm": located(bpm.locator, samples, edited),
+        "boxes": located(boxes, samples, edited),
+        "change_mask": change_mask(samples.source, edited)[:, 0] > 0.5,
+    }
+    return {name: iou(mask, true) for name, mask in found.items()}
+
+
+def medians(ious: dict[str, torch.Tensor]) -> dict[str, float]:
+    return {name: float(values.median()) for name, values in ious.items()}
+
+
+def finder_of(bpm: Bpm) -> GroundedSam:
+    """The detector and segmenter of a BPM scorer."""
+    assert isinstance(bpm.locator, NamedObjects)
+    assert isinstance(bpm.locator.finder, GroundedSam)
+    return bpm.locator.finder
+
+
+def diffedit_masks(samples: ShapesBatch) -> torch.Tensor:
+    """DiffEdit's maps, from the true captions; they need no edit."""
+    stock = load_text_to_image("shapes-text-to-image")
+    parts = {name: module for name, module in stock.components.items() if name != "image_encoder"}
+    pipe = StableDiffusionDiffEditPipeline(**parts, inverse_scheduler=None, requires_safety_checker=False)
+    set_ddim(pipe)
+    pipe.set_progress_bar_config(disable=True)
+    masks = []
+    for i in range(len(samples)):
+        mask = pipe.generate_mask(
+            samples.source[i : i + 1],
+            [samples.target_caption[i]],
+            source_prompt=[samples.source_caption[i]],
+            guidance_scale=3.0,
+            num_inference_steps=10,
+            generator=torch.Generator().manual_seed(i),
+        )
+        small = torch.as_tensor(mask).float().view(1, 1, *np.shape(mask)[-2:])
+        masks.append(torch.nn.functional.interpolate(small, samples.source.shape[-2:])[0, 0] > 0.5)
+    return torch.stack(masks)

@@ -1,0 +1,57 @@
+"""Scorers that see source, edited image and instruction alone, as BPM and ADIEE do; scores of many edits."""
+
+import os
+
+import torch
+
+from rewardedit import EditBatch, devices, load_scorer
+from rewardedit.batch import Scores
+from rewardedit.data.shapes import ShapesBatch
+from rewardedit.scorers import Scorer
+from rewardedit.scoring import score_batch
+
+BATCH = 140
+# Scorers that see source, edited image and instruction alone, as BPM does.
+RIVALS = {
+    "clip_t": ("clip_t", {}),
+    "clip_i": ("clip_i", {"against": "source"}),
+    "clip_t+clip_i": ("clip_t:1,clip_i:1", {}),
+    "clip_d": ("clip_d", {}),
+    "l2": ("l2", {}),
+    "ssim": ("ssim", {}),
+    "vifi_clip": ("vifi_clip", {}),
+}
+if "REWARDEDIT_LPIPS" in os.environ:  # the folder of its published weights
+    RIVALS["lpips"] = ("lpips", {"weights": os.environ["REWARDEDIT_LPIPS"]})
+
+
+def load_rivals() -> dict[str, Scorer]:
+    """The rivals by name."""
+    loaded = {}
+    for name, (spec, options) in RIVALS.items():
+        if "," in spec:
+            loaded[name] = load_scorer(
+                {"clip_t": {"weight": 1.0}, "clip_i": {"weight": 1.0, "against": "source"}}
+            )
+        else:
+            loaded[name] = load_scorer(spec, **options)
+    return loaded
+
+
+def batch_of(samples: ShapesBatch, edited: torch.Tensor) -> EditBatch:
+    """The edits without captions, targets and masks, where models are."""
+    return EditBatch(samples.source, samples.instruction, edited).to(devices.default_device())
+
+
+def scored(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor) -> Scores:
+    """Of all edits."""
+    starts = range(0, len(samples), BATCH)
+    batches = [batch_of(samples[i : i + BATCH], edited[i : i + BATCH]) for i in starts]
+    parts = [score_batch(batch, {"": scorer})[""] for batch in batches]
+    names = parts[0].parts
+    return Scores(
+        torch.cat([part.score for part in parts]),
+        {name: torch.cat([part.parts[name] for part in parts]) for name in names},
+        torch.cat([part.valid for part in parts]),
+        [reason for part in parts for reason in part.reason],
+    )
