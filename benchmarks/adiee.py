@@ -1,5 +1,6 @@
 """Does a scorer that was trained on labels by rules agree with the oracle, also on editors that it has never
-seen (ADIEE Tables 1 and 2): python benchmarks/adiee.py CHECKPOINT [RUNS]
+seen (ADIEE Tables 1 and 2): python benchmarks/adiee.py CHECKPOINT [RUNS]; with --val after the checkpoint it
+looks at val alone and records nothing, for choices of rows and settings.
 
 Editors are the shipped one and those that its recipes make in RUNS (default: runs); no scorer is trained on
 the edits of two of them, and the headline is theirs. Rivals see source, edited image and instruction alone;
@@ -11,6 +12,7 @@ each editor's edits, which no prior has, are given as well.
 """
 
 import itertools
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -199,6 +201,35 @@ def measure(
     }
 
 
+def on_val(
+    scorers: Mapping[str, Scorer], unseen: list[str], val: ShapesBatch, early: Mapping[str, torch.Tensor]
+) -> dict[str, Any]:
+    """Each scorer's rank correlation on edits of val, by editors that a scorer may be trained on and by
+    others; and `checks` of the first scorer.
+    """
+    ratings = {name: ShapesOracle().rate(val, images).score.numpy() for name, images in early.items()}
+    groups = {"unseen": unseen, "seen": [name for name in early if name not in unseen]}
+    found: dict[str, dict[str, float]] = {where: {} for where in groups}
+    for name, scorer in scorers.items():
+        own = scores_of(scorer, val, early)
+        for where, names in groups.items():
+            found[where][name] = spearman(pooled(own, names), pooled(ratings, names)).rho
+    return {**found, "checks": checks(next(iter(scorers.values())), val)}
+
+
+def choose(checkpoint: str, runs: str = "runs") -> dict[str, Any]:
+    """`on_val` for a scorer beside BPM and ViFi-CLIP, the nearest rivals."""
+    paths = editors_in(Path(runs))
+    names = {"bpm": {"undetected": "failed"}, "vifi_clip": {}}
+    scorers: dict[str, Scorer] = {"adiee": load_scorer("adiee", checkpoint=checkpoint)}
+    scorers |= {name: load_scorer(name, **options) for name, options in names.items()}
+    for scorer in scorers.values():
+        scorer.to(devices.default_device())
+    early = edits_of(paths, best_settings_of(list(paths)), "val", VAL_N, Path(runs))
+    unseen = [f"shapes-editor-{name}" for name in UNSEEN]
+    return on_val(scorers, unseen, Shapes("val").batch(0, VAL_N), early)
+
+
 def main(checkpoint: str, runs: str = "runs") -> dict[str, Any]:
     paths = editors_in(Path(runs))
     settings = best_settings_of(list(paths))
@@ -221,4 +252,7 @@ def main(checkpoint: str, runs: str = "runs") -> dict[str, Any]:
 if __name__ == "__main__":
     quiet()
     torch.set_grad_enabled(False)
-    keep("adiee", " ".join(["python benchmarks/adiee.py", *sys.argv[1:]]), main(*sys.argv[1:]))
+    if "--val" in sys.argv:
+        print(json.dumps(choose(*[word for word in sys.argv[1:] if word != "--val"]), indent=2))
+    else:
+        keep("adiee", " ".join(["python benchmarks/adiee.py", *sys.argv[1:]]), main(*sys.argv[1:]))

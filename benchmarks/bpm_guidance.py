@@ -1,11 +1,14 @@
 """BPM's regions as masks for guidance (Li et al. 2025, Sec. 3.5 and 4.4): python benchmarks/bpm_guidance.py
 
-The first edit, the second under M_origin ∪ M_edit of the first, and the honest baseline: the first edit with
-the source pasted outside the same mask, which preserves for free, with a hard and with a feathered rim. Masks
-grow by one place of the latents for guidance and by as much for pasting. Rated by the oracle; preservation
-outside the world's true mask; modification is BPM's own. Then best of 8 by BPM beside other scorers.
+The first edit, the second under M_origin ∪ M_edit of the first, and the honest baseline: an edit with the
+source pasted outside its mask, which preserves for free, with a hard and with a feathered rim. Each way has
+the text guidance scale that is best for it on val. Masks grow by one place of the latents for guidance and by
+as much for pasting. Rated by the oracle; preservation outside the world's true mask; modification is BPM's
+own. Then best of 8 by BPM beside other scorers.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ from rivals import batch_of, scored
 from rewardedit import EditBatch, best_of_n, devices, load_editor, load_scorer, two_round_edit
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle, join
-from rewardedit.diffusion.editors import Editor
+from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import soften
 from rewardedit.evaluation.preferences import better_equal_worse
 from rewardedit.evaluation.statistics import paired_bootstrap
@@ -26,7 +29,9 @@ from rewardedit.scorers.bpm import NOT_THERE, Bpm
 from rewardedit.scoring import score_batch
 
 N = 1120
+VAL_N = 280
 BATCH = 140
+SCALES = (1.5, 1.75, 2.0, 2.25)  # of the text's guidance; the image's is the editor's own
 GROWN = 4  # pixels: one place of the latents
 FEATHER = 2.0  # pixels
 BEST_OF = 8
@@ -46,25 +51,78 @@ EQUAL = {
 JUDGES = ("bpm", "vifi_clip", "clip_d", "l1")  # and a scorer of ADIEE's, once one is trained
 
 
-def rounds(editor: Editor, samples: ShapesBatch, bpm: Bpm) -> dict[str, torch.Tensor]:
-    """The images of every way, by name, and the masks."""
-    made: dict[str, list[torch.Tensor]] = {
-        name: [] for name in ("first", "guided", "pasted", "pasted_feathered", "mask")
-    }
+def mask_of(samples: ShapesBatch, edited: torch.Tensor, bpm: Bpm) -> torch.Tensor:
+    """M_origin ∪ M_edit of every edit, (n, 1, h, w)."""
+    starts = range(0, len(samples), BATCH)
+    batches = [batch_of(samples[i : i + BATCH], edited[i : i + BATCH]) for i in starts]
+    return torch.cat([bpm.masks(one.source, one.edited, one.instruction).cpu() for one in batches])
+
+
+def guided(
+    editor: Editor, samples: ShapesBatch, first: torch.Tensor, masks: torch.Tensor, settings: EditConfig
+) -> torch.Tensor:
+    """The second round under the masks of the first."""
+    made = []
     for start in range(0, len(samples), BATCH):
-        part = samples[start : start + BATCH]
-        first = edit(editor, part, editor.settings, seed=start)
-        batch = batch_of(part, first)
-        masks = bpm.masks(batch.source, batch.edited, batch.instruction).cpu()
+        part, rows = samples[start : start + BATCH], slice(start, start + BATCH)
         found = two_round_edit(
-            editor, part.source, part.instruction, mask=lambda *_, own=masks: own, first=first, seed=start
+            editor,
+            part.source,
+            part.instruction,
+            mask=lambda *_, own=masks[rows]: own,
+            first=first[rows],
+            seed=start,
+            settings=settings,
         )
-        made["first"].append(first)
-        made["guided"].append(found.edited)
-        for name, feather in (("pasted", 0.0), ("pasted_feathered", FEATHER)):
-            made[name].append(part.source.lerp(first, soften(masks, GROWN, feather).expand_as(first)))
-        made["mask"].append(masks)
-    return {name: torch.cat(images) for name, images in made.items()}
+        made.append(found.edited)
+    return torch.cat(made)
+
+
+def pasted(samples: ShapesBatch, edited: torch.Tensor, masks: torch.Tensor, feather: float) -> torch.Tensor:
+    """The edit inside the masks and the source outside."""
+    return samples.source.lerp(edited, soften(masks, GROWN, feather).expand_as(edited))
+
+
+def rounds(
+    editor: Editor, samples: ShapesBatch, bpm: Bpm, scales: Mapping[str, Sequence[float]]
+) -> dict[str, dict[float, torch.Tensor]]:
+    """Images of every way by the text guidance scale that it is to have; the masks of the first edit as
+    another way. The second round follows the first edit at the first of that way's scales.
+    """
+    every = {scale for own in scales.values() for scale in own}
+    asked = {scale: replace(editor.settings, guidance_scale=scale) for scale in every}
+    alone = {scale for way, own in scales.items() if way != "guided" for scale in own}
+    edits = {scale: edit(editor, samples, asked[scale]) for scale in sorted(alone)}
+    masks = {scale: mask_of(samples, made, bpm) for scale, made in edits.items()}
+    start = scales["first"][0]
+    return {
+        "first": {scale: edits[scale] for scale in scales["first"]},
+        "mask": {start: masks[start]},
+        "guided": {
+            scale: guided(editor, samples, edits[start], masks[start], asked[scale])
+            for scale in scales["guided"]
+        },
+        "pasted": {scale: pasted(samples, edits[scale], masks[scale], 0.0) for scale in scales["pasted"]},
+        "pasted_feathered": {
+            scale: pasted(samples, edits[scale], masks[scale], FEATHER)
+            for scale in scales["pasted_feathered"]
+        },
+    }
+
+
+def best_scales(editor: Editor, val: ShapesBatch, bpm: Bpm) -> tuple[dict[str, float], dict[str, Any]]:
+    """Each way's text guidance scale that is best on val, and what all of them reach there."""
+
+    def rated(images: dict[float, torch.Tensor]) -> dict[float, float]:
+        return {scale: float(ShapesOracle().rate(val, image).score.mean()) for scale, image in images.items()}
+
+    every = dict.fromkeys(("first", "pasted", "pasted_feathered"), SCALES)
+    tried = rounds(editor, val, bpm, {**every, "guided": ()})
+    means = {way: rated(tried[way]) for way in every}
+    start = max(SCALES, key=means["first"].__getitem__)
+    second = rounds(editor, val, bpm, {**dict.fromkeys(every, ()), "first": (start,), "guided": SCALES})
+    means["guided"] = rated(second["guided"])
+    return {way: max(own, key=own.__getitem__) for way, own in means.items()}, means
 
 
 def measures(samples: ShapesBatch, images: torch.Tensor, bpm: Bpm) -> dict[str, np.ndarray]:
@@ -111,7 +169,7 @@ def compare(samples: ShapesBatch, images: dict[str, torch.Tensor], bpm: Bpm) -> 
     return table
 
 
-def best_of(editor: Editor, samples: ShapesBatch, bpm: Bpm) -> dict[str, Any]:
+def best_of(editor: Editor, samples: ShapesBatch, bpm: Bpm, settings: EditConfig) -> dict[str, Any]:
     """The oracle's mean rating of what each scorer chooses of the same candidates."""
     scorers = {name: bpm if name == "bpm" else load_scorer(name) for name in JUDGES}
     for scorer in scorers.values():
@@ -120,7 +178,9 @@ def best_of(editor: Editor, samples: ShapesBatch, bpm: Bpm) -> dict[str, Any]:
     for i in range(len(samples)):
         source = samples.source[i]
         instruction = samples.instruction[i]
-        found = best_of_n(editor, scorers["l1"], source, instruction, BEST_OF, seed=BEST_OF * i)
+        found = best_of_n(
+            editor, scorers["l1"], source, instruction, BEST_OF, seed=BEST_OF * i, settings=settings
+        )
         rating = ShapesOracle().rate(join([samples[i : i + 1]] * BEST_OF), found.images).score
         batch = EditBatch(source.expand(BEST_OF, -1, -1, -1), [instruction] * BEST_OF, found.images)
         chosen["one sample"].append(float(rating[0]))
@@ -144,14 +204,19 @@ if __name__ == "__main__":
     editor = load_editor("shapes-editor")
     bpm = load_scorer("bpm", undetected="failed").to(devices.default_device())
     assert isinstance(bpm, Bpm)
+    chosen, on_val = best_scales(editor, Shapes("val").batch(0, VAL_N), bpm)
     test = Shapes("test").batch(0, N)
-    found = rounds(editor, test, bpm)
+    found = rounds(editor, test, bpm, {way: (scale,) for way, scale in chosen.items()})
+    images = {way: next(iter(made.values())) for way, made in found.items()}
     strict = load_scorer("bpm").to(devices.default_device())
     assert isinstance(strict, Bpm)
+    settings = replace(editor.settings, guidance_scale=chosen["first"])
     figures = {
         "n": N,
-        "oracle": compare(test, found, strict),
-        "best_of_8": best_of(editor, test[:BEST_N], bpm),
-        "mask_share": float(found["mask"].mean()),
+        "guidance_scale": chosen,
+        "val": on_val,
+        "oracle": compare(test, images, strict),
+        "best_of_8": best_of(editor, test[:BEST_N], bpm, settings),
+        "mask_share": float(images["mask"].mean()),
     }
     keep("bpm-guidance", "python benchmarks/bpm_guidance.py", figures)

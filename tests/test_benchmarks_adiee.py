@@ -69,6 +69,20 @@ def figures(tmp_path_factory):
         return adiee.measure(scorers, ["new", "other"], val, early, test, late)
 
 
+def test_choices_look_at_val_alone():
+    import adiee
+
+    val = Shapes("val").batch(0, 28)
+    scorers = {"adiee": Knowing(val), "l1": load_scorer("l1")}
+    early = {"seen": val.target, "new": val.source.lerp(val.target, 0.5), "other": val.source}
+    found = adiee.on_val(scorers, ["new", "other"], val, early)
+    assert found["unseen"]["adiee"] == pytest.approx(1.0)
+    assert found["unseen"]["l1"] < 0  # what is untouched is nearest to the source
+    assert set(found["seen"]) == {"adiee", "l1"}
+    assert found["checks"]["true_edits"] > 9
+    assert found["checks"]["untouched_sources"] < 1
+
+
 def test_edits_are_kept_until_weights_or_settings_change(tmp_path, monkeypatch):
     import edits
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from rewardedit import load_scorer
+from rewardedit import load_editor, load_scorer
 from rewardedit.data.shapes import Shapes, ShapesOracle
+from rewardedit.diffusion.editors import EditConfig
 from rewardedit.scorers.bpm import PARTS
 from tests.scorers.test_bpm import scorer_of
 
@@ -115,6 +116,31 @@ def test_every_way_is_compared_with_the_first_edit(samples, strict):
     assert len(page.splitlines()) == 2 + 4 + 2
     assert "-10.00 [-10.00, -10.00]" in page, "the oracle's fall from true edits to sources"
     assert "cover 25 % of an image" in page
+
+
+def test_every_way_of_guidance_takes_its_own_scale(lenient, monkeypatch):
+    import bpm_guidance
+
+    few = Shapes("val").batch(0, 3)
+    editor = load_editor("shapes-editor")
+    editor.settings = EditConfig(1, 1.0, 1.0)
+    monkeypatch.setattr(bpm_guidance, "SCALES", (1.1, 4.0))
+    monkeypatch.setattr(bpm_guidance, "BATCH", 2)
+    masks = torch.zeros(3, 1, 64, 64)
+    masks[:, :, :32] = 1.0
+    monkeypatch.setattr(bpm_guidance, "mask_of", lambda *_: masks)
+    asked = {"first": (4.0,), "guided": (1.1,), "pasted": (1.1,), "pasted_feathered": (4.0,)}
+    with torch.no_grad():
+        chosen, on_val = bpm_guidance.best_scales(editor, few, lenient)
+        made = bpm_guidance.rounds(editor, few, lenient, asked)
+    assert all(on_val[way][scale] == max(on_val[way].values()) for way, scale in chosen.items())
+    assert all(set(own) == {1.1, 4.0} for own in on_val.values())
+    first, hard, soft = made["first"][4.0], made["pasted"][1.1], made["pasted_feathered"][4.0]
+    assert torch.equal(hard[:, :, 40:], few.source[:, :, 40:])
+    assert not torch.equal(hard[:, :, :32], first[:, :, :32]), "of edits at its own scale"
+    torch.testing.assert_close(soft[:, :, :24], first[:, :, :24])
+    torch.testing.assert_close(soft[:, :, 60:], few.source[:, :, 60:])
+    assert not torch.equal(made["guided"][1.1], first)
 
 
 def test_the_worlds_own_instructions_are_parsed(samples):
