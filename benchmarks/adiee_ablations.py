@@ -51,7 +51,7 @@ def of_data(*settings: str) -> list[str]:
 
 
 EQUAL = [*of_data("share=0.325"), "train.max_steps=800", "held_out=null"]
-TURNS = ["turns_all", "turns_none", "turns_some", "turns_too_many"]
+TURNS = ["turns_all", "turns_none", "turns_some", "turns_too_many", "another_turn"]
 METHODS = [
     "source", "augmented_source", "target", "another_image", "another_instruction",
     "output_another_instruction", "no_progress", "unlike_target", "weak_method", "partly_done",

@@ -28,10 +28,11 @@ from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle, sequence
 from rewardedit.data.shapes.world import BLOCK
 from rewardedit.evaluation.statistics import difference_of_groups, spearman
 from rewardedit.images import gaussian_blur, load_image
-from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION
+from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, ANOTHER_TURN
 from rewardedit.synthesis.outputs import read_parquet
 
 NEAR = 2.5  # a label that is no further from the oracle agrees with it
+NOT_RATED = ("another_instruction", ANOTHER_INSTRUCTION, ANOTHER_TURN)
 OWN = ("target", "source", "augmented_source", "another_image", "another_instruction")
 COLUMNS = (
     "id",
@@ -56,14 +57,16 @@ def image_of(row: dict[str, Any]) -> torch.Tensor:
 
 
 def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
-    """The oracle's rating of each row; NaN where it knows no truth (another row's instruction)."""
+    """The oracle's rating of each row; NaN where it knows no truth (another row's or turn's instruction)."""
     rating = np.full(len(rows), np.nan)
     by_block: dict[int, list[int]] = defaultdict(list)
     by_sequence: dict[int, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
+        if row["rule"] in NOT_RATED:
+            continue
         if row["sequence_id"] is not None:
             by_sequence[int(row["sequence_id"].rsplit("-", 1)[1])].append(i)
-        elif row["rule"] not in ("another_instruction", ANOTHER_INSTRUCTION):
+        else:
             by_block[int(row["source_id"].rsplit("-", 1)[1]) // BLOCK].append(i)
     data = next(iter(config["data"].values()))
     world = Shapes(data.get("split", "train"), data.get("seed", 0), tuple(data.get("backdrops", ["plain"])))

@@ -17,6 +17,7 @@ RULES = {
     "turns_some": "turns: some done → their share",
     "turns_too_many": "turns: more done than asked → their share",
     "turns_all": "turns: all done → 10",
+    "another_turn": "a turn under a later one's instruction → 0",
 }
 
 

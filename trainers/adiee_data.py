@@ -8,7 +8,7 @@ images, which {name: labelled, path: RUN/rows} reads).
 
 Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers of another
 encoder; a half of sources, targets and turns goes through the autoencoder, whose traces would tell them from
-all methods' outputs; two further kinds of failed edits; images are mirrored or turned only where no text says
+all methods' outputs; further kinds of failed edits; images are mirrored or turned only where no text says
 a direction; rows of one source image have one `source_id`, by which they are split. `rules.preset=paper`
 takes the paper's threshold and leaves the additions out.
 

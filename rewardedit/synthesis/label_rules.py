@@ -79,6 +79,7 @@ OWN_LABELS = {
     "another_instruction": FAILED,  # this row's target, under another row's instruction
 }
 ANOTHER_INSTRUCTION = "output_another_instruction"  # a method's output, under another row's: FAILED
+ANOTHER_TURN = "another_turn"  # a turn's edit, under a later turn's instruction: FAILED
 DROPPED = "dropped"  # no rule holds
 
 
@@ -107,6 +108,9 @@ class RulesConfig:
     another_instruction: float | None = None
     # share of methods' outputs, labelled or not, that also stand under another row's instruction, labelled 0
     output_another_instruction: float = 0.0
+    # share of a sequence's turns that also stand under a later turn's instruction, labelled 0: of one image
+    # something else was edited than was asked for
+    another_turn: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in PRESETS[self.preset].items():
@@ -119,7 +123,7 @@ class RulesConfig:
         for name in ("similarity_percentile", "clip_d_percentile"):
             if not 0 <= getattr(self, name) <= 100:
                 raise ValueError(f"{name}: expected 0 to 100; got {getattr(self, name)}")
-        for name in ("reconstructed", "another_image", "output_another_instruction"):
+        for name in ("reconstructed", "another_image", "output_another_instruction", "another_turn"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: expected a share from 0 to 1; got {getattr(self, name)}")
         if self.share("another_instruction") < 0:

@@ -18,6 +18,7 @@ from rewardedit.images import fit, to_tensor
 from rewardedit.synthesis.augmentations import allowed_augmentations, augment
 from rewardedit.synthesis.label_rules import (
     ANOTHER_INSTRUCTION,
+    ANOTHER_TURN,
     FAILED,
     OWN_LABELS,
     Grade,
@@ -27,7 +28,7 @@ from rewardedit.synthesis.label_rules import (
     label_output,
 )
 from rewardedit.synthesis.measured import METRICS, decode_output
-from rewardedit.synthesis.multi_turn import joined_instruction, turn_edits, turn_rule
+from rewardedit.synthesis.multi_turn import joined_instruction, later_turns, turn_edits, turn_rule
 from rewardedit.synthesis.outputs import Output
 
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
@@ -148,18 +149,19 @@ def output_rows(
         if u[0] < labelling.rules.output_another_instruction:
             others = other_instructions(i, part.batch, source_ids)[:HARDEST]
             if others:
-                drafts.append(Draft(under_another(row, others[int(u[1] * len(others))]), image))
+                other = under_another(row, others[int(u[1] * len(others))], ANOTHER_INSTRUCTION)
+                drafts.append(Draft(other, image))
     return finished(drafts, labelling) if elsewhere else [draft.row for draft in drafts]
 
 
-def under_another(row: LabelledEdit, instruction: str) -> LabelledEdit:
-    """A method's output as the failed answer to an instruction that it was not made by."""
+def under_another(row: LabelledEdit, instruction: str, rule: str) -> LabelledEdit:
+    """An edit as the failed answer to an instruction that it was not made by."""
     return replace(
         row,
-        id=f"{row.id}/{ANOTHER_INSTRUCTION}",
+        id=f"{row.id}/{rule}",
         instruction=instruction,
         label=FAILED,
-        rule=ANOTHER_INSTRUCTION,
+        rule=rule,
         source_caption=None,  # which tell of this row's edit
         target_caption=None,
     )
@@ -168,13 +170,15 @@ def under_another(row: LabelledEdit, instruction: str) -> LabelledEdit:
 def sequence_rows(
     sequence: EditSequence, number: int, source_id: str, size: int, policy: str, labelling: Labelling
 ) -> list[LabelledEdit]:
-    """All labelled rows of a sequence (ADIEE Eq. 4)."""
+    """All labelled rows of a sequence (ADIEE Eq. 4); of a share of its turns also one under a later turn's
+    instruction, as failed.
+    """
     images = [fit(to_tensor(image, 3)[None], size, policy)[0] for image in sequence.images]
     through = draws(labelling.seed + 1, number, len(images)) < labelling.rules.share("reconstructed")
     # Each image has one form as a source and one as an answer: a sequence is decoded and stored once.
     stored = [encode_png(image) for image in images]
     answers = [encode_png(image) for image in through_autoencoder(images, through.tolist(), labelling)]
-    return [
+    rows = [
         LabelledEdit(
             id=f"{sequence.id}/{edit.source}-{edit.target}-{edit.edited}",
             source=stored[edit.source],
@@ -190,6 +194,14 @@ def sequence_rows(
         )
         for edit in turn_edits(len(sequence.instructions))
     ]
+    by_id = {row.id: row for row in rows}
+    pairs = list(later_turns(sequence))
+    for (turn, later), u in zip(pairs, draws(labelling.seed + 4, number, len(pairs)), strict=True):
+        if u < labelling.rules.another_turn:
+            own = by_id[f"{sequence.id}/{turn}-{turn + 1}-{turn + 1}"]
+            other = under_another(own, sequence.instructions[later], ANOTHER_TURN)
+            rows.append(replace(other, id=f"{other.id}-{later + 1}"))
+    return rows
 
 
 def finished(drafts: Sequence[Draft], labelling: Labelling) -> list[LabelledEdit]:

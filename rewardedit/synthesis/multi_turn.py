@@ -56,6 +56,13 @@ def turn_edits(turns: int) -> Iterator[TurnEdit]:
                 yield TurnEdit(source, target, edited, turn_label(source, target, edited))
 
 
+def later_turns(sequence: EditSequence) -> Iterator[tuple[int, int]]:
+    """All pairs of a turn and a later one with another instruction, which the turn's edit does not follow."""
+    texts = sequence.instructions
+    for turn, text in enumerate(texts):
+        yield from ((turn, later) for later in range(turn + 1, len(texts)) if texts[later] != text)
+
+
 def joined_instruction(sequence: EditSequence, edit: TurnEdit) -> str:
     """The instructions from the edit's source to its target, in order."""
     return join_instructions(sequence.instructions[edit.source : edit.target])

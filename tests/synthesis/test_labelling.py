@@ -6,9 +6,17 @@ import torch
 from rewardedit.batch import EditBatch
 from rewardedit.data import RowBatch
 from rewardedit.data.labelled import encode_png, write_labelled
+from rewardedit.data.sequences import EditSequence
+from rewardedit.images import to_pil
 from rewardedit.synthesis.counts import summary
-from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, Measured, RulesConfig, Thresholds
-from rewardedit.synthesis.labelling import Labelling, other_instructions, output_rows, words_of
+from rewardedit.synthesis.label_rules import (
+    ANOTHER_INSTRUCTION,
+    ANOTHER_TURN,
+    Measured,
+    RulesConfig,
+    Thresholds,
+)
+from rewardedit.synthesis.labelling import Labelling, other_instructions, output_rows, sequence_rows, words_of
 from rewardedit.synthesis.outputs import Output, write_outputs
 
 INSTRUCTIONS = [
@@ -109,3 +117,42 @@ def test_an_output_under_another_instruction_does_not_count_as_kept(tmp_path):
     found = summary([tmp_path / "train-00000.parquet"], {"editor": [tmp_path / "part.parquet"]})
     assert found["rules"] == {ANOTHER_INSTRUCTION: 5, "no_progress": 1}
     assert found["methods"] == {"editor": {"made": 5, "kept": 1, "dropped": 4}}
+
+
+def turns_of(share: float, *instructions: str):
+    """The rows of a sequence in which every turn makes the image a tenth brighter."""
+    n = len(instructions)
+    images = tuple(to_pil(torch.full((3, 2, 2), i / 10)) for i in range(n + 1))
+    sequence = EditSequence("s", images, instructions, tuple("abcdef"[: n + 1]))
+    limits = Thresholds(0.2, (0.1, 0.1))
+    rules = RulesConfig(another_turn=share, reconstructed=0.0)
+    labelling = Labelling(rules, limits, {}, lambda images: images, frozenset(), 0)
+    return [sequence_rows(sequence, i, "source", 2, "stretch", labelling) for i in range(20)]
+
+
+def test_a_turn_under_a_later_turns_instruction_has_failed():
+    rows = turns_of(1.0, "one", "two", "three")[0]
+    others = {row.id: row for row in rows if row.rule == ANOTHER_TURN}
+    assert {name: row.instruction for name, row in others.items()} == {
+        "s/0-1-1/another_turn-2": "two",
+        "s/0-1-1/another_turn-3": "three",
+        "s/1-2-2/another_turn-3": "three",
+    }
+    by_id = {row.id: row for row in rows}
+    for name, row in others.items():
+        own = by_id[name.split("/another")[0]]
+        assert own.label == 10
+        assert (row.label, row.source_caption, row.target_caption) == (0.0, None, None)
+        assert (row.source, row.edited, row.sequence_id, row.source_id) == (
+            own.source, own.edited, "s", "source",
+        )  # fmt: skip
+    assert len(rows) == len(by_id) == 4 * 6 + 3
+
+
+def test_turns_stand_under_later_ones_in_a_share_of_cases_and_never_under_their_own_words():
+    assert not [row for rows in turns_of(1.0, "one", "one") for row in rows if row.rule == ANOTHER_TURN]
+    assert not [row for rows in turns_of(0.0, "one", "two") for row in rows if row.rule == ANOTHER_TURN]
+    half = turns_of(0.5, "one", "two", "three")
+    assert 15 < sum(row.rule == ANOTHER_TURN for rows in half for row in rows) < 45
+    with pytest.raises(ValueError, match="another_turn: expected a share"):
+        RulesConfig(another_turn=2.0)
