@@ -34,7 +34,7 @@ TARGET = {"against": "target"}
 GROUPS = {
     "source, edited, instruction": {
         "vifi_clip": ("vifi_clip", {}),
-        "bpm": ("bpm", {}),
+        "bpm": ("bpm", {"undetected": "failed"}),
         "clip_d": ("clip_d", {}),
         "clip_t": ("clip_t", {}),
         "clip_i against the source": ("clip_i", {"against": "source"}),
