@@ -54,7 +54,8 @@ EQUAL = [*of_data("share=0.325"), "train.max_steps=800", "held_out=null"]
 TURNS = ["turns_all", "turns_none", "turns_some", "turns_too_many", "another_turn"]
 METHODS = [
     "source", "augmented_source", "target", "another_image", "another_instruction",
-    "output_another_instruction", "no_progress", "unlike_target", "weak_method", "partly_done",
+    "another_object", "output_another_instruction", "no_progress", "unlike_target", "weak_method",
+    "partly_done",
 ]  # fmt: skip
 # With some of the kinds of rows more of the sources are taken, so that all have as many rows.
 VARIANTS = {

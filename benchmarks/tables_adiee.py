@@ -7,6 +7,7 @@ RULES = {
     "augmented_source": "the source, augmented → 0",
     "another_image": "another row's picture → 0",
     "another_instruction": "the target under another instruction → 0",
+    "another_object": "the target under its instruction for another object → 0",
     "output_another_instruction": "a method's output under another instruction → 0",
     "no_progress": "CLIP-D ≤ 0 → 0",
     "unlike_target": "unlike the target by two encoders → 0",

@@ -40,14 +40,14 @@ from rewardedit.stages import stage
 from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, write_captions
 from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, summary
 from rewardedit.synthesis.data_report import write_report
-from rewardedit.synthesis.label_rules import RulesConfig, Thresholds, find_thresholds
+from rewardedit.synthesis.label_rules import OWN_LABELS, RulesConfig, Thresholds, find_thresholds
 from rewardedit.synthesis.labelling import Labelling, Reconstruct, output_rows, own_rows, sequence_rows
 from rewardedit.synthesis.measured import FIELDS, MeasureConfig, Outputs, measure, own_images, read_measured
 from rewardedit.synthesis.methods import NO_CAPTIONS, MethodConfig, load_method
 from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_rows
 from rewardedit.training import run
 
-OWN_NAMES = ("source", "target", "augmented_source", "another_image", "another_instruction")
+OWN_NAMES = (*OWN_LABELS,)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Config:
                     f"methods: expected a name of letters, digits, - and _, other than "
                     f"{', '.join(OWN_NAMES)}; got {name!r}"
                 )
-        others = ("another_image", "another_instruction", "output_another_instruction")
+        others = ("another_image", "another_instruction", "another_object", "output_another_instruction")
         if self.batch_size < 2 and any(self.rules.share(name) for name in others):
             raise ValueError(f"batch_size: rules.{', '.join(others)} take another row of the batch")
         in_a_row = {(own.name, own.path) for own in self.sequences.values()}

@@ -77,9 +77,11 @@ OWN_LABELS = {
     "augmented_source": FAILED,
     "another_image": FAILED,  # another row's target, under this row's instruction
     "another_instruction": FAILED,  # this row's target, under another row's instruction
+    "another_object": FAILED,  # this row's target, under its own instruction for another object of the image
 }
 ANOTHER_INSTRUCTION = "output_another_instruction"  # a method's output, under another row's: FAILED
 ANOTHER_TURN = "another_turn"  # a turn's edit, under a later turn's instruction: FAILED
+SHARES = ("reconstructed", "another_image", "another_object", ANOTHER_INSTRUCTION, ANOTHER_TURN)  # 0 to 1
 DROPPED = "dropped"  # no rule holds
 
 
@@ -106,6 +108,9 @@ class RulesConfig:
     another_image: float | None = None  # share of rows that also stand with another row's target, labelled 0
     # under how many other rows' instructions a row's target also stands, labelled 0; below 1: in this share
     another_instruction: float | None = None
+    # share of rows whose target also stands under the same instruction for another object, labelled 0; needs
+    # captions
+    another_object: float = 0.0
     # share of methods' outputs, labelled or not, that also stand under another row's instruction, labelled 0
     output_another_instruction: float = 0.0
     # share of a sequence's turns that also stand under a later turn's instruction, labelled 0: of one image
@@ -123,7 +128,7 @@ class RulesConfig:
         for name in ("similarity_percentile", "clip_d_percentile"):
             if not 0 <= getattr(self, name) <= 100:
                 raise ValueError(f"{name}: expected 0 to 100; got {getattr(self, name)}")
-        for name in ("reconstructed", "another_image", "output_another_instruction", "another_turn"):
+        for name in SHARES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: expected a share from 0 to 1; got {getattr(self, name)}")
         if self.share("another_instruction") < 0:

@@ -1,6 +1,5 @@
 """Labelled rows: what the rules make of a data set's own images, of methods' outputs and of sequences."""
 
-import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,11 +28,11 @@ from rewardedit.synthesis.label_rules import (
 )
 from rewardedit.synthesis.measured import METRICS, decode_output
 from rewardedit.synthesis.multi_turn import joined_instruction, later_turns, turn_edits, turn_rule
+from rewardedit.synthesis.other_instructions import another_object, objects_named, other_instructions
 from rewardedit.synthesis.outputs import Output
 
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
-DRAWS = 8  # random numbers of a row
-SMALL_WORDS = frozenset(("a", "an", "the", "and", "of", "to", "in", "on", "at", "is", "be", "it", "with"))
+DRAWS = 10  # random numbers of a row
 HARDEST = 3  # other instructions, one of which an output of a method may stand under
 AT_ONCE = 8  # images that go through the autoencoder together
 
@@ -74,6 +73,7 @@ def own_rows(
     assert batch is not None
     rules = labelling.rules
     drafts: list[Draft] = []
+    named = objects_named(batch.instruction) if rules.another_object else []
     for i, number in enumerate(part.numbers):
         u = draws(labelling.seed, number)
         base = _row(part, batch, i, source_ids[i])
@@ -102,6 +102,9 @@ def own_rows(
         others = other_instructions(i, batch, source_ids)[: int(rules.share("another_instruction") + u[6])]
         for of, instruction in enumerate(others):
             add("another_instruction", batch.target[i], u[7], of=of, instruction=instruction, **captions)
+        text = another_object(i, batch, named, float(u[9])) if u[8] < rules.another_object else None
+        if text is not None:
+            add("another_object", batch.target[i], u[7], instruction=text, **captions)
     return finished(drafts, labelling)
 
 
@@ -253,40 +256,6 @@ def _another(i: int, batch: EditBatch, source_ids: Sequence[str]) -> int | None:
         if source_ids[other] != source_ids[i] and batch.instruction[other] != batch.instruction[i]:
             return other
     return None
-
-
-def other_instructions(i: int, batch: EditBatch, source_ids: Sequence[str]) -> list[str]:
-    """The instructions of the rows with other sources that ask for something else, first those that fit this
-    row's source best.
-
-    An instruction fits by the share of its words that stand in the source's caption or in the row's own
-    instruction, if it names something of the caption that the row's own does not: what is there and was not
-    changed is the hardest to tell from what was. One comes last if all that it would add to its own source's
-    caption stands in this one's: it may ask for what is there already. Without captions the order is that of
-    the rows.
-    """
-    before, after = (
-        captions or [None] * len(batch) for captions in (batch.source_caption, batch.target_caption)
-    )
-    own = words_of(batch.instruction[i])
-    seen = words_of(before[i] or "")
-
-    def fits(other: int) -> float:
-        asked = words_of(batch.instruction[other])
-        added = words_of(after[other] or "") - words_of(before[other] or "")
-        if added and added <= seen:
-            return -1.0
-        return len(asked & (seen | own)) / len(asked) if asked & seen - own else 0.0
-
-    following = [(i + step) % len(batch) for step in range(1, len(batch))]
-    others = [other for other in following if source_ids[other] != source_ids[i]]
-    ordered = [batch.instruction[other] for other in sorted(others, key=lambda other: -fits(other))]
-    return [text for text in dict.fromkeys(ordered) if text != batch.instruction[i]]
-
-
-def words_of(text: str) -> set[str]:
-    """In lower case, without those that name nothing."""
-    return set(re.findall(r"\w+", text.lower())) - SMALL_WORDS
 
 
 def _values(measured: Measured | None) -> dict[str, float | None]:

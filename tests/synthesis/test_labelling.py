@@ -1,4 +1,6 @@
-"""Which other instructions a row's target is labelled under."""
+"""What rows the rules make of targets, outputs and sequences."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +18,8 @@ from rewardedit.synthesis.label_rules import (
     RulesConfig,
     Thresholds,
 )
-from rewardedit.synthesis.labelling import Labelling, other_instructions, output_rows, sequence_rows, words_of
+from rewardedit.synthesis.labelling import Labelling, output_rows, own_rows, sequence_rows
+from rewardedit.synthesis.other_instructions import other_instructions
 from rewardedit.synthesis.outputs import Output, write_outputs
 
 INSTRUCTIONS = [
@@ -33,31 +36,6 @@ CAPTION = "a red circle, a blue cross and a black square on a pink background"
 def batch(captions=None, targets=None):
     images = torch.zeros(len(INSTRUCTIONS), 3, 2, 2)
     return EditBatch(images, INSTRUCTIONS, images, source_caption=captions, target_caption=targets)
-
-
-def test_what_the_picture_shows_and_the_row_leaves_alone_comes_first():
-    found = other_instructions(0, batch([CAPTION] * len(INSTRUCTIONS)), list("abcdef"))
-    assert found[:2] == ["remove the blue cross", "move the black square to the left"]
-    assert sorted(found) == sorted(set(INSTRUCTIONS[1:])), "each stands once, and its own never"
-    assert found[2:] == ["paint the green star white", "erase the red circle"], "the rest as the rows are"
-
-
-def test_what_may_be_there_already_comes_last():
-    added = ["", "white", "", "", "left", ""]
-    targets = [f"{CAPTION}, {word}" for word in added]
-    captions = [f"{CAPTION}, with a left edge", *[CAPTION] * (len(INSTRUCTIONS) - 1)]
-    found = other_instructions(0, batch(captions, targets), list("abcdef"))
-    assert found[0] == "remove the blue cross"
-    assert found[-1] == "move the black square to the left"
-
-
-def test_without_captions_the_rows_order_holds_and_rows_of_the_same_source_are_left_out():
-    found = other_instructions(3, batch(), list("abaddf"))
-    assert found == [INSTRUCTIONS[0], INSTRUCTIONS[1], INSTRUCTIONS[2]]
-
-
-def test_small_words_name_nothing():
-    assert words_of("Move it TO the top-left, on a star") == {"move", "top", "left", "star"}
 
 
 def test_there_may_be_more_than_one_a_row_and_never_less_than_none():
@@ -117,6 +95,27 @@ def test_an_output_under_another_instruction_does_not_count_as_kept(tmp_path):
     found = summary([tmp_path / "train-00000.parquet"], {"editor": [tmp_path / "part.parquet"]})
     assert found["rules"] == {ANOTHER_INSTRUCTION: 5, "no_progress": 1}
     assert found["methods"] == {"editor": {"made": 5, "kept": 1, "dropped": 4}}
+
+
+def own_of(share: float):
+    n = len(INSTRUCTIONS)
+    rows = batch([CAPTION] * n, [CAPTION] * n)
+    part = RowBatch(list(range(n)), [f"row-{i}" for i in range(n)], replace(rows, target=rows.edited), {})
+    rules = RulesConfig("paper", another_object=share)
+    labelling = Labelling(rules, Thresholds(0.2, (0.1, 0.1)), {}, lambda images: images, frozenset(), 0)
+    return [row for row in own_rows(part, list("abcdef"), {}, labelling) if row.rule == "another_object"]
+
+
+def test_a_target_under_its_instruction_for_another_object_has_failed():
+    rows = {row.id: row for row in own_of(1.0)}
+    # The second row's star is not in the caption; no other clause of it has the words of a green star.
+    assert set(rows) == {f"row-{i}/another_object" for i in (0, 2, 3, 4, 5)}
+    assert rows["row-3/another_object"].instruction in ("remove the red circle", "remove the black square")
+    for row in rows.values():
+        assert (row.label, row.method) == (0.0, None)
+        assert (row.source_caption, row.target_caption, row.clip_d) == (None, None, None)
+    assert own_of(0.0) == []
+    assert 0 < len(own_of(0.5)) < 5
 
 
 def turns_of(share: float, *instructions: str):
