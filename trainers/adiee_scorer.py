@@ -49,6 +49,7 @@ from rewardedit.training.loop import (
 )
 from rewardedit.training.optimizer import Muon, parameter_groups
 from rewardedit.training.score_token import answer_loss, score_loss
+from rewardedit.training.shared_images import read_once, require_shared_images, rows_by_edit, with_its_edit
 from rewardedit.training.trainable import autocast_type
 
 Embeddings = Literal["all", "token"]
@@ -61,6 +62,9 @@ class TrainConfig(LoopConfig):
     max_steps: int = 15_000  # about 30 passes over 100,000 rows
     batch_size: int = 192
     micro_batch_size: int | None = None  # rows a process and forward pass; None: all that fall to a process
+    # So many rows of a batch in turn show one edit, whose images are read once for all of them; where data
+    # have fewer, they are asked in several ways.
+    questions_per_edit: int = 1
     lr: float = 2e-5
     lr_warmup_steps: int = 0
     # of the learning rate after the warm-up
@@ -212,15 +216,22 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     rows = open_named(config.data)
     usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
     scorer, adapter = make_scorer(config)
+    per_edit = config.train.questions_per_edit
+    same = None
+    if per_edit > 1:
+        require_shared_images(scorer, config.train.gradient_checkpointing)
+        same = rows_by_edit(rows, usable)
     loop = make_loop(config, scorer, folder, resume)
     scorer.train()
-    micro_batches = ReadAhead(lambda step: read_step(config, rows, usable, step), config.train.max_steps)
+    micro_batches = ReadAhead(
+        lambda step: read_step(config, rows, usable, step, same), config.train.max_steps
+    )
     for step in loop.steps():
         for cpu_batch, cpu_labels, ids, questions in micro_batches(step):
             batch, labels = (part.to(loop.accelerator.device) for part in (cpu_batch, cpu_labels))
             with loop.accumulate():
                 with loop.autocast():
-                    text, score = losses(scorer, batch, labels, questions, config.compat)
+                    text, score = losses(scorer, batch, labels, questions, config.compat, per_edit)
                     loss = config.train.text_weight * text + config.train.score_weight * score
                 loop.backward(loss, ids)
             loop.record("text_loss", text, len(ids))
@@ -283,25 +294,35 @@ def shares(config: Config) -> list[slice]:
     """Which rows of a process's share of a batch go through the model together."""
     share = config.train.batch_size // processes().num_processes
     size = config.train.micro_batch_size or share
-    if share * processes().num_processes != config.train.batch_size or share % size:
+    per_edit = config.train.questions_per_edit
+    parts = share * processes().num_processes == config.train.batch_size and not share % size
+    if per_edit < 1 or not parts or size % per_edit:
         raise ValueError(
             f"batch_size: expected {config.train.batch_size} to part into micro-batches of {size} on "
-            f"{processes().num_processes} processes"
+            f"{processes().num_processes} processes, and these into {per_edit} questions an edit"
         )
     return [slice(first, first + size) for first in range(0, share, size)]
 
 
-def read_step(config: Config, rows: Rows, usable: list[int], step: int) -> list[tuple]:
+def read_step(
+    config: Config, rows: Rows, usable: list[int], step: int, same: list[list[int]] | None = None
+) -> list[tuple]:
     """This process's micro-batches of a step, of the usable rows: edits, labels (b, axes), NaN where there is
     none, ids, and which question is asked of each.
+
+    Args:
+        same: what `rows_by_edit` says, for more than one question an edit.
     """
     state = processes()
     share = config.train.batch_size // state.num_processes
     generator = step_generator(config.train.seed, step)
     asked = torch.randint(len(QUESTIONS), (config.train.batch_size,), generator=generator)
-    chosen = batch_rows(len(usable), config.train.batch_size, step, config.train.seed)
+    per_edit = config.train.questions_per_edit
+    chosen = batch_rows(len(usable), config.train.batch_size // per_edit, step, config.train.seed).tolist()
+    if same is not None:
+        chosen = [row for i in chosen for row in with_its_edit(i, same[i], per_edit, generator)]
     own = slice(state.process_index * share, (state.process_index + 1) * share)
-    local, questions = chosen[own].tolist(), asked[own].tolist()
+    local, questions = chosen[own], asked[own].tolist()
     images = images_of(config.data)
     found = []
     for part in shares(config):
@@ -314,19 +335,32 @@ def read_step(config: Config, rows: Rows, usable: list[int], step: int) -> list[
 
 
 def losses(
-    scorer: Adiee, batch: EditBatch, labels: Float[Tensor, "b axes"], asked: list[int], compat: str = "paper"
+    scorer: Adiee,
+    batch: EditBatch,
+    labels: Float[Tensor, "b axes"],
+    asked: list[int],
+    compat: str = "paper",
+    per_edit: int = 1,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The cross-entropy of the answers' tokens, and the error of the score read at [SCORE]."""
+    """The cross-entropy of the answers' tokens, and the error of the score read at [SCORE].
+
+    Args:
+        per_edit: so many rows in turn show one edit.
+    """
     texts = []
     for instruction, question in zip(batch.instruction, asked, strict=True):
         fitting = scorer.fitting(instruction, question, batch)
         texts.append(scorer.prompt(fitting, question) + ANSWER)
-    inputs = scorer.inputs(texts, batch.source, batch.edited)
-    hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
-    raw = scorer.head(scorer.at_token(hidden, inputs["input_ids"]))
+    if per_edit > 1:
+        hidden, ids = read_once(scorer, texts, batch.source[::per_edit], batch.edited[::per_edit])
+    else:
+        inputs = scorer.inputs(texts, batch.source, batch.edited)
+        ids = inputs["input_ids"]
+        hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
+    raw = scorer.head(scorer.at_token(hidden, ids))
     known = labels.isfinite()
     score = score_loss(raw[known], labels[known], compat)
-    return answer_loss(scorer, hidden, inputs["input_ids"]), score
+    return answer_loss(scorer, hidden, ids), score
 
 
 @torch.no_grad()

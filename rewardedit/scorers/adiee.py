@@ -167,7 +167,7 @@ class Adiee(Scorer):
         self.settings = settings
         self.questions = range(len(QUESTIONS)) if question is None else (question,)
         self.share_prefix = able if share_prefix is None else share_prefix
-        if self.share_prefix and not self._parts_cleanly():
+        if self.share_prefix and not self.parts_cleanly():
             if share_prefix:
                 raise ValueError("share_prefix: the tokenizer gives a text other tokens in two parts")
             self.share_prefix = False
@@ -226,7 +226,7 @@ class Adiee(Scorer):
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
         if not self.share_prefix:
             return Encoded({})
-        before, _ = self._split(self.prompt("", 0))
+        before, _ = self.split(self.prompt("", 0))
         inputs = self.vlm.inputs([before] * len(source), self.sized(source)[:, None])
         inputs.pop("attention_mask", None)
         out = self.model.model(**inputs, use_cache=True)
@@ -302,7 +302,7 @@ class Adiee(Scorer):
 
     def _continued(self, texts: list[str], edited: Tensor, prefixes: list[Prefix]) -> Tensor:
         """The states at the token, where the source's part is computed already."""
-        after = [self._split(text)[1] for text in texts]
+        after = [self.split(text)[1] for text in texts]
         inputs = self.vlm.inputs(after, self.sized(edited)[:, None], padding_side="right")
         inputs.pop("attention_mask", None)  # padding comes after the token, which does not see it
         length = len(prefixes[0])
@@ -315,23 +315,23 @@ class Adiee(Scorer):
             ).last_hidden_state
         return self.at_token(hidden, ids)
 
-    def _parts_cleanly(self) -> bool:
-        """Whether a text has the same tokens in two parts as in one; some tokenizers mark where a text
-        begins.
+    def parts_cleanly(self, images: int = 1) -> bool:
+        """Whether a text has the same tokens in the two parts of `split` as in one; some tokenizers mark
+        where a text begins.
         """
         text = self.texts(["make it red"], 0)[0]
         tokenizer = self.vlm.processor.tokenizer
         whole, *parts = (
-            tokenizer(part, add_special_tokens=False).input_ids for part in (text, *self._split(text))
+            tokenizer(part, add_special_tokens=False).input_ids for part in (text, *self.split(text, images))
         )
         return whole == [token for part in parts for token in part]
 
-    def _split(self, text: str) -> tuple[str, str]:
-        """A text up to the end of its first image, and the rest."""
+    def split(self, text: str, images: int = 1) -> tuple[str, str]:
+        """A text up to the end of its first image, or of its first `images`, and the rest."""
         image = self.vlm.processor.image_token
         image = getattr(image, "content", image)
-        before, after = text.split(image, 1)
-        return before + image, after
+        *before, after = text.split(image, images)
+        return image.join([*before, ""]), after
 
 
 def _fetched(checkpoint: str) -> Path:

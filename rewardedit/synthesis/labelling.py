@@ -32,7 +32,7 @@ from rewardedit.synthesis.other_instructions import another_object, objects_name
 from rewardedit.synthesis.outputs import Output
 
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
-DRAWS = 10  # random numbers of a row
+DRAWS = 9  # random numbers of a row
 HARDEST = 3  # other instructions, one of which an output of a method may stand under
 AT_ONCE = 8  # images that go through the autoencoder together
 
@@ -94,17 +94,19 @@ def own_rows(
             add("augmented_source", augment(batch.source[i], name), u[2], method=name)
         if batch.target is None:
             continue
-        add("target", batch.target[i], u[3], **_values(measured.get((number, "target"))))
+        target = batch.target[i]
+        add("target", target, u[3], **_values(measured.get((number, "target"))))
         other = _another(i, batch, source_ids)
         if other is not None and u[4] < rules.share("another_image"):
             add("another_image", batch.target[other], u[5], other_source_id=source_ids[other])
         captions = {"source_caption": None, "target_caption": None}  # they tell of this row's edit
         others = other_instructions(i, batch, source_ids)[: int(rules.share("another_instruction") + u[6])]
+        # All of these show the very image that the row's own instruction has: no trace tells which is right.
         for of, instruction in enumerate(others):
-            add("another_instruction", batch.target[i], u[7], of=of, instruction=instruction, **captions)
-        text = another_object(i, batch, named, float(u[9])) if u[8] < rules.another_object else None
+            add("another_instruction", target, u[3], of=of, instruction=instruction, **captions)
+        text = another_object(i, batch, named, float(u[8])) if u[7] < rules.another_object else None
         if text is not None:
-            add("another_object", batch.target[i], u[7], instruction=text, **captions)
+            add("another_object", target, u[3], instruction=text, **captions)
     return finished(drafts, labelling)
 
 
@@ -208,11 +210,15 @@ def sequence_rows(
 
 
 def finished(drafts: Sequence[Draft], labelling: Labelling) -> list[LabelledEdit]:
-    """The rows with their edited images, through the autoencoder where they say so."""
-    edited = through_autoencoder(
-        [draft.edited for draft in drafts], [draft.row.reconstructed for draft in drafts], labelling
-    )
-    return [replace(draft.row, edited=encode_png(image)) for draft, image in zip(drafts, edited, strict=True)]
+    """The rows with their edited images, through the autoencoder where they say so. An image that several
+    rows show is made once.
+    """
+    images = {(id(draft.edited), draft.row.reconstructed): draft.edited for draft in drafts}
+    edited = through_autoencoder(list(images.values()), [marked for _, marked in images], labelling)
+    stored = dict(zip(images, map(encode_png, edited), strict=True))
+    return [
+        replace(draft.row, edited=stored[id(draft.edited), draft.row.reconstructed]) for draft in drafts
+    ]
 
 
 def through_autoencoder(

@@ -1,0 +1,92 @@
+"""Rows that show one and the same edit, under several instructions or asked in several ways: a training reads
+its two images once for all of them.
+
+Most tokens of a question about an edit are those of its images, and they come before the question. Keys and
+values of the images are therefore computed once, with their gradient, and every question of the edit attends
+to them; what it says is what it says alone.
+"""
+
+import hashlib
+from collections.abc import Hashable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from PIL import Image
+from torch import Tensor
+
+from rewardedit.batch import EditSample
+from rewardedit.data import Rows
+from rewardedit.scorers.adiee import WITH_PREFIX, Adiee
+from rewardedit.scorers.adiee_text import IMAGES
+
+
+def rows_by_edit(rows: Rows, usable: Sequence[int]) -> list[list[int]]:
+    """Of each usable row the places in `usable` of all rows with the same two images, its own among them."""
+    groups: dict[Hashable, list[int]] = {}
+    keys = [images_key(rows[number]) or number for number in usable]
+    for place, key in enumerate(keys):
+        groups.setdefault(key, []).append(place)
+    return [groups[key] for key in keys]
+
+
+def images_key(sample: EditSample) -> bytes | None:
+    """The same for rows that show the same pixels; None where an image is not a PIL image, as those of stored
+    rows are.
+    """
+    images = (sample.source, sample.edited)
+    if not all(isinstance(image, Image.Image) for image in images):
+        return None
+    found = hashlib.sha256()
+    for image in images:
+        assert isinstance(image, Image.Image)
+        found.update(f"{image.size} {image.mode}".encode() + image.tobytes())
+    return found.digest()
+
+
+def with_its_edit(place: int, same: Sequence[int], count: int, generator: torch.Generator) -> list[int]:
+    """The row and others of the same edit, drawn without repetition, `count` in all; where there are fewer
+    they come again, to be asked in other ways.
+    """
+    others = [other for other in same if other != place]
+    order = torch.randperm(len(others), generator=generator).tolist()
+    chosen = [place, *(others[i] for i in order)][:count]
+    return [chosen[i % len(chosen)] for i in range(count)]
+
+
+def require_shared_images(scorer: Adiee, gradient_checkpointing: bool) -> None:
+    """Raises ValueError where a scorer's images cannot be read once for several questions."""
+    kind = scorer.model.config.model_type
+    if kind not in WITH_PREFIX:
+        raise ValueError(f"questions_per_edit: expected a model of {', '.join(WITH_PREFIX)}; got {kind}")
+    if gradient_checkpointing:
+        raise ValueError("questions_per_edit: what is read once is kept; set gradient_checkpointing=false")
+    if not scorer.parts_cleanly(IMAGES[scorer.settings.layout]):
+        raise ValueError("questions_per_edit: the tokenizer gives a text other tokens in two parts")
+
+
+def read_once(
+    scorer: Adiee,
+    texts: list[str],
+    source: Float[Tensor, "edits 3 h w"],
+    edited: Float[Tensor, "edits 3 h w"],
+) -> tuple[Float[Tensor, "b n d"], Int[Tensor, "b n"]]:
+    """The last hidden states of questions, and their tokens, after the images.
+
+    Args:
+        texts: b of them, in turn as many about each of the edits.
+    """
+    images = IMAGES[scorer.settings.layout]
+    before, _ = scorer.split(texts[0], images)
+    shared = scorer.inputs([before] * len(source), source, edited)
+    shared.pop("attention_mask", None)  # all are of one length
+    cache = scorer.model.model(**shared, use_cache=True).past_key_values
+    cache.batch_repeat_interleave(len(texts) // len(source))
+    after = [scorer.split(text, images)[1] for text in texts]
+    ids = scorer.vlm.processor.tokenizer(
+        after, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt"
+    ).input_ids.to(source.device)
+    begin = shared["input_ids"].shape[1]
+    positions = torch.arange(begin, begin + ids.shape[1], device=ids.device).expand(len(ids), -1)
+    # Padding comes last, where nothing that counts sees it.
+    out = scorer.model.model(input_ids=ids, past_key_values=cache, position_ids=positions, use_cache=True)
+    return out.last_hidden_state, ids
