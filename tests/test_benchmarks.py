@@ -255,6 +255,23 @@ def test_what_was_measured_of_bpm_holds_what_is_promised():
         assert found["rivals"][name]["ground_truth"] < found["ground_truth"] or name == "ssim"
 
 
+def test_what_was_measured_of_bpm_s_masks_holds_what_is_promised():
+    found = recorded("bpm-guidance")
+    assert found["n"] >= 1120
+    guided = found["oracle"]["guided"]
+    assert guided["preservation"]["ci95"][0] > 0
+    assert guided["score"]["ci95"][0] > 0
+    for name in ("modification", "modification_or_missing"):
+        assert guided[name]["difference"] >= -0.01, name
+    for way in ("pasted", "pasted_feathered"):
+        assert {"score", "preservation", "quality"} <= set(found["oracle"][way]), way
+    better = found["oracle"]["guided_minus_pasted_quality"]["ci95"][0] > 0
+    assert better or "guidance does not beat pasting" in (BENCHMARKS / "README.md").read_text()
+    chosen = found["best_of_8"]
+    assert chosen["bpm"]["ci95_vs_one_sample"][0] > 0
+    assert chosen["bpm"]["mean"] < chosen["oracle's choice"]["mean"]
+
+
 def test_what_was_measured_of_refl_holds_what_is_promised():
     found = recorded("shapes-refl")
     conditioned = recorded("shapes-refl-conditioned")
