@@ -1,6 +1,6 @@
 """Does a scorer that was trained on labels by rules agree with the oracle, also on editors that it has never
-seen (ADIEE Tables 1 and 2): python benchmarks/adiee.py CHECKPOINT [RUNS]; with --val after the checkpoint it
-looks at val alone and records nothing, for choices of rows and settings.
+seen (ADIEE Tables 1 and 2): python benchmarks/adiee.py [CHECKPOINT [RUNS]], by default the small one that
+comes with the package; with --val it looks at val alone and records nothing, for choices of settings.
 
 Editors are the shipped one and those that its recipes make in RUNS (default: runs); no scorer is trained on
 the edits of two of them, and the headline is theirs. Rivals see source, edited image and instruction alone;
@@ -32,6 +32,7 @@ from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.evaluation.statistics import paired_bootstrap, spearman, spearman_difference
 from rewardedit.scorers import Scorer
 
+SHIPPED = "shapes-adiee-scorer"
 N = 560  # test samples
 VAL_N = 280
 LEAST = 1.0  # of 10: ratings that differ by less are equal
@@ -217,7 +218,7 @@ def on_val(
     return {**found, "checks": checks(next(iter(scorers.values())), val)}
 
 
-def choose(checkpoint: str, runs: str = "runs") -> dict[str, Any]:
+def choose(checkpoint: str = SHIPPED, runs: str = "runs") -> dict[str, Any]:
     """`on_val` for a scorer beside BPM and ViFi-CLIP, the nearest rivals."""
     paths = editors_in(Path(runs))
     names = {"bpm": {"undetected": "failed"}, "vifi_clip": {}}
@@ -230,7 +231,7 @@ def choose(checkpoint: str, runs: str = "runs") -> dict[str, Any]:
     return on_val(scorers, unseen, Shapes("val").batch(0, VAL_N), early)
 
 
-def main(checkpoint: str, runs: str = "runs") -> dict[str, Any]:
+def main(checkpoint: str = SHIPPED, runs: str = "runs") -> dict[str, Any]:
     paths = editors_in(Path(runs))
     settings = best_settings_of(list(paths))
     scorers: dict[str, Scorer] = {

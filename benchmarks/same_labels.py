@@ -28,8 +28,7 @@ from rewardedit.encoded import Encoded
 from rewardedit.files import replaced
 from rewardedit.scorers.adiee import GRADES
 from rewardedit.scorers.vifi_clip import ViFiClip
-from rewardedit.trainers.adiee_scorer import Config, read_step, require_label
-from rewardedit.training.ahead import ReadAhead
+from rewardedit.trainers.adiee_scorer import Config, read_steps, require_label
 from rewardedit.training.score_token import score_loss
 from rewardedit.training.small import SmallTrainConfig, fit
 
@@ -81,7 +80,7 @@ def train(config: Config, folder: Path) -> Path:
     scorer.requires_grad_(True)
     scorer.model.text_model.embeddings.token_embedding.requires_grad_(False)
     steps = config.train.max_steps
-    batches = ReadAhead(lambda step: read_step(config, rows, usable, step), steps)
+    batches = read_steps(config, rows, usable)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         [(edits, labels, *_)] = batches(step)

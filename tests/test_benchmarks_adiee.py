@@ -1,6 +1,5 @@
 """The benchmark of trained scorers, with scorers of which it is known how good they are."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,8 @@ from rewardedit.diffusion.editors import EditConfig
 from rewardedit.files import read_log
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.vlm import load_vlm
-from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, ANOTHER_TURN
+from rewardedit.synthesis.label_rules import ANOTHER_TURN, OWN_LABELS
+from rewardedit.synthesis.multi_turn import turn_edits, turn_rule
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
 from tests.data.layouts import write_labelled_shapes
 from tests.models import save_vlm
@@ -208,23 +208,24 @@ def test_a_model_learns_to_write_the_score(labelled, tmp_path):
     assert found["n"] == 8
 
 
-def test_variants_are_settings_of_the_recipe(tmp_path):
+def test_variants_are_settings_of_the_recipe(labelled):
     import adiee_ablations
     import vifi_rows
-    from record import RESULTS
 
     found = {name: adiee_ablations.config_of(name, []) for name in adiee_ablations.VARIANTS}
     ships = found.pop("as it ships")
-    assert [data.share for data in ships.data.values()] == pytest.approx([1 / 3] * 2, abs=0.01)
     assert len({config.name for config in found.values()}) == len(found)
     for name, config in found.items():
-        assert config.train == ships.train, name
+        per_edit = 1 if name == "every question for itself" else ships.train.questions_per_edit
+        assert config.train == replace(ships.train, questions_per_edit=per_edit), name
         assert replace(config, name=ships.name) != ships, name
     assert {data.edit_types for data in found["turns alone"].data.values()} == {tuple(adiee_ablations.TURNS)}
-    rules = json.loads((RESULTS / "adiee-data.json").read_text())["rules"]
-    named = {*adiee_ablations.TURNS, *adiee_ablations.METHODS}
-    more = {ANOTHER_INSTRUCTION, ANOTHER_TURN, "another_object"}  # which the audited recipe leaves out
-    assert named == {*(name.split(", ")[0] for name in rules), *more}
+    turns = {turn_rule(edit.source, edit.target, edit.edited) for edit in turn_edits(3)}
+    assert {*adiee_ablations.TURNS} == {*turns, ANOTHER_TURN}
+    assert {*adiee_ablations.OWN} == {*OWN_LABELS}
+    assert found["methods' outputs as well"].data.keys() == {*ships.data, "outputs"}
+    data = {"rows": replace(labelled[0]["rows"], share=0.3)}
+    assert adiee_ablations.of_so_many(replace(ships, data=data), 10**6).data["rows"].share == 1.0
     words = [["held_out=null", *change] for change in vifi_rows.VARIANTS.values()]
     configs = [load_recipe("shapes-vifi-clip", change)[1] for change in words]
     assert [config.data.rows for config in configs] == [2800, 5600, 11200, 22400, 22400, 22400]

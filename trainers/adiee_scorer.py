@@ -217,15 +217,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
     scorer, adapter = make_scorer(config)
     per_edit = config.train.questions_per_edit
-    same = None
     if per_edit > 1:
         require_shared_images(scorer, config.train.gradient_checkpointing)
-        same = rows_by_edit(rows, usable)
     loop = make_loop(config, scorer, folder, resume)
     scorer.train()
-    micro_batches = ReadAhead(
-        lambda step: read_step(config, rows, usable, step, same), config.train.max_steps
-    )
+    micro_batches = read_steps(config, rows, usable)
     for step in loop.steps():
         for cpu_batch, cpu_labels, ids, questions in micro_batches(step):
             batch, labels = (part.to(loop.accelerator.device) for part in (cpu_batch, cpu_labels))
@@ -302,6 +298,12 @@ def shares(config: Config) -> list[slice]:
             f"{processes().num_processes} processes, and these into {per_edit} questions an edit"
         )
     return [slice(first, first + size) for first in range(0, share, size)]
+
+
+def read_steps(config: Config, rows: Rows, usable: list[int]) -> ReadAhead[list[tuple]]:
+    """What `read_step` reads of each step."""
+    same = rows_by_edit(rows, usable) if config.train.questions_per_edit > 1 else None
+    return ReadAhead(lambda step: read_step(config, rows, usable, step, same), config.train.max_steps)
 
 
 def read_step(

@@ -219,14 +219,19 @@ def load_chat_model(
 
     Args:
         name: hub name or folder; the default is BPM's.
-        gguf_file: a GGUF file in it.
+        gguf_file: a GGUF file in it; its weights are unpacked to `dtype`.
 
     Raises:
-        ValueError: where there is no such model, or it has no chat template.
+        ValueError: where there is no such model, it has no chat template, or a GGUF file comes without the
+            package gguf.
     """
+    from importlib.util import find_spec
+
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    if gguf_file is not None and find_spec("gguf") is None:
+        raise ValueError(f"{gguf_file}: a GGUF file needs gguf: pip install 'rewardedit[gguf]'")
     more = {} if gguf_file is None else {"gguf_file": gguf_file}
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **more)

@@ -216,9 +216,7 @@ def finished(drafts: Sequence[Draft], labelling: Labelling) -> list[LabelledEdit
     images = {(id(draft.edited), draft.row.reconstructed): draft.edited for draft in drafts}
     edited = through_autoencoder(list(images.values()), [marked for _, marked in images], labelling)
     stored = dict(zip(images, map(encode_png, edited), strict=True))
-    return [
-        replace(draft.row, edited=stored[id(draft.edited), draft.row.reconstructed]) for draft in drafts
-    ]
+    return [replace(draft.row, edited=stored[id(draft.edited), draft.row.reconstructed]) for draft in drafts]
 
 
 def through_autoencoder(

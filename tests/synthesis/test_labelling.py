@@ -118,6 +118,31 @@ def test_a_target_under_its_instruction_for_another_object_has_failed():
     assert 0 < len(own_of(0.5)) < 5
 
 
+def test_a_target_is_the_same_image_under_every_instruction():
+    """No trace of the autoencoder tells which of them is its own; the image is made once."""
+    n = len(INSTRUCTIONS)
+    rows = replace(batch([CAPTION] * n, [CAPTION] * n), target=torch.rand(n, 3, 2, 2))
+    part = RowBatch(list(range(n)), [f"row-{i}" for i in range(n)], rows, {})
+    rules = RulesConfig(reconstructed=0.5, another_image=0.0, another_instruction=2.0, another_object=1.0)
+    made = []
+
+    def reconstruct(images):
+        made.extend(images)
+        return torch.rand_like(images)
+
+    labelling = Labelling(rules, Thresholds(0.2, (0.1, 0.1)), {}, reconstruct, frozenset(), 0)
+    found = [row for row in own_rows(part, list("abcdef"), {}, labelling) if "source" not in row.rule]
+    shown = {}
+    for row in found:
+        shown.setdefault(row.id.split("/")[0], set()).add((row.edited, row.reconstructed))
+    assert {len(images) for images in shown.values()} == {1}
+    assert len(found) > 3 * n
+    through = [images.pop()[1] for images in shown.values()]
+    assert set(through) == {True, False}
+    targets = [image for image in made if any(torch.equal(image, target) for target in rows.target)]
+    assert len(targets) == sum(through)
+
+
 def turns_of(share: float, *instructions: str):
     """The rows of a sequence in which every turn makes the image a tenth brighter."""
     n = len(instructions)

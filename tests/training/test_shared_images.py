@@ -1,4 +1,4 @@
-"""Images that are read once for several questions: losses and gradients are those of questions asked alone."""
+"""Images that are read once for several questions: losses and gradients are as of questions asked alone."""
 
 from dataclasses import replace
 from pathlib import Path
