@@ -28,7 +28,7 @@ from rewardedit.scorers.adiee_text import (
     turns,
 )
 from rewardedit.scorers.base import Scorer
-from rewardedit.scorers.prefix import Prefix, as_cache, prefix_attention, split_rows
+from rewardedit.scorers.prefix import Prefix, as_cache, followed, prefix_attention, split_rows
 from rewardedit.scorers.vlm import Bits, Vlm, fitting_adapter, load_processor, load_vlm, reserved_tokens
 
 GRADES = (0.0, 5.0, 10.0)  # of the head with classes
@@ -167,7 +167,7 @@ class Adiee(Scorer):
         self.settings = settings
         self.questions = range(len(QUESTIONS)) if question is None else (question,)
         self.share_prefix = able if share_prefix is None else share_prefix
-        if self.share_prefix and not self.parts_cleanly():
+        if self.share_prefix and not (self.parts_cleanly() and self.parts_cleanly(2)):
             if share_prefix:
                 raise ValueError("share_prefix: the tokenizer gives a text other tokens in two parts")
             self.share_prefix = False
@@ -175,12 +175,12 @@ class Adiee(Scorer):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str,
+        checkpoint: str = "shapes-adiee-scorer",
         question: int | None = None,
         share_prefix: bool | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> "Adiee":
-        """A scorer that `save` wrote, by folder or hub name.
+        """A scorer that `save` wrote, by folder or hub name; by default the small one of the offline world.
 
         Raises:
             ValueError: where there is none, or its adapter comes without the token's embedding.
@@ -234,16 +234,15 @@ class Adiee(Scorer):
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         prefixes: list[Prefix] | None = prepared.inputs.get("prefix")
-        found = []
+        asked = []
         for question in self.questions:
             instructions = [self.fitting(text, question, batch) for text in batch.instruction]
-            texts = self.texts(instructions, question)
-            if prefixes is None:
-                state = self.states(self.inputs(texts, batch.source, batch.edited))
-            else:
-                state = self._continued(texts, batch.edited, prefixes)
-            found.append(self.head.scores(state))
-        every = torch.stack(found)
+            asked.append(self.texts(instructions, question))
+        if prefixes is None:
+            states = [self.states(self.inputs(texts, batch.source, batch.edited)) for texts in asked]
+        else:
+            states = self._continued(asked, batch.edited, prefixes)
+        every = torch.stack([self.head.scores(state) for state in states])
         mean = every.mean(0)
         parts = {"raw": mean[:, 0], "spread": every[..., 0].std(0, correction=0)}
         for number, axis in enumerate(self.settings.axes[1:], 1):
@@ -300,20 +299,35 @@ class Adiee(Scorer):
         """Images at the size that the scorer sees them in; the aspect ratio is lost, as in ADIEE."""
         return image if self.settings.side is None else fit(image, self.settings.side, "stretch")
 
-    def _continued(self, texts: list[str], edited: Tensor, prefixes: list[Prefix]) -> Tensor:
-        """The states at the token, where the source's part is computed already."""
-        after = [self.split(text)[1] for text in texts]
-        inputs = self.vlm.inputs(after, self.sized(edited)[:, None], padding_side="right")
-        inputs.pop("attention_mask", None)  # padding comes after the token, which does not see it
-        length = len(prefixes[0])
+    def _continued(self, asked: list[list[str]], edited: Tensor, prefixes: list[Prefix]) -> list[Tensor]:
+        """The states at the token, a question each, where the source's part is computed already. The edited
+        images are read once for all questions.
+        """
+        both = [[self.split(text, 2) for text in texts] for texts in asked]
+        between = self.split(both[0][0][0])[1]
+        inputs = self.vlm.inputs([between] * len(edited), self.sized(edited)[:, None])
+        inputs.pop("attention_mask", None)  # all are of one length
+        cache = as_cache(prefixes)
+        self._read(inputs, cache, len(prefixes[0]))
+        cache = followed(cache)
+        begin = len(prefixes[0]) + inputs["input_ids"].shape[1]
+        states = []
+        for texts in both:
+            after = [text for _, text in texts]
+            # Padding comes after the token, which does not see it.
+            ids = self.vlm.processor.tokenizer(
+                after, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt"
+            ).input_ids.to(edited.device)
+            states.append(self.at_token(self._read({"input_ids": ids}, cache, begin), ids))
+        return states
+
+    def _read(self, inputs: dict[str, Tensor], cache: Any, begin: int) -> Tensor:
+        """The last hidden states of what comes after a cache's `begin` tokens."""
         ids = inputs["input_ids"]
-        place = torch.arange(length, length + ids.shape[1], device=ids.device).expand(len(ids), -1)
-        language_model = self.model.model.get_decoder()
-        with prefix_attention(language_model):
-            hidden = self.model.model(
-                **inputs, past_key_values=as_cache(prefixes), position_ids=place, use_cache=True
-            ).last_hidden_state
-        return self.at_token(hidden, ids)
+        place = torch.arange(begin, begin + ids.shape[1], device=ids.device).expand(len(ids), -1)
+        with prefix_attention(self.model.model.get_decoder()):
+            out = self.model.model(**inputs, past_key_values=cache, position_ids=place, use_cache=True)
+        return out.last_hidden_state
 
     def parts_cleanly(self, images: int = 1) -> bool:
         """Whether a text has the same tokens in the two parts of `split` as in one; some tokenizers mark

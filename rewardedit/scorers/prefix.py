@@ -4,6 +4,9 @@ In a causal model the keys and values of what comes first do not depend on what 
 once, without gradient, and every continuation attends to them beside its own, so that they are not computed
 again and no backward pass goes through them. Where nothing needs a gradient, all continuations of one prefix
 read it without a copy; with a gradient each layer puts it beside the row's own for as long as it attends.
+
+A continuation may be followed by several others in its turn, such as an edited image by questions about it:
+what they attend to is then in parts, the prefix of all and the row's own continuation (`followed`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,40 +39,39 @@ class Prefix:
 
 @dataclass(frozen=True)
 class Joined:
-    """What a layer attends to: a prefix of one row or of all rows, and each row's own."""
+    """What a layer attends to: what came before, in parts of one row or of all rows, and each row's own."""
 
-    prefix: Float[Tensor, "m heads p d"]
+    before: tuple[Float[Tensor, "_ heads _ d"], ...]
     own: Float[Tensor, "b heads s d"]
 
 
 class PrefixLayer(CacheLayerMixin):
-    """One layer of a prefix, which nothing is added to."""
+    """One layer of what came before, in parts of keys and values, which nothing is added to."""
 
     is_sliding = False
 
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
+    def __init__(self, parts: Sequence[tuple[Tensor, Tensor]]) -> None:
         super().__init__()
-        self.keys = keys
-        self.values = values
+        self.parts = tuple(parts)
+        self.own: tuple[Tensor, Tensor] | None = None  # of the continuation that was read last
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing is left to do."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The prefix beside a continuation's own keys and values, for `attend`."""
-        assert self.keys is not None
-        assert self.values is not None
-        return Joined(self.keys, key_states), Joined(self.values, value_states)
+        """What came before beside a continuation's own keys and values, for `attend`."""
+        self.own = (key_states, value_states)
+        keys, values = (tuple(part) for part in zip(*self.parts, strict=True))
+        return Joined(keys, key_states), Joined(values, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """How many keys there are, and where they begin."""
         return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
-        """The prefix's tokens."""
-        assert self.keys is not None
-        return self.keys.shape[-2]
+        """The tokens of all parts."""
+        return sum(keys.shape[-2] for keys, _ in self.parts)
 
     def get_max_length(self) -> int:
         """It has no end."""
@@ -89,11 +91,21 @@ def as_cache(prefixes: Sequence[Prefix]) -> Cache:
     """Prefixes of b continuations as what a model takes; where all are one it is not copied."""
     first = prefixes[0]
     if all(prefix is first for prefix in prefixes):
-        return Cache(layers=[PrefixLayer(k, v) for k, v in zip(first.keys, first.values, strict=True)])
+        return Cache(layers=[PrefixLayer([part]) for part in zip(first.keys, first.values, strict=True)])
     layers = range(len(first.keys))
     keys = [torch.cat([prefix.keys[i] for prefix in prefixes]) for i in layers]
     values = [torch.cat([prefix.values[i] for prefix in prefixes]) for i in layers]
-    return Cache(layers=[PrefixLayer(k, v) for k, v in zip(keys, values, strict=True)])
+    return Cache(layers=[PrefixLayer([part]) for part in zip(keys, values, strict=True)])
+
+
+def followed(cache: Cache) -> Cache:
+    """What comes after the continuation that was last read with such a cache: what it had, and its own."""
+    layers = []
+    for layer in cache.layers:
+        assert isinstance(layer, PrefixLayer)
+        assert layer.own is not None
+        layers.append(PrefixLayer([*layer.parts, layer.own]))
+    return Cache(layers=layers)
 
 
 @contextmanager
@@ -117,8 +129,8 @@ def attend(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of continuations (b, heads, s, d) to a prefix and to themselves; texts are padded on
-    the right alone, so that no other mask is needed.
+    """Causal attention of continuations (b, heads, s, d) to what came before and to themselves; texts are
+    padded on the right alone, so that no other mask is needed.
 
     Raises:
         ValueError: for dropout, or another mask.
@@ -129,17 +141,19 @@ def attend(
     # Under autocast the rotary embedding leaves queries and keys in another type than values.
     dtype = value.own.dtype
     query = query.to(dtype)
-    parts = [
-        part.to(dtype).repeat_interleave(groups, 1) for part in (key.prefix, value.prefix, key.own, value.own)
-    ]
-    one_for_all = len(key.prefix) == 1 and len(query) > 1
-    needs_gradient = torch.is_grad_enabled() and query.requires_grad
+    keys, values = (
+        [part.to(dtype).repeat_interleave(groups, 1) for part in (*joined.before, joined.own)]
+        for joined in (key, value)
+    )
+    one_for_all = len(query) > 1 and any(len(part) == 1 for part in keys)
+    # Words after an edited image need none themselves; what they attend to does.
+    needs_gradient = torch.is_grad_enabled() and any(part.requires_grad for part in (query, *keys, *values))
     if one_for_all and not needs_gradient and has_log_sum(query):
-        out = shared(query, *parts, scaling)
+        out = shared(query, keys, values, scaling)
     else:
         k, v = (
-            torch.cat([prefix.expand(len(query), -1, -1, -1), own], dim=2)
-            for prefix, own in ((parts[0], parts[2]), (parts[1], parts[3]))
+            torch.cat([part.expand(len(query), -1, -1, -1) for part in parts], dim=2)
+            for parts in (keys, values)
         )
         bias: Any = causal_lower_right(query.shape[2], k.shape[2])
         out = F.scaled_dot_product_attention(query, k, v, attn_mask=bias, scale=scaling)
@@ -148,23 +162,27 @@ def attend(
 
 def shared(
     query: Float[Tensor, "b heads s d"],
-    prefix_key: Float[Tensor, "1 heads p d"],
-    prefix_value: Float[Tensor, "1 heads p d"],
-    key: Float[Tensor, "b heads s d"],
-    value: Float[Tensor, "b heads s d"],
+    keys: Sequence[Float[Tensor, "_ heads _ d"]],
+    values: Sequence[Float[Tensor, "_ heads _ d"]],
     scaling: float | None,
 ) -> Float[Tensor, "b heads s d"]:
-    """Attention to one prefix and to the rows' own, each by itself, put together by their log-sum-exps. All
-    rows' queries attend to the prefix as one long row, so that it is read once.
+    """Attention to each part by itself, put together by their log-sum-exps; the last part is the rows' own.
+    All rows' queries attend to a part of one row as one long row, so that it is read once.
     """
     b, heads, s, d = query.shape
     folded = query.transpose(0, 1).reshape(1, heads, b * s, d)
-    seen, seen_weight = with_log_sum(folded, prefix_key, prefix_value, scaling, causal=False)
-    seen = seen.view(heads, b, s, d).transpose(0, 1)
-    seen_weight = seen_weight.view(heads, b, s).transpose(0, 1)
-    own, own_weight = with_log_sum(query, key, value, scaling, causal=True)
-    share = torch.sigmoid(seen_weight - own_weight)[..., None].to(own.dtype)
-    return own + share * (seen - own)
+    out, weight = with_log_sum(query, keys[-1], values[-1], scaling, causal=True)
+    for key, value in zip(keys[:-1], values[:-1], strict=True):
+        if len(key) == b:
+            seen, seen_weight = with_log_sum(query, key, value, scaling, causal=False)
+        else:
+            seen, seen_weight = with_log_sum(folded, key, value, scaling, causal=False)
+            seen = seen.view(heads, b, s, d).transpose(0, 1)
+            seen_weight = seen_weight.view(heads, b, s).transpose(0, 1)
+        share = torch.sigmoid(seen_weight - weight)[..., None].to(out.dtype)
+        out = out + share * (seen - out)
+        weight = torch.logaddexp(weight, seen_weight)
+    return out
 
 
 def has_log_sum(query: Tensor) -> bool:

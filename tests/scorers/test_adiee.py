@@ -144,8 +144,8 @@ def test_a_shared_prefix_works_in_mixed_precision(llava, batch, prepared_within)
     assert (gradient.flatten(1).abs().sum(1) > 0).all()
 
 
-def test_the_source_is_read_once_for_all_candidates(llava, batch):
-    scorer = make(llava, question=0)
+def test_the_source_is_read_once_for_all_candidates_and_each_edit_once_for_all_questions(llava, batch):
+    scorer = make(llava)
     rows = candidates(batch, 6)
     prepared = scorer.prepare(batch.source[1:2], batch.instruction[1:2]).take([0] * 6)
     prefixes = prepared.inputs["prefix"]
@@ -156,23 +156,28 @@ def test_the_source_is_read_once_for_all_candidates(llava, batch):
     scorer(rows, prepared)
     scorer(rows)
     handle.remove()
-    (shared_rows, short), (_, prefix), (_, again) = lengths
-    assert shared_rows == 6
-    assert again == short
+    (edits, edit), *questions = lengths[:5]
+    (_, prefix), *again = lengths[5:]
+    assert edits == 6
+    assert again == [(6, edit), *questions]
     assert prefix == len(prefixes[0])
-    whole = scorer.inputs(scorer.texts(rows.instruction, 0), rows.source, rows.edited)["input_ids"]
-    assert short + prefix == whole.shape[1]
+    for number, (_, words) in enumerate(questions):
+        whole = scorer.inputs(scorer.texts(rows.instruction, number), rows.source, rows.edited)["input_ids"]
+        assert prefix + edit + words == whole.shape[1]
 
 
-def test_attention_in_two_parts_is_attention():
+def test_attention_in_parts_is_attention():
+    """To what all rows share, to what is each row's, and to themselves."""
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(3, 2, 5, 8, generator=generator) for _ in range(3))
-    prefix_key, prefix_value = (torch.randn(1, 2, 7, 8, generator=generator) for _ in range(2))
-    keys = torch.cat([prefix_key.expand(3, -1, -1, -1), key], 2)
-    values = torch.cat([prefix_value.expand(3, -1, -1, -1), value], 2)
-    mask = torch.ones(5, 12, dtype=torch.bool).tril(7)
+    all_key, all_value = (torch.randn(1, 2, 7, 8, generator=generator) for _ in range(2))
+    row_key, row_value = (torch.randn(3, 2, 4, 8, generator=generator) for _ in range(2))
+    keys = torch.cat([all_key.expand(3, -1, -1, -1), row_key, key], 2)
+    values = torch.cat([all_value.expand(3, -1, -1, -1), row_value, value], 2)
+    mask = torch.ones(5, 16, dtype=torch.bool).tril(11)
     whole = torch.nn.functional.scaled_dot_product_attention(query, keys, values, mask, scale=0.3)
-    torch.testing.assert_close(shared(query, prefix_key, prefix_value, key, value, 0.3), whole)
+    parts = shared(query, [all_key, row_key, key], [all_value, row_value, value], 0.3)
+    torch.testing.assert_close(parts, whole)
 
 
 def test_a_prefix_needs_images_of_their_own(llava, tmp_path):
