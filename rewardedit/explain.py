@@ -73,7 +73,7 @@ def _asked(parsed: Parsed) -> str:
     """The parsed instruction in one line."""
     if not isinstance(parsed, ParsedEdit):
         return "could not be parsed"
-    said = [f"{parsed.edit_type}: {parsed.source or 'nothing'} → {parsed.target or 'nothing'}"]
+    said = [f"{parsed.edit_type}: {parsed.source or 'nothing'} to {parsed.target or 'nothing'}"]
     if parsed.size != "unchanged":
         said.append(parsed.size)
     if parsed.position != "unchanged":
