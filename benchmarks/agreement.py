@@ -35,6 +35,7 @@ GROUPS = {
     "source, edited, instruction": {
         "vifi_clip": ("vifi_clip", {}),
         "bpm": ("bpm", {"undetected": "failed"}),
+        "adiee": ("adiee", {}),
         "clip_d": ("clip_d", {}),
         "clip_t": ("clip_t", {}),
         "clip_i against the source": ("clip_i", {"against": "source"}),

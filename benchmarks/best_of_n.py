@@ -6,6 +6,7 @@ which tell the truth about the target, are the upper case.
 Every way of choosing takes the number of steps that is best for it on val.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,12 +20,21 @@ from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.data.shapes.world import join
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.evaluation.statistics import paired_bootstrap
-from rewardedit.scoring import score_batch
+from rewardedit.scorer_spec import read_spec
+from rewardedit.scorers import Scorer
 
 EDITS = 280
 VAL = 70
 N = 8
-SCORERS = ("clip_d", "vifi_clip", "bpm", "l1", "ssim", "clip_d:0.7,l1:0.3")
+SCORERS: dict[str, dict[str, Any]] = {  # with their options
+    "clip_d": {},
+    "vifi_clip": {},
+    "bpm": {"undetected": "failed"},
+    "adiee": {},
+    "l1": {},
+    "ssim": {},
+}
+SUMS = ("clip_d:0.7,l1:0.3", "adiee:0.1,bpm:0.5")  # the second of scores from 0 to 10 and from 0 to 2
 WITH_CAPTIONS = ("clip_d", "clip_d:0.7,l1:0.3")
 ONE = "one sample"
 
@@ -33,7 +43,7 @@ Choices = dict[str, list[float]]  # way of choosing: the oracle's rating of what
 
 def choose(editor: Editor, samples: ShapesBatch, n: int, settings: EditConfig) -> dict[str, Choices]:
     """Ratings of what each scorer chooses among the same n candidates, without captions and with them."""
-    scorers = {name: load_scorer(name) for name in SCORERS}
+    scorers = {name: load_scorer(name, **options) for name, options in SCORERS.items()}
     oracle = ShapesOracle()
     generator = torch.Generator().manual_seed(0)
     out: dict[str, Choices] = {"without_captions": {}, "with_captions": {}}
@@ -56,17 +66,27 @@ def choose(editor: Editor, samples: ShapesBatch, n: int, settings: EditConfig) -
         edits = EditBatch(source.expand(n, -1, -1, -1), [instruction] * n, found.images)
         captions = {name: [getattr(samples, name)[i]] * n for name in ("source_caption", "target_caption")}
         told = EditBatch(edits.source, edits.instruction, edits.edited, **captions)
-        for name in SCORERS:
-            note("without_captions", name, rating[best(scorers[name], edits)])
-        for name in WITH_CAPTIONS:
-            note("with_captions", name, rating[best(scorers[name], told)])
+        for name, place in best(scorers, edits, (*SCORERS, *SUMS)).items():
+            note("without_captions", name, rating[place])
+        for name, place in best(scorers, told, WITH_CAPTIONS).items():
+            note("with_captions", name, rating[place])
         note("without_captions", "oracle's choice", rating.max())
     return out
 
 
-def best(scorer: Any, edits: EditBatch) -> int:
-    """Which of the edits the scorer takes; one that cannot be scored is never taken."""
-    return int(score_batch(edits, {"": scorer})[""].score.nan_to_num(-torch.inf).argmax())
+@torch.no_grad()
+def best(scorers: dict[str, Scorer], edits: EditBatch, names: Sequence[str]) -> dict[str, int]:
+    """Which edit of one source each scorer, or each sum of them, takes; never one that cannot be scored."""
+    terms = {name: read_spec(name) for name in names}
+    scores: dict[str, torch.Tensor] = {}
+    for name in {name for own in terms.values() for name in own}:
+        prepared = scorers[name].prepare(edits.source[:1], edits.instruction[:1]).take([0] * len(edits))
+        scores[name] = scorers[name](edits, prepared).score
+    found = {}
+    for name, own in terms.items():
+        total = torch.stack([(term.weight or 1.0) * scores[one] for one, term in own.items()]).sum(0)
+        found[name] = int(total.nan_to_num(-torch.inf).argmax())
+    return found
 
 
 def compare(edits: int, val_edits: int, n: int, grid: dict[int, EditConfig] | None = None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from rewardedit.images import to_pil
 EDITS = 560
 BATCH = 70
 TOP = 0.05
-SCORERS = ("vifi_clip", "clip_d", "l1")
+SCORERS = ("adiee", "vifi_clip", "clip_d", "l1")
 AREA = (0.02, 0.10)  # of the image
 
 

@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 
 NAMES = {
+    "shapes-adiee-scorer": "adiee",
     "shapes-clip": "clip",
     "shapes-detector": "detector",
     "shapes-editor": "editor",

@@ -23,11 +23,11 @@ BUILT_IN = {
     "dino_i": "rewardedit.scorers.preservation:DinoI",
     "vifi_clip": "rewardedit.scorers.vifi_clip:ViFiClip",
     "bpm": "rewardedit.scorers.bpm:Bpm",
+    "adiee": "rewardedit.scorers.adiee:Adiee",
 }
 
 # Scorers of models that do not come with the package: a spec says which, as options of `from_pretrained`.
 OWN_MODELS = {
-    "adiee": "rewardedit.scorers.adiee:Adiee",
     "vlm_judge": "rewardedit.scorers.vlm_judge:VlmJudge",
 }
 
