@@ -20,12 +20,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.assets import resolve_model
-from rewardedit.batch import EditBatch, EditSample, collate
+from rewardedit.batch import EditSample, collate
 from rewardedit.data import DataConfig, Rows, open_named, open_rows
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
 from rewardedit.data.datasets import images_of, read_batches, require_alike
@@ -34,7 +32,7 @@ from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
-from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, Layout, add_token
+from rewardedit.scorers.adiee_text import QUESTIONS, Layout, add_token
 from rewardedit.scorers.vlm import Bits, load_vlm, require_kind
 from rewardedit.scoring import score_batch
 from rewardedit.training import run
@@ -48,8 +46,8 @@ from rewardedit.training.loop import (
     step_generator,
 )
 from rewardedit.training.optimizer import Muon, parameter_groups
-from rewardedit.training.score_token import answer_loss, score_loss
-from rewardedit.training.shared_images import read_once, require_shared_images, rows_by_edit, with_its_edit
+from rewardedit.training.score_token import losses
+from rewardedit.training.shared_images import require_shared_images, rows_by_edit, with_its_edit
 from rewardedit.training.trainable import autocast_type
 
 Embeddings = Literal["all", "token"]
@@ -62,9 +60,7 @@ class TrainConfig(LoopConfig):
     max_steps: int = 15_000  # about 30 passes over 100,000 rows
     batch_size: int = 192
     micro_batch_size: int | None = None  # rows a process and forward pass; None: all that fall to a process
-    # So many rows of a batch in turn show one edit, whose images are read once for all of them; where data
-    # have fewer, they are asked in several ways.
-    questions_per_edit: int = 1
+    questions_per_edit: int = 1  # rows in turn that show one edit, whose images are read once for all of them
     lr: float = 2e-5
     lr_warmup_steps: int = 0
     # of the learning rate after the warm-up
@@ -310,10 +306,7 @@ def read_step(
     config: Config, rows: Rows, usable: list[int], step: int, same: list[list[int]] | None = None
 ) -> list[tuple]:
     """This process's micro-batches of a step, of the usable rows: edits, labels (b, axes), NaN where there is
-    none, ids, and which question is asked of each.
-
-    Args:
-        same: what `rows_by_edit` says, for more than one question an edit.
+    none, ids, and which question is asked of each. `same`: of `rows_by_edit`, for several questions an edit.
     """
     state = processes()
     share = config.train.batch_size // state.num_processes
@@ -334,35 +327,6 @@ def read_step(
         batch = collate(samples, images.size, images.policy, fields=())
         found.append((batch, labels, [sample.id for sample in samples], questions[part]))
     return found
-
-
-def losses(
-    scorer: Adiee,
-    batch: EditBatch,
-    labels: Float[Tensor, "b axes"],
-    asked: list[int],
-    compat: str = "paper",
-    per_edit: int = 1,
-) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The cross-entropy of the answers' tokens, and the error of the score read at [SCORE].
-
-    Args:
-        per_edit: so many rows in turn show one edit.
-    """
-    texts = []
-    for instruction, question in zip(batch.instruction, asked, strict=True):
-        fitting = scorer.fitting(instruction, question, batch)
-        texts.append(scorer.prompt(fitting, question) + ANSWER)
-    if per_edit > 1:
-        hidden, ids = read_once(scorer, texts, batch.source[::per_edit], batch.edited[::per_edit])
-    else:
-        inputs = scorer.inputs(texts, batch.source, batch.edited)
-        ids = inputs["input_ids"]
-        hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
-    raw = scorer.head(scorer.at_token(hidden, ids))
-    known = labels.isfinite()
-    score = score_loss(raw[known], labels[known], compat)
-    return answer_loss(scorer, hidden, ids), score
 
 
 @torch.no_grad()

@@ -5,8 +5,39 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from rewardedit.batch import EditBatch
 from rewardedit.scorers.adiee import GRADES, Adiee
 from rewardedit.scorers.adiee_text import ANSWER, TOKEN
+from rewardedit.training.shared_images import read_once
+
+
+def losses(
+    scorer: Adiee,
+    batch: EditBatch,
+    labels: Float[Tensor, "b axes"],
+    asked: list[int],
+    compat: str = "paper",
+    per_edit: int = 1,
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """The cross-entropy of the answers' tokens, and the error of the score read at [SCORE].
+
+    Args:
+        per_edit: so many rows in turn show one edit.
+    """
+    texts = []
+    for instruction, question in zip(batch.instruction, asked, strict=True):
+        fitting = scorer.fitting(instruction, question, batch)
+        texts.append(scorer.prompt(fitting, question) + ANSWER)
+    if per_edit > 1:
+        hidden, ids = read_once(scorer, texts, batch.source[::per_edit], batch.edited[::per_edit])
+    else:
+        inputs = scorer.inputs(texts, batch.source, batch.edited)
+        ids = inputs["input_ids"]
+        hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
+    raw = scorer.head(scorer.at_token(hidden, ids))
+    known = labels.isfinite()
+    score = score_loss(raw[known], labels[known], compat)
+    return answer_loss(scorer, hidden, ids), score
 
 
 def answer_loss(scorer: Adiee, hidden: Float[Tensor, "b n d"], input_ids: Tensor) -> Float[Tensor, ""]:
