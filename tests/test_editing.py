@@ -150,7 +150,7 @@ def test_a_mask_of_one_s_own(folder, tiny_editor, tmp_path, capsys):
     assert "nowhere.png: no such file" in capsys.readouterr().err
 
 
-def test_the_judge_is_the_best_without_captions_of_those_that_score_any_instruction(folder, tiny_editor, tmp_path):
+def test_the_judge_is_the_best_of_those_that_score_any_instruction(folder, tiny_editor, tmp_path):
     result = json.loads((Path(__file__).parents[1] / "benchmarks" / "results" / "best-of-n.json").read_text())
     others = ("one sample", "random choice", "oracle's choice")
     # BPM scores no instruction that it cannot parse, and no object that it does not find.
