@@ -296,6 +296,14 @@ def test_what_was_measured_of_bpm_s_masks_holds_what_is_promised():
         assert best["oracle"][name] < best["oracle"]["oracle's choice"], name
 
 
+def test_what_was_measured_of_a_shared_prefix_holds_what_is_promised():
+    found = recorded("prefix")["small, CPU"]
+    source, candidate = found["source_tokens"], found["candidate_tokens"]
+    assert source / (source + candidate) >= 0.6
+    assert found["8"]["speedup"] >= 1.4
+    assert found["gradient"]["memory_share"] < 1
+
+
 def test_what_was_measured_of_refl_holds_what_is_promised():
     found = recorded("shapes-refl")
     conditioned = recorded("shapes-refl-conditioned")
