@@ -124,7 +124,8 @@ class Adiee(Scorer):
     further axis that the head was trained on. The clamp passes the gradient on.
 
     With the layout "pair" everything before the edited image belongs to the source: `prepare` computes its
-    keys and values once, for any number of candidates, and no gradient goes through it.
+    keys and values once, for any number of candidates, and no gradient goes through it. An edited image is
+    then read once for all questions.
 
     Args:
         vlm: a model and a processor that know [SCORE].
@@ -313,11 +314,7 @@ class Adiee(Scorer):
         begin = len(prefixes[0]) + inputs["input_ids"].shape[1]
         states = []
         for texts in both:
-            after = [text for _, text in texts]
-            # Padding comes after the token, which does not see it.
-            ids = self.vlm.processor.tokenizer(
-                after, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt"
-            ).input_ids.to(edited.device)
+            ids = self.vlm.tokens([after for _, after in texts])  # the token does not see its padding
             states.append(self.at_token(self._read({"input_ids": ids}, cache, begin), ids))
         return states
 

@@ -63,6 +63,13 @@ class Vlm:
             "pixel_values": pixels.to(self.model.device, dtype).reshape(found["pixel_values"].shape)
         }
 
+    def tokens(self, texts: list[str]) -> Tensor:
+        """(b, n) The tokens of texts that follow the images, padded on the right."""
+        found = self.processor.tokenizer(
+            texts, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt"
+        )
+        return found.input_ids.to(self.model.device)
+
     def prompt(self, chat: Sequence[Turn]) -> str:
         """The text of a chat, up to where the model is to answer."""
         return self.processor.apply_chat_template(list(chat), add_generation_prompt=True)

@@ -81,10 +81,7 @@ def read_once(
     shared.pop("attention_mask", None)  # all are of one length
     cache = scorer.model.model(**shared, use_cache=True).past_key_values
     cache.batch_repeat_interleave(len(texts) // len(source))
-    after = [scorer.split(text, images)[1] for text in texts]
-    ids = scorer.vlm.processor.tokenizer(
-        after, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt"
-    ).input_ids.to(source.device)
+    ids = scorer.vlm.tokens([scorer.split(text, images)[1] for text in texts])
     begin = shared["input_ids"].shape[1]
     positions = torch.arange(begin, begin + ids.shape[1], device=ids.device).expand(len(ids), -1)
     # Padding comes last, where nothing that counts sees it.
