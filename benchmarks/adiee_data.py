@@ -28,12 +28,12 @@ from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle, sequence
 from rewardedit.data.shapes.world import BLOCK
 from rewardedit.evaluation.statistics import difference_of_groups, spearman
 from rewardedit.images import gaussian_blur, load_image
-from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, ANOTHER_TURN, OWN_LABELS
+from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, ANOTHER_TURN, DAMAGED, OWN_LABELS
 from rewardedit.synthesis.outputs import read_parquet
 
 NEAR = 2.5  # a label that is no further from the oracle agrees with it
-NOT_RATED = ("another_instruction", "another_object", ANOTHER_INSTRUCTION, ANOTHER_TURN)
-OWN = (*OWN_LABELS,)
+NOT_RATED = ("another_instruction", "another_object", "another_word", ANOTHER_INSTRUCTION, ANOTHER_TURN)
+OWN = (*OWN_LABELS, DAMAGED)
 COLUMNS = (
     "id",
     "edited",

@@ -8,6 +8,8 @@ RULES = {
     "another_image": "another row's picture → 0",
     "another_instruction": "the target under another instruction → 0",
     "another_object": "the target under its instruction for another object → 0",
+    "another_word": "the target under its instruction with a word altered → 0",
+    "damaged_target": "the target, damaged → 0 to 9 by the damage",
     "output_another_instruction": "a method's output under another instruction → 0",
     "no_progress": "CLIP-D ≤ 0 → 0",
     "unlike_target": "unlike the target by two encoders → 0",

@@ -8,7 +8,8 @@ images, which {name: labelled, path: RUN/rows} reads).
 
 Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers of another
 encoder; a half of sources, targets and turns goes through the autoencoder, whose traces would tell them from
-all methods' outputs; further kinds of failed edits; images are mirrored or turned only where no text says
+all methods' outputs; further kinds of failed edits, and targets with damages of known strength
+(`rules.damaged`), which the paper has not; images are mirrored or turned only where no text says
 a direction; rows of one source image have one `source_id`, by which they are split. `rules.preset=paper`
 takes the paper's threshold and leaves the additions out.
 
@@ -40,14 +41,14 @@ from rewardedit.stages import stage
 from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, write_captions
 from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, summary
 from rewardedit.synthesis.data_report import write_report
-from rewardedit.synthesis.label_rules import OWN_LABELS, RulesConfig, Thresholds, find_thresholds
+from rewardedit.synthesis.label_rules import DAMAGED, OWN_LABELS, RulesConfig, Thresholds, find_thresholds
 from rewardedit.synthesis.labelling import Labelling, Reconstruct, output_rows, own_rows, sequence_rows
 from rewardedit.synthesis.measured import FIELDS, MeasureConfig, Outputs, measure, own_images, read_measured
 from rewardedit.synthesis.methods import NO_CAPTIONS, MethodConfig, load_method
 from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_rows
 from rewardedit.training import run
 
-OWN_NAMES = (*OWN_LABELS,)
+OWN_NAMES = (*OWN_LABELS, DAMAGED)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import EditSample
-from rewardedit.data.datasets import DataConfig, Rows, read_shard, row_shards
+from rewardedit.data.datasets import DataConfig, PreparedRows, Rows, Unreadable, row_shards
 from rewardedit.files import append_json_line, replaced, write_json
 from rewardedit.processes import on_main_process
 from rewardedit.stages import stage
 
 SKIPPED = "skipped.jsonl"
-READ_BATCH = 64  # rows that are read at a time
+CHECK_BATCH = 64  # rows, of which a shard has several
 
 
 def require_few(
@@ -106,13 +106,13 @@ def usable_rows(
     Raises:
         ValueError: where a larger share than `limit` cannot be used; see `require_few`.
     """
-    parts = row_shards(CheckedRows(rows, check), READ_BATCH)
+    parts = row_shards(CheckedRows(rows, check), CHECK_BATCH)
 
     def read(number: int, path: Path) -> None:
-        found: dict[int, str] = {}
-        for part in read_shard(parts[number], data, READ_BATCH, fields=(), first=number * len(parts[0])):
-            found |= part.unreadable
-        write_json(path, found)
+        # In this process: handing images over from another one takes longer than reading them.
+        part = PreparedRows(parts[number], data.size, data.policy, fields=())
+        numbered = enumerate((part[i] for i in range(len(part))), number * len(parts[0]))
+        write_json(path, {row: found.reason for row, found in numbered if isinstance(found, Unreadable)})
 
     settings = {"data": data if made_of is None else made_of, "rows": len(rows)}
     paths = stage(folder / "checked", settings, read, len(parts), "part-{:05d}.json")

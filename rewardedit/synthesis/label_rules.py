@@ -78,7 +78,9 @@ OWN_LABELS = {
     "another_image": FAILED,  # another row's target, under this row's instruction
     "another_instruction": FAILED,  # this row's target, under another row's instruction
     "another_object": FAILED,  # this row's target, under its own instruction for another object of the image
+    "another_word": FAILED,  # this row's target, under its own instruction with a word altered
 }
+DAMAGED = "damaged_target"  # this row's target with a damage that gives the label
 ANOTHER_INSTRUCTION = "output_another_instruction"  # a method's output, under another row's: FAILED
 ANOTHER_TURN = "another_turn"  # a turn's edit, under a later turn's instruction: FAILED
 SHARES = ("reconstructed", "another_image", "another_object", ANOTHER_INSTRUCTION, ANOTHER_TURN)  # 0 to 1
@@ -111,6 +113,13 @@ class RulesConfig:
     # share of rows whose target also stands under the same instruction for another object, labelled 0; needs
     # captions
     another_object: float = 0.0
+    # how often a row's target also stands under its own instruction with a word altered, labelled 0
+    another_word: int = 0
+    # kinds of words, in each of which another word asks for something else
+    alike: tuple[tuple[str, ...], ...] = ()
+    # how many damaged forms of a row's target there are beside it, labelled by the kind and the strength of
+    # their damage; each also stands under an instruction that it does not follow
+    damaged: int = 0
     # share of methods' outputs, labelled or not, that also stand under another row's instruction, labelled 0
     output_another_instruction: float = 0.0
     # share of a sequence's turns that also stand under a later turn's instruction, labelled 0: of one image
@@ -131,11 +140,14 @@ class RulesConfig:
         for name in SHARES:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: expected a share from 0 to 1; got {getattr(self, name)}")
-        if self.share("another_instruction") < 0:
-            raise ValueError(f"another_instruction: expected at least 0; got {self.another_instruction}")
+        for name in ("another_instruction", "another_word", "damaged"):
+            if self.share(name) < 0:
+                raise ValueError(f"{name}: expected at least 0; got {getattr(self, name)}")
+        if self.another_word and not self.alike:
+            raise ValueError("another_word: expected kinds of words in alike, such as [[left, right]]")
 
     def share(self, name: str) -> float:
-        """One of the three shares, which the preset has filled in."""
+        """One of the shares, which the preset has filled in."""
         value = getattr(self, name)
         assert value is not None
         return value

@@ -1,5 +1,6 @@
 """Labelled rows: what the rules make of a data set's own images, of methods' outputs and of sequences."""
 
+import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,11 @@ from rewardedit.data.labelled import LabelledEdit, encode_png
 from rewardedit.data.sequences import EditSequence
 from rewardedit.images import fit, to_tensor
 from rewardedit.synthesis.augmentations import allowed_augmentations, augment
+from rewardedit.synthesis.damage import damaged
 from rewardedit.synthesis.label_rules import (
     ANOTHER_INSTRUCTION,
     ANOTHER_TURN,
+    DAMAGED,
     FAILED,
     OWN_LABELS,
     Grade,
@@ -28,7 +31,12 @@ from rewardedit.synthesis.label_rules import (
 )
 from rewardedit.synthesis.measured import METRICS, decode_output
 from rewardedit.synthesis.multi_turn import joined_instruction, later_turns, turn_edits, turn_rule
-from rewardedit.synthesis.other_instructions import another_object, objects_named, other_instructions
+from rewardedit.synthesis.other_instructions import (
+    another_object,
+    another_words,
+    objects_named,
+    other_instructions,
+)
 from rewardedit.synthesis.outputs import Output
 
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
@@ -74,15 +82,16 @@ def own_rows(
     rules = labelling.rules
     drafts: list[Draft] = []
     named = objects_named(batch.instruction) if rules.another_object else []
+    unlike = {"source_caption": None, "target_caption": None}  # they tell of what was asked for
     for i, number in enumerate(part.numbers):
         u = draws(labelling.seed, number)
         base = _row(part, batch, i, source_ids[i])
 
         def add(
-            rule: str, edited: Tensor, through: Tensor, base: LabelledEdit = base, of: int = 0, **more: Any
+            rule: str, edited: Tensor, through: Tensor, name: str = "", base: LabelledEdit = base, **more: Any
         ) -> None:
-            name = f"{base.id}/{rule}-{of + 1}" if of else f"{base.id}/{rule}"
-            row = replace(base, id=name, label=OWN_LABELS[rule], rule=rule, **more)
+            row = replace(base, id=f"{base.id}/{name or rule}", label=OWN_LABELS.get(rule, 0.0), rule=rule)
+            row = replace(row, **more)
             if through < rules.share("reconstructed"):  # what was measured was measured before
                 row = replace(row, reconstructed=True, **_values(None))
             drafts.append(Draft(row, edited))
@@ -99,15 +108,55 @@ def own_rows(
         other = _another(i, batch, source_ids)
         if other is not None and u[4] < rules.share("another_image"):
             add("another_image", batch.target[other], u[5], other_source_id=source_ids[other])
-        captions = {"source_caption": None, "target_caption": None}  # they tell of this row's edit
-        others = other_instructions(i, batch, source_ids)[: int(rules.share("another_instruction") + u[6])]
         # All of these show the very image that the row's own instruction has: no trace tells which is right.
-        for of, instruction in enumerate(others):
-            add("another_instruction", target, u[3], of=of, instruction=instruction, **captions)
-        text = another_object(i, batch, named, float(u[8])) if u[7] < rules.another_object else None
-        if text is not None:
-            add("another_object", target, u[3], instruction=text, **captions)
+        asked = not_followed(i, number, batch, source_ids, named, labelling)
+        for name, rule, instruction in asked:
+            add(rule, target, u[3], name, instruction=instruction, **unlike)
+        generator = seeded(labelling.seed + 5, number)
+        for of in range(rules.damaged):
+            through = torch.rand((), generator=generator)
+            found = damaged(batch.source[i], target, generator)
+            if found is None:
+                continue
+            image, kind, label = found
+            name = f"{DAMAGED}-{of + 1}"
+            add(DAMAGED, image, through, name, label=label, method=kind)
+            if asked:
+                # From the end: the hardest come there.
+                place, rule, instruction = asked[-1 - of % len(asked)]
+                more = {**unlike, "method": kind, "instruction": instruction}
+                add(rule, image, through, f"{name}/{place}", **more)
     return finished(drafts, labelling)
+
+
+def not_followed(
+    i: int,
+    number: int,
+    batch: EditBatch,
+    source_ids: Sequence[str],
+    named: Sequence[str | None],
+    labelling: Labelling,
+) -> list[tuple[str, str, str]]:
+    """Instructions that the row's target does not follow: names of them in the row's id, rules and texts.
+
+    Args:
+        named: what `objects_named` says of the batch's instructions.
+    """
+    rules = labelling.rules
+    u = draws(labelling.seed, number)
+    count = int(rules.share("another_instruction") + u[6])
+    found = [
+        (f"another_instruction-{of + 1}" if of else "another_instruction", "another_instruction", text)
+        for of, text in enumerate(other_instructions(i, batch, source_ids)[:count])
+    ]
+    text = another_object(i, batch, named, float(u[8])) if u[7] < rules.another_object else None
+    if text is not None:
+        found.append(("another_object", "another_object", text))
+    if rules.another_word:
+        choice = random.Random(f"{labelling.seed} {number}")
+        texts = another_words(i, batch, rules.alike, rules.another_word, choice)
+        found += [(f"another_word-{of + 1}", "another_word", text) for of, text in enumerate(texts)]
+    return found
 
 
 def output_rows(
@@ -235,7 +284,12 @@ def through_autoencoder(
 
 def draws(seed: int, number: int, n: int = DRAWS) -> Float[Tensor, " n"]:
     """Random numbers in [0, 1) that belong to a row, in whatever process it is labelled."""
-    return torch.rand(n, generator=torch.Generator().manual_seed(seed * 1_000_003 + number))
+    return torch.rand(n, generator=seeded(seed, number))
+
+
+def seeded(seed: int, number: int) -> torch.Generator:
+    """A generator that belongs to a row."""
+    return torch.Generator().manual_seed(seed * 1_000_003 + number)
 
 
 def _row(part: RowBatch, batch: EditBatch, i: int, source_id: str) -> LabelledEdit:

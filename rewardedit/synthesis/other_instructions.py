@@ -1,9 +1,11 @@
 """What else might have been asked of an image: instructions that its edit does not follow."""
 
+import random
 import re
 from collections.abc import Sequence
 
 from rewardedit.batch import EditBatch
+from rewardedit.instructions.altered import altered
 from rewardedit.instructions.grammar import parse_all
 from rewardedit.instructions.parsed import ParsedEdit
 
@@ -53,6 +55,17 @@ def objects_named(instructions: Sequence[str]) -> list[str | None]:
         edit.source if isinstance(edit, ParsedEdit) and not edit.is_global and not edit.ambiguous else None
         for edit in parse_all(instructions)
     ]
+
+
+def another_words(
+    i: int, batch: EditBatch, alike: Sequence[Sequence[str]], count: int, choice: random.Random
+) -> list[str]:
+    """Up to `count` forms of the row's instruction with one word altered, none twice; words come in from the
+    batch's other instructions alone, so that none of them tells a wrong instruction.
+    """
+    known = {word for text in batch.instruction for word in re.findall(r"\w+", text.lower())}
+    texts = (altered(batch.instruction[i], alike, choice, known=known) for _ in range(4 * count))
+    return list(dict.fromkeys(text for text in texts if text is not None))[:count]
 
 
 def another_object(i: int, batch: EditBatch, named: Sequence[str | None], u: float) -> str | None:

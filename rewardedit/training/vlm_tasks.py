@@ -3,7 +3,6 @@ instructions an edit follows.
 """
 
 import random
-import re
 from typing import Any, Literal
 
 import torch
@@ -12,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, SHAPES, SIZES
+from rewardedit.instructions.altered import altered
 from rewardedit.scorers.vlm import Vlm
 
 Task = Literal["caption", "second_caption", "instruction", "choice", "result", "match"]
@@ -127,26 +127,10 @@ def instructions_of(
     further = [*own[2:], *own[:2]]
     choice = random.Random(int(torch.randint(2**31, (), generator=generator)))
     rest = [
-        [altered(text, choice, shapes) or other for _ in range(2)]
+        [altered(text, ALIKE, choice, SHAPES, shapes) or other for _ in range(2)]
         for text, other in zip(own, further, strict=True)
     ]
     return [[a, b, *c, d] for a, b, c, d in zip(own, near, rest, further, strict=True)]
-
-
-def altered(instruction: str, choice: random.Random, shapes: float = 0.0) -> str | None:
-    """The instruction with one of its words for another one of its kind; None where it has no such word."""
-    places = [
-        (found, [other for other in kind if other != found.group()])
-        for kind in ALIKE
-        for found in re.finditer(r"\b(?:" + "|".join(kind) + r")\b", instruction)
-    ]
-    if not places:
-        return None
-    preferred = [place for place in places if place[0].group() in SHAPES]
-    found, others = choice.choice(preferred if preferred and choice.random() < shapes else places)
-    text = instruction[: found.start()] + choice.choice(others) + instruction[found.end() :]
-    text = re.sub(r"\ban (?![aeiou])", "a ", text)  # as "a star" for "an orange star" would tell
-    return re.sub(r"\ba (?=[aeiou])", "an ", text)
 
 
 def untouched(

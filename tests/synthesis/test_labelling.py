@@ -11,9 +11,11 @@ from rewardedit.data.labelled import encode_png, write_labelled
 from rewardedit.data.sequences import EditSequence
 from rewardedit.images import to_pil
 from rewardedit.synthesis.counts import summary
+from rewardedit.synthesis.damage import DAMAGES
 from rewardedit.synthesis.label_rules import (
     ANOTHER_INSTRUCTION,
     ANOTHER_TURN,
+    DAMAGED,
     Measured,
     RulesConfig,
     Thresholds,
@@ -141,6 +143,79 @@ def test_a_target_is_the_same_image_under_every_instruction():
     assert set(through) == {True, False}
     targets = [image for image in made if any(torch.equal(image, target) for target in rows.target)]
     assert len(targets) == sum(through)
+
+
+def own_with(reconstruct=lambda images: images, **rules):
+    """The own rows of targets in which a bright square appears, by the id of their row."""
+    n = len(INSTRUCTIONS)
+    source = torch.full((n, 3, 32, 32), 0.5)
+    target = source.clone()
+    target[:, :, 4:14, 4:14] = torch.linspace(0.7, 1, n)[:, None, None, None]
+    rows = EditBatch(source, INSTRUCTIONS, source, target=target, source_caption=[CAPTION] * n)
+    part = RowBatch(list(range(n)), [f"row-{i}" for i in range(n)], rows, {})
+    settings = RulesConfig("paper", **rules)
+    labelling = Labelling(settings, Thresholds(0.2, (0.1, 0.1)), {}, reconstruct, frozenset(), 0)
+    return own_rows(part, list("abcdef"), {}, labelling)
+
+
+ALIKE = (("red", "blue", "black", "pink"), ("left", "right"))
+
+
+def test_a_target_under_its_instruction_with_a_word_altered_has_failed():
+    rows = [row for row in own_with(another_word=2, alike=ALIKE) if row.rule == "another_word"]
+    asked = {}
+    for row in rows:
+        asked.setdefault(row.id.split("/")[0], []).append(row.instruction)
+        assert (row.label, row.source_caption, row.target_caption) == (0.0, None, None)
+    # "pink" and "right" stand in no instruction, where they would tell a wrong one; the second row's star is
+    # green, which is no word of these kinds.
+    assert sorted(asked) == [f"row-{i}" for i in (0, 2, 3, 4, 5)]
+    assert sorted(asked["row-0"]) == ["remove the black circle", "remove the blue circle"]
+    assert len({row.id for row in rows}) == len(rows) == 10
+    assert sum(row.rule == "another_word" for row in own_with(another_word=1, alike=ALIKE)) == 5
+    assert not [row for row in own_with() if row.rule == "another_word"]
+
+
+def test_kinds_of_words_are_needed_to_alter_one():
+    with pytest.raises(ValueError, match=r"another_word: expected kinds of words in alike"):
+        RulesConfig(another_word=1)
+    for name in ("another_word", "damaged"):
+        with pytest.raises(ValueError, match=f"{name}: expected at least 0; got -1"):
+            RulesConfig(**{name: -1, "alike": ALIKE})
+
+
+def test_damaged_targets_stand_under_their_own_instruction_and_under_one_that_they_do_not_follow():
+    rows = own_with(damaged=3, another_word=1, another_instruction=1.0, alike=ALIKE)
+    by_id = {row.id: row for row in rows}
+    assert len(by_id) == len(rows)
+    own = [row for row in rows if row.rule == DAMAGED]
+    assert [row.id for row in own] == [f"row-{i}/{DAMAGED}-{of}" for i in range(6) for of in (1, 2, 3)]
+    assert len({row.label for row in own}) > 3
+    for row in own:
+        assert row.label in DAMAGES[row.method].labels
+        assert row.instruction == INSTRUCTIONS[int(row.id[4])]
+        assert row.edited != by_id[f"{row.id.split('/')[0]}/target"].edited
+        others = [by_id[name] for name in by_id if name.startswith(f"{row.id}/")]
+        assert [other.edited for other in others] == [row.edited]
+        assert others[0].label == 0
+        assert others[0].instruction != row.instruction
+        assert others[0].method == row.method
+        assert others[0].target_caption is None
+    assert {row.rule for row in rows if "/damaged" in row.id} == {
+        DAMAGED, "another_word", "another_instruction",
+    }  # fmt: skip
+    assert not [row for row in own_with() if "damaged" in row.id]
+
+
+def test_a_share_of_damaged_targets_goes_through_the_autoencoder():
+    white = encode_png(torch.ones(3, 32, 32))
+    rows = own_with(torch.ones_like, damaged=3, reconstructed=0.5)
+    through = [row.edited == white for row in rows if row.rule == DAMAGED]
+    assert 4 < sum(through) < 14
+    assert through == [row.reconstructed for row in rows if row.rule == DAMAGED]
+    assert [row.edited for row in rows] == [
+        row.edited for row in own_with(torch.ones_like, damaged=3, reconstructed=0.5)
+    ]
 
 
 def turns_of(share: float, *instructions: str):

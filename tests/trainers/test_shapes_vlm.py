@@ -12,11 +12,13 @@ from transformers import OwlViTForObjectDetection
 
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
+from rewardedit.data.shapes.vocabulary import SHAPES
+from rewardedit.instructions.altered import altered
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.trainers import shapes_vlm
 from rewardedit.training import vlm_tasks
 from rewardedit.training.small import SmallTrainConfig
-from rewardedit.training.vlm_tasks import MATCHES, OPENINGS, QUESTIONS
+from rewardedit.training.vlm_tasks import ALIKE, MATCHES, OPENINGS, QUESTIONS
 from tests.models import save_vlm
 
 LAYERS = 2  # of the tiny model
@@ -207,19 +209,19 @@ def test_of_the_instructions_about_an_edit_the_first_was_followed():
 )
 def test_one_word_of_an_instruction_is_altered(instruction, possible):
     choice = random.Random(0)
-    assert {vlm_tasks.altered(instruction, choice) for _ in range(200)} == possible
+    assert {altered(instruction, ALIKE, choice) for _ in range(200)} == possible
 
 
 def test_shapes_can_be_altered_before_all_else():
     choice = random.Random(0)
     for share, least, most in ((0.0, 0.15, 0.35), (0.6, 0.6, 0.8), (1.0, 1.0, 1.0)):
-        texts = [vlm_tasks.altered("make the small red star larger", choice, share) for _ in range(400)]
+        texts = [altered("make the small red star larger", ALIKE, choice, SHAPES, share) for _ in range(400)]
         found = sum("star" not in str(text) for text in texts) / 400
         assert least <= found <= most
 
 
 def test_an_article_fits_its_word():
-    found = {vlm_tasks.altered("draw a red thing", random.Random(i)) for i in range(60)}
+    found = {altered("draw a red thing", ALIKE, random.Random(i)) for i in range(60)}
     assert "draw an orange thing" in found
     assert "draw a blue thing" in found
 
