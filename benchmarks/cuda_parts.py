@@ -174,7 +174,7 @@ def trainer_runs(base: Path, clip: str, scorer: Path, tiny: bool) -> dict[str, t
         ]
         labels = ["candidates=null", "relabel.scorer=clip_d"]
         reward = [
-            f"reward.scorer.vifi_clip.checkpoint={scorer}",
+            f"reward.scorer={{vifi_clip: {{checkpoint: {scorer}}}}}",
             "reward.num_inference_steps=[10]",
             "watch.n=2",
             "watch.num_inference_steps=2",

@@ -106,3 +106,11 @@ def tiny_dino(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("dino"))
     save_dino(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_judge(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a random Qwen2.5-VL that can write grades."""
+    from tests.models import save_judge
+
+    return save_judge(str(tmp_path_factory.mktemp("judge")), "qwen2_5_vl")

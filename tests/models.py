@@ -239,3 +239,20 @@ def save_vlm(folder: str, kind: str, width: int = 32) -> None:
         return
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
+
+
+def save_judge(folder: str, kind: str = "llava_next") -> str:
+    """A tiny model with tokens for what a grade is written in, and logits that differ clearly."""
+    import transformers
+
+    save_vlm(folder, kind)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([*"0123456789", ":", "grade"])
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder)
+    torch.manual_seed(1)
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(20)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

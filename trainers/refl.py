@@ -30,7 +30,7 @@ from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardScale
-from rewardedit.scorer_spec import ScorerSpec, read_spec, spec_name
+from rewardedit.scorer_spec import read_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.load import families, find_scorer
 from rewardedit.stages import variants
@@ -138,7 +138,7 @@ def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
     require_rollouts(config)
     rows = open_rows(training_data(config.data, config.watch))
-    scorers = {name: load_scorer(spec) for name, spec in _rewards(config).items()}
+    scorers = load_rewards(config)
     editor = load_blueprint(config.base, config.data.size)
     steps = config.reward.mean_steps
     grad = steps if config.reward.grad_steps is None else config.reward.grad_steps
@@ -162,9 +162,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     require_rollouts(config)
     run.start(folder, config, resume)
 
-    scorers = {
-        name: load_scorer(spec).to(devices.default_device()) for name, spec in _rewards(config).items()
-    }
+    scorers = {name: scorer.to(devices.default_device()) for name, scorer in load_rewards(config).items()}
     # The prompts that are watched are not trained on: their source images are left out of the rows.
     config = replace(config, data=training_data(config.data, config.watch))
     prompts = fixed_prompts(config.data, config.watch)
@@ -211,9 +209,12 @@ def variant_reward(config: Config, variant: str) -> RewardConfig:
     return replace(config.reward, **CHANGES.get(variant, {}))
 
 
-def _rewards(config: Config) -> dict[str, ScorerSpec]:
-    """The training reward and the held-out one, by their names."""
-    return {spec_name(spec): spec for spec in (config.reward.scorer, config.watch.held_out)}
+def load_rewards(config: Config) -> dict[str, Scorer]:
+    """The training reward, which needs a gradient, and the held-out one, by their names."""
+    specs = (config.reward.scorer, config.watch.held_out)
+    found = {spec_name(spec): load_scorer(spec) for spec in specs}
+    found[spec_name(specs[0])].require_gradient()
+    return found
 
 
 def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None:

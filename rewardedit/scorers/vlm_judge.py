@@ -60,6 +60,7 @@ class VlmJudge(Scorer):
     range = (0.0, 10.0)
     paper = "VIEScore (Ku et al. 2024); HQ-Edit (Hui et al. 2024); ADIEE App. D"
     family = "vlm_judge"
+    differentiable = True  # by digits, of a model whose preprocessing is ours
 
     def __init__(
         self,

@@ -65,6 +65,15 @@ class Draft:
     edited: Float[Tensor, "3 h w"]
 
 
+@dataclass(frozen=True)
+class NotFollowed:
+    """An instruction that a row's target does not follow."""
+
+    name: str  # in the row's id
+    rule: str
+    instruction: str
+
+
 def own_rows(
     part: RowBatch,
     source_ids: Sequence[str],
@@ -90,8 +99,8 @@ def own_rows(
         def add(
             rule: str, edited: Tensor, through: Tensor, name: str = "", base: LabelledEdit = base, **more: Any
         ) -> None:
-            row = replace(base, id=f"{base.id}/{name or rule}", label=OWN_LABELS.get(rule, 0.0), rule=rule)
-            row = replace(row, **more)
+            values = {"label": OWN_LABELS.get(rule), **more}
+            row = replace(base, id=f"{base.id}/{name or rule}", rule=rule, **values)
             if through < rules.share("reconstructed"):  # what was measured was measured before
                 row = replace(row, reconstructed=True, **_values(None))
             drafts.append(Draft(row, edited))
@@ -110,8 +119,8 @@ def own_rows(
             add("another_image", batch.target[other], u[5], other_source_id=source_ids[other])
         # All of these show the very image that the row's own instruction has: no trace tells which is right.
         asked = not_followed(i, number, batch, source_ids, named, labelling)
-        for name, rule, instruction in asked:
-            add(rule, target, u[3], name, instruction=instruction, **unlike)
+        for wrong in asked:
+            add(wrong.rule, target, u[3], wrong.name, instruction=wrong.instruction, **unlike)
         generator = seeded(labelling.seed + 5, number)
         for of in range(rules.damaged):
             through = torch.rand((), generator=generator)
@@ -122,10 +131,9 @@ def own_rows(
             name = f"{DAMAGED}-{of + 1}"
             add(DAMAGED, image, through, name, label=label, method=kind)
             if asked:
-                # From the end: the hardest come there.
-                place, rule, instruction = asked[-1 - of % len(asked)]
-                more = {**unlike, "method": kind, "instruction": instruction}
-                add(rule, image, through, f"{name}/{place}", **more)
+                wrong = asked[-1 - of % len(asked)]  # from the end, where the nearest to the row's own are
+                more = {"method": kind, "instruction": wrong.instruction, **unlike}
+                add(wrong.rule, image, through, f"{name}/{wrong.name}", **more)
     return finished(drafts, labelling)
 
 
@@ -136,8 +144,8 @@ def not_followed(
     source_ids: Sequence[str],
     named: Sequence[str | None],
     labelling: Labelling,
-) -> list[tuple[str, str, str]]:
-    """Instructions that the row's target does not follow: names of them in the row's id, rules and texts.
+) -> list[NotFollowed]:
+    """What the row's target stands under as failed: other rows' instructions, then its own altered.
 
     Args:
         named: what `objects_named` says of the batch's instructions.
@@ -146,16 +154,20 @@ def not_followed(
     u = draws(labelling.seed, number)
     count = int(rules.share("another_instruction") + u[6])
     found = [
-        (f"another_instruction-{of + 1}" if of else "another_instruction", "another_instruction", text)
+        NotFollowed(
+            f"another_instruction-{of + 1}" if of else "another_instruction", "another_instruction", text
+        )
         for of, text in enumerate(other_instructions(i, batch, source_ids)[:count])
     ]
     text = another_object(i, batch, named, float(u[8])) if u[7] < rules.another_object else None
     if text is not None:
-        found.append(("another_object", "another_object", text))
+        found.append(NotFollowed("another_object", "another_object", text))
     if rules.another_word:
         choice = random.Random(f"{labelling.seed} {number}")
         texts = another_words(i, batch, rules.alike, rules.another_word, choice)
-        found += [(f"another_word-{of + 1}", "another_word", text) for of, text in enumerate(texts)]
+        found += [
+            NotFollowed(f"another_word-{of + 1}", "another_word", text) for of, text in enumerate(texts)
+        ]
     return found
 
 

@@ -16,7 +16,7 @@ from rewardedit.batch import EditBatch
 from rewardedit.diffusion.families import Conditioning, EditFamily
 from rewardedit.scorers import Scorer
 from rewardedit.training.latents import encode_batch_size
-from rewardedit.training.meta import FULL, HALF, OVERHEAD, Bytes, measure, parameters
+from rewardedit.training.meta import FULL, HALF, OVERHEAD, Bytes, measure, parameters, weights
 from rewardedit.training.reward import RewardConfig
 from rewardedit.training.trainable import TrainConfig, add_lora, autocast_type, require_source_channels
 
@@ -221,7 +221,7 @@ def reward_conditioned(config: Any, editor: Blueprint, scorer: Scorer, processes
         stages["candidates"] = (
             editor.bytes(number) + config.candidates.batch_size * editor.sampled * number // FULL
         )
-    stages["scores"] = parameters(scorer) * FULL + config.relabel.batch_size * scoring(editor, scorer)
+    stages["scores"] = weights(scorer) + config.relabel.batch_size * scoring(editor, scorer)
     stages["latents"] = (
         editor.bytes() + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
     )
@@ -233,14 +233,14 @@ def refl(config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: 
     train = config.train
     reward = config.reward
     first, *_ = [scorer.to("meta") for scorer in scorers.values()]
-    resident = sum(parameters(scorer) for scorer in scorers.values()) * FULL
+    resident = sum(weights(scorer) for scorer in scorers.values())
     needed = training(editor, train, processes, reward, first)
     looked = config.watch.batch_size * max(
         editor.sampled, *(scoring(editor, scorer) for scorer in scorers.values())
     )
     stages = {}
     if reward.scale != "none" or reward.loss == "hinge":
-        stages["scores"] = parameters(first) * FULL + SCORE_BATCH * scoring(editor, first)
+        stages["scores"] = weights(first) + SCORE_BATCH * scoring(editor, first)
     stages["latents"] = (
         editor.bytes() + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
     )

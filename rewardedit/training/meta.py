@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 GIB = 2**30
 OVERHEAD = GIB  # CUDA's context and its kernels' workspaces
@@ -23,6 +24,11 @@ HALF = 2  # bytes of a number in fp32, and in bf16 or fp16
 def parameters(module: nn.Module) -> int:
     """How many numbers a module holds."""
     return sum(p.numel() for p in module.parameters())
+
+
+def weights(module: nn.Module) -> int:
+    """Bytes of a module's numbers, each in its own type."""
+    return sum(p.numel() * p.element_size() for p in module.parameters())
 
 
 def table(stages: dict[str, int]) -> str:
@@ -47,7 +53,7 @@ def measure(forward: Callable[[], Tensor], autocast: torch.dtype | None = None) 
     types are as CUDA chooses them.
     """
     counter = _Counter()
-    with _LikeCuda(autocast), counter:
+    with _WholeNumbers(), _LikeCuda(autocast), counter:
         out = forward()
         kept = counter.now
         if out.requires_grad:
@@ -116,7 +122,47 @@ IN_FULL = _named("group_norm", "layer_norm", "softmax") | {
     F.softmax,
     F.mse_loss,
 }
+INDEXED = {Tensor.__getitem__, Tensor.__setitem__}
 READ = {Tensor.tolist, Tensor.item, Tensor.__bool__, Tensor.__float__, Tensor.__int__}
+
+
+class _WholeNumbers(TorchFunctionMode):
+    """Keeps whole numbers on the CPU, with their values, and brings them to `meta` where they meet other
+    tensors there: a vision-language model looks up in its tokens where an image's stand.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.to and not args[0].is_meta and not args[0].is_floating_point():
+            types = [value for value in (*args[1:], *kwargs.values()) if isinstance(value, torch.dtype)]
+            if not types or not types[0].is_floating_point:
+                return func(args[0], *types)
+        tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        on_meta = any(tensor.is_meta for tensor in tensors)
+        if on_meta and func in INDEXED:
+            return func(args[0], _indices(args[1]), *args[2:])
+        if on_meta:
+            args, kwargs = tree_map(_to_meta, (args, kwargs))
+        out = func(*args, **kwargs)
+        made_there = isinstance(out, Tensor) and out.is_meta and not on_meta and "device" in kwargs
+        if made_there and not out.is_floating_point():
+            return func(*args, **{**kwargs, "device": "cpu"})
+        return out
+
+
+def _indices(index: Any) -> Any:
+    """An index with its tensors on `meta`, and a mask as the places where it holds."""
+    found: list[Any] = []
+    for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, Tensor) and part.dtype == torch.bool and not part.is_meta:
+            found += map(_to_meta, part.nonzero(as_tuple=True))
+        else:
+            found.append(_to_meta(part))
+    return tuple(found)
+
+
+def _to_meta(value: Any) -> Any:
+    return value.to("meta") if isinstance(value, Tensor) and value.dim() and not value.is_meta else value
 
 
 class _LikeCuda(TorchFunctionMode):
@@ -162,6 +208,9 @@ class _LikeCuda(TorchFunctionMode):
 
 
 def _efficient_attention(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:  # queries share keys and values, which are repeated for them
+        key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     return torch.ops.aten._scaled_dot_product_efficient_attention(query, key, value, None, True, scale=scale)[
         0
     ]

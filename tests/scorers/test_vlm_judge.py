@@ -27,26 +27,11 @@ from rewardedit.scorers.vlm_judge import VlmJudge, combine, geometric_mean, view
 from rewardedit.scorers.vlm_judge_graders import expected_grade
 from rewardedit.scorers.vlm_judge_models import load_judge, model_hash
 from rewardedit.scorers.vlm_judge_prompts import CRITERIA, Example, chat, questions, read_grade
-from tests.models import VLMS, save_vlm
+from tests.models import VLMS, save_judge, save_vlm
 from tests.scorers.test_vlm import photograph
 
 VIESCORE = ["followed", "preserved", "natural", "clean"]
 GROUPS = {"consistency", "quality"}
-
-
-def save_judge(folder: str, kind: str = "llava_next") -> str:
-    """A tiny model with tokens for what a grade is written in, and logits that differ clearly."""
-    save_vlm(folder, kind)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens([*"0123456789", ":", "grade"])
-    model = transformers.AutoModelForImageTextToText.from_pretrained(folder)
-    torch.manual_seed(1)
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    with torch.no_grad():
-        model.get_output_embeddings().weight.mul_(20)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def save_llava(folder: str) -> str:

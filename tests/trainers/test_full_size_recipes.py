@@ -122,7 +122,7 @@ def run_and_resume(recipe: str, settings: list[str], out: Path) -> Path:
         "magicbrush-reward-conditioned-lora-24gb",
     ],
 )
-def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, xformers, tmp_path):
+def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_judge, xformers, tmp_path):
     settings = [
         *COMMON,
         *precision(recipe),
@@ -130,7 +130,7 @@ def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, xf
         f"data.path={magicbrush}",
         f"candidates.editors=[{narrow_sd15}, {narrow_sd15}]",
         "candidates.num_inference_steps=1",
-        "relabel.scorer.clip_d.checkpoint=shapes-clip",
+        f"relabel.scorer.vlm_judge.checkpoint={tiny_judge}",
     ]
     result = run_and_resume(recipe, settings, tmp_path / "run")
     assert xformers, "another attention ran"
@@ -152,13 +152,13 @@ def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, xf
 @pytest.mark.parametrize(
     "recipe", [pytest.param("magicbrush-refl", marks=pytest.mark.slow), "magicbrush-refl-24gb"]
 )
-def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, xformers, tmp_path):
+def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, tiny_judge, xformers, tmp_path):
     settings = [
         *COMMON,
         *precision(recipe),
         f"base={narrow_sd15}",
         f"data.path={magicbrush}",
-        "reward.scorer.vifi_clip.checkpoint=shapes-vifi-clip",
+        f"reward.scorer.vlm_judge.checkpoint={tiny_judge}",
         "reward.num_inference_steps=[3]",
         f"watch.held_out.dino_i.checkpoint={tiny_dino}",
         "watch.n=2",
@@ -169,7 +169,7 @@ def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, xforme
     watched: dict[str, Any] = json.loads((tmp_path / "run" / "watch.json").read_text())
     assert [look["step"] for look in watched["looks"]] == [0, 2]
     assert [row["scale"] for row in watched["sweep"]] == [0, 0.25, 0.5, 0.75, 1]
-    assert {"vifi_clip", "dino_i"} <= set(watched["sweep"][0])
+    assert {"vlm_judge", "dino_i"} <= set(watched["sweep"][0])
 
 
 def test_a_scorer_s_data_is_made_to_its_end(magicbrush, narrow_sd15, tmp_path):

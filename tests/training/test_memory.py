@@ -64,6 +64,43 @@ def test_attention_keeps_no_matrix_of_all_pairs():
     assert found.peak < 8 * 4096 * 4096
 
 
+def test_queries_may_share_keys_and_values():
+    query, shared = (torch.empty(1, heads, 64, 16, device="meta", requires_grad=True) for heads in (8, 2))
+    attend = nn.functional.scaled_dot_product_attention
+    found = measure(lambda: attend(query, shared, shared, enable_gqa=True).sum())
+    assert found.kept > 3 * 8 * 64 * 16 * 4, "queries' result, and keys and values for each of them"
+    assert shared.grad is not None
+    assert shared.grad.shape == shared.shape
+
+
+def test_whole_numbers_keep_their_values():
+    """Three rows are chosen and squared: what is counted depends on the numbers."""
+    x = torch.empty(4, 1024, device="meta")
+    numbers = torch.tensor([3, 1, 3, 3])
+
+    def forward() -> Tensor:
+        there = numbers.to("meta")
+        counted = torch.arange(int(there.max()), device="meta")
+        assert counted.tolist() == [0, 1, 2]
+        return x[there == 3].square().sum()
+
+    with torch.no_grad():
+        rows = measure(forward).peak / (4 * 1024)
+    assert 6 <= rows < 6.1
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("7B", 8.29e9), ("3B", 3.75e9)])
+def test_a_judge_of_true_size_is_measured(name, parameters):
+    """Qwen publishes as many parameters; the judge's own words are few tokens each."""
+    spec = {"vlm_judge": {"checkpoint": f"Qwen/Qwen2.5-VL-{name}-Instruct", "dtype": "bfloat16"}}
+    judge = memory.scorer(spec)
+    assert sum(p.numel() for p in judge.parameters()) == pytest.approx(parameters, rel=0.005)
+    asked = memory.chat(judge.questions[0], "", "digits", None)[0]["content"][-1]["text"]
+    tokens = memory.qwen_processor().tokenizer(asked).input_ids
+    assert 1 <= len(tokens) / len(asked.split()) < 1.6
+    assert judge.differentiable
+
+
 def test_what_is_checkpointed_is_computed_again_and_counted():
     with torch.device("meta"):
         block = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)))
