@@ -1,7 +1,7 @@
 """What each full-size recipe needs of a GPU's memory, written into its head: python benchmarks/memory.py
 
-No GPU and no weights are needed: the models are Stable Diffusion 1.5's editor, CLIP ViT-L/14, ViFi-CLIP on
-ViT-B/16, DINOv2-base and Qwen2.5-VL, made without data on the `meta` device.
+No GPU and no weights are needed: the models are Stable Diffusion 1.5's editor, ViFi-CLIP on ViT-B/16,
+DINOv2-base and Qwen2.5-VL, made without data on the `meta` device.
 """
 
 import re
@@ -29,7 +29,6 @@ from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.images import Preprocess
 from rewardedit.scorer_spec import ScorerSpec, read_spec
 from rewardedit.scorers import Scorer
-from rewardedit.scorers.clip import ClipD
 from rewardedit.scorers.preservation import DinoI
 from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
 from rewardedit.scorers.vlm import Vlm, load_processor
@@ -53,13 +52,6 @@ VAE: dict[str, Any] = {
     "latent_channels": 4,
 }
 WIDE = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
-LARGE = {
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "patch_size": 14,
-}
 RECIPES = (
     "magicbrush-reward-conditioned",
     "magicbrush-reward-conditioned-lora-24gb",
@@ -111,9 +103,6 @@ def scorer(spec: ScorerSpec) -> Scorer:
     tokenizer = AutoTokenizer.from_pretrained(resolve_model("shapes-clip"))
     preprocess = Preprocess(224, (0.5,) * 3, (0.25,) * 3)
     with torch.device("meta"):
-        if name == "clip_d":
-            clip = CLIPModel(CLIPConfig(text_config=WIDE, vision_config=LARGE, projection_dim=768))
-            return ClipD(clip, tokenizer, preprocess).eval().requires_grad_(False)
         if name == "dino_i":
             return (
                 DinoI(Dinov2Model(Dinov2Config(**WIDE)), preprocess, against="target")
@@ -125,7 +114,7 @@ def scorer(spec: ScorerSpec) -> Scorer:
         return ViFiClip(clip, tokenizer, preprocess, make_temporal(clip)).eval().requires_grad_(False)
 
 
-def judge(checkpoint: str, dtype: str) -> VlmJudge:
+def judge(checkpoint: str, dtype: str = "float32") -> VlmJudge:
     """A judge by Qwen2.5-VL."""
     processor = qwen_processor()
     tokens = {name: processor.tokenizer.convert_tokens_to_ids(text) for name, text in QWEN_TOKENS.items()}

@@ -1,9 +1,10 @@
-"""ViFi-CLIP's temporal pooling with an MLP head, trained on the ADIEE scorer's own batches in the same order:
-what the model gives and what the data gives can so be told apart: python benchmarks/same_labels.py [OUT]
+"""ViFi-CLIP's temporal pooling with an MLP head, trained on the ADIEE scorer's own rows for as many
+steps: what the model gives and what the data gives can so be told apart:
+python benchmarks/same_labels.py [OUT]
 
 It begins as the shipped ViFi-CLIP; benchmarks/adiee.py reads it from OUT (default: runs/same-labels). Rows
 and batch size are those of the recipe shapes-adiee-scorer, and so is the loss over classes; it takes as many
-steps as the two legs of that scorer together.
+steps as both legs of that scorer together, and sees the rows of the second in all of them.
 """
 
 import sys

@@ -40,6 +40,7 @@ from rewardedit.scorers.vlm import load_vlm
 from rewardedit.stages import stage
 from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, write_captions
 from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, summary
+from rewardedit.synthesis.damage import DAMAGES
 from rewardedit.synthesis.data_report import write_report
 from rewardedit.synthesis.label_rules import DAMAGED, OWN_LABELS, RulesConfig, Thresholds, find_thresholds
 from rewardedit.synthesis.labelling import Labelling, Reconstruct, output_rows, own_rows, sequence_rows
@@ -48,7 +49,7 @@ from rewardedit.synthesis.methods import NO_CAPTIONS, MethodConfig, load_method
 from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_rows
 from rewardedit.training import run
 
-OWN_NAMES = (*OWN_LABELS, DAMAGED)
+OWN_NAMES = (*OWN_LABELS, DAMAGED, *DAMAGES)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class Config:
                     f"methods: expected a name of letters, digits, - and _, other than "
                     f"{', '.join(OWN_NAMES)}; got {name!r}"
                 )
-        others = ("another_image", "another_instruction", "another_object", "output_another_instruction")
+        others = ("another_image", "another_instruction", "another_object", "another_word")
+        others = (*others, "output_another_instruction")
         if self.batch_size < 2 and any(self.rules.share(name) for name in others):
             raise ValueError(f"batch_size: rules.{', '.join(others)} take another row of the batch")
         in_a_row = {(own.name, own.path) for own in self.sequences.values()}

@@ -31,7 +31,7 @@ from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorer_spec import read_spec, spec_name
-from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.scorers import Scorer
 from rewardedit.scorers.load import families, find_scorer
 from rewardedit.stages import variants
 from rewardedit.training import memory, run
@@ -54,9 +54,11 @@ from rewardedit.training.monitor import (
     watched,
 )
 from rewardedit.training.reward import (
+    NO_GRADIENT,
     RewardConfig,
     RewardRollouts,
     RolloutPrompts,
+    load_rewards,
     require_effect,
     reward_loss,
     rollout_scheduler,
@@ -98,10 +100,7 @@ class Config:
         require_variants(self.variants, self.evaluate, self.data)
         for name in read_spec(self.reward.scorer):
             if not find_scorer(name).differentiable:
-                raise ValueError(
-                    f"reward.scorer: {name} has no gradient with respect to the edited image; take clip_d "
-                    "or l1"
-                )
+                raise ValueError(f"reward.scorer: {name} {NO_GRADIENT}")
         held_out = spec_name(self.watch.held_out)
         for shared in families(self.reward.scorer) & families(self.watch.held_out):
             raise ValueError(
@@ -138,7 +137,7 @@ def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
     require_rollouts(config)
     rows = open_rows(training_data(config.data, config.watch))
-    scorers = load_rewards(config)
+    scorers = load_rewards(config.reward.scorer, config.watch.held_out)
     editor = load_blueprint(config.base, config.data.size)
     steps = config.reward.mean_steps
     grad = steps if config.reward.grad_steps is None else config.reward.grad_steps
@@ -162,7 +161,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     require_rollouts(config)
     run.start(folder, config, resume)
 
-    scorers = {name: scorer.to(devices.default_device()) for name, scorer in load_rewards(config).items()}
+    scorers = load_rewards(config.reward.scorer, config.watch.held_out)
+    scorers = {name: scorer.to(devices.default_device()) for name, scorer in scorers.items()}
     # The prompts that are watched are not trained on: their source images are left out of the rows.
     config = replace(config, data=training_data(config.data, config.watch))
     prompts = fixed_prompts(config.data, config.watch)
@@ -207,14 +207,6 @@ def require_rollouts(config: Config) -> None:
 def variant_reward(config: Config, variant: str) -> RewardConfig:
     """The recipe's reward with what the variant changes of it."""
     return replace(config.reward, **CHANGES.get(variant, {}))
-
-
-def load_rewards(config: Config) -> dict[str, Scorer]:
-    """The training reward, which needs a gradient, and the held-out one, by their names."""
-    specs = (config.reward.scorer, config.watch.held_out)
-    found = {spec_name(spec): load_scorer(spec) for spec in specs}
-    found[spec_name(specs[0])].require_gradient()
-    return found
 
 
 def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None:

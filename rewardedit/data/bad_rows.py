@@ -2,8 +2,12 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
 
 from rewardedit.batch import EditSample
 from rewardedit.data.datasets import DataConfig, PreparedRows, Rows, Unreadable, row_shards
@@ -12,7 +16,7 @@ from rewardedit.processes import on_main_process
 from rewardedit.stages import stage
 
 SKIPPED = "skipped.jsonl"
-CHECK_BATCH = 64  # rows, of which a shard has several
+CHECK_BATCH = 64  # rows of a sixteenth of a shard
 
 
 def require_few(
@@ -86,6 +90,16 @@ class OnlyThese(Sequence):
         return self.rows[index]
 
 
+class Reasons(PreparedRows):
+    """Why each row cannot be read; "" where it can. A process that reads ahead hands over no images, which
+    would take longer than to read them where they are small.
+    """
+
+    def __getitem__(self, index: int) -> str:  # type: ignore[override]
+        found = super().__getitem__(index)
+        return found.reason if isinstance(found, Unreadable) else ""
+
+
 def usable_rows(
     rows: Rows,
     data: DataConfig,
@@ -109,10 +123,12 @@ def usable_rows(
     parts = row_shards(CheckedRows(rows, check), CHECK_BATCH)
 
     def read(number: int, path: Path) -> None:
-        # In this process: handing images over from another one takes longer than reading them.
-        part = PreparedRows(parts[number], data.size, data.policy, fields=())
-        numbered = enumerate((part[i] for i in range(len(part))), number * len(parts[0]))
-        write_json(path, {row: found.reason for row, found in numbered if isinstance(found, Unreadable)})
+        part = Reasons(parts[number], data.size, data.policy, fields=())
+        workers = data.workers(len(part))
+        generator = torch.Generator()  # or it draws from the global one
+        loader = DataLoader(part, CHECK_BATCH, num_workers=workers, collate_fn=list, generator=generator)
+        numbered = enumerate(chain.from_iterable(loader), number * len(parts[0]))
+        write_json(path, {row: reason for row, reason in numbered if reason})
 
     settings = {"data": data if made_of is None else made_of, "rows": len(rows)}
     paths = stage(folder / "checked", settings, read, len(parts), "part-{:05d}.json")

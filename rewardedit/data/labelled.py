@@ -29,7 +29,7 @@ class LabelledEdit:
     rule: str  # that gave the label
     source_id: str  # the same for all rows that are made of one image: what splits must not part
     other_source_id: str | None = None  # where `edited` is made of another image than `source`
-    method: str | None = None  # what made `edited`; None: the data set has it
+    method: str | None = None  # what made `edited`, or changed it; None: the data set has it
     seed: int | None = None  # of the method
     sequence_id: str | None = None  # of rows from a sequence of edits
     reconstructed: bool = False  # `edited` went through the autoencoder

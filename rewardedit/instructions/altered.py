@@ -10,26 +10,35 @@ def altered(
     alike: Sequence[Collection[str]],
     choice: random.Random,
     preferred: Collection[str] = (),
-    share: float = 0.0,
+    preferred_share: float = 0.0,
     known: Collection[str] | None = None,
 ) -> str | None:
     """The instruction with one of its words for another one of its kind; None where it has no such word.
 
     Args:
-        alike: kinds of words, in each of which another word asks for something else.
-        preferred: words that are altered before all others in the share `share` of the cases.
-        known: the words that may come in; None: all.
+        alike: kinds of words, or of words in a row ("light blue"), in each of which another one asks for
+            something else.
+        preferred: words that are altered before all others in a share of the cases.
+        known: the words, in lower case, of which what comes in has to consist; None: any.
     """
-    places = [
-        (found, others)
-        for kind in alike
-        for found in re.finditer(r"\b(?:" + "|".join(kind) + r")\b", instruction)
-        if (others := [word for word in kind if word != found.group() and (known is None or word in known)])
-    ]
+    places = []
+    for kind in alike:
+        longest_first = sorted(kind, key=len, reverse=True)
+        pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)"
+        for found in re.finditer(pattern, instruction, re.IGNORECASE):
+            others = [word for word in kind if word.lower() != found.group().lower() and _is_of(word, known)]
+            if others:
+                places.append((found, others))
     if not places:
         return None
     first = [place for place in places if place[0].group() in preferred]
-    found, others = choice.choice(first if first and choice.random() < share else places)
-    text = instruction[: found.start()] + choice.choice(others) + instruction[found.end() :]
-    text = re.sub(r"\ban (?![aeiou])", "a ", text)  # as "a star" for "an orange star" would tell
-    return re.sub(r"\ba (?=[aeiou])", "an ", text)
+    found, others = choice.choice(first if first and choice.random() < preferred_share else places)
+    word = choice.choice(others)
+    # "a star" for "an orange star" would tell that a word is altered.
+    article = "an" if word[0].lower() in "aeiou" else "a"
+    before = re.sub(r"\ban? $", f"{article} ", instruction[: found.start()])
+    return before + word + instruction[found.end() :]
+
+
+def _is_of(word: str, known: Collection[str] | None) -> bool:
+    return known is None or all(part in known for part in re.findall(r"\w+", word.lower()))

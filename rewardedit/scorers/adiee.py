@@ -179,7 +179,7 @@ class Adiee(Scorer):
         checkpoint: str = "shapes-adiee-scorer",
         question: int | None = None,
         share_prefix: bool | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | str = torch.float32,
     ) -> "Adiee":
         """A scorer that `save` wrote, by folder or hub name; by default the small one of the offline world.
 
@@ -371,7 +371,7 @@ def width_of(model: Any) -> int:
     return model.config.get_text_config().hidden_size
 
 
-def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype) -> Vlm:
+def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype | str) -> Vlm:
     """The base model with the folder's adapter and its token's embedding."""
     from peft import PeftModel
 

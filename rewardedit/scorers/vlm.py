@@ -90,7 +90,7 @@ def load_vlm(
     *,
     adapter: str | None = None,
     device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
     quantize: Bits | None = None,
 ) -> Vlm:
     """A LLaVA-NeXT, Idefics3 or Qwen2.5-VL by hub name or folder; "shapes-vlm", a small one, comes with the
@@ -102,10 +102,12 @@ def load_vlm(
             in `dtype`.
 
     Raises:
-        ValueError: where there is no such model, it is of another kind, or bitsandbytes is not installed.
+        ValueError: where there is no such model or dtype, it is of another kind, or bitsandbytes is not
+            installed.
     """
     from transformers import AutoConfig, AutoModelForImageTextToText
 
+    dtype = number_type(dtype)
     name = resolve_model(name)
     try:
         kind = AutoConfig.from_pretrained(name).model_type
@@ -124,6 +126,14 @@ def load_vlm(
     if quantize is None:  # a quantised one is on its device
         model.to(device)
     return Vlm(model.eval().requires_grad_(False), processor)
+
+
+def number_type(dtype: torch.dtype | str) -> torch.dtype:
+    """By itself or its name; ValueError where there is none of that name."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"dtype: expected one such as float32 or bfloat16; got {dtype!r}")
+    return found
 
 
 def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dict[str, Any]:

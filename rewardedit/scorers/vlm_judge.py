@@ -14,7 +14,7 @@ from rewardedit.endpoint import Endpoint
 from rewardedit.images import resize
 from rewardedit.regions.change_map import change_mask
 from rewardedit.scorers.base import Scorer
-from rewardedit.scorers.vlm import Vlm, reserved_tokens
+from rewardedit.scorers.vlm import Vlm, number_type, reserved_tokens
 from rewardedit.scorers.vlm_judge_graders import ByDigits, ByEndpoint, ByText
 from rewardedit.scorers.vlm_judge_models import load_judge, model_hash
 from rewardedit.scorers.vlm_judge_prompts import (
@@ -149,7 +149,7 @@ class VlmJudge(Scorer):
                 )
             judge = Endpoint(url, model, key_variable, timeout, seed=seed)
         else:
-            judge = load_judge(checkpoint, adapter, _dtype(dtype))
+            judge = load_judge(checkpoint, adapter, number_type(dtype))
             model = checkpoint if adapter is None else f"{checkpoint}+{adapter}"
         return cls(judge, model, criteria, answer, apart, shown, max_new_tokens)
 
@@ -267,10 +267,3 @@ def geometric_mean(a: Float[Tensor, " b"], b: Float[Tensor, " b"]) -> Float[Tens
     none = product == 0
     root = torch.where(none, torch.ones_like(product), product).sqrt()
     return torch.where(none, torch.zeros_like(root), root)
-
-
-def _dtype(dtype: torch.dtype | str) -> torch.dtype:
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype):
-        raise ValueError(f"dtype: expected one such as float32 or bfloat16; got {dtype!r}")
-    return found

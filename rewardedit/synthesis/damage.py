@@ -2,8 +2,8 @@
 
 An edit is wanted in degrees between right and failed (ADIEE has them from methods' outputs and sequences
 alone). Here the damage is made, so that its strength is known: the old image shines through where the edit
-is, its shape is bent or its colour stained, something else of the image is bent or stained, or the colours
-of the whole image drift.
+is, its shape is bent or its colour stained, something else of the image is bent, stained or faded, or the
+colours of the whole image drift.
 """
 
 from collections.abc import Callable

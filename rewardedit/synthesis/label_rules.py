@@ -105,7 +105,8 @@ class RulesConfig:
     # of the targets' own CLIP-D: outputs of strong methods below it are partly done
     clip_d_percentile: float = 50.0
     clip_d: float | None = None  # a fixed threshold in the place of that percentile; the paper's is 0.2
-    # share of targets, sources and turns that go through the autoencoder, as all outputs of methods did
+    # share of targets, damaged or not, sources and turns that go through the autoencoder, as all outputs of
+    # methods did
     reconstructed: float | None = None
     another_image: float | None = None  # share of rows that also stand with another row's target, labelled 0
     # under how many other rows' instructions a row's target also stands, labelled 0; below 1: in this share
@@ -113,12 +114,12 @@ class RulesConfig:
     # share of rows whose target also stands under the same instruction for another object, labelled 0; needs
     # captions
     another_object: float = 0.0
-    # how often a row's target also stands under its own instruction with a word altered, labelled 0
+    # at most how often a row's target also stands under its own instruction with a word altered, labelled 0
     another_word: int = 0
     # kinds of words, in each of which another word asks for something else
     alike: tuple[tuple[str, ...], ...] = ()
-    # how many damaged forms of a row's target there are beside it, labelled by the kind and the strength of
-    # their damage; each also stands under an instruction that it does not follow
+    # at most how many damaged forms of a row's target there are beside it, labelled by the kind and the
+    # strength of their damage; each also stands under an instruction that it does not follow
     damaged: int = 0
     # share of methods' outputs, labelled or not, that also stand under another row's instruction, labelled 0
     output_another_instruction: float = 0.0
@@ -143,11 +144,13 @@ class RulesConfig:
         for name in ("another_instruction", "another_word", "damaged"):
             if self.share(name) < 0:
                 raise ValueError(f"{name}: expected at least 0; got {getattr(self, name)}")
+        if any(len({word.lower() for word in kind}) < 2 for kind in self.alike):
+            raise ValueError("alike: expected at least two words of each kind, such as [[left, right]]")
         if self.another_word and not self.alike:
             raise ValueError("another_word: expected kinds of words in alike, such as [[left, right]]")
 
     def share(self, name: str) -> float:
-        """One of the shares, which the preset has filled in."""
+        """A share, or a count, which the preset may have filled in."""
         value = getattr(self, name)
         assert value is not None
         return value

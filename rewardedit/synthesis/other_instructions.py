@@ -60,8 +60,8 @@ def objects_named(instructions: Sequence[str]) -> list[str | None]:
 def another_words(
     i: int, batch: EditBatch, alike: Sequence[Sequence[str]], count: int, choice: random.Random
 ) -> list[str]:
-    """Up to `count` forms of the row's instruction with one word altered, none twice; words come in from the
-    batch's other instructions alone, so that none of them tells a wrong instruction.
+    """Up to `count` forms of the row's instruction with one word altered, none twice; only words of the
+    batch's instructions come in: no word is one that right instructions never have.
     """
     known = {word for text in batch.instruction for word in re.findall(r"\w+", text.lower())}
     texts = (altered(batch.instruction[i], alike, choice, known=known) for _ in range(4 * count))

@@ -134,13 +134,15 @@ class _WholeNumbers(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is Tensor.to and not args[0].is_meta and not args[0].is_floating_point():
-            types = [value for value in (*args[1:], *kwargs.values()) if isinstance(value, torch.dtype)]
-            if not types or not types[0].is_floating_point:
-                return func(args[0], *types)
+            given = (*args[1:], *kwargs.values())
+            dtypes = [value for value in given if isinstance(value, torch.dtype)]
+            dtypes += [value.dtype for value in given if isinstance(value, Tensor)]
+            if not dtypes or not dtypes[0].is_floating_point:
+                return func(args[0], *dtypes)
         tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
         on_meta = any(tensor.is_meta for tensor in tensors)
         if on_meta and func in INDEXED:
-            return func(args[0], _indices(args[1]), *args[2:])
+            return func(_to_meta(args[0]), _indices(args[1]), *map(_to_meta, args[2:]))
         if on_meta:
             args, kwargs = tree_map(_to_meta, (args, kwargs))
         out = func(*args, **kwargs)
@@ -162,7 +164,10 @@ def _indices(index: Any) -> Any:
 
 
 def _to_meta(value: Any) -> Any:
-    return value.to("meta") if isinstance(value, Tensor) and value.dim() and not value.is_meta else value
+    """A tensor on `meta`, but for a single number, which any device takes; what is computed from whole
+    numbers is moved as they are.
+    """
+    return value.to("meta") if isinstance(value, Tensor) and value.dim() else value
 
 
 class _LikeCuda(TorchFunctionMode):

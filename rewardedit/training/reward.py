@@ -19,12 +19,13 @@ from rewardedit.diffusion.families import Conditioning, EditFamily, family_of
 from rewardedit.diffusion.noising import noising
 from rewardedit.diffusion.rollout import RolloutConfig, Scored, rollout
 from rewardedit.reward_prompt import RewardScale
-from rewardedit.scorer_spec import ScorerSpec, resolve_spec
-from rewardedit.scorers import Scorer
+from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
+from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.training.finetune import MicroBatch
 from rewardedit.training.latents import LatentCache, TextCache
 from rewardedit.training.loop import step_generator
 
+NO_GRADIENT = "has no gradient with respect to the edited image; take clip_d or l1"
 PRESETS: dict[str, dict[str, Any]] = {
     "adiee": {
         "num_inference_steps": tuple(range(10, 101, 5)),
@@ -152,6 +153,18 @@ def reward_loss(
     mapped = kept if scale is None else scale(kept, clamp=False)
     each = F.relu(hinge - mapped) if loss == "hinge" else -mapped
     return each.sum() / max(len(each), 1)
+
+
+def load_rewards(reward: ScorerSpec, held_out: ScorerSpec) -> dict[str, Scorer]:
+    """The scorer that trains and the one that watches, by their names.
+
+    Raises:
+        ValueError: where the first has no gradient with its options; the second is not loaded then.
+    """
+    first = load_scorer(reward)
+    if not first.differentiable:
+        raise ValueError(f"reward.scorer: {spec_name(reward)} with these options {NO_GRADIENT}")
+    return {spec_name(reward): first, spec_name(held_out): load_scorer(held_out)}
 
 
 def require_effect(config: RewardConfig, scale: RewardScale | None, scores: Sequence[float]) -> None:

@@ -290,6 +290,9 @@ def test_what_is_saved_scores_the_same(llava, batch, tmp_path):
     again = Adiee.from_pretrained(str(tmp_path))
     assert again.settings == scorer.settings
     torch.testing.assert_close(again(batch).score, scorer(batch).score, rtol=1e-5, atol=1e-5)
+    assert Adiee.from_pretrained(str(tmp_path), dtype="bfloat16").model.dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="dtype: expected one such as float32"):
+        Adiee.from_pretrained(str(tmp_path), dtype="float33")
 
 
 def test_checkpoints_that_lack_something_are_refused(llava, tmp_path):

@@ -185,7 +185,7 @@ def test_kinds_of_words_are_needed_to_alter_one():
 
 
 def test_damaged_targets_stand_under_their_own_instruction_and_under_one_that_they_do_not_follow():
-    rows = own_with(damaged=3, another_word=1, another_instruction=1.0, alike=ALIKE)
+    rows = own_with(damaged=3, another_word=2, another_instruction=1.0, alike=ALIKE)
     by_id = {row.id: row for row in rows}
     assert len(by_id) == len(rows)
     own = [row for row in rows if row.rule == DAMAGED]
@@ -201,10 +201,18 @@ def test_damaged_targets_stand_under_their_own_instruction_and_under_one_that_th
         assert others[0].instruction != row.instruction
         assert others[0].method == row.method
         assert others[0].target_caption is None
-    assert {row.rule for row in rows if "/damaged" in row.id} == {
-        DAMAGED, "another_word", "another_instruction",
-    }  # fmt: skip
+    of_first = [row.id for row in rows if row.id.startswith("row-0/damaged") and row.rule != DAMAGED]
+    assert of_first == [
+        f"row-0/{DAMAGED}-1/another_word-2",
+        f"row-0/{DAMAGED}-2/another_word-1",
+        f"row-0/{DAMAGED}-3/another_instruction",
+    ]
     assert not [row for row in own_with() if "damaged" in row.id]
+
+
+def test_a_target_whose_damage_nobody_would_see_has_no_damaged_form(monkeypatch):
+    monkeypatch.setattr("rewardedit.synthesis.damage.VISIBLE", 1.0)
+    assert not [row for row in own_with(damaged=3, another_word=1, alike=ALIKE) if "damaged" in row.id]
 
 
 def test_a_share_of_damaged_targets_goes_through_the_autoencoder():

@@ -24,6 +24,7 @@ from rewardedit.scorers import Scorer
 from rewardedit.scoring import read_shards
 from rewardedit.trainers.refl import Config, TrainConfig, plan, train, variant_reward
 from rewardedit.trainers.reward_conditioned import RelabelConfig
+from rewardedit.training import reward as reward_of_training
 from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts
 from rewardedit.training.reward import RewardConfig, require_effect, reward_loss, rollout_scheduler
 from tests.forks import launch, run_here
@@ -462,6 +463,22 @@ def test_scorers_of_other_families_are_accepted():
         build(Config, {"name": "x", "reward": {"scorer": "l1"}, "watch": watch}).watch.held_out
         == watch["held_out"]
     )
+
+
+def test_a_reward_without_a_gradient_is_refused_before_the_other_scorer_is_loaded(tiny_judge, monkeypatch):
+    """Whether a judge has one depends on its options."""
+    judge = {"vlm_judge": {"checkpoint": tiny_judge, "answer": "text"}}
+    config = build(Config, {"name": "x", "reward": {"scorer": judge}, "watch": {"held_out": "clip_d"}})
+    loaded = []
+    load = reward_of_training.load_scorer
+    monkeypatch.setattr(reward_of_training, "load_scorer", lambda spec: loaded.append(spec) or load(spec))
+    with pytest.raises(ValueError, match=r"reward\.scorer: vlm_judge with these options has no gradient"):
+        plan(config)
+    assert loaded == [judge]
+    del judge["vlm_judge"]["answer"]
+    found = reward_of_training.load_rewards(judge, "clip_d")
+    assert list(found) == ["vlm_judge", "clip_d"]
+    assert found["vlm_judge"].differentiable
 
 
 @pytest.mark.parametrize("recipe", ["shapes-refl", "magicbrush-refl", "magicbrush-refl-24gb"])

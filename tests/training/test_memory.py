@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rewardedit.cli import recipe_folder
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
-from rewardedit.training.memory import Blueprint
+from rewardedit.training.memory import Blueprint, scored
 from rewardedit.training.meta import GIB, measure
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -90,15 +90,26 @@ def test_whole_numbers_keep_their_values():
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("7B", 8.29e9), ("3B", 3.75e9)])
-def test_a_judge_of_true_size_is_measured(name, parameters):
-    """Qwen publishes as many parameters; the judge's own words are few tokens each."""
+def test_a_judge_of_true_size_is_measured(name, parameters, sd15):
+    """Qwen publishes as many parameters; the judge's own words are few tokens each. With a gradient, every
+    layer keeps more than its input.
+    """
     spec = {"vlm_judge": {"checkpoint": f"Qwen/Qwen2.5-VL-{name}-Instruct", "dtype": "bfloat16"}}
     judge = memory.scorer(spec)
     assert sum(p.numel() for p in judge.parameters()) == pytest.approx(parameters, rel=0.005)
     asked = memory.chat(judge.questions[0], "", "digits", None)[0]["content"][-1]["text"]
     tokens = memory.qwen_processor().tokenizer(asked).input_ids
     assert 1 <= len(tokens) / len(asked.split()) < 1.6
-    assert judge.differentiable
+
+    def peak(**gradient: bool) -> int:
+        edited = torch.empty(1, 3, 256, 256, device="meta", **gradient)
+        return measure(lambda: scored(sd15, judge, edited)).peak
+
+    layers, width = (memory.QWEN[judge.name][key] for key in ("num_hidden_layers", "hidden_size"))
+    kept = peak(requires_grad=True)
+    assert kept > 2 * layers * width * len(tokens) * len(judge.questions)
+    with torch.no_grad():
+        assert peak() < kept / 10
 
 
 def test_what_is_checkpointed_is_computed_again_and_counted():
