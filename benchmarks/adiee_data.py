@@ -1,12 +1,14 @@
 """Audits a labelled data set of the shapes world; nothing is trained: python benchmarks/adiee_data.py [RUN]
 
-RUN is a run of `rewardedit train shapes-adiee-data` (default: runs/shapes-adiee-data). The oracle, which no
-label comes from, says how good the edits are: by rule and method, its mean and the share of rows whose label
-is within 2.5 of it. Intervals say whether labels of 5 rate above labels of 0 among outputs of methods, and
-labels of 10 above labels of 5; beside them stands the same with the labels shuffled within a method.
+RUN is a run of `rewardedit train shapes-adiee-data` (default: runs/shapes-adiee-data), or of
+shapes-adiee-data-damaged. The oracle, which no label comes from, says how good the edits are: by rule, method
+and kind of damage, its mean and the share of rows whose label is within 2.5 of it; over turns, and over
+damaged targets, the rank correlation of labels with its ratings.
 
-A probe that sees nothing but high frequencies tells how much of the label an autoencoder's traces give away,
-with the random half of images that went through it, and for the rows whose images did not.
+Where methods made outputs, intervals say whether labels of 5 rate above labels of 0 among them, and labels of
+10 above labels of 5; beside them stands the same with the labels shuffled within a method. A probe that sees
+nothing but high frequencies tells how much of the label an autoencoder's traces give away, with the random
+half of images that went through it, and for the rows whose images did not.
 """
 
 import io
@@ -74,7 +76,7 @@ def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
         samples = world.batch(block * BLOCK, BLOCK)
         own = [int(rows[i]["source_id"].rsplit("-", 1)[1]) - block * BLOCK for i in members]
         rating[members] = rate_samples(samples, own, [image_of(rows[i]) for i in members])
-    sequences = SequencesConfig(**next(iter(config["sequences"].values()), {}))
+    sequences = SequencesConfig(**next(iter(config["sequences"].values()), {}))  # where there are any
     for number, members in by_sequence.items():
         backdrop = sequences.backdrops[number % len(sequences.backdrops)]
         whole = sequence(
@@ -110,7 +112,7 @@ def by_rule_and_method(rows: list[dict[str, Any]], rating: np.ndarray) -> dict[s
     groups: dict[str, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
         groups[row["rule"]].append(i)
-        if row["method"] and row["rule"] not in OWN:
+        if row["method"] and row["rule"] not in OWN_LABELS:
             groups[f"{row['rule']}, {row['method']}"].append(i)
     labels = np.array([row["label"] for row in rows])
     out: dict[str, dict[str, float | None]] = {}
@@ -209,31 +211,46 @@ def probe(rows: list[dict[str, Any]], chosen: np.ndarray, seed: int = 0) -> dict
     return {"accuracy": float(np.mean(hit)), "n": int((~train).sum())}
 
 
-if __name__ == "__main__":
-    torch.set_grad_enabled(False)
-    run = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/shapes-adiee-data")
+def audit(run: Path) -> dict[str, Any]:
+    """All figures of a labelled data set that has rows for them."""
     config = load_yaml(run / "config.yaml")
     rows = list(rows_of(run))
     rating = rate_rows(rows, config)
     labels = np.array([row["label"] for row in rows])
-    strong = {name for name, method in config["methods"].items() if method["grade"] == "strong"}
-    turns = np.array([row["sequence_id"] is not None for row in rows])
-    through = np.array([row["reconstructed"] for row in rows])
-    output = np.array([_made_by(row) in config["methods"] for row in rows])
+    sources = np.array([row["source_id"] for row in rows])
     metrics = json.loads((run / "metrics.json").read_text())
-    ranks = spearman(labels[turns], rating[turns], np.array([row["source_id"] for row in rows])[turns])
-    figures = {
+    figures: dict[str, Any] = {
         "n": int(np.isfinite(rating).sum()),
         "rows": len(rows),
         "minutes": metrics["minutes"],
         "methods": metrics["methods"],
         "rules": by_rule_and_method(rows, rating),
-        **intervals(rows, rating, labels, strong),
-        "shuffled": intervals(rows, rating, shuffled(rows), strong),
-        "turns_spearman": ranks.as_dict(),
-        "probe": {
-            "with_reconstruction": probe(rows, np.ones(len(rows), bool)),
-            "without_reconstruction": probe(rows, output | ~through),
-        },
     }
-    keep("adiee-data", "python benchmarks/adiee_data.py", figures)
+    graded = {
+        "turns_spearman": np.array([row["sequence_id"] is not None for row in rows]),
+        "damage_spearman": np.array([row["rule"] == DAMAGED for row in rows]),
+    }
+    for name, chosen in graded.items():
+        known = chosen & np.isfinite(rating)
+        if known.any():
+            figures[name] = spearman(labels[known], rating[known], sources[known]).as_dict()
+    if config["methods"]:
+        strong = {name for name, method in config["methods"].items() if method["grade"] == "strong"}
+        through = np.array([row["reconstructed"] for row in rows])
+        output = np.array([_made_by(row) in config["methods"] for row in rows])
+        figures |= {
+            **intervals(rows, rating, labels, strong),
+            "shuffled": intervals(rows, rating, shuffled(rows), strong),
+            "probe": {
+                "with_reconstruction": probe(rows, np.ones(len(rows), bool)),
+                "without_reconstruction": probe(rows, output | ~through),
+            },
+        }
+    return figures
+
+
+if __name__ == "__main__":
+    torch.set_grad_enabled(False)
+    run = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/shapes-adiee-data")
+    command = " ".join(["python benchmarks/adiee_data.py", *sys.argv[1:]])
+    keep(run.name.removeprefix("shapes-"), command, audit(run))

@@ -24,14 +24,11 @@ RULES = {
 }
 
 
+RULES_HEAD = ("rule", "rows", "oracle mean", "label within 2.5 of it")
+
+
 def adiee_data(result: Result) -> str:
     """By rule and by method: how many rows, the oracle's mean, and the share of labels within 2.5 of it."""
-    rows = []
-    for rule, words in RULES.items():
-        for name, found in result["rules"].items():
-            if name.split(", ")[0] == rule:
-                of_method = ", ".join(name.split(", ")[1:])
-                rows.append((f"– {of_method}" if of_method else words, f"{found['n']:,}", *_rated(found)))
     outputs = result["methods"]
     kept = ", ".join(f"{name} {method['kept']:,}" for name, method in outputs.items())
     true, shuffled = (
@@ -51,7 +48,30 @@ def adiee_data(result: Result) -> str:
         f"in {plain:.0f} %.",
         where(result),
     ]
-    return markdown(("rule", "rows", "oracle mean", "label within 2.5 of it"), rows, " ".join(below))
+    return markdown(RULES_HEAD, _by_rule(result), " ".join(below))
+
+
+def adiee_damages(result: Result) -> str:
+    """By rule and by kind of damage: how many rows, the oracle's mean, and the share of labels within 2.5 of
+    it.
+    """
+    ranks = result["damage_spearman"]
+    below = (
+        f"{result['rows']:,} rows in {result['minutes']:.0f} minutes. Over damaged targets, the labels' rank "
+        f"correlation with the oracle's ratings: ρ = {ranks['rho']:.2f} {interval(ranks['ci95'])}. "
+        f"{where(result)}"
+    )
+    return markdown(RULES_HEAD, _by_rule(result), below)
+
+
+def _by_rule(result: Result) -> list[tuple[str, ...]]:
+    rows = []
+    for rule, words in RULES.items():
+        for name, found in result["rules"].items():
+            if name.split(", ")[0] == rule:
+                of_method = ", ".join(name.split(", ")[1:])
+                rows.append((f"– {of_method}" if of_method else words, f"{found['n']:,}", *_rated(found)))
+    return rows
 
 
 def _rated(found: Result) -> tuple[str, str]:
