@@ -1,8 +1,8 @@
 """What the parts of the ADIEE scorer do (ADIEE Table 5):
 python benchmarks/adiee_ablations.py [RUNS] [SETTING=VALUE …]
 
-Every variant is trained on as many rows as a third of those of the recipe shapes-adiee-scorer, or nearly, and
-for as many steps, in one leg from shapes-vlm: the settings of the recipe's first leg, changed in one thing.
+Every variant is trained on as many rows as a third of the recipe's, or nearly, and for as many steps: the
+recipe shapes-adiee-scorer changed in one thing.
 Rank correlation with the oracle on test edits by the two editors that no scorer is trained on, and, to choose
 by, on val edits of the others. RUNS/adiee-ablations keeps what is made: a program that was broken off goes
 on. Where pictures stand side by side, the model has seen none such before.
@@ -52,14 +52,14 @@ OUTPUTS = "data.outputs={name: labelled, path: runs/shapes-adiee-data/rows, size
 TURNS = ["turns_all", "turns_none", "turns_some", "turns_too_many", "another_turn"]
 OWN = ["source", "augmented_source", "target", "another_image", "another_instruction", "another_object"]
 VARIANTS = {
-    "as it ships": [DAMAGED],
-    "no damaged targets": [],
-    "single edits alone": [DAMAGED, f"data.more.edit_types=[{', '.join(OWN)}]"],
+    "as it ships": [],
+    "single edits alone": [f"data.more.edit_types=[{', '.join(OWN)}]"],
     "turns alone": [f"data.more.edit_types=[{', '.join(TURNS)}]"],
-    "methods' outputs as well": [DAMAGED, OUTPUTS],
-    "every question for itself": [DAMAGED, "train.questions_per_edit=1"],
-    "side by side": [DAMAGED, "layout=concat"],
-    "one number": [DAMAGED, "head=scalar"],
+    "damaged targets as well": [DAMAGED],
+    "methods' outputs as well": [OUTPUTS],
+    "every question for itself": ["train.questions_per_edit=1"],
+    "side by side": ["layout=concat"],
+    "one number": ["head=scalar"],
 }
 IN_TEXT = "no token, no head"
 
@@ -188,9 +188,7 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
 
 def config_of(name: str, words: list[str]) -> Config:
     """The recipe's settings, changed as the variant wants."""
-    config: Config = load_recipe(
-        "shapes-adiee-scorer-first", [*EQUAL, *VARIANTS.get(name, [DAMAGED]), *words]
-    )[1]
+    config: Config = load_recipe("shapes-adiee-scorer", [*EQUAL, *VARIANTS.get(name, []), *words])[1]
     train = replace(config.train, micro_batch_size=None)
     return replace(config, name=re.sub(r"\W+", "-", name), train=train)
 

@@ -1,10 +1,8 @@
-"""ViFi-CLIP's temporal pooling with an MLP head, trained on the ADIEE scorer's own rows for as many
-steps: what the model gives and what the data gives can so be told apart:
-python benchmarks/same_labels.py [OUT]
+"""ViFi-CLIP's temporal pooling with an MLP head, trained on the ADIEE scorer's own batches in the same order:
+what the model gives and what the data gives can so be told apart: python benchmarks/same_labels.py [OUT]
 
-It begins as the shipped ViFi-CLIP; benchmarks/adiee.py reads it from OUT (default: runs/same-labels). Rows
-and batch size are those of the recipe shapes-adiee-scorer, and so is the loss over classes; it takes as many
-steps as both legs of that scorer together, and sees the rows of the second in all of them.
+It begins as the shipped ViFi-CLIP; benchmarks/adiee.py reads it from OUT (default: runs/same-labels). Rows,
+number of steps and batch size are those of the recipe shapes-adiee-scorer, and so is the loss over classes.
 """
 
 import sys
@@ -116,7 +114,4 @@ def train(config: Config, folder: Path) -> Path:
 if __name__ == "__main__":
     quiet()
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/same-labels")
-    first = load_recipe("shapes-adiee-scorer-first", [])[1].train.max_steps
-    config = load_recipe("shapes-adiee-scorer", [])[1]
-    steps = f"train.max_steps={first + config.train.max_steps}"
-    print(train(load_recipe("shapes-adiee-scorer", [steps, *sys.argv[2:]])[1], folder))
+    print(train(load_recipe("shapes-adiee-scorer", sys.argv[2:])[1], folder))

@@ -127,13 +127,13 @@ def test_rows_that_were_prepared_before_are_there(home, capsys):
 
 def test_a_run_that_another_recipe_makes_is_needed_until_it_is_there(home, capsys, tmp_path):
     _, before = report(capsys)
-    folder = "runs/shapes-adiee-scorer-first/scorer"
-    assert needs(before, "shapes-adiee-scorer")[folder] == "run"
-    (need,) = [n for n in before["recipes"]["shapes-adiee-scorer"]["needs"] if n["name"] == folder]
-    assert need["remedy"] == "rewardedit train shapes-adiee-scorer-first makes it"
+    folder = "runs/shapes-editor-half-done"
+    assert needs(before, "shapes-adiee-data")[folder] == "run"
+    (need,) = [n for n in before["recipes"]["shapes-adiee-data"]["needs"] if n["name"] == folder]
+    assert need["remedy"] == "rewardedit train shapes-editor-half-done makes it"
     (tmp_path / folder).mkdir(parents=True)
     _, after = report(capsys)
-    assert folder not in needs(after, "shapes-adiee-scorer")
+    assert folder not in needs(after, "shapes-adiee-data")
 
 
 def test_a_data_folder_that_is_missing_is_told(home, capsys, tmp_path):

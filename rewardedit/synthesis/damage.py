@@ -21,8 +21,10 @@ Image = Float[Tensor, "3 h w"]
 Mask = Float[Tensor, "1 h w"]
 SPOT = 0.14  # of the longer side: standard deviation of a spot
 NO_CHANGE = 0.05  # a spot that is to lie elsewhere keeps away from where the mask of the edit is above this
-VISIBLE = 0.06  # a damage that changes no pixel by more is none
-SMALL = 0.25  # of the image: an edit that a spot can spoil
+VISIBLE = 0.06  # a damage that changes no place by more, over SPECK of the longer side, is none
+SPECK = 0.02
+DETAIL = 0.1  # an edit with less of it anywhere drew nothing that could be bent
+UNLIKE = 0.5  # the least distance, in RGB, of a stain's colour from the edit's own
 TRIES = 20
 BUMPS = 8  # a side, of what displaces pixels; the half of it of what tints them
 
@@ -46,7 +48,8 @@ def damaged(source: Image, target: Image, generator: torch.Generator) -> tuple[I
         kind = DAMAGES[name]
         level = _below(len(kind.strengths), generator)
         image = kind.apply(source, target, mask, kind.strengths[level], generator).clamp(0, 1)
-        if float((image - target).abs().max()) > VISIBLE:
+        change = (image - target).abs().amax(0)[None, None]
+        if float(gaussian_blur(change, SPECK * max(image.shape[-2:])).max()) > VISIBLE:
             return image, name, kind.labels[level]
     return None
 
@@ -57,16 +60,19 @@ def ghost(source: Image, target: Image, mask: Mask, strength: float, generator: 
 
 
 def bent(source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator) -> Image:
-    """What the edit drew is bent, by `strength` of the longer side."""
+    """What the edit drew is bent, by `strength` of the longer side; where it drew nothing, all stays."""
+    if float((mask * _detail(target)).max()) < DETAIL:
+        return target
     return target + mask * (_bend(target, strength, generator) - target)
 
 
 def stained(source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator) -> Image:
-    """Another colour covers what the edit drew, by the share `strength`; what is small also in a spot."""
+    """Another colour, clearly unlike its own, covers what the edit drew, by the share `strength`."""
     where = mask * (target - source).abs().amax(0, keepdim=True).mul(10).clamp(0, 1)
-    if float(mask.mean()) < SMALL and _below(2, generator):
-        where = where * _spot(mask, generator)
-    return target + strength * where * (_colour(generator) - target)
+    own = (where * target).sum((1, 2), keepdim=True) / where.sum().clamp_min(1e-6)
+    colours = [_colour(generator) for _ in range(TRIES)]
+    unlike = [colour for colour in colours if float((colour - own).norm()) > UNLIKE]
+    return target + strength * where * (unlike[0] - target) if unlike else target
 
 
 def bent_elsewhere(
@@ -86,7 +92,7 @@ def stained_elsewhere(
 def faded_elsewhere(
     source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator
 ) -> Image:
-    """Something that nobody asked for fades into the colour that the image has most of."""
+    """Something that nobody asked for fades into the median colour of the image."""
     most = target.flatten(1).median(1).values[:, None, None]
     return target + strength * _elsewhere(target, mask, generator) * (most - target)
 
@@ -127,7 +133,7 @@ def _waves(channels: int, h: int, w: int, generator: torch.Generator, bumps: int
 
 
 def _colour(generator: torch.Generator) -> Float[Tensor, "3 1 1"]:
-    """Any colour, with the dark and the light as likely as the others."""
+    """Any colour, those at the ends of a channel more often."""
     return torch.rand(3, 1, 1, generator=generator).sub(0.5).mul(1.6).add(0.5).clamp(0, 1)
 
 
@@ -146,8 +152,13 @@ def _elsewhere(target: Image, mask: Mask, generator: torch.Generator) -> Mask:
     side = max(mask.shape[-2:])
     away = 1 - gaussian_blur(mask[None], 0.05 * side)[0]
     away = away * (mask < NO_CHANGE)
-    detail = (target - gaussian_blur(target[None], 0.05 * side)[0]).abs().amax(0, keepdim=True)
-    return _spot(away * detail, generator) * away
+    return _spot(away * _detail(target), generator) * away
+
+
+def _detail(image: Image) -> Mask:
+    """How much a place differs from what is around it."""
+    around = gaussian_blur(image[None], 0.05 * max(image.shape[-2:]))[0]
+    return (image - around).abs().amax(0, keepdim=True)
 
 
 def _below(n: int, generator: torch.Generator) -> int:

@@ -65,7 +65,21 @@ def another_words(
     """
     known = {word for text in batch.instruction for word in re.findall(r"\w+", text.lower())}
     texts = (altered(batch.instruction[i], alike, choice, known=known) for _ in range(4 * count))
-    return list(dict.fromkeys(text for text in texts if text is not None))[:count]
+    different = list(dict.fromkeys(text for text in texts if text is not None))
+    return [text for text in different if not _may_hold(text, i, batch)][:count]
+
+
+def _may_hold(text: str, i: int, batch: EditBatch) -> bool:
+    """Whether an altered instruction only names another object of the image as what the place is near or
+    left of: the edit may lie so by chance.
+    """
+    own, other = parse_all([batch.instruction[i], text])
+    if not isinstance(own, ParsedEdit) or not isinstance(other, ParsedEdit):
+        return False
+    if other.reference is None or other.reference == own.reference or batch.source_caption is None:
+        return False
+    words = words_of(other.reference)
+    return any(words <= words_of(clause) for clause in CLAUSES.split(batch.source_caption[i] or ""))
 
 
 def another_object(i: int, batch: EditBatch, named: Sequence[str | None], u: float) -> str | None:

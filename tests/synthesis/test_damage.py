@@ -5,7 +5,7 @@ import torch
 
 from rewardedit.data.shapes import Shapes
 from rewardedit.regions.change_map import change_mask
-from rewardedit.synthesis.damage import DAMAGES, VISIBLE, damaged
+from rewardedit.synthesis.damage import DAMAGES, UNLIKE, VISIBLE, damaged
 from rewardedit.synthesis.label_rules import FAILED, RIGHT
 
 ELSEWHERE = ("bent_elsewhere", "stained_elsewhere", "faded_elsewhere")
@@ -13,7 +13,7 @@ ELSEWHERE = ("bent_elsewhere", "stained_elsewhere", "faded_elsewhere")
 
 @pytest.fixture(scope="module")
 def rows():
-    return Shapes("train").batch(500, 514)  # two of each kind of edit
+    return Shapes("train").batch(500, 28)  # four of each kind of edit
 
 
 def made(rows, name: str, level: int, seed: int = 0) -> torch.Tensor:
@@ -60,6 +60,19 @@ def test_a_ghost_of_all_the_source_is_the_source_where_the_edit_is(rows):
     mask = torch.ones(1, *source.shape[-2:])
     whole = DAMAGES["ghost"].apply(source, target, mask, 1.0, torch.Generator())
     torch.testing.assert_close(whole, source)
+
+
+def test_what_an_edit_did_not_draw_cannot_be_bent(rows):
+    change = (made(rows, "bent", -1) - rows.target).abs().flatten(1).amax(1)
+    drew = torch.tensor([kind != "remove" for kind in rows.edit_type])
+    assert (change[drew] > VISIBLE).all()
+    assert (change[~drew] == 0).all()
+
+
+def test_a_stain_is_unlike_the_edits_own_colour(rows):
+    for seed in range(10):
+        change = (made(rows, "stained", -1, seed) - rows.target).norm(dim=1).flatten(1)
+        assert (change.amax(1) > 0.7 * UNLIKE * DAMAGES["stained"].strengths[-1]).all()
 
 
 def test_a_damaged_target_is_seen_to_be_damaged(rows):

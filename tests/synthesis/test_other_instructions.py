@@ -1,11 +1,14 @@
 """Which other instructions a row's target is labelled under."""
 
+import random
+
 import pytest
 import torch
 
 from rewardedit.batch import EditBatch
 from rewardedit.synthesis.other_instructions import (
     another_object,
+    another_words,
     objects_named,
     other_instructions,
     words_of,
@@ -68,6 +71,22 @@ def test_an_instruction_names_another_object_of_its_image():
 )
 def test_what_may_be_the_same_object_is_not_taken(text, caption):
     assert asked([text, "remove the red circle"], caption, "")[0] is None
+
+
+def test_an_altered_place_is_near_nothing_that_the_image_has():
+    """An edit may lie near another object by chance."""
+    texts = ["put a cross near the circle", "remove the star", "erase the square"]
+    images = torch.zeros(3, 3, 2, 2)
+    alike = [("circle", "star", "square", "cross")]
+
+    def words(caption: str) -> set[str]:
+        rows = EditBatch(images, texts, images, source_caption=[caption, "", ""])
+        return set(another_words(0, rows, alike, 20, random.Random(0)))
+
+    near = {f"put a cross near the {name}" for name in ("star", "square", "cross")}
+    put = {f"put a {name} near the circle" for name in ("circle", "star", "square")}
+    assert words("a circle on a pink background") == near | put
+    assert words("a circle, a star") == (near | put) - {"put a cross near the star"}
 
 
 def test_a_name_that_says_less_is_the_same_object_and_captions_are_needed():
