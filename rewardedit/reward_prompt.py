@@ -88,7 +88,11 @@ class RewardScale:
         return cls((float(low), float(high)))
 
     def __call__(self, value: Float[Tensor, " b"], clamp: bool = True) -> Float[Tensor, " b"]:
-        """Scorer values to [0, 10], or beyond where `clamp` is False; NaN stays NaN."""
+        """Scorer values to [0, 10], or beyond where `clamp` is False; NaN stays NaN.
+
+        At least in fp32: in half precision knots that lie near each other would be one.
+        """
+        value = value.to(torch.promote_types(value.dtype, torch.float32))
         places = range(len(self.knots)) if clamp else self._apart()
         knots = torch.tensor([self.knots[i] for i in places], device=value.device, dtype=value.dtype)
         levels = torch.tensor([10 * i / (len(self.knots) - 1) for i in places]).to(knots)

@@ -86,6 +86,18 @@ def test_the_scale_is_piecewise_linear_monotone_and_differentiable():
     assert scale(torch.tensor([math.nan])).isnan().all()
 
 
+def test_scores_in_half_precision_are_scaled_in_full():
+    """Its knots are one number in bf16."""
+    scale = RewardScale((2.391, 2.392, 2.393))
+    score = torch.tensor([2.390625, 2.40625], dtype=torch.bfloat16, requires_grad=True)
+    found = scale(score)
+    assert found.dtype == torch.float32
+    assert found.tolist() == [0, 10]
+    found.sum().backward()
+    assert score.grad is not None
+    assert score.grad.isfinite().all()
+
+
 def test_many_equal_scores_still_make_a_scale():
     scale = RewardScale.from_quantiles([0.0] * 90 + [0.1 * i for i in range(10)])
     assert list(scale.knots) == sorted(set(scale.knots))

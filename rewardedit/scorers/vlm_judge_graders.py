@@ -122,7 +122,8 @@ class ByEndpoint:
 def expected_grade(logits: Float[Tensor, "b 10"]) -> Float[Tensor, " b"]:
     """Σ p(d) · d · 10/9 over the digits d, with p the softmax of their logits: in [0, 10]."""
     grades = torch.arange(10, dtype=logits.dtype, device=logits.device) * (10 / 9)
-    return (logits.softmax(1) @ grades).clamp(0, 10)
+    # Not as a product of matrices, which autocast would round to half precision.
+    return (logits.softmax(1) * grades).sum(1).clamp(0, 10)
 
 
 def answer_up_to(vlm: Vlm, chat: Chat) -> str:

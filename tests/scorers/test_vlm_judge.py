@@ -118,6 +118,13 @@ def test_a_grade_is_the_mean_over_ten_digits_by_one_forward_pass_a_question(of_k
         torch.testing.assert_close(parts[question.name], grades, rtol=1e-4, atol=1e-4)
 
 
+def test_mixed_precision_does_not_round_a_grade(judge):
+    with torch.autocast("cpu", torch.bfloat16):
+        grades = judge(make_batch(4)).parts["followed"]
+    assert grades.dtype == torch.float32
+    assert not torch.equal(grades, grades.bfloat16().float())
+
+
 def test_scores_are_one_a_row_within_range_and_the_parts_combined(judge):
     scores = judge(make_batch(3))
     assert scores.score.shape == (3,)
