@@ -2,10 +2,10 @@
 python benchmarks/adiee_ablations.py [RUNS] [SETTING=VALUE …]
 
 Every variant is trained on as many rows as a third of the recipe's, or nearly, and for as many steps: the
-recipe shapes-adiee-scorer changed in one thing.
-Rank correlation with the oracle on test edits by the two editors that no scorer is trained on, and, to choose
-by, on val edits of the others. RUNS/adiee-ablations keeps what is made: a program that was broken off goes
-on. Where pictures stand side by side, the model has seen none such before.
+recipe shapes-adiee-scorer changed in one thing. Rank correlation with the oracle on test edits by the two
+editors that no scorer is trained on, and, to choose by, on val edits of the others. RUNS/adiee-ablations
+keeps what is made: a program that was broken off goes on. Where pictures stand side by side, the model has
+seen none such before.
 """
 
 import re

@@ -42,6 +42,8 @@ from rewardedit.synthesis.outputs import Output
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
 DRAWS = 9  # random numbers of a row
 HARDEST = 3  # other instructions, one of which an output of a method may stand under
+# Of a row under an instruction that is not its own: they tell of what was asked for.
+NO_CAPTIONS = {"source_caption": None, "target_caption": None}
 AT_ONCE = 8  # images that go through the autoencoder together
 
 
@@ -91,7 +93,6 @@ def own_rows(
     rules = labelling.rules
     drafts: list[Draft] = []
     named = objects_named(batch.instruction) if rules.another_object else []
-    unlike = {"source_caption": None, "target_caption": None}  # they tell of what was asked for
     for i, number in enumerate(part.numbers):
         u = draws(labelling.seed, number)
         base = _row(part, batch, i, source_ids[i])
@@ -99,11 +100,7 @@ def own_rows(
         def add(
             rule: str, edited: Tensor, through: Tensor, name: str = "", base: LabelledEdit = base, **more: Any
         ) -> None:
-            values = {"label": OWN_LABELS.get(rule), **more}
-            row = replace(base, id=f"{base.id}/{name or rule}", rule=rule, **values)
-            if through < rules.share("reconstructed"):  # what was measured was measured before
-                row = replace(row, reconstructed=True, **_values(None))
-            drafts.append(Draft(row, edited))
+            drafts.append(_draft(base, rule, edited, through, rules, name, **more))
 
         add("source", batch.source[i], u[0], **_values(measured.get((number, "source"))))
         names = allowed_augmentations(base.instruction, base.source_caption, base.target_caption)
@@ -120,21 +117,53 @@ def own_rows(
         # All of these show the very image that the row's own instruction has: no trace tells which is right.
         asked = not_followed(i, number, batch, source_ids, named, labelling)
         for wrong in asked:
-            add(wrong.rule, target, u[3], wrong.name, instruction=wrong.instruction, **unlike)
-        generator = seeded(labelling.seed + 5, number)
-        for of in range(rules.damaged):
-            through = torch.rand((), generator=generator)
-            found = damaged(batch.source[i], target, generator)
-            if found is None:
-                continue
-            image, kind, label = found
-            name = f"{DAMAGED}-{of + 1}"
-            add(DAMAGED, image, through, name, label=label, method=kind)
-            if asked:
-                wrong = asked[-1 - of % len(asked)]  # from the end, where the nearest to the row's own are
-                more = {"method": kind, "instruction": wrong.instruction, **unlike}
-                add(wrong.rule, image, through, f"{name}/{wrong.name}", **more)
+            add(wrong.rule, target, u[3], wrong.name, instruction=wrong.instruction, **NO_CAPTIONS)
+        drafts.extend(damaged_drafts(base, batch.source[i], target, asked, number, labelling))
     return finished(drafts, labelling)
+
+
+def damaged_drafts(
+    base: LabelledEdit,
+    source: Tensor,
+    target: Tensor,
+    asked: Sequence[NotFollowed],
+    number: int,
+    labelling: Labelling,
+) -> list[Draft]:
+    """Damaged forms of a row's target, each under the row's instruction and under one it does not follow."""
+    rules = labelling.rules
+    drafts: list[Draft] = []
+    generator = seeded(labelling.seed + 5, number)
+    for of in range(rules.damaged):
+        through = torch.rand((), generator=generator)
+        found = damaged(source, target, generator)
+        if found is None:
+            continue
+        image, kind, label = found
+        name = f"{DAMAGED}-{of + 1}"
+        drafts.append(_draft(base, DAMAGED, image, through, rules, name, label=label, method=kind))
+        if asked:
+            wrong = asked[-1 - of % len(asked)]  # from the end, where the nearest to the row's own are
+            more = {"method": kind, "instruction": wrong.instruction, **NO_CAPTIONS}
+            drafts.append(_draft(base, wrong.rule, image, through, rules, f"{name}/{wrong.name}", **more))
+    return drafts
+
+
+def _draft(
+    base: LabelledEdit,
+    rule: str,
+    edited: Tensor,
+    through: Tensor,
+    rules: RulesConfig,
+    name: str = "",
+    **more: Any,
+) -> Draft:
+    """A row by a rule; its image goes through the autoencoder where `through`, in [0, 1), says so."""
+    values = {"label": OWN_LABELS.get(rule), **more}
+    row = replace(base, id=f"{base.id}/{name or rule}", rule=rule, **values)
+    if through < rules.share("reconstructed"):  # what was measured was measured before
+        row = replace(row, reconstructed=True, **_values(None))
+    return Draft(row, edited)
 
 
 def not_followed(
