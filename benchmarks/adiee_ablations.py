@@ -2,10 +2,10 @@
 python benchmarks/adiee_ablations.py [RUNS] [SETTING=VALUE …]
 
 Every variant is trained on as many rows as a third of the recipe's, or nearly, and for as many steps: the
-recipe shapes-adiee-scorer changed in one thing. Rank correlation with the oracle on test edits by the two
-editors that no scorer is trained on, and, to choose by, on val edits of the others. RUNS/adiee-ablations
-keeps what is made: a program that was broken off goes on. Where pictures stand side by side, the model has
-seen none such before.
+scorer's first leg, the recipe shapes-adiee-scorer-first, changed in one thing. Rank correlation with the
+oracle on test edits by the two editors that no scorer is trained on, and, to choose by, on val edits of the
+others. RUNS/adiee-ablations keeps what is made: a program that was broken off goes on. Where pictures stand
+side by side, the model has seen none such before.
 """
 
 import re
@@ -47,16 +47,18 @@ VAL_N = 280
 
 EQUAL = ["train.max_steps=1200", "held_out=null"]
 DAMAGED = "data.damaged={name: labelled, path: runs/shapes-adiee-data-damaged/rows, size: 64}"
-# The labelled outputs of editing methods, of which the recipe has none.
+# The labelled outputs of editing methods, of which the first leg has none.
 OUTPUTS = "data.outputs={name: labelled, path: runs/shapes-adiee-data/rows, size: 64}"
+COMPARED = "data.compared={name: labelled, path: runs/shapes-adiee-data-compared/rows, size: 64}"
 TURNS = ["turns_all", "turns_none", "turns_some", "turns_too_many", "another_turn"]
 OWN = ["source", "augmented_source", "target", "another_image", "another_instruction", "another_object"]
 VARIANTS = {
-    "as it ships": [],
+    "the first leg": [],
     "single edits alone": [f"data.more.edit_types=[{', '.join(OWN)}]"],
     "turns alone": [f"data.more.edit_types=[{', '.join(TURNS)}]"],
     "damaged targets as well": [DAMAGED],
     "methods' outputs as well": [OUTPUTS],
+    "an editor's outputs, compared with targets, as well": [COMPARED],
     "every question for itself": ["train.questions_per_edit=1"],
     "side by side": ["layout=concat"],
     "one number": ["head=scalar"],
@@ -171,7 +173,7 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
         early = edits_of(seen, settings, "val", VAL_N, runs)
         edits = edits_of(unseen, settings, "test", N, runs)
     figures = {}
-    rows = len(open_named(config_of("as it ships", words).data)) // 3
+    rows = len(open_named(config_of("the first leg", words).data)) // 3
     for name in (*VARIANTS, IN_TEXT):
         config = of_so_many(config_of(name, words), rows)
         folder = runs / "adiee-ablations" / config.name
@@ -188,7 +190,7 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
 
 def config_of(name: str, words: list[str]) -> Config:
     """The recipe's settings, changed as the variant wants."""
-    config: Config = load_recipe("shapes-adiee-scorer", [*EQUAL, *VARIANTS.get(name, []), *words])[1]
+    config: Config = load_recipe("shapes-adiee-scorer-first", [*EQUAL, *VARIANTS.get(name, []), *words])[1]
     train = replace(config.train, micro_batch_size=None)
     return replace(config, name=re.sub(r"\W+", "-", name), train=train)
 

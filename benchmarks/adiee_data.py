@@ -1,9 +1,10 @@
 """Audits a labelled data set of the shapes world; nothing is trained: python benchmarks/adiee_data.py [RUN]
 
-RUN is a run of `rewardedit train shapes-adiee-data` (default: runs/shapes-adiee-data), or of
-shapes-adiee-data-damaged. The oracle, which no label comes from, says how good the edits are: by rule, method
-and kind of damage, its mean and the share of rows whose label is within 2.5 of it; over turns, and over
-damaged targets, the rank correlation of labels with its ratings.
+RUN is a run of `rewardedit train shapes-adiee-data` (default: runs/shapes-adiee-data), or of shapes-adiee-
+data-damaged or -compared. The oracle, which no label comes from, says how good the edits are: by rule,
+method and kind of damage, its mean and the share of rows whose label is within 2.5 of it; over turns, and
+over damaged targets or outputs that are compared with targets, the rank correlation of labels with its
+ratings.
 
 Where methods made outputs, intervals say whether labels of 5 rate above labels of 0 among them, and labels of
 10 above labels of 5; beside them stands the same with the labels shuffled within a method. A probe that sees
@@ -30,7 +31,7 @@ from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle, sequence
 from rewardedit.data.shapes.world import BLOCK
 from rewardedit.evaluation.statistics import difference_of_groups, spearman
 from rewardedit.images import gaussian_blur, load_image
-from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, ANOTHER_TURN, DAMAGED, OWN_LABELS
+from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, ANOTHER_TURN, DAMAGED, OWN_LABELS, UNREACHED
 from rewardedit.synthesis.outputs import read_parquet
 
 NEAR = 2.5  # a label that is no further from the oracle agrees with it
@@ -229,12 +230,13 @@ def audit(run: Path) -> dict[str, Any]:
     graded = {
         "turns_spearman": np.array([row["sequence_id"] is not None for row in rows]),
         "damage_spearman": np.array([row["rule"] == DAMAGED for row in rows]),
+        "unreached_spearman": np.array([row["rule"] == UNREACHED for row in rows]),
     }
     for name, chosen in graded.items():
         known = chosen & np.isfinite(rating)
         if known.any():
             figures[name] = spearman(labels[known], rating[known], sources[known]).as_dict()
-    if config["methods"]:
+    if config["methods"] and not config["rules"].get("unreached"):  # whose labels are not 0, 5 and 10
         strong = {name for name, method in config["methods"].items() if method["grade"] == "strong"}
         through = np.array([row["reconstructed"] for row in rows])
         output = np.array([_made_by(row) in config["methods"] for row in rows])

@@ -1,8 +1,9 @@
-"""ViFi-CLIP's temporal pooling with an MLP head, trained on the ADIEE scorer's own batches in the same order:
-what the model gives and what the data gives can so be told apart: python benchmarks/same_labels.py [OUT]
+"""ViFi-CLIP's temporal pooling with an MLP head, trained on the ADIEE scorer's own rows, so that what the
+model gives and what the data gives can be told apart: python benchmarks/same_labels.py [OUT]
 
-It begins as the shipped ViFi-CLIP; benchmarks/adiee.py reads it from OUT (default: runs/same-labels). Rows,
-number of steps and batch size are those of the recipe shapes-adiee-scorer, and so is the loss over classes.
+It begins as the shipped ViFi-CLIP; benchmarks/adiee.py reads it from OUT (default: runs/same-labels). It has
+the rows of all the scorer's legs at once, as many steps as these have together, their batches and the last
+one's loss over classes.
 """
 
 import sys
@@ -21,7 +22,7 @@ from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
-from rewardedit.data import open_named
+from rewardedit.data import DataConfig, open_named
 from rewardedit.data.bad_rows import usable_rows
 from rewardedit.data.datasets import images_of
 from rewardedit.encoded import Encoded
@@ -33,6 +34,7 @@ from rewardedit.training.score_token import score_loss
 from rewardedit.training.small import SmallTrainConfig, fit
 
 START = "shapes-vifi-clip"
+LEGS = ("shapes-adiee-scorer-first", "shapes-adiee-scorer-second", "shapes-adiee-scorer")  # recipes
 LR = 5e-4  # of the recipe shapes-vifi-clip
 HEAD = "head.safetensors"  # beside ViFi-CLIP's own files
 
@@ -69,8 +71,18 @@ def load_same_labels(folder: Path) -> LabelledViFiClip:
     return scorer.eval().requires_grad_(False)
 
 
+def config_of_legs(words: list[str]) -> Config:
+    """The last leg's recipe on the rows and for the steps of all."""
+    legs: list[Config] = [load_recipe(name, words)[1] for name in LEGS]
+    data: dict[str, DataConfig] = {}
+    for leg in legs:  # one that takes a part of some rows follows those that take all
+        data = {**leg.data, **data}
+    steps = sum(leg.train.max_steps for leg in legs)
+    return replace(legs[-1], data=data, train=replace(legs[-1].train, max_steps=steps))
+
+
 def train(config: Config, folder: Path) -> Path:
-    """Trains on the batches of the ADIEE scorer's recipe and writes `folder/scorer`."""
+    """Trains on batches as the ADIEE scorer's trainer reads them and writes `folder/scorer`."""
     config = replace(config, train=replace(config.train, micro_batch_size=None))
     torch.manual_seed(config.train.seed)
     rows = open_named(config.data)
@@ -88,7 +100,7 @@ def train(config: Config, folder: Path) -> Path:
         tokens = scorer.tokenize(edits.instruction).to(scorer.model.device)
         words = F.normalize(scorer.model.get_text_features(**tokens).pooler_output.float(), dim=-1)
         read = scorer.read(scorer.frame(edits.source), scorer.frame(edits.edited), words)
-        return score_loss(read, labels[:, 0].to(read.device), config.compat)
+        return score_loss(read, labels[:, 0].to(read.device), config.compat, config.train.right_weight)
 
     own = config.train
     small = SmallTrainConfig(
@@ -114,4 +126,4 @@ def train(config: Config, folder: Path) -> Path:
 if __name__ == "__main__":
     quiet()
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/same-labels")
-    print(train(load_recipe("shapes-adiee-scorer", sys.argv[2:])[1], folder))
+    print(train(config_of_legs(sys.argv[2:]), folder))

@@ -13,7 +13,7 @@ from table_parts import (
     recorded,
     where,
 )
-from tables_adiee import adiee, adiee_ablations, adiee_damages, adiee_data, vifi_rows, vlm
+from tables_adiee import adiee, adiee_ablations, adiee_data, adiee_graded, vifi_rows, vlm
 from tables_bpm import bpm, bpm_best_of, bpm_guidance, bpm_parts, bpm_regions
 from tables_editors import (
     best_of_n,
@@ -125,7 +125,8 @@ TABLES: dict[str, Callable[[], str]] = {
             ("startup", "startup", startup),
             ("kills", "kills", kills),
             ("adiee-data", "adiee-data", adiee_data),
-            ("adiee-data-damaged", "adiee-data-damaged", adiee_damages),
+            ("adiee-data-damaged", "adiee-data-damaged", adiee_graded),
+            ("adiee-data-compared", "adiee-data-compared", adiee_graded),
             ("adiee-data-kills", "kills-adiee-data", kills),
             ("shapes-vlm", "shapes-vlm", vlm),
             ("adiee", "adiee", adiee),

@@ -10,6 +10,8 @@ RULES = {
     "another_object": "the target under its instruction for another object → 0",
     "another_word": "the target under its instruction with a word altered → 0",
     "damaged_target": "the target, damaged → 0 to 9 by the damage",
+    "unreached": "a method's output → 10 to 0 by how far it is from the target",
+    "untouched": "a method's output that changes next to nothing → 0",
     "output_another_instruction": "a method's output under another instruction → 0",
     "no_progress": "CLIP-D ≤ 0 → 0",
     "unlike_target": "unlike the target by two encoders → 0",
@@ -51,15 +53,21 @@ def adiee_data(result: Result) -> str:
     return markdown(RULES_HEAD, _by_rule(result), " ".join(below))
 
 
-def adiee_damages(result: Result) -> str:
-    """By rule and by kind of damage: how many rows, the oracle's mean, and the share of labels within 2.5 of
-    it.
+GRADED = {
+    "damage_spearman": "damaged targets",
+    "unreached_spearman": "outputs that are compared with targets",
+}
+
+
+def adiee_graded(result: Result) -> str:
+    """By rule and by kind of damage or method: how many rows, the oracle's mean, and the share of labels
+    within 2.5 of it.
     """
-    ranks = result["damage_spearman"]
+    (name,) = [name for name in GRADED if name in result]
     below = (
-        f"{result['rows']:,} rows in {result['minutes']:.0f} minutes. Over damaged targets, the labels' rank "
-        f"correlation with the oracle's ratings: ρ = {ranks['rho']:.2f} {interval(ranks['ci95'])}. "
-        f"{where(result)}"
+        f"{result['rows']:,} rows in {result['minutes']:.0f} minutes. Over {GRADED[name]}, the labels' rank "
+        f"correlation with the oracle's ratings: ρ = {result[name]['rho']:.2f} "
+        f"{interval(result[name]['ci95'])}. {where(result)}"
     )
     return markdown(RULES_HEAD, _by_rule(result), below)
 

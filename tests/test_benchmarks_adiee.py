@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -208,26 +209,40 @@ def test_a_model_learns_to_write_the_score(labelled, tmp_path):
     assert found["n"] == 8
 
 
+def test_the_rival_on_the_same_labels_has_the_rows_and_steps_of_all_legs():
+    import same_labels
+
+    config = same_labels.config_of_legs([])
+    legs = [load_recipe(name, [])[1] for name in same_labels.LEGS]
+    assert config.train.max_steps == sum(leg.train.max_steps for leg in legs)
+    assert config.data.keys() == {"more", "damaged", "compared"}
+    assert {own.rows for own in config.data.values()} == {None}  # in whole
+    for before, after in pairwise(legs):
+        assert after.model == f"runs/{before.name}/scorer"
+
+
 def test_variants_are_settings_of_the_recipe(labelled):
     import adiee_ablations
     import vifi_rows
 
     found = {name: adiee_ablations.config_of(name, []) for name in adiee_ablations.VARIANTS}
-    ships = found.pop("as it ships")
+    first = found.pop("the first leg")
     assert len({config.name for config in found.values()}) == len(found)
     for name, config in found.items():
-        per_edit = 1 if name == "every question for itself" else ships.train.questions_per_edit
-        assert config.train == replace(ships.train, questions_per_edit=per_edit), name
-        assert replace(config, name=ships.name) != ships, name
+        per_edit = 1 if name == "every question for itself" else first.train.questions_per_edit
+        assert config.train == replace(first.train, questions_per_edit=per_edit), name
+        assert replace(config, name=first.name) != first, name
     assert {data.edit_types for data in found["turns alone"].data.values()} == {tuple(adiee_ablations.TURNS)}
     turns = {turn_rule(edit.source, edit.target, edit.edited) for edit in turn_edits(3)}
     assert {*adiee_ablations.TURNS} == {*turns, ANOTHER_TURN}
     assert {*adiee_ablations.OWN} == {*OWN_LABELS} - {"another_word"}
     second = load_recipe("shapes-adiee-scorer-second", [])[1]
     assert found["damaged targets as well"].data == second.data
-    assert found["methods' outputs as well"].data.keys() == {*ships.data, "outputs"}
+    compared = load_recipe("shapes-adiee-scorer", [])[1].data["compared"]
+    assert found["an editor's outputs, compared with targets, as well"].data["compared"] == compared
+    assert found["methods' outputs as well"].data.keys() == {*first.data, "outputs"}
     data = {"rows": replace(labelled[0]["rows"], share=0.3)}
-    assert adiee_ablations.of_so_many(replace(ships, data=data), 10**6).data["rows"].share == 1.0
+    assert adiee_ablations.of_so_many(replace(first, data=data), 10**6).data["rows"].share == 1.0
     words = [["held_out=null", *change] for change in vifi_rows.VARIANTS.values()]
     configs = [load_recipe("shapes-vifi-clip", change)[1] for change in words]
     assert [config.data.rows for config in configs] == [2800, 5600, 11200, 22400, 22400, 22400]

@@ -6,12 +6,13 @@ targets and outputs are measured (`measured`); thresholds are taken from the dat
 targets; rules label what they can, and edit sequences give further rows (`rows`, Parquet shards with the
 images, which {name: labelled, path: RUN/rows} reads).
 
-Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers of another
-encoder; a half of sources, targets and turns goes through the autoencoder, whose traces would tell them from
-all methods' outputs; further kinds of failed edits, and targets with damages of known strength
-(`rules.damaged`), which the paper has not; images are mirrored or turned only where no text says
-a direction; rows of one source image have one `source_id`, by which they are split. `rules.preset=paper`
-takes the paper's threshold and leaves the additions out.
+Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers of
+another encoder; a half of sources, targets and turns goes through the autoencoder, whose traces would tell
+them from all methods' outputs; further kinds of failed edits, targets with damages of known strength
+(`rules.damaged`), and labels of outputs by how far they reach their target (`rules.unreached`), which the
+paper has not; images are mirrored or turned only where no text says a direction; rows of one source image
+have one `source_id`, by which they are split. `rules.preset=paper` takes the paper's threshold and leaves
+the additions out.
 
 Command: rewardedit train magicbrush-adiee-data
 """

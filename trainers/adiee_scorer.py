@@ -32,7 +32,7 @@ from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
-from rewardedit.scorers.adiee_text import QUESTIONS, Layout, add_token
+from rewardedit.scorers.adiee_text import QUESTIONS, Layout, add_token, add_words
 from rewardedit.scorers.vlm import Bits, load_vlm, require_kind
 from rewardedit.scoring import score_batch
 from rewardedit.training import run
@@ -49,8 +49,7 @@ from rewardedit.training.optimizer import Muon, parameter_groups
 from rewardedit.training.score_token import losses
 from rewardedit.training.shared_images import require_shared_images, rows_by_edit, with_its_edit
 from rewardedit.training.trainable import autocast_type
-
-Embeddings = Literal["all", "token"]
+from rewardedit.training.vlm_lora import Embeddings, wrap_lora
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,7 @@ class TrainConfig(LoopConfig):
     muon_lr: float | None = None  # of the language model's matrices; None: AdamW for all
     text_weight: float = 1.0  # of the answer's cross-entropy
     score_weight: float = 10.0  # of the score's error
+    right_weight: float = 1.0  # of that of rows with a label of 5 or more, where most rows are failures
     gradient_checkpointing: bool = True  # of the language model
     mixed_precision: Precision = "bf16"
 
@@ -90,6 +90,8 @@ class Config:
     layout: Layout = "pair"  # two images, or both side by side in one
     side: int | None = 512  # pixels a side that images are stretched to
     token_like: str | None = None  # text whose last token [SCORE] begins as; None: the mean of all tokens
+    # Words of the questions that a small model's tokenizer takes apart become tokens of their own.
+    question_words: bool = False
     lora_rank: int | None = 8  # None: the language model as a whole
     # Beside a LoRA: all of the input and output embeddings, as in ADIEE, or the token's row alone.
     embeddings: Embeddings = "all"
@@ -104,6 +106,8 @@ class Config:
         require_share(self.bad_rows)
         if self.quantize is not None and self.lora_rank is None:
             raise ValueError("quantize: few bits cannot be trained; give lora_rank, or leave it out")
+        if self.question_words and self.lora_rank is not None and self.embeddings == "token":
+            raise ValueError("question_words: their embeddings are to be trained too; set embeddings=all")
 
 
 def plan(config: Config) -> list[str]:
@@ -151,6 +155,8 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
     if device == "cpu":
         vlm.model.set_attn_implementation("eager")  # whose backward pass is faster there than SDPA's
     number = add_token(vlm.model, vlm.processor, config.token_like)
+    if config.question_words:
+        add_words(vlm.model, vlm.processor, config.layout)
     base = None if config.lora_rank is None else config.model
     axes = ("overall", *config.axes)
     settings = AdieeSettings(config.head, config.layout, config.side, axes, base, config.quantize)
@@ -163,38 +169,13 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
         for module in (scorer.model.model.get_decoder(), scorer.model.get_output_embeddings()):
             module.requires_grad_(True)
     else:
-        adapter = wrap_lora(scorer, config, number)
+        adapter = wrap_lora(scorer.model, number, config.lora_rank, config.embeddings)
     for parameter in scorer.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     if config.train.gradient_checkpointing:
         scorer.model.gradient_checkpointing_enable({"use_reentrant": False})
     return scorer, adapter
-
-
-def wrap_lora(scorer: Adiee, config: Config, number: int) -> Any:
-    """Puts a LoRA on the queries and values of the language model alone: vision towers name theirs alike."""
-    from peft import LoraConfig, get_peft_model
-
-    decoder = scorer.model.model.get_decoder()
-    inner = {id(module) for module in decoder.modules()}
-    layers = [
-        name
-        for name, module in scorer.model.named_modules()
-        if id(module) in inner and name.endswith(("q_proj", "v_proj"))
-    ]
-    more: dict[str, Any] = {"modules_to_save": ["embed_tokens", "lm_head"]}
-    if config.embeddings == "token":
-        more = {"trainable_token_indices": {"embed_tokens": [number], "lm_head": [number]}}
-    lora = LoraConfig(
-        r=config.lora_rank,
-        lora_alpha=2 * (config.lora_rank or 0),
-        lora_dropout=0.05,
-        target_modules=layers,
-        **more,
-    )
-    # The scorer goes on calling the model's own modules, into which PEFT puts the LoRA.
-    return get_peft_model(scorer.model, lora)
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
@@ -223,7 +204,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             batch, labels = (part.to(loop.accelerator.device) for part in (cpu_batch, cpu_labels))
             with loop.accumulate():
                 with loop.autocast():
-                    text, score = losses(scorer, batch, labels, questions, config.compat, per_edit)
+                    text, score = losses(
+                        scorer, batch, labels, questions, config.compat, per_edit, config.train.right_weight
+                    )
                     loss = config.train.text_weight * text + config.train.score_weight * score
                 loop.backward(loss, ids)
             loop.record("text_loss", text, len(ids))

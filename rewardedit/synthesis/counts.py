@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION
+from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, OWN_LABELS
 from rewardedit.synthesis.outputs import read_parquet
 
 
@@ -47,7 +47,7 @@ def summary(shards: list[Path], outputs: dict[str, list[Path]]) -> dict[str, Any
     for path in shards:
         for record in read_parquet(path, 1024, ("rule", "method", "label")):
             rules[record["rule"]] += 1
-            kept[record["method"]] += record["rule"] != ANOTHER_INSTRUCTION
+            kept[record["method"]] += record["rule"] not in (ANOTHER_INSTRUCTION, *OWN_LABELS)
             labels[f"{record['label']:.4g}"] += 1
     made = {
         name: sum(

@@ -13,6 +13,7 @@ from rewardedit.synthesis.outputs import read_parquet
 
 TEXTS = ("id", "rule", "method", "label", "source_id")
 MOST_VALUES = 100_000  # of a histogram
+MOST_LABELS = 16  # columns of a table; of more, labels are counted by the nearest whole number
 
 
 def write_report(
@@ -36,12 +37,22 @@ def write_report(
 
     report = Report(title)
     report.text(f"{sum(counts.values())} labelled rows in {len(shards)} shards")
+    if len({label for _, _, label in counts}) > MOST_LABELS:
+        report.text("Labels are counted by the nearest whole number.")
+        counts = _by_whole_numbers(counts)
     report.table("Rows by rule and label", _table(counts, 0))
     report.table("Rows by method and label", _table(counts, 1))
     _histograms(report, _measured_values(measured), thresholds)
     for rule, found in sorted(shown.items()):
         report.gallery(f"Rule {rule}", _gallery(list(found.values())))
     return report.save(path)
+
+
+def _by_whole_numbers(counts: Counter[tuple[str, str, str]]) -> Counter[tuple[str, str, str]]:
+    found: Counter[tuple[str, str, str]] = Counter()
+    for (rule, method, label), n in counts.items():
+        found[rule, method, f"{float(label):.0f}"] += n
+    return found
 
 
 def _measured_values(measured: list[Path]) -> dict[str, dict[str, list[float]]]:

@@ -81,6 +81,8 @@ OWN_LABELS = {
     "another_word": FAILED,  # this row's target, under its own instruction with a word altered
 }
 DAMAGED = "damaged_target"  # this row's target with a damage that gives the label
+UNREACHED = "unreached"  # a method's output, labelled by how far it is from the target
+UNTOUCHED = "untouched"  # a method's output that changes next to nothing: FAILED
 ANOTHER_INSTRUCTION = "output_another_instruction"  # a method's output, under another row's: FAILED
 ANOTHER_TURN = "another_turn"  # a turn's edit, under a later turn's instruction: FAILED
 SHARES = ("reconstructed", "another_image", "another_object", ANOTHER_INSTRUCTION, ANOTHER_TURN)  # 0 to 1
@@ -121,6 +123,10 @@ class RulesConfig:
     # at most how many damaged forms of a row's target there are beside it, labelled by the kind and the
     # strength of their damage; each also stands under an instruction that it does not follow
     damaged: int = 0
+    # [share, label] pairs, the rule for outputs where targets leave no choice, in place of those that
+    # compare with thresholds: see `rewardedit.synthesis.unreached`. Such an output also stands, labelled 0,
+    # under other rows' instructions, a right one under whatever else its row's target does not follow
+    unreached: tuple[tuple[float, float], ...] = ()
     # share of methods' outputs, labelled or not, that also stand under another row's instruction, labelled 0
     output_another_instruction: float = 0.0
     # share of a sequence's turns that also stand under a later turn's instruction, labelled 0: of one image
@@ -144,6 +150,13 @@ class RulesConfig:
         for name in ("another_instruction", "another_word", "damaged"):
             if self.share(name) < 0:
                 raise ValueError(f"{name}: expected at least 0; got {getattr(self, name)}")
+        shares = [share for share, _ in self.unreached]
+        if any(not (share >= 0 and 0 <= label <= 10) for share, label in self.unreached) or shares != sorted(
+            set(shares)
+        ):
+            raise ValueError(
+                "unreached: expected rising shares with labels from 0 to 10, such as [[0, 10], [1, 0]]"
+            )
         if any(len({word.lower() for word in kind}) < 2 for kind in self.alike):
             raise ValueError("alike: expected at least two words of each kind, such as [[left, right]]")
         if self.another_word and not self.alike:

@@ -15,6 +15,7 @@ from rewardedit.data.datasets import RowBatch
 from rewardedit.data.labelled import LabelledEdit, encode_png
 from rewardedit.data.sequences import EditSequence
 from rewardedit.images import fit, to_tensor
+from rewardedit.instructions.grammar import parse_all
 from rewardedit.synthesis.augmentations import allowed_augmentations, augment
 from rewardedit.synthesis.damage import damaged
 from rewardedit.synthesis.label_rules import (
@@ -23,6 +24,8 @@ from rewardedit.synthesis.label_rules import (
     DAMAGED,
     FAILED,
     OWN_LABELS,
+    UNREACHED,
+    UNTOUCHED,
     Grade,
     Measured,
     RulesConfig,
@@ -38,9 +41,11 @@ from rewardedit.synthesis.other_instructions import (
     other_instructions,
 )
 from rewardedit.synthesis.outputs import Output
+from rewardedit.synthesis.unreached import label_unreached, unreached, untouched
 
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
 DRAWS = 9  # random numbers of a row
+RIGHT_FROM = 8.0  # the label from which an output is as right as the target: it fails where that does
 HARDEST = 3  # other instructions, one of which an output of a method may stand under
 # Of a row under an instruction that is not its own: they tell of what was asked for.
 NO_CAPTIONS = {"source_caption": None, "target_caption": None}
@@ -218,8 +223,10 @@ def output_rows(
     assert part.batch is not None
     elsewhere = method in labelling.elsewhere
     drafts: list[Draft] = []
-    for i, (number, output) in enumerate(zip(part.numbers, outputs, strict=True)):
-        image = decode_output(output)
+    images = [decode_output(output) for output in outputs]
+    by_target = labels_by_target(part.batch, images, labelling.rules)
+    named = objects_named(part.batch.instruction) if labelling.rules.another_object else []
+    for i, (number, image, output) in enumerate(zip(part.numbers, images, outputs, strict=True)):
         if image is None:
             continue
         found = measured[number, method]
@@ -235,10 +242,20 @@ def output_rows(
             seed=None if elsewhere else seed + number,
             reconstructed=through or not elsewhere,
         )
-        rule, label = label_output(found, labelling.thresholds, labelling.grades[method])
+        if by_target is None:
+            rule, label = label_output(found, labelling.thresholds, labelling.grades[method])
+        else:
+            rule, label = by_target[i]
         if label is not None:
             values = _values(None if through else found)
             drafts.append(Draft(replace(row, label=label, rule=rule, **values), image))
+        if rule == UNREACHED and label is not None:
+            # What is wrong may follow an instruction with a word altered, but hardly another row's.
+            right = label >= RIGHT_FROM
+            asked = not_followed(i, number, part.batch, source_ids, named, labelling)
+            for wrong in (wrong for wrong in asked if right or wrong.rule == "another_instruction"):
+                other = under_another(row, wrong.instruction, wrong.rule)
+                drafts.append(Draft(replace(other, id=f"{row.id}/{wrong.name}"), image))
         # Methods get numbers of their own, or all outputs of a row would stand under one instruction.
         u = draws(labelling.seed + 3 + zlib.crc32(method.encode()), number)
         if u[0] < labelling.rules.output_another_instruction:
@@ -247,6 +264,25 @@ def output_rows(
                 other = under_another(row, others[int(u[1] * len(others))], ANOTHER_INSTRUCTION)
                 drafts.append(Draft(other, image))
     return finished(drafts, labelling) if elsewhere else [draft.row for draft in drafts]
+
+
+def labels_by_target(
+    batch: EditBatch, images: Sequence[Tensor | None], rules: RulesConfig
+) -> list[tuple[str, float | None]] | None:
+    """The rule and the label of each of a method's outputs by its distance to the target, no label where that
+    says nothing; None where the rules do not ask for it, or there are no targets.
+    """
+    if not rules.unreached or batch.target is None:
+        return None
+    edited = torch.stack(
+        [s if image is None else image for image, s in zip(images, batch.source, strict=True)]
+    )
+    shares = unreached(batch.source, batch.target, edited).tolist()
+    nothing = untouched(batch.source, batch.target, edited)
+    return [
+        (UNTOUCHED, FAILED) if none else (UNREACHED, label_unreached(share, edit, rules.unreached))
+        for none, share, edit in zip(nothing, shares, parse_all(batch.instruction), strict=True)
+    ]
 
 
 def under_another(row: LabelledEdit, instruction: str, rule: str) -> LabelledEdit:

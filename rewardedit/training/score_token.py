@@ -18,11 +18,13 @@ def losses(
     asked: list[int],
     compat: str = "paper",
     per_edit: int = 1,
+    right_weight: float = 1.0,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """The cross-entropy of the answers' tokens, and the error of the score read at [SCORE].
 
     Args:
         per_edit: so many rows in turn show one edit.
+        right_weight: of the errors of scores that are to be at least 5.
     """
     texts = []
     for instruction, question in zip(batch.instruction, asked, strict=True):
@@ -36,7 +38,7 @@ def losses(
         hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
     raw = scorer.head(scorer.at_token(hidden, ids))
     known = labels.isfinite()
-    score = score_loss(raw[known], labels[known], compat)
+    score = score_loss(raw[known], labels[known], compat, right_weight)
     return answer_loss(scorer, hidden, ids), score
 
 
@@ -53,16 +55,21 @@ def answer_loss(scorer: Adiee, hidden: Float[Tensor, "b n d"], input_ids: Tensor
 
 
 def score_loss(
-    raw: Float[Tensor, "b classes"], labels: Float[Tensor, " b"], compat: str = "paper"
+    raw: Float[Tensor, "b classes"],
+    labels: Float[Tensor, " b"],
+    compat: str = "paper",
+    right_weight: float = 1.0,
 ) -> Float[Tensor, ""]:
     """L1 of a number; cross-entropy of classes with the label shared by its two neighbours among 0, 5 and 10
-    (`compat="code"`: all to the lower one).
+    (`compat="code"`: all to the lower one). The mean over rows, those of labels of at least 5 times
+    `right_weight`.
     """
+    weight = 1 + (right_weight - 1) * (labels >= GRADES[1])
     if raw.shape[1] == 1:
-        return (raw[:, 0] - labels).abs().mean()
+        return ((raw[:, 0] - labels).abs() * weight).mean()
     place = labels / (GRADES[1] - GRADES[0])
     low = place.long().clamp(max=len(GRADES) - 1)
     up = (place - low) * (compat == "paper")
     target = F.one_hot(low, len(GRADES)) * (1 - up)[:, None]
     target = target + F.one_hot((low + 1).clamp(max=len(GRADES) - 1), len(GRADES)) * up[:, None]
-    return F.cross_entropy(raw, target)
+    return (F.cross_entropy(raw, target, reduction="none") * weight).mean()

@@ -1,6 +1,7 @@
 """The ADIEE scorer on small random vision-language models of every kind."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -8,7 +9,15 @@ import torch
 from rewardedit.batch import EditBatch
 from rewardedit.data.shapes import Shapes
 from rewardedit.scorers.adiee import Adiee, AdieeSettings, ScoreHead, width_of
-from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, add_token, question, require_token
+from rewardedit.scorers.adiee_text import (
+    ANSWER,
+    QUESTIONS,
+    TOKEN,
+    add_token,
+    add_words,
+    question,
+    require_token,
+)
 from rewardedit.scorers.prefix import shared
 from rewardedit.scorers.vlm import Vlm, load_vlm
 from tests.models import VLMS, save_vlm
@@ -282,6 +291,38 @@ def test_a_new_token_begins_as_another_one_and_a_known_one_stays(tmp_path):
     before = embeddings.clone()
     add_token(vlm.model, vlm.processor, like="make")
     assert torch.equal(vlm.model.get_input_embeddings().weight, before)
+
+
+def test_words_of_the_questions_become_tokens_of_their_own(batch, tmp_path):
+    save_vlm(str(tmp_path / "vlm"), "llava_next")
+    vlm = load_vlm(str(tmp_path / "vlm"))
+    tokenizer, texts = vlm.processor.tokenizer, [question(number, "", "pair") for number in range(4)]
+    number = add_token(vlm.model, vlm.processor)
+
+    def tokens(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False).input_ids
+
+    parts, whole = tokens("somebody"), tokens("somebodys")
+    before = vlm.model.get_input_embeddings().weight.detach().clone()
+    assert len(parts) > 1
+    added = add_words(vlm.model, vlm.processor, "pair")
+    assert added > 20
+    assert add_words(vlm.model, vlm.processor, "pair") == 0
+    for text in texts:
+        words = re.findall(r"[a-z]+", text.lower())
+        assert len(tokens(" ".join(words))) == len(words)
+    assert tokens("somebodys") == whole  # no other word is taken apart another way
+    (own,) = tokens("Somebody")
+    after = vlm.model.get_input_embeddings().weight.detach()
+    torch.testing.assert_close(after[own], before[parts].mean(0))
+    assert require_token(tokenizer) == number
+    assert len(vlm.model.get_output_embeddings().weight) == len(after)
+
+    scorer = make(vlm)
+    scorer.save(tmp_path / "scorer")
+    again = Adiee.from_pretrained(str(tmp_path / "scorer"))
+    assert len(again.vlm.processor.tokenizer("somebody", add_special_tokens=False).input_ids) == 1
+    torch.testing.assert_close(again(batch).score, scorer(batch).score, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_saved_scores_the_same(llava, batch, tmp_path):

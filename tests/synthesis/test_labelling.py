@@ -263,3 +263,66 @@ def test_turns_stand_under_later_ones_in_a_share_of_cases_and_never_under_their_
     assert 15 < sum(row.rule == ANOTHER_TURN for rows in half for row in rows) < 45
     with pytest.raises(ValueError, match="another_turn: expected a share"):
         RulesConfig(another_turn=2.0)
+
+
+def compared(edited: list[torch.Tensor | None], unreached=((0.0, 10.0), (1.0, 0.0)), others=0.0):
+    """The rows of a method's outputs for three removals, whose sources are black and targets white."""
+    n = len(edited)
+    source = torch.zeros(n, 3, 32, 32)
+    rows = EditBatch(source, INSTRUCTIONS[2 : 2 + n], source, target=torch.ones_like(source))
+    part = RowBatch(list(range(n)), [f"row-{i}" for i in range(n)], rows, {})
+    outputs = [
+        Output(i, None, "it failed") if image is None else Output(i, encode_png(image))
+        for i, image in enumerate(edited)
+    ]
+    alike = (("circle", "cross"), ("red", "blue"))
+    rules = RulesConfig(another_word=1, another_instruction=others, alike=alike, unreached=unreached)
+    grades = {"editor": "strong"}
+    labelling = Labelling(rules, Thresholds(0.2, (0.1, 0.1)), grades, lambda images: images, frozenset(), 0)
+    measured = {(i, "editor"): Measured(0.0, (0.9, 0.9)) for i in range(n)}
+    return output_rows(part, list("abc")[:n], "editor", outputs, measured, labelling, 42)
+
+
+def test_an_output_is_labelled_by_how_far_it_is_from_the_target_and_fails_where_the_target_does():
+    white, black, half = torch.ones(3, 32, 32), torch.zeros(3, 32, 32), torch.ones(3, 32, 32)
+    half[:, :, 16:] = 0
+    rows = {row.id: row for row in compared([white, black, white])}
+    assert (rows["row-0/editor"].rule, rows["row-0/editor"].label) == ("unreached", 10.0)
+    assert (rows["row-1/editor"].rule, rows["row-1/editor"].label) == ("untouched", 0.0)
+    # The last one moves something, which may lie elsewhere: it has a label where it is near its target.
+    assert rows["row-2/editor"].label == 10.0
+    wrong = rows["row-0/editor/another_word-1"]
+    assert (wrong.rule, wrong.label, wrong.method) == ("another_word", 0.0, "editor")
+    assert wrong.instruction in ("erase the red cross", "erase the blue circle")
+    assert wrong.edited == rows["row-0/editor"].edited
+    assert not [name for name in rows if name.startswith("row-1/editor/")]
+
+    (partly,) = compared([half])
+    assert partly.rule == "unreached"
+    assert partly.label == pytest.approx(5.0, abs=0.6)
+    assert compared([None, white, half])[0].id == "row-1/editor"  # the first has no image, the last no label
+    assert [row.id for row in compared([half, half, half])] == ["row-0/editor", "row-1/editor"]
+
+
+def test_what_is_wrong_fails_under_other_rows_instructions_and_may_follow_its_own_altered():
+    half = torch.ones(3, 32, 32)
+    half[:, :, 16:] = 0
+    rows = [row for row in compared([half, half], others=1.0) if row.rule != "unreached"]
+    assert [(row.id, row.label) for row in rows] == [
+        ("row-0/editor/another_instruction", 0.0),
+        ("row-1/editor/another_instruction", 0.0),
+    ]
+    assert [row.instruction for row in rows] == [INSTRUCTIONS[3], INSTRUCTIONS[2]]
+
+
+def test_without_the_rule_outputs_are_labelled_by_thresholds_alone():
+    assert {row.rule for row in compared([torch.ones(3, 32, 32)], unreached=())} == {"no_progress"}
+
+
+def test_outputs_under_altered_instructions_do_not_count_as_kept(tmp_path):
+    write_labelled(
+        compared([torch.ones(3, 32, 32), torch.zeros(3, 32, 32)]), tmp_path / "train-00000.parquet"
+    )
+    write_outputs([Output(i, b"png") for i in range(2)], tmp_path / "part.parquet")
+    found = summary([tmp_path / "train-00000.parquet"], {"editor": [tmp_path / "part.parquet"]})
+    assert found["methods"] == {"editor": {"made": 2, "kept": 2, "dropped": 0}}

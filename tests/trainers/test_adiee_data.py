@@ -185,6 +185,21 @@ def test_the_report_shows_thresholds_and_examples(run):
     assert page.count("data:image/png") > 20
 
 
+def test_outputs_may_be_labelled_by_how_far_they_are_from_their_targets(
+    run, tiny_editor, text_to_image, tmp_path
+):
+    words = words_of(tiny_editor, text_to_image, "data.shapes.rows=6", "rules.unreached=[[0, 10], [1, 3]]")
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    rows = labelled(tmp_path / "out")
+    methods = read_recipe("shapes-adiee-data", [])["methods"]
+    rules = {row["rule"] for row in rows if row["method"] in methods}
+    assert "unreached" in rules
+    assert rules <= {"unreached", "untouched", "another_instruction"}
+    # Tiny editors paint noise: as far from the target as can be.
+    assert {row["label"] for row in rows if row["rule"] == "unreached"} == {3.0}
+    assert not any(row["rule"] in ("unreached", "untouched") for row in labelled(run))
+
+
 def test_the_papers_preset_leaves_our_additions_out(run, tiny_editor, text_to_image, tmp_path):
     words = words_of(tiny_editor, text_to_image, "rules.preset=paper", "data.shapes.rows=6")
     assert main([*words, "--out", str(tmp_path / "out")]) == 0

@@ -22,7 +22,7 @@ from rewardedit.scorers.adiee_text import ANSWER, add_token
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.trainers import adiee_scorer as trainer
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
-from rewardedit.training.score_token import answer_loss, score_loss
+from rewardedit.training.score_token import answer_loss, losses, score_loss
 from tests.data.layouts import write_labelled_shapes
 from tests.forks import launch
 from tests.models import save_vlm
@@ -282,6 +282,36 @@ def test_a_label_between_classes_belongs_to_both():
     assert float(cut) == pytest.approx(-float(log[0, 0]))
     assert float(score_loss(raw, torch.tensor([5.0]))) == pytest.approx(float(torch.tensor(3.0).log()))
     assert float(score_loss(torch.tensor([[7.0], [1.0]]), torch.tensor([10.0, 0.0]))) == pytest.approx(2)
+
+
+def test_errors_of_right_rows_weigh_what_the_recipe_says():
+    numbers, labels = torch.tensor([[7.0], [4.0], [1.0]]), torch.tensor([10.0, 5.0, 0.0])
+    assert float(score_loss(numbers, labels)) == pytest.approx((3 + 1 + 1) / 3)
+    assert float(score_loss(numbers, labels, right_weight=3.0)) == pytest.approx((9 + 3 + 1) / 3)
+    classes = torch.tensor([[0.0, 0.0, 2.0], [0.0, 0.0, 2.0]])
+    each = [float(score_loss(classes[:1], torch.tensor([label]))) for label in (10.0, 0.0)]
+    found = score_loss(classes, torch.tensor([10.0, 0.0]), right_weight=3.0)
+    assert float(found) == pytest.approx((3 * each[0] + each[1]) / 2)
+
+
+def test_the_weight_of_right_rows_reaches_the_loss(rows, model):
+    scorer, _ = trainer.make_scorer(config(rows, model, lora_rank=None))
+    samples = Shapes("train").batch(0, 2)
+    batch = EditBatch(samples.source, samples.instruction, samples.target)
+    for label, times in ((10.0, 3), (0.0, 1)):
+        labels = torch.full((2, 1), label)
+        plain, weighed = (
+            float(losses(scorer, batch, labels, [0, 1], right_weight=weight)[1]) for weight in (1.0, 3.0)
+        )
+        assert weighed == pytest.approx(times * plain, rel=1e-4)
+
+
+def test_words_of_the_questions_are_trained_as_tokens(rows, model):
+    scorer, _ = trainer.make_scorer(config(rows, model, lora_rank=None, question_words=True))
+    assert len(scorer.vlm.processor.tokenizer("somebody", add_special_tokens=False).input_ids) == 1
+    assert scorer.model.get_input_embeddings().weight.requires_grad
+    with pytest.raises(ValueError, match=r"question_words: .*set embeddings=all"):
+        config(rows, model, question_words=True, embeddings="token")
 
 
 def test_only_the_answer_s_tokens_count(rows, model):

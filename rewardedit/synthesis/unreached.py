@@ -1,0 +1,63 @@
+"""Labels of edits by how far they are from the target, as a share of what the target changes.
+
+For data sets whose targets are all but the only right answer, such as drawn ones. No person and no model is
+asked.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.images import gaussian_blur
+from rewardedit.instructions.parsed import Parsed, ParsedEdit
+from rewardedit.regions.change_map import GRID, oklab
+
+LEVELS = (0.04, 0.1)  # OKLab distances below and above which a pixel counts as alike and as different
+BLUR = 0.7  # of the images, in 1/64 of their side: edges that lie a little elsewhere are no difference
+LEAST = 0.004  # of the image's pixels: a target that changes less is compared with this
+UNTOUCHED = 0.1  # an edit that changes less, as a share of what the target changes, counts as none
+# Edits that leave no choice. An added or moved object may lie elsewhere, and a resized one be larger still:
+# what is far from the target may be right as well.
+NO_CHOICE = ("remove", "recolour", "replace", "background")
+NEAR = 0.4  # up to here other edits are those of the target
+
+
+def unreached(
+    source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"]
+) -> Float[Tensor, " b"]:
+    """The pixels in which an edited image differs from the target, by those in which the source does.
+
+    0 is the target, 1 as far from it as the source is. What is changed beside the target counts as well as
+    what is not done, so that there is no upper limit. Images are RGB in [0, 1].
+    """
+    return _differ(edited, target) / _differ(source, target).clamp_min(LEAST)
+
+
+def untouched(
+    source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"]
+) -> list[bool]:
+    """Whether next to nothing was edited."""
+    changed = _differ(edited, source) / _differ(source, target).clamp_min(LEAST)
+    return (changed <= UNTOUCHED).tolist()
+
+
+def label_unreached(share: float, edit: Parsed, labels: Sequence[tuple[float, float]]) -> float | None:
+    """The label of an edit that did not reach a share of its target; None where it may be right all the same.
+
+    Args:
+        labels: shares, rising, and their labels, between which it is interpolated.
+    """
+    no_choice = isinstance(edit, ParsedEdit) and edit.edit_type in NO_CHOICE
+    if share > NEAR and not no_choice:
+        return None
+    return round(float(np.interp(share, *zip(*labels, strict=True))), 1)
+
+
+def _differ(a: Tensor, b: Tensor) -> Float[Tensor, " b"]:
+    """The share of pixels in which images differ, those in between by degrees."""
+    unit = max(1, round(max(a.shape[-2:]) / GRID))
+    distance = gaussian_blur(oklab(a) - oklab(b), BLUR * unit).norm(dim=1)
+    low, high = LEVELS
+    return ((distance - low) / (high - low)).clamp(0, 1).flatten(1).mean(1)

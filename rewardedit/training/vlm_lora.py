@@ -1,0 +1,27 @@
+"""A LoRA on the language model of a vision-language model that answers with a token of its own."""
+
+from typing import Any, Literal
+
+Embeddings = Literal["all", "token"]  # which are trained beside the LoRA
+
+
+def wrap_lora(model: Any, token: int, rank: int, embeddings: Embeddings) -> Any:
+    """The model as PEFT wraps it, with a LoRA on the queries and values of the language model alone: vision
+    towers name theirs alike. It is put into the model's own modules, which can be called as before.
+
+    Args:
+        token: the id of the token whose embeddings are trained, alone or with all others.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    inner = {id(module) for module in model.model.get_decoder().modules()}
+    layers = [
+        name
+        for name, module in model.named_modules()
+        if id(module) in inner and name.endswith(("q_proj", "v_proj"))
+    ]
+    more: dict[str, Any] = {"modules_to_save": ["embed_tokens", "lm_head"]}
+    if embeddings == "token":
+        more = {"trainable_token_indices": {"embed_tokens": [token], "lm_head": [token]}}
+    lora = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=layers, **more)
+    return get_peft_model(model, lora)

@@ -1,0 +1,91 @@
+"""Labels by how far an edit is from its target."""
+
+import pytest
+import torch
+
+from rewardedit.instructions.parsed import ParsedEdit, Unparsed
+from rewardedit.synthesis.label_rules import RulesConfig
+from rewardedit.synthesis.unreached import label_unreached, unreached, untouched
+
+LABELS = ((0.0, 10.0), (0.2, 8.0), (1.0, 0.0))
+REMOVE = ParsedEdit("remove", "red circle", None)
+ADD = ParsedEdit("add", None, "red circle")
+
+
+def scene(*squares: tuple[int, int]) -> torch.Tensor:
+    """A white image of 64 pixels a side with red squares of 16, and a black one that nobody asks about."""
+    image = torch.ones(3, 64, 64)
+    image[:, 44:60, 44:60] = 0
+    for top, left in squares:
+        image[1:, top : top + 16, left : left + 16] = 0
+    return image
+
+
+SOURCE, TARGET = scene((4, 4), (4, 40)), scene()
+EDITS = {
+    "done": TARGET,
+    "untouched": SOURCE,
+    "half done": scene((4, 4)),
+    "and one too many": scene((40, 4)),
+    "faint": TARGET + 0.5 * (SOURCE - TARGET),
+}
+
+
+def shares(name: str) -> float:
+    return float(unreached(SOURCE[None], TARGET[None], EDITS[name][None]))
+
+
+def test_a_target_leaves_nothing_and_a_source_all_of_it():
+    assert shares("done") == 0
+    assert shares("untouched") == pytest.approx(1)
+    assert shares("half done") == pytest.approx(0.5, abs=0.02)
+    # What is drawn beside the target counts as what is left undone: one square of two.
+    assert shares("and one too many") == pytest.approx(0.5, abs=0.02)
+    assert 0.85 < shares("faint") < 1
+
+
+def test_images_of_any_size_give_the_same_share():
+    twice = [image.repeat_interleave(2, 1).repeat_interleave(2, 2)[None] for image in (SOURCE, TARGET)]
+    half = EDITS["half done"].repeat_interleave(2, 1).repeat_interleave(2, 2)[None]
+    assert float(unreached(*twice, half)) == pytest.approx(shares("half done"), abs=0.02)
+
+
+def test_a_shade_that_nobody_sees_is_no_difference():
+    assert float(unreached(SOURCE[None], TARGET[None], (TARGET * 0.97)[None])) == 0
+
+
+def test_a_target_that_changes_nothing_is_compared_with_the_least_change():
+    # Two squares of 16 pixels a side out of 64, by 0.004 of the image.
+    share = float(unreached(TARGET[None], TARGET[None], SOURCE[None]))
+    assert share == pytest.approx(2 * 16**2 / 64**2 / 0.004, rel=0.3)
+
+
+def test_untouched_is_what_changes_next_to_nothing():
+    edited = torch.stack(list(EDITS.values()))
+    many = [image.expand_as(edited) for image in (SOURCE, TARGET)]
+    assert untouched(*many, edited) == [name == "untouched" for name in EDITS]
+
+
+@pytest.mark.parametrize(
+    ("share", "edit", "label"),
+    [
+        (0.0, REMOVE, 10.0),
+        (0.1, REMOVE, 9.0),
+        (0.6, REMOVE, 4.0),
+        (3.0, REMOVE, 0.0),
+        (0.1, ADD, 9.0),
+        (0.4, ADD, 6.0),
+        (0.41, ADD, None),  # it may lie where nobody forbade it
+        (0.1, Unparsed("no verb"), 9.0),
+        (0.6, Unparsed("no verb"), None),
+    ],
+)
+def test_labels_lie_between_those_given_and_are_missing_where_another_edit_is_right_too(share, edit, label):
+    found = label_unreached(share, edit, LABELS)
+    assert found == (label if label is None else pytest.approx(label))
+
+
+@pytest.mark.parametrize("pairs", [[(0.5, 10.0), (0.2, 0.0)], [(0.0, 11.0)], [(0.0, 10.0), (0.0, 0.0)]])
+def test_shares_that_do_not_rise_and_labels_beyond_ten_are_refused(pairs):
+    with pytest.raises(ValueError, match="unreached: expected rising shares with labels from 0 to 10"):
+        RulesConfig(unreached=tuple(pairs))
