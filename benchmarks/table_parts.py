@@ -10,6 +10,9 @@ from rewardedit.assets import digests
 from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 
 NOT_RECORDED = "Not recorded yet."
+# Programs that compare all built-in scorers.
+BY_ALL_SCORERS = ("agreement.py", "best_of_n.py", "heat.py", "throughput.py")
+EARLIER = {"shapes-editor": "editor", "shapes-adiee-scorer": "ADIEE scorer"}
 Result = dict[str, Any]
 
 
@@ -46,14 +49,23 @@ def where(result: Result) -> str:
     return f"`{result['command']}`, {result['device']}, {result['date']}."
 
 
+def outgrown(result: Result) -> list[str]:
+    """The shipped models that gave a result and are others now, of those whose age is looked at."""
+    looked_at = ["shapes-editor"]
+    if any(program in result["command"] for program in BY_ALL_SCORERS):
+        looked_at.append("shapes-adiee-scorer")
+    made_with, now = result.get("models", {}), digests()
+    return [name for name in looked_at if made_with.get(name) != now[name]]
+
+
 def is_current(result: Result) -> bool:
-    """Whether the world and the editor were those that there are now."""
-    made_with = result.get("models", {}).get("shapes-editor")
-    return result.get("world") == WORLD_VERSION and made_with == digests()["shapes-editor"]
+    """Whether the world, the editor and, where scorers were compared, the trained one were those of now."""
+    return result.get("world") == WORLD_VERSION and not outgrown(result)
 
 
 def measured(result: Result) -> str:
-    """`where`, and whether it was another world, or another editor, than there is now."""
+    """`where`, and whether it was another world, another editor or another scorer than there is now."""
     if (world := result.get("world", 1)) != WORLD_VERSION:
         return f"{where(result)} World {world}: not comparable with world {WORLD_VERSION}."
-    return where(result) if is_current(result) else f"{where(result)} With an earlier editor."
+    names = [EARLIER[name] for name in outgrown(result)]
+    return f"{where(result)} With an earlier {' and an earlier '.join(names)}." if names else where(result)

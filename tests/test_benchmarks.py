@@ -330,6 +330,13 @@ def test_tables_say_where_another_world_or_editor_was_measured():
     assert measured(earlier).endswith("today. With an earlier editor.")
     assert measured(first).endswith("World 1: not comparable with world 2.")
     assert [is_current(found) for found in (here, earlier, first)] == [True, False, False]
+    before = {**here, "models": {**here["models"], "shapes-adiee-scorer": "0" * 12}}
+    assert is_current(before)  # it has no scorer
+    compared = {**before, "command": "python benchmarks/heat.py"}
+    assert measured(compared).endswith("today. With an earlier ADIEE scorer.")
+    assert not is_current(compared)
+    both = {**earlier, "models": {}, "command": "python benchmarks/heat.py"}
+    assert measured(both).endswith("With an earlier editor and an earlier ADIEE scorer.")
 
 
 def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
@@ -344,7 +351,7 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
         (tmp_path / f"{name}.json").write_text(made_here)
     assert remake.out_of_date() == []
     (tmp_path / "heat.json").unlink()
-    (tmp_path / "quickstart.json").write_text("{}")
+    (tmp_path / "quickstart.json").write_text('{"command": "this"}')
     assert remake.out_of_date() == ["quickstart", "heat"]
 
     called = []
