@@ -15,7 +15,6 @@ from rewardedit.data.datasets import RowBatch
 from rewardedit.data.labelled import LabelledEdit, encode_png
 from rewardedit.data.sequences import EditSequence
 from rewardedit.images import fit, to_tensor
-from rewardedit.instructions.grammar import parse_all
 from rewardedit.synthesis.augmentations import allowed_augmentations, augment
 from rewardedit.synthesis.damage import damaged
 from rewardedit.synthesis.label_rules import (
@@ -25,7 +24,6 @@ from rewardedit.synthesis.label_rules import (
     FAILED,
     OWN_LABELS,
     UNREACHED,
-    UNTOUCHED,
     Grade,
     Measured,
     RulesConfig,
@@ -41,7 +39,7 @@ from rewardedit.synthesis.other_instructions import (
     other_instructions,
 )
 from rewardedit.synthesis.outputs import Output
-from rewardedit.synthesis.unreached import label_unreached, unreached, untouched
+from rewardedit.synthesis.unreached import labels_by_target
 
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
 DRAWS = 9  # random numbers of a row
@@ -214,26 +212,25 @@ def output_rows(
     labelling: Labelling,
     seed: int,
 ) -> list[LabelledEdit]:
-    """Labelled rows of a method's outputs, one a row of `part`; those that no rule labels are dropped. A
-    share of all outputs also stands under another row's instruction, as failed.
+    """Labelled rows of a method's outputs, one a row of `part`; those that no rule labels are dropped. Some
+    also stand under instructions that they do not follow.
 
     Outputs went through an autoencoder when they were made; of those that were made elsewhere, a share goes
     through it here, as of targets and sources.
     """
-    assert part.batch is not None
+    batch, rules = part.batch, labelling.rules
+    assert batch is not None
     elsewhere = method in labelling.elsewhere
-    drafts: list[Draft] = []
     images = [decode_output(output) for output in outputs]
-    by_target = labels_by_target(part.batch, images, labelling.rules)
-    named = objects_named(part.batch.instruction) if labelling.rules.another_object else []
+    by_target = labels_by_target(batch, images, rules.unreached) if rules.unreached else None
+    named = objects_named(batch.instruction) if rules.another_object else []
+    drafts: list[Draft] = []
     for i, (number, image, output) in enumerate(zip(part.numbers, images, outputs, strict=True)):
         if image is None:
             continue
         found = measured[number, method]
-        base = _row(part, part.batch, i, source_ids[i])
-        through = elsewhere and bool(
-            draws(labelling.seed + 2, number)[0] < labelling.rules.share("reconstructed")
-        )
+        base = _row(part, batch, i, source_ids[i])
+        through = elsewhere and bool(draws(labelling.seed + 2, number)[0] < rules.share("reconstructed"))
         row = replace(
             base,
             id=f"{base.id}/{method}",
@@ -249,52 +246,37 @@ def output_rows(
         if label is not None:
             values = _values(None if through else found)
             drafts.append(Draft(replace(row, label=label, rule=rule, **values), image))
+        asked = of_another_row(i, number, method, batch, source_ids, labelling)
         if rule == UNREACHED and label is not None:
-            # What is wrong may follow an instruction with a word altered, but hardly another row's.
-            right = label >= RIGHT_FROM
-            asked = not_followed(i, number, part.batch, source_ids, named, labelling)
-            for wrong in (wrong for wrong in asked if right or wrong.rule == "another_instruction"):
-                other = under_another(row, wrong.instruction, wrong.rule)
-                drafts.append(Draft(replace(other, id=f"{row.id}/{wrong.name}"), image))
-        # Methods get numbers of their own, or all outputs of a row would stand under one instruction.
-        u = draws(labelling.seed + 3 + zlib.crc32(method.encode()), number)
-        if u[0] < labelling.rules.output_another_instruction:
-            others = other_instructions(i, part.batch, source_ids)[:HARDEST]
-            if others:
-                other = under_another(row, others[int(u[1] * len(others))], ANOTHER_INSTRUCTION)
-                drafts.append(Draft(other, image))
+            wrong = not_followed(i, number, batch, source_ids, named, labelling)
+            # What is not right may follow an instruction with a word altered, but hardly another row's.
+            asked += [own for own in wrong if label >= RIGHT_FROM or own.rule == "another_instruction"]
+        drafts += [Draft(under_another(row, own), image) for own in asked]
     return finished(drafts, labelling) if elsewhere else [draft.row for draft in drafts]
 
 
-def labels_by_target(
-    batch: EditBatch, images: Sequence[Tensor | None], rules: RulesConfig
-) -> list[tuple[str, float | None]] | None:
-    """The rule and the label of each of a method's outputs by its distance to the target, no label where that
-    says nothing; None where the rules do not ask for it, or there are no targets.
-    """
-    if not rules.unreached or batch.target is None:
-        return None
-    edited = torch.stack(
-        [s if image is None else image for image, s in zip(images, batch.source, strict=True)]
-    )
-    shares = unreached(batch.source, batch.target, edited).tolist()
-    nothing = untouched(batch.source, batch.target, edited)
-    return [
-        (UNTOUCHED, FAILED) if none else (UNREACHED, label_unreached(share, edit, rules.unreached))
-        for none, share, edit in zip(nothing, shares, parse_all(batch.instruction), strict=True)
-    ]
+def of_another_row(
+    i: int, number: int, method: str, batch: EditBatch, source_ids: Sequence[str], labelling: Labelling
+) -> list[NotFollowed]:
+    """Another row's instruction for a share of all outputs, labelled or not."""
+    # Methods get numbers of their own, or all outputs of a row would stand under one instruction.
+    u = draws(labelling.seed + 3 + zlib.crc32(method.encode()), number)
+    if u[0] >= labelling.rules.output_another_instruction:
+        return []
+    others = other_instructions(i, batch, source_ids)[:HARDEST]
+    chosen = others[int(u[1] * len(others)) :][:1]
+    return [NotFollowed(ANOTHER_INSTRUCTION, ANOTHER_INSTRUCTION, text) for text in chosen]
 
 
-def under_another(row: LabelledEdit, instruction: str, rule: str) -> LabelledEdit:
+def under_another(row: LabelledEdit, asked: NotFollowed) -> LabelledEdit:
     """An edit as the failed answer to an instruction that it was not made by."""
     return replace(
         row,
-        id=f"{row.id}/{rule}",
-        instruction=instruction,
+        id=f"{row.id}/{asked.name}",
+        instruction=asked.instruction,
         label=FAILED,
-        rule=rule,
-        source_caption=None,  # which tell of this row's edit
-        target_caption=None,
+        rule=asked.rule,
+        **NO_CAPTIONS,
     )
 
 
@@ -330,8 +312,8 @@ def sequence_rows(
     for (turn, later), u in zip(pairs, draws(labelling.seed + 4, number, len(pairs)), strict=True):
         if u < labelling.rules.another_turn:
             own = by_id[f"{sequence.id}/{turn}-{turn + 1}-{turn + 1}"]
-            other = under_another(own, sequence.instructions[later], ANOTHER_TURN)
-            rows.append(replace(other, id=f"{other.id}-{later + 1}"))
+            asked = NotFollowed(f"{ANOTHER_TURN}-{later + 1}", ANOTHER_TURN, sequence.instructions[later])
+            rows.append(under_another(own, asked))
     return rows
 
 

@@ -7,17 +7,21 @@ asked.
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rewardedit.batch import EditBatch
 from rewardedit.images import gaussian_blur
+from rewardedit.instructions.grammar import parse_all
 from rewardedit.instructions.parsed import Parsed, ParsedEdit
 from rewardedit.regions.change_map import GRID, oklab
+from rewardedit.synthesis.label_rules import FAILED, UNREACHED, UNTOUCHED
 
 LEVELS = (0.04, 0.1)  # OKLab distances below and above which a pixel counts as alike and as different
 BLUR = 0.7  # of the images, in 1/64 of their side: edges that lie a little elsewhere are no difference
 LEAST = 0.004  # of the image's pixels: a target that changes less is compared with this
-UNTOUCHED = 0.1  # an edit that changes less, as a share of what the target changes, counts as none
+LITTLE = 0.1  # an edit that changes less, as a share of what the target changes, counts as none
 # Edits that leave no choice. An added or moved object may lie elsewhere, and a resized one be larger still:
 # what is far from the target may be right as well.
 NO_CHOICE = ("remove", "recolour", "replace", "background")
@@ -40,7 +44,7 @@ def untouched(
 ) -> list[bool]:
     """Whether next to nothing was edited."""
     changed = _differ(edited, source) / _differ(source, target).clamp_min(LEAST)
-    return (changed <= UNTOUCHED).tolist()
+    return (changed <= LITTLE).tolist()
 
 
 def label_unreached(share: float, edit: Parsed, labels: Sequence[tuple[float, float]]) -> float | None:
@@ -53,6 +57,29 @@ def label_unreached(share: float, edit: Parsed, labels: Sequence[tuple[float, fl
     if share > NEAR and not no_choice:
         return None
     return round(float(np.interp(share, *zip(*labels, strict=True))), 1)
+
+
+def labels_by_target(
+    batch: EditBatch, images: Sequence[Tensor | None], labels: Sequence[tuple[float, float]]
+) -> list[tuple[str, float | None]] | None:
+    """The rule and the label of each edited image by its distance to the row's target, no label where that
+    says nothing or there is no image; None for rows without targets.
+    """
+    if batch.target is None:
+        return None
+    pairs = zip(images, batch.source, strict=True)
+    edited = torch.stack([source if image is None else image for image, source in pairs])
+    found: list[tuple[str, float | None]] = []
+    for image, share, nothing, edit in zip(
+        images,
+        unreached(batch.source, batch.target, edited).tolist(),
+        untouched(batch.source, batch.target, edited),
+        parse_all(batch.instruction),
+        strict=True,
+    ):
+        label = None if image is None else label_unreached(share, edit, labels)
+        found.append((UNTOUCHED, FAILED) if nothing and image is not None else (UNREACHED, label))
+    return found
 
 
 def _differ(a: Tensor, b: Tensor) -> Float[Tensor, " b"]:
