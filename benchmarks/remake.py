@@ -27,12 +27,32 @@ RUNS: dict[str, list[str]] = {
         "relabel.upper=null",
         "variants=[conditioned]",
     ],
+    "shapes-reward-conditioned-instructions": [
+        "shapes-reward-conditioned",
+        "relabel.scorer={clip_d: {text: instruction}}",
+        "relabel.upper=null",
+        "variants=[conditioned]",
+    ],
+    "shapes-reward-conditioned-adiee": [
+        "shapes-reward-conditioned",
+        "relabel.scorer=adiee",
+        "relabel.upper=null",
+        "variants=[conditioned]",
+    ],
+    "shapes-reward-conditioned-adiee-rows": [  # those that ADIEE's scorer was trained on (App. B)
+        "shapes-reward-conditioned",
+        "data={name: labelled, path: runs/shapes-adiee-data/rows}",
+        "relabel.scorer=adiee",
+        "relabel.upper=null",
+        "variants=[conditioned]",
+    ],
     "shapes-reward-conditioned-words": [
         "shapes-reward-conditioned",
         "variants=[words]",
         "train.text_encoder_lr=2e-5",  # the small text encoder has not learned the labels' words
     ],
     "shapes-refl": ["shapes-refl"],
+    "shapes-refl-adiee": ["shapes-refl", "reward.scorer=adiee", "variants=[refl, pairs_only]"],
     "shapes-refl-conditioned": [
         "shapes-refl",
         "base=runs/shapes-reward-conditioned-words",  # rollouts know prompts of words alone

@@ -22,6 +22,7 @@ from tables_editors import (
     editors,
     guidance,
     hacking,
+    labellers,
     refl,
     refl_step,
     refl_watch,
@@ -98,6 +99,7 @@ def suite(result: Result) -> str:
 # by its name in the pages: the recorded result, where there is one alone, and what writes it
 TABLES: dict[str, Callable[[], str]] = {
     "reward-conditioning": reward_conditioning,
+    "labellers": labellers,
     "scorers": scorers,
     **{
         name: partial(recorded, result, write)

@@ -13,6 +13,7 @@ from table_parts import (
 )
 
 from rewardedit.data.shapes import EDIT_TYPES
+from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 
 ARMS = {
     "base": "base",
@@ -23,6 +24,14 @@ ARMS = {
     "words_five": "the label in words in the prompt, as ADIEE's, asked for five",
     "learned_embedding_five": "learned reward embedding, asked for five",
 }
+LABELLED_BY = {
+    "shapes-reward-conditioned": "`clip_d`, exact captions (best case)",
+    "shapes-reward-conditioned-instructions": "`clip_d`, the instruction in the place of captions",
+    "shapes-reward-conditioned-without-captions": "`vifi_clip`",
+    "shapes-reward-conditioned-adiee": "`adiee`",
+    "shapes-reward-conditioned-adiee-rows": "`adiee`, on the rows that it was trained on",
+}
+REWARDED_BY = {"shapes-refl": "`vifi_clip`", "shapes-refl-adiee": "`adiee`"}
 REFL_ARMS = {
     "base": "base",
     "refl": "**ReFL**",
@@ -90,6 +99,25 @@ def reward_conditioning() -> str:
     n = " and ".join(sorted({str(result["oracle"]["n"]) for result in results.values()}))
     sources = " ".join(measured(result) for result in results.values())
     return markdown(("oracle mean (0–10)", *results), rows, f"n = {n} held-out edits. {sources}")
+
+
+def labellers() -> str:
+    """Whose labels condition best, and whose score is the best reward, each over the base at its best."""
+    rows, sources = [], []
+    for task, names in (("labels, asked for five", LABELLED_BY), ("reward (ReFL)", REWARDED_BY)):
+        for name, words in names.items():
+            result = read(name)
+            if result is None or result.get("world") != WORLD_VERSION:
+                continue
+            oracle = result["oracle"]
+            mean = oracle["conditioned_five" if names is LABELLED_BY else "refl"]
+            gain = f"{mean - oracle['base']:+.2f} {interval(oracle['ci95'])}"
+            rows.append((task, words, f"{oracle['base']:.2f}", f"{mean:.2f}", gain))
+            sources.append(measured(result))
+    if not rows:
+        return NOT_RECORDED
+    head = ("used as", "scorer", "base (oracle, 0–10)", "fine-tuned", "difference, 95 % interval")
+    return markdown(head, rows, " ".join(sources))
 
 
 def by_edit_type(result: Result) -> str:

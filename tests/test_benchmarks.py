@@ -365,6 +365,28 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
         assert Path(remake.commands(name)[-1][0]).is_file()
 
 
+def test_labellers_and_rewards_stand_side_by_side_where_the_world_is_this_one(tmp_path, monkeypatch):
+    import table_parts
+    from tables_editors import labellers
+
+    from rewardedit.training.environment import environment
+
+    monkeypatch.setattr(table_parts, "RESULTS", tmp_path)
+    assert labellers() == table_parts.NOT_RECORDED
+    here = {"command": "this", **environment(), "date": "today"}
+    oracle = {"base": 7.0, "conditioned_five": 7.5, "refl": 7.25, "ci95": [0.125, 0.75]}
+    for name, found in (
+        ("shapes-reward-conditioned-adiee", here),
+        ("shapes-refl-adiee", here),
+        ("shapes-refl", {**here, "world": 1}),
+    ):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**found, "oracle": oracle}))
+    rows = labellers().splitlines()[2:4]
+    assert rows[0] == "| labels, asked for five | `adiee` | 7.00 | 7.50 | +0.50 [+0.12, +0.75] |"
+    assert rows[1] == "| reward (ReFL) | `adiee` | 7.00 | 7.25 | +0.25 [+0.12, +0.75] |"
+    assert "vifi_clip" not in labellers()
+
+
 def test_the_weights_are_those_of_the_version_before_the_code_moved():
     runs = recorded("same-weights")["runs"]
     assert len(runs) == 4

@@ -1,6 +1,7 @@
 """CLIP scorers: does the image, or its change, say what the words say?"""
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,7 @@ from rewardedit.images import Preprocess
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.preservation import FeatureSimilarity
 
+DirectionText = Literal["caption", "instruction"]
 # share of a feature's length below which two images, or two texts, have no direction between them
 COINCIDE = 1e-5
 
@@ -90,22 +92,36 @@ class ClipD(ClipScorer):
     ADIEE Eq. 1. Features have unit length before they are subtracted, as in InstructPix2Pix;
     `normalise=False` subtracts them as the model has them, as the code of ADIEE and BPM does. The texts are
     the captions; a row without a target caption takes its instruction, one without a source caption the empty
-    text. Where edited and source coincide the score is 0 with zero gradient;
-    where the two texts are the same, the row is invalid.
+    text, and with `text="instruction"` rows that have captions do as well. Where edited and source coincide
+    the score is 0 with zero gradient; where the two texts are the same, the row is invalid.
     """
 
     paper = "ADIEE Eq. 1; InstructPix2Pix"
 
-    def __init__(self, model: Any, tokenizer: Any, preprocess: Preprocess, normalise: bool = True) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        preprocess: Preprocess,
+        normalise: bool = True,
+        text: DirectionText = "caption",
+    ) -> None:
         super().__init__(model, tokenizer, preprocess)
+        if text not in get_args(DirectionText):
+            raise ValueError(f"text: expected one of {', '.join(get_args(DirectionText))}; got {text!r}")
         self.normalise = normalise
+        self.text = text
 
     @classmethod
     def from_pretrained(
-        cls, checkpoint: str = "shapes-clip", dtype: torch.dtype = torch.float32, normalise: bool = True
+        cls,
+        checkpoint: str = "shapes-clip",
+        dtype: torch.dtype = torch.float32,
+        normalise: bool = True,
+        text: DirectionText = "caption",
     ) -> "ClipD":
         """The scorer with the model that `load_clip` finds."""
-        return cls(*load_clip(checkpoint, dtype), normalise=normalise)
+        return cls(*load_clip(checkpoint, dtype), normalise=normalise, text=text)
 
     @torch.no_grad()
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
@@ -113,6 +129,8 @@ class ClipD(ClipScorer):
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         b = len(batch)
+        if self.text == "instruction":
+            batch = replace(batch, source_caption=None, target_caption=None)
         seen = prepared.inputs["source"]
         texts = self._scaled(self.text_features(target_texts(batch) + (batch.source_caption or [""] * b)))
         words = texts[:b] - texts[b:]

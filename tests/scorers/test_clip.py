@@ -125,6 +125,18 @@ def test_clip_d_may_subtract_raw_features(samples):
     assert not torch.allclose(raw, load_scorer("clip_d")(batch).score, atol=1e-3)
 
 
+def test_clip_d_may_take_the_instruction_where_there_are_captions(samples):
+    plain = EditBatch(samples.source, samples.instruction, samples.target)
+    captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
+    captioned = EditBatch(samples.source, samples.instruction, samples.target, **captions)
+    wanted = load_scorer("clip_d")(plain).score
+    scorer = load_scorer({"clip_d": {"text": "instruction"}})
+    torch.testing.assert_close(scorer(captioned).score, wanted)
+    assert not torch.allclose(load_scorer("clip_d")(captioned).score, wanted, atol=1e-2)
+    with pytest.raises(ValueError, match="text: expected one of caption, instruction; got 'words'"):
+        load_scorer("clip_d", text="words")
+
+
 def test_clip_t_takes_the_instruction_where_there_is_no_caption(samples):
     scorer = load_scorer("clip_t")
     captions = ["", *samples.target_caption[1:]]
