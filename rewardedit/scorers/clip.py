@@ -1,7 +1,7 @@
 """CLIP scorers: does the image, or its change, say what the words say?"""
 
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from rewardedit.images import Preprocess
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.preservation import FeatureSimilarity
 
-DirectionText = Literal["caption", "instruction"]
+TEXTS = ("caption", "instruction")
 # share of a feature's length below which two images, or two texts, have no direction between them
 COINCIDE = 1e-5
 
@@ -104,11 +104,11 @@ class ClipD(ClipScorer):
         tokenizer: Any,
         preprocess: Preprocess,
         normalise: bool = True,
-        text: DirectionText = "caption",
+        text: str = "caption",
     ) -> None:
         super().__init__(model, tokenizer, preprocess)
-        if text not in get_args(DirectionText):
-            raise ValueError(f"text: expected one of {', '.join(get_args(DirectionText))}; got {text!r}")
+        if text not in TEXTS:
+            raise ValueError(f"text: expected one of {', '.join(TEXTS)}; got {text!r}")
         self.normalise = normalise
         self.text = text
 
@@ -118,7 +118,7 @@ class ClipD(ClipScorer):
         checkpoint: str = "shapes-clip",
         dtype: torch.dtype = torch.float32,
         normalise: bool = True,
-        text: DirectionText = "caption",
+        text: str = "caption",
     ) -> "ClipD":
         """The scorer with the model that `load_clip` finds."""
         return cls(*load_clip(checkpoint, dtype), normalise=normalise, text=text)
