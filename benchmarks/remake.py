@@ -39,13 +39,6 @@ RUNS: dict[str, list[str]] = {
         "relabel.upper=null",
         "variants=[conditioned]",
     ],
-    "shapes-reward-conditioned-adiee-rows": [  # those that ADIEE's scorer was trained on (App. B)
-        "shapes-reward-conditioned",
-        "data={name: labelled, path: runs/shapes-adiee-data/rows}",
-        "relabel.scorer=adiee",
-        "relabel.upper=null",
-        "variants=[conditioned]",
-    ],
     "shapes-reward-conditioned-words": [
         "shapes-reward-conditioned",
         "variants=[words]",

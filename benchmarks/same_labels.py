@@ -2,8 +2,8 @@
 model gives and what the data gives can be told apart: python benchmarks/same_labels.py [OUT]
 
 It begins as the shipped ViFi-CLIP; benchmarks/adiee.py reads it from OUT (default: runs/same-labels). It has
-the rows of all the scorer's legs at once, as many steps as these have together, their batches and the last
-one's loss over classes.
+the rows of all the scorer's legs at once, as many steps as these have together, batches of the same size and
+the last leg's loss over classes.
 """
 
 import sys
@@ -22,7 +22,8 @@ from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
-from rewardedit.data import DataConfig, open_named
+from rewardedit.config import build, override, to_dict
+from rewardedit.data import open_named
 from rewardedit.data.bad_rows import usable_rows
 from rewardedit.data.datasets import images_of
 from rewardedit.encoded import Encoded
@@ -72,13 +73,13 @@ def load_same_labels(folder: Path) -> LabelledViFiClip:
 
 
 def config_of_legs(words: list[str]) -> Config:
-    """The last leg's recipe on the rows and for the steps of all."""
-    legs: list[Config] = [load_recipe(name, words)[1] for name in LEGS]
-    data: dict[str, DataConfig] = {}
-    for leg in legs:  # one that takes a part of some rows follows those that take all
-        data = {**leg.data, **data}
+    """The last leg's recipe on the rows and for the steps of all, with settings laid over it."""
+    legs: list[Config] = [load_recipe(name, [])[1] for name in LEGS]
+    # One that takes a part of some rows follows one that takes all of them.
+    data = {name: path for leg in reversed(legs) for name, path in leg.data.items()}
     steps = sum(leg.train.max_steps for leg in legs)
-    return replace(legs[-1], data=data, train=replace(legs[-1].train, max_steps=steps))
+    merged = replace(legs[-1], data=data, train=replace(legs[-1].train, max_steps=steps))
+    return build(Config, override(to_dict(merged), words))
 
 
 def train(config: Config, folder: Path) -> Path:
@@ -100,7 +101,7 @@ def train(config: Config, folder: Path) -> Path:
         tokens = scorer.tokenize(edits.instruction).to(scorer.model.device)
         words = F.normalize(scorer.model.get_text_features(**tokens).pooler_output.float(), dim=-1)
         read = scorer.read(scorer.frame(edits.source), scorer.frame(edits.edited), words)
-        return score_loss(read, labels[:, 0].to(read.device), config.compat, config.train.right_weight)
+        return score_loss(read, labels[:, 0].to(read.device), config.compat, config.train.upper_weight)
 
     own = config.train
     small = SmallTrainConfig(

@@ -10,8 +10,8 @@ from rewardedit.assets import digests
 from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 
 NOT_RECORDED = "Not recorded yet."
-# Programs that compare all built-in scorers.
-BY_ALL_SCORERS = ("agreement.py", "best_of_n.py", "heat.py", "throughput.py")
+# Programs and settings that use the small trained scorer.
+WITH_ADIEE = ("agreement.py", "best_of_n.py", "heat.py", "throughput.py", "/adiee.py", "scorer=adiee")
 EARLIER = {"shapes-editor": "editor", "shapes-adiee-scorer": "ADIEE scorer"}
 Result = dict[str, Any]
 
@@ -52,14 +52,14 @@ def where(result: Result) -> str:
 def outgrown(result: Result) -> list[str]:
     """The shipped models that gave a result and are others now, of those whose age is looked at."""
     looked_at = ["shapes-editor"]
-    if any(program in result["command"] for program in BY_ALL_SCORERS):
+    if any(part in result["command"] for part in WITH_ADIEE):
         looked_at.append("shapes-adiee-scorer")
     made_with, now = result.get("models", {}), digests()
     return [name for name in looked_at if made_with.get(name) != now[name]]
 
 
 def is_current(result: Result) -> bool:
-    """Whether the world, the editor and, where scorers were compared, the trained one were those of now."""
+    """Whether the world, the editor and, where it was used, the trained scorer were those of now."""
     return result.get("world") == WORLD_VERSION and not outgrown(result)
 
 

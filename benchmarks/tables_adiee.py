@@ -1,14 +1,14 @@
 """Tables of ADIEE's scorer and of the data that it is trained on."""
 
-from table_parts import Result, interval, markdown, where
+from table_parts import Result, interval, markdown, measured, where
 
 RULES = {
     "source": "the source → 0",
     "augmented_source": "the source, augmented → 0",
     "another_image": "another row's picture → 0",
-    "another_instruction": "the target under another instruction → 0",
-    "another_object": "the target under its instruction for another object → 0",
-    "another_word": "the target under its instruction with a word altered → 0",
+    "another_instruction": "the target, or an output near it, under another instruction → 0",
+    "another_object": "either under its instruction for another object → 0",
+    "another_word": "either under its instruction with a word altered → 0",
     "damaged_target": "the target, damaged → 0 to 9 by the damage",
     "unreached": "a method's output → 10 to 0 by how far it is from the target",
     "untouched": "a method's output that changes next to nothing → 0",
@@ -126,7 +126,7 @@ def adiee(result: Result) -> str:
         f"adiee over `{result['best_rival']}`, the best rival on val, unseen editors: "
         f"ρ {interval(unseen['ci95_vs_best_rival'])}, "
         f"pairs {interval(unseen['ci95_pairwise_vs_best_rival'])}. "
-        f"{where(result)}"
+        f"{measured(result)}"
     )
     return markdown(head, rows, below)
 

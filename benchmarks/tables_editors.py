@@ -29,7 +29,6 @@ LABELLED_BY = {
     "shapes-reward-conditioned-instructions": "`clip_d`, the instruction in the place of captions",
     "shapes-reward-conditioned-without-captions": "`vifi_clip`",
     "shapes-reward-conditioned-adiee": "`adiee`",
-    "shapes-reward-conditioned-adiee-rows": "`adiee`, on the rows that it was trained on",
 }
 REWARDED_BY = {"shapes-refl": "`vifi_clip`", "shapes-refl-adiee": "`adiee`"}
 REFL_ARMS = {

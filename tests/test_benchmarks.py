@@ -9,6 +9,7 @@ import torch
 
 from rewardedit import cli
 from rewardedit.assets import resolve_model
+from rewardedit.cli.recipes import load_recipe
 from rewardedit.data import DataConfig
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditConfig
@@ -332,9 +333,14 @@ def test_tables_say_where_another_world_or_editor_was_measured():
     assert [is_current(found) for found in (here, earlier, first)] == [True, False, False]
     before = {**here, "models": {**here["models"], "shapes-adiee-scorer": "0" * 12}}
     assert is_current(before)  # it has no scorer
-    compared = {**before, "command": "python benchmarks/heat.py"}
-    assert measured(compared).endswith("today. With an earlier ADIEE scorer.")
-    assert not is_current(compared)
+    for command in (
+        "python benchmarks/heat.py",
+        "python benchmarks/adiee.py",
+        "rewardedit train shapes-refl reward.scorer=adiee",
+    ):
+        used = {**before, "command": command}
+        assert measured(used).endswith("today. With an earlier ADIEE scorer.")
+        assert not is_current(used)
     both = {**earlier, "models": {}, "command": "python benchmarks/heat.py"}
     assert measured(both).endswith("With an earlier editor and an earlier ADIEE scorer.")
 
@@ -363,6 +369,8 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
     assert called[1] == ["quickstart-without-captions", " ".join(["rewardedit train", *words])]
     for name in remake.ORDER:
         assert Path(remake.commands(name)[-1][0]).is_file()
+    for recipe, *settings in remake.RUNS.values():
+        load_recipe(recipe, settings)  # none is refused
 
 
 def test_labellers_and_rewards_stand_side_by_side_where_the_world_is_this_one(tmp_path, monkeypatch):

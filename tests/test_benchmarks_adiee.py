@@ -217,6 +217,9 @@ def test_the_rival_on_the_same_labels_has_the_rows_and_steps_of_all_legs():
     assert config.train.max_steps == sum(leg.train.max_steps for leg in legs)
     assert config.data.keys() == {"more", "damaged", "compared"}
     assert {own.rows for own in config.data.values()} == {None}  # in whole
+    asked = same_labels.config_of_legs(["train.max_steps=10", "data.damaged.rows=7"])
+    assert (asked.train.max_steps, asked.data["damaged"].rows) == (10, 7)
+    assert asked.data["damaged"].path == config.data["damaged"].path
     for before, after in pairwise(legs):
         assert after.model == f"runs/{before.name}/scorer"
 

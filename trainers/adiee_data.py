@@ -274,7 +274,9 @@ def label_part(
     made = {name: Outputs(read_outputs(paths[number])) for name, paths in outputs.items()}
     found: list[LabelledEdit] = []
     skipped: list[dict[str, Any]] = []
-    for part in read_rows(OnlyThese(rows, known), images_of(config.data), config.batch_size, first, FIELDS):
+    for part in read_rows(
+        OnlyThese(rows, known), images_of(config.data), config.batch_size, first, (*FIELDS, "mask")
+    ):
         gone = {row: why for row, why in part.unreadable.items() if (row, "source") in values}
         skipped += [{"row": row, "image": "source", "reason": why} for row, why in gone.items()]
         if part.batch is None:

@@ -70,7 +70,8 @@ class TrainConfig(LoopConfig):
     muon_lr: float | None = None  # of the language model's matrices; None: AdamW for all
     text_weight: float = 1.0  # of the answer's cross-entropy
     score_weight: float = 10.0  # of the score's error
-    right_weight: float = 1.0  # of that of rows with a label of 5 or more, where most rows are failures
+    # of the score's error where the label is 5 or more; above 1 where most rows are failures
+    upper_weight: float = 1.0
     gradient_checkpointing: bool = True  # of the language model
     mixed_precision: Precision = "bf16"
 
@@ -205,7 +206,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             with loop.accumulate():
                 with loop.autocast():
                     text, score = losses(
-                        scorer, batch, labels, questions, config.compat, per_edit, config.train.right_weight
+                        scorer, batch, labels, questions, config.compat, per_edit, config.train.upper_weight
                     )
                     loss = config.train.text_weight * text + config.train.score_weight * score
                 loop.backward(loss, ids)

@@ -70,8 +70,7 @@ def add_token(model: Any, processor: Any, like: str | None = None) -> int:
     if new:
         tokenizer.add_tokens([TOKEN], special_tokens=True)
     number = require_token(tokenizer)
-    if number >= model.get_input_embeddings().num_embeddings:
-        model.resize_token_embeddings(number + 1)
+    _make_room(model, tokenizer)
     if new and like is not None:
         embeddings = model.get_input_embeddings().weight.data
         embeddings[number] = embeddings[tokenizer(like, add_special_tokens=False).input_ids[-1]]
@@ -82,7 +81,11 @@ def add_words(model: Any, processor: Any, layout: Layout) -> int:
     """Makes one token of each word of the questions and of the answer that the tokenizer takes apart, and
     returns how many there were. A tokenizer of few words spends most of a question's tokens on them.
 
-    To be called before PEFT wraps the model. A word's embeddings begin as the mean of those of its parts.
+    To be called before PEFT wraps the model. A word's embeddings begin as the mean of those of its parts. An
+    instruction's words become these tokens too, where they are the same.
+
+    Raises:
+        ValueError: where questions become longer, as with tokenizers that keep the space before a word.
     """
     from tokenizers import AddedToken
 
@@ -94,10 +97,19 @@ def add_words(model: Any, processor: Any, layout: Layout) -> int:
     parts = {word: tokenizer(word, add_special_tokens=False).input_ids for word in words}
     parts = {word: ids for word, ids in parts.items() if len(ids) > 1}
     # Whole words alone: "is" stays a part of "this".
+    before = [len(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
     tokenizer.add_tokens([AddedToken(word, single_word=True, normalized=True) for word in parts])
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
-        model.resize_token_embeddings(len(tokenizer))
+    after = [len(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
+    if any(new > old for new, old in zip(after, before, strict=True)):
+        raise ValueError("question_words: this tokenizer writes questions with fewer tokens as it is")
+    _make_room(model, tokenizer)
     for embeddings in (model.get_input_embeddings().weight.data, model.get_output_embeddings().weight.data):
         for word, ids in parts.items():
             embeddings[tokenizer.convert_tokens_to_ids(word)] = embeddings[ids].mean(0)
     return len(parts)
+
+
+def _make_room(model: Any, tokenizer: Any) -> None:
+    """Embeddings for all tokens, of which a model may have more already."""
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(len(tokenizer))

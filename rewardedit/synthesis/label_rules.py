@@ -76,9 +76,11 @@ OWN_LABELS = {
     "source": FAILED,
     "augmented_source": FAILED,
     "another_image": FAILED,  # another row's target, under this row's instruction
-    "another_instruction": FAILED,  # this row's target, under another row's instruction
-    "another_object": FAILED,  # this row's target, under its own instruction for another object of the image
-    "another_word": FAILED,  # this row's target, under its own instruction with a word altered
+    # this row's target, or what was made like it, under another row's instruction, under its own for another
+    # object of the image, and under its own with a word altered
+    "another_instruction": FAILED,
+    "another_object": FAILED,
+    "another_word": FAILED,
 }
 DAMAGED = "damaged_target"  # this row's target with a damage that gives the label
 UNREACHED = "unreached"  # a method's output, labelled by how far it is from the target
@@ -127,7 +129,8 @@ class RulesConfig:
     # compare with thresholds: see `rewardedit.synthesis.unreached`. Such an output also stands, labelled 0,
     # under other rows' instructions, a right one under whatever else its row's target does not follow
     unreached: tuple[tuple[float, float], ...] = ()
-    # share of methods' outputs, labelled or not, that also stand under another row's instruction, labelled 0
+    # share of methods' outputs, labelled or not, that also stand under another row's instruction, labelled 0;
+    # of those that `unreached` does not label
     output_another_instruction: float = 0.0
     # share of a sequence's turns that also stand under a later turn's instruction, labelled 0: of one image
     # something else was edited than was asked for

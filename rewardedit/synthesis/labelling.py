@@ -177,7 +177,8 @@ def not_followed(
     named: Sequence[str | None],
     labelling: Labelling,
 ) -> list[NotFollowed]:
-    """What the row's target stands under as failed: other rows' instructions, then its own altered.
+    """What the row's target, or what is near it, stands under as failed: other rows' instructions, then its
+    own altered.
 
     Args:
         named: what `objects_named` says of the batch's instructions.
@@ -246,11 +247,12 @@ def output_rows(
         if label is not None:
             values = _values(None if through else found)
             drafts.append(Draft(replace(row, label=label, rule=rule, **values), image))
-        asked = of_another_row(i, number, method, batch, source_ids, labelling)
         if rule == UNREACHED and label is not None:
-            wrong = not_followed(i, number, batch, source_ids, named, labelling)
+            asked = not_followed(i, number, batch, source_ids, named, labelling)
             # What is not right may follow an instruction with a word altered, but hardly another row's.
-            asked += [own for own in wrong if label >= RIGHT_FROM or own.rule == "another_instruction"]
+            asked = [own for own in asked if label >= RIGHT_FROM or own.rule == "another_instruction"]
+        else:
+            asked = of_another_row(i, number, method, batch, source_ids, labelling)
         drafts += [Draft(under_another(row, own), image) for own in asked]
     return finished(drafts, labelling) if elsewhere else [draft.row for draft in drafts]
 

@@ -19,32 +19,39 @@ from rewardedit.regions.change_map import GRID, oklab
 from rewardedit.synthesis.label_rules import FAILED, UNREACHED, UNTOUCHED
 
 LEVELS = (0.04, 0.1)  # OKLab distances below and above which a pixel counts as alike and as different
-BLUR = 0.7  # of the images, in 1/64 of their side: edges that lie a little elsewhere are no difference
+BLUR = 0.7  # of the images, in 1/64 of their side: noise of single pixels is no difference
 LEAST = 0.004  # of the image's pixels: a target that changes less is compared with this
 LITTLE = 0.1  # an edit that changes less, as a share of what the target changes, counts as none
 # Edits that leave no choice. An added or moved object may lie elsewhere, and a resized one be larger still:
 # what is far from the target may be right as well.
 NO_CHOICE = ("remove", "recolour", "replace", "background")
-NEAR = 0.4  # up to here other edits are those of the target
+NEAR = 0.2  # up to here other edits are those of the target
 
 
 def unreached(
-    source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"]
+    source: Float[Tensor, "b 3 h w"],
+    target: Float[Tensor, "b 3 h w"],
+    edited: Float[Tensor, "b 3 h w"],
+    mask: Float[Tensor, "b 1 h w"] | None = None,
 ) -> Float[Tensor, " b"]:
-    """The pixels in which an edited image differs from the target, by those in which the source does.
+    """The pixels in which an edited image differs from the target, by those that are edited.
 
-    0 is the target, 1 as far from it as the source is. What is changed beside the target counts as well as
-    what is not done, so that there is no upper limit. Images are RGB in [0, 1].
+    0 is the target, 1 as far from it as the source is, or further where much of what is edited looks the same
+    before and after. What is changed beside the target counts as well as what is not done, so that there is
+    no upper limit. Images are RGB in [0, 1].
+
+    Args:
+        mask: what is edited, objects before and after; None: the pixels in which source and target differ.
     """
-    return _differ(edited, target) / _differ(source, target).clamp_min(LEAST)
+    return _differ(edited, target) / _edited(source, target, mask)
 
 
 def untouched(
     source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"]
 ) -> list[bool]:
-    """Whether next to nothing was edited."""
-    changed = _differ(edited, source) / _differ(source, target).clamp_min(LEAST)
-    return (changed <= LITTLE).tolist()
+    """Whether next to nothing of what the target changes was changed."""
+    changed = _differ(edited, source) / _edited(source, target)
+    return ((changed <= LITTLE) & (_differ(source, target) >= LEAST)).tolist()
 
 
 def label_unreached(share: float, edit: Parsed, labels: Sequence[tuple[float, float]]) -> float | None:
@@ -72,7 +79,7 @@ def labels_by_target(
     found: list[tuple[str, float | None]] = []
     for image, share, nothing, edit in zip(
         images,
-        unreached(batch.source, batch.target, edited).tolist(),
+        unreached(batch.source, batch.target, edited, batch.mask).tolist(),
         untouched(batch.source, batch.target, edited),
         parse_all(batch.instruction),
         strict=True,
@@ -80,6 +87,14 @@ def labels_by_target(
         label = None if image is None else label_unreached(share, edit, labels)
         found.append((UNTOUCHED, FAILED) if nothing and image is not None else (UNREACHED, label))
     return found
+
+
+def _edited(source: Tensor, target: Tensor, mask: Tensor | None = None) -> Float[Tensor, " b"]:
+    """The share of pixels that is edited."""
+    changed = _differ(source, target)
+    if mask is not None:
+        changed = torch.maximum(changed, mask.flatten(1).mean(1))
+    return changed.clamp_min(LEAST)
 
 
 def _differ(a: Tensor, b: Tensor) -> Float[Tensor, " b"]:

@@ -18,13 +18,13 @@ def losses(
     asked: list[int],
     compat: str = "paper",
     per_edit: int = 1,
-    right_weight: float = 1.0,
+    upper_weight: float = 1.0,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """The cross-entropy of the answers' tokens, and the error of the score read at [SCORE].
 
     Args:
         per_edit: so many rows in turn show one edit.
-        right_weight: of the errors of scores that are to be at least 5.
+        upper_weight: of the errors of scores whose labels are at least 5.
     """
     texts = []
     for instruction, question in zip(batch.instruction, asked, strict=True):
@@ -38,7 +38,7 @@ def losses(
         hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
     raw = scorer.head(scorer.at_token(hidden, ids))
     known = labels.isfinite()
-    score = score_loss(raw[known], labels[known], compat, right_weight)
+    score = score_loss(raw[known], labels[known], compat, upper_weight)
     return answer_loss(scorer, hidden, ids), score
 
 
@@ -58,13 +58,12 @@ def score_loss(
     raw: Float[Tensor, "b classes"],
     labels: Float[Tensor, " b"],
     compat: str = "paper",
-    right_weight: float = 1.0,
+    upper_weight: float = 1.0,
 ) -> Float[Tensor, ""]:
     """L1 of a number; cross-entropy of classes with the label shared by its two neighbours among 0, 5 and 10
-    (`compat="code"`: all to the lower one). The mean over rows, those of labels of at least 5 times
-    `right_weight`.
+    (`compat="code"`: all to the lower one). The mean counts errors of labels from 5 on `upper_weight` times.
     """
-    weight = 1 + (right_weight - 1) * (labels >= GRADES[1])
+    weight = 1 + (upper_weight - 1) * (labels >= GRADES[1])
     if raw.shape[1] == 1:
         return ((raw[:, 0] - labels).abs() * weight).mean()
     place = labels / (GRADES[1] - GRADES[0])

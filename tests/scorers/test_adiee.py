@@ -303,7 +303,8 @@ def test_words_of_the_questions_become_tokens_of_their_own(batch, tmp_path):
         return tokenizer(text, add_special_tokens=False).input_ids
 
     parts, whole = tokens("somebody"), tokens("somebodys")
-    before = vlm.model.get_input_embeddings().weight.detach().clone()
+    embeddings = (vlm.model.get_input_embeddings, vlm.model.get_output_embeddings)
+    before = [own().weight.detach().clone() for own in embeddings]
     assert len(parts) > 1
     added = add_words(vlm.model, vlm.processor, "pair")
     assert added > 20
@@ -313,10 +314,10 @@ def test_words_of_the_questions_become_tokens_of_their_own(batch, tmp_path):
         assert len(tokens(" ".join(words))) == len(words)
     assert tokens("somebodys") == whole  # no other word is taken apart another way
     (own,) = tokens("Somebody")
-    after = vlm.model.get_input_embeddings().weight.detach()
-    torch.testing.assert_close(after[own], before[parts].mean(0))
+    for old, new in zip(before, embeddings, strict=True):
+        torch.testing.assert_close(new().weight[own], old[parts].mean(0))
+        assert len(new().weight) == len(tokenizer)
     assert require_token(tokenizer) == number
-    assert len(vlm.model.get_output_embeddings().weight) == len(after)
 
     scorer = make(vlm)
     scorer.save(tmp_path / "scorer")

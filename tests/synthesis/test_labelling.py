@@ -265,7 +265,7 @@ def test_turns_stand_under_later_ones_in_a_share_of_cases_and_never_under_their_
         RulesConfig(another_turn=2.0)
 
 
-def compared(edited: list[torch.Tensor | None], unreached=((0.0, 10.0), (1.0, 0.0)), others=0.0):
+def compared(edited: list[torch.Tensor | None], unreached=((0.0, 10.0), (1.0, 0.0)), others=0.0, more=None):
     """The rows of a method's outputs for three removals, whose sources are black and targets white."""
     n = len(edited)
     source = torch.zeros(n, 3, 32, 32)
@@ -276,7 +276,9 @@ def compared(edited: list[torch.Tensor | None], unreached=((0.0, 10.0), (1.0, 0.
         for i, image in enumerate(edited)
     ]
     alike = (("circle", "cross"), ("red", "blue"))
-    rules = RulesConfig(another_word=1, another_instruction=others, alike=alike, unreached=unreached)
+    rules = RulesConfig(
+        another_word=1, another_instruction=others, alike=alike, unreached=unreached, **(more or {})
+    )
     grades = {"editor": "strong"}
     labelling = Labelling(rules, Thresholds(0.2, (0.1, 0.1)), grades, lambda images: images, frozenset(), 0)
     measured = {(i, "editor"): Measured(0.0, (0.9, 0.9)) for i in range(n)}
@@ -313,6 +315,21 @@ def test_what_is_wrong_fails_under_other_rows_instructions_and_may_follow_its_ow
         ("row-1/editor/another_instruction", 0.0),
     ]
     assert [row.instruction for row in rows] == [INSTRUCTIONS[3], INSTRUCTIONS[2]]
+
+
+def test_an_output_stands_under_an_instruction_once():
+    rules = {"output_another_instruction": 1.0}
+    rows = compared([torch.ones(3, 32, 32), torch.zeros(3, 32, 32)], others=2.0, more=rules)
+    asked = [(row.edited, row.instruction) for row in rows]
+    assert len(asked) == len(set(asked))
+    # What is untouched has no label by distance: it stands under another row's as any output may.
+    assert [row.rule for row in rows if row.id.startswith("row-1/")] == ["untouched", ANOTHER_INSTRUCTION]
+
+
+@pytest.mark.parametrize(("label", "right"), [(7.9, False), (8.0, True)])
+def test_what_is_labelled_as_right_fails_where_the_target_does(label, right):
+    rows = compared([torch.ones(3, 32, 32)] * 3, unreached=((0.0, label), (1.0, 0.0)))
+    assert ("another_word" in {row.rule for row in rows}) is right
 
 
 def test_without_the_rule_outputs_are_labelled_by_thresholds_alone():

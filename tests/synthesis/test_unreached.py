@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rewardedit.data.shapes import EDIT_TYPES
 from rewardedit.instructions.parsed import ParsedEdit, Unparsed
 from rewardedit.synthesis.label_rules import RulesConfig
 from rewardedit.synthesis.unreached import label_unreached, unreached, untouched
@@ -74,8 +75,8 @@ def test_untouched_is_what_changes_next_to_nothing():
         (0.6, REMOVE, 4.0),
         (3.0, REMOVE, 0.0),
         (0.1, ADD, 9.0),
-        (0.4, ADD, 6.0),
-        (0.41, ADD, None),  # it may lie where nobody forbade it
+        (0.2, ADD, 8.0),
+        (0.21, ADD, None),  # it may lie where nobody forbade it
         (0.1, Unparsed("no verb"), 9.0),
         (0.6, Unparsed("no verb"), None),
     ],
@@ -83,6 +84,42 @@ def test_untouched_is_what_changes_next_to_nothing():
 def test_labels_lie_between_those_given_and_are_missing_where_another_edit_is_right_too(share, edit, label):
     found = label_unreached(share, edit, LABELS)
     assert found == (label if label is None else pytest.approx(label))
+
+
+def test_only_edits_that_leave_no_choice_have_labels_far_from_their_targets():
+    far = {kind: label_unreached(0.6, ParsedEdit(kind, "circle", "star"), LABELS) for kind in EDIT_TYPES}
+    assert {kind for kind, label in far.items() if label is not None} == {
+        "remove",
+        "recolour",
+        "replace",
+        "background",
+    }
+
+
+def test_noise_of_single_pixels_is_no_failure_and_what_is_bent_is_a_part_of_one():
+    noise = 0.05 * torch.randn(3, 64, 64, generator=torch.Generator().manual_seed(0))
+    drawn = scene((20, 20))  # what is asked for
+    noisy = (drawn + noise).clamp(0, 1)
+    source = TARGET[None]
+    assert float(unreached(source, drawn[None], noisy[None])) < 0.8
+    moved = scene((20, 21))
+    assert 0.1 < float(unreached(source, drawn[None], moved[None])) < 0.4
+
+
+def test_where_a_mask_says_what_is_edited_it_is_compared_with_that():
+    mask = torch.zeros(1, 1, 64, 64)
+    mask[..., 4:20, :] = 1  # twice as much as both squares
+    edited = EDITS["half done"][None]
+    share = float(unreached(SOURCE[None], TARGET[None], edited, mask))
+    assert share == pytest.approx(0.5 * 0.153 / 0.25, rel=0.1)
+    # No less than what changes, where a mask is too small.
+    assert float(unreached(SOURCE[None], TARGET[None], edited, 0 * mask)) == pytest.approx(
+        shares("half done")
+    )
+
+
+def test_nothing_to_change_is_not_untouched():
+    assert untouched(TARGET[None], TARGET[None], TARGET[None]) == [False]
 
 
 @pytest.mark.parametrize("pairs", [[(0.5, 10.0), (0.2, 0.0)], [(0.0, 11.0)], [(0.0, 10.0), (0.0, 0.0)]])
