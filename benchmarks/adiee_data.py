@@ -6,10 +6,10 @@ method and kind of damage, its mean and the share of rows whose label is within 
 over damaged targets or outputs that are compared with targets, the rank correlation of labels with its
 ratings.
 
-Where methods made outputs, intervals say whether labels of 5 rate above labels of 0 among them, and labels of
-10 above labels of 5; beside them stands the same with the labels shuffled within a method. A probe that sees
-nothing but high frequencies tells how much of the label an autoencoder's traces give away, with the random
-half of images that went through it, and for the rows whose images did not.
+Where thresholds label methods' outputs, intervals say whether labels of 5 rate above labels of 0 among
+them, and labels of 10 above labels of 5; beside them stands the same with the labels shuffled within a
+method. A probe that sees nothing but high frequencies tells how much of the label an autoencoder's traces
+give away, with the random half of images that went through it, and for the rows whose images did not.
 """
 
 import io
@@ -60,7 +60,9 @@ def image_of(row: dict[str, Any]) -> torch.Tensor:
 
 
 def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
-    """The oracle's rating of each row; NaN where it knows no truth (another row's or turn's instruction)."""
+    """The oracle's rating of each row; NaN where it knows no truth (another row's or turn's instruction). Of
+    single edits each row gets its `edit_type`.
+    """
     rating = np.full(len(rows), np.nan)
     by_block: dict[int, list[int]] = defaultdict(list)
     by_sequence: dict[int, list[int]] = defaultdict(list)
@@ -76,6 +78,8 @@ def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
     for block, members in by_block.items():
         samples = world.batch(block * BLOCK, BLOCK)
         own = [int(rows[i]["source_id"].rsplit("-", 1)[1]) - block * BLOCK for i in members]
+        for i, number in zip(members, own, strict=True):
+            rows[i]["edit_type"] = samples.edit_type[number]
         rating[members] = rate_samples(samples, own, [image_of(rows[i]) for i in members])
     sequences = SequencesConfig(**next(iter(config["sequences"].values()), {}))  # where there are any
     for number, members in by_sequence.items():
@@ -109,12 +113,16 @@ def rate_samples(samples: ShapesBatch, own: list[int], images: list[torch.Tensor
 
 
 def by_rule_and_method(rows: list[dict[str, Any]], rating: np.ndarray) -> dict[str, dict[str, float | None]]:
-    """n, the oracle's mean and the share that agrees, of each rule and of each rule's rows by method."""
+    """n, the oracle's mean and the share that agrees, of each rule, of each rule's rows by method, and of
+    outputs that are compared with targets by type of edit.
+    """
     groups: dict[str, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
         groups[row["rule"]].append(i)
         if row["method"] and row["rule"] not in OWN_LABELS:
             groups[f"{row['rule']}, {row['method']}"].append(i)
+        if row["rule"] == UNREACHED:
+            groups[f"{row['rule']}, {row['edit_type']}"].append(i)
     labels = np.array([row["label"] for row in rows])
     out: dict[str, dict[str, float | None]] = {}
     for name, members in sorted(groups.items()):

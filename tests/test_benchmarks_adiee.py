@@ -13,6 +13,7 @@ from rewardedit import load_editor
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli.recipes import load_recipe
 from rewardedit.data import DataConfig
+from rewardedit.data.labelled import encode_png
 from rewardedit.data.shapes import Shapes, ShapesOracle, join
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.files import read_log
@@ -207,6 +208,37 @@ def test_a_model_learns_to_write_the_score(labelled, tmp_path):
     scorer = adiee_ablations.ScoreInText(load_vlm(str(folder)))
     found = adiee_ablations.measure(scorer, samples[:4], {"a": samples.target[:4], "b": samples.source[:4]})
     assert found["n"] == 8
+
+
+def test_an_audit_rates_rows_by_rule_method_and_type_of_edit():
+    import adiee_data
+
+    samples = Shapes("train").batch(0, 4)
+    shared = {"sequence_id": None, "method": "editor", "label": 10.0}
+    rows = [
+        {**shared, "rule": rule, "source_id": f"shapes:train-0-{i}", "edited": encode_png(images[i])}
+        for rule, i, images in (
+            ("unreached", 3, samples.target),
+            ("unreached", 3, samples.source),
+            ("target", 1, samples.target),
+            ("another_word", 1, samples.target),
+        )
+    ]
+    rating = adiee_data.rate_rows(rows, {"data": {"shapes": {}}, "sequences": {}})
+    assert rating[0] > 9
+    assert rating[1] == 0
+    assert rating[2] > 9
+    assert np.isnan(rating[3])
+    found = adiee_data.by_rule_and_method(rows, rating)
+    half = {"n": 2, "oracle_mean": pytest.approx(float(rating[:2].mean())), "agree": 0.5}
+    of_type = f"unreached, {samples.edit_type[3]}"
+    assert found == {
+        "unreached": half,
+        "unreached, editor": half,
+        of_type: half,
+        "target": {"n": 1, "oracle_mean": pytest.approx(float(rating[2])), "agree": 1.0},
+        "another_word": {"n": 1, "oracle_mean": None, "agree": None},
+    }
 
 
 def test_the_rival_on_the_same_labels_has_the_rows_and_steps_of_all_legs():
