@@ -42,7 +42,8 @@ LLAMA_8B: dict[str, Any] = {
     "max_position_embeddings": 8192,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
 }
-# of the source, and of a candidate with its question
+# of the source, and of a candidate with its question; those of shapes-adiee-scorer after its first leg, whose
+# questions took more tokens than now
 TOKENS = {"shapes-adiee-scorer": (137, 185), "small": (272, 176), "8B": (2880, 2940)}
 
 

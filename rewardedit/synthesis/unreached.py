@@ -1,4 +1,4 @@
-"""Labels of edits by how far they are from the target, as a share of what the target changes.
+"""Labels of edits by how far they are from the target, as a share of what is edited.
 
 For data sets whose targets are all but the only right answer, such as drawn ones. No person and no model is
 asked.
@@ -36,9 +36,9 @@ def unreached(
 ) -> Float[Tensor, " b"]:
     """The pixels in which an edited image differs from the target, by those that are edited.
 
-    0 is the target, 1 as far from it as the source is, or further where much of what is edited looks the same
-    before and after. What is changed beside the target counts as well as what is not done, so that there is
-    no upper limit. Images are RGB in [0, 1].
+    0 is the target. The source is at 1 without a mask, and below it where a part of what the mask holds
+    looks the same before and after. What is changed beside the target counts as well as what is not done,
+    so that there is no upper limit. Images are RGB in [0, 1].
 
     Args:
         mask: what is edited, objects before and after; None: the pixels in which source and target differ.
