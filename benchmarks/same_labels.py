@@ -35,7 +35,7 @@ from rewardedit.training.score_token import score_loss
 from rewardedit.training.small import SmallTrainConfig, fit
 
 START = "shapes-vifi-clip"
-LEGS = ("shapes-adiee-scorer-first", "shapes-adiee-scorer-second", "shapes-adiee-scorer")  # recipes
+LEGS = tuple(f"shapes-adiee-scorer{leg}" for leg in ("-first", "-second", "-third", ""))  # recipes
 LR = 5e-4  # of the recipe shapes-vifi-clip
 HEAD = "head.safetensors"  # beside ViFi-CLIP's own files
 

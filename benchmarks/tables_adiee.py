@@ -11,6 +11,7 @@ RULES = {
     "another_word": "either under its instruction with a word altered → 0",
     "damaged_target": "the target, damaged → 0 to 9 by the damage",
     "unreached": "a method's output → 10 to 0 by how far it is from the target",
+    "left_behind": "a method's output where what was to move is still there → 0",
     "untouched": "a method's output that changes next to nothing → 0",
     "output_another_instruction": "a method's output under another instruction → 0",
     "no_progress": "CLIP-D ≤ 0 → 0",

@@ -2,11 +2,11 @@
 
 An edit is wanted in degrees between right and failed (ADIEE has them from methods' outputs and sequences
 alone). Here the damage is made, so that its strength is known: the old image shines through where the edit
-is, its shape is bent or its colour stained, something else of the image is bent, stained or faded, or the
-colours of the whole image drift.
+is, its shape is bent or its colour stained, what was to move stays or is gone, what is drawn has another
+colour, something else of the image is bent, stained or faded, or the colours of the whole image drift.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rewardedit.images import gaussian_blur
 from rewardedit.regions.change_map import change_mask
+from rewardedit.synthesis.places import drawn, edited_places, moved
 
 Image = Float[Tensor, "3 h w"]
 Mask = Float[Tensor, "1 h w"]
@@ -25,6 +26,7 @@ VISIBLE = 0.06  # a damage that changes no place by more, over SPECK of the long
 SPECK = 0.02
 DETAIL = 0.1  # an edit with less of it anywhere drew nothing that could be bent
 UNLIKE = 0.5  # the least distance, in RGB, of a stain's colour from the edit's own
+DRAWN = 0.25  # what is so far, in RGB, from the colour around it is drawn in full
 TRIES = 20
 BUMPS = 8  # a side, of what displaces pixels; the half of it of what tints them
 
@@ -38,13 +40,19 @@ class Damage:
     labels: tuple[float, ...]
 
 
-def damaged(source: Image, target: Image, generator: torch.Generator) -> tuple[Image, str, float] | None:
+def damaged(
+    source: Image, target: Image, generator: torch.Generator, kinds: Sequence[str] = ()
+) -> tuple[Image, str, float] | None:
     """The target with one damage that is seen, its name and label; None where twenty tries made none. RGB in
     [0, 1].
+
+    Args:
+        kinds: names of `DAMAGES`; none for all.
     """
     mask = change_mask(source[None], target[None])[0]
+    names = list(kinds or DAMAGES)
     for _ in range(TRIES):
-        name = list(DAMAGES)[_below(len(DAMAGES), generator)]
+        name = names[_below(len(names), generator)]
         kind = DAMAGES[name]
         level = _below(len(kind.strengths), generator)
         image = kind.apply(source, target, mask, kind.strengths[level], generator).clamp(0, 1)
@@ -73,6 +81,36 @@ def stained(source: Image, target: Image, mask: Mask, strength: float, generator
     colours = [_colour(generator) for _ in range(TRIES)]
     unlike = [colour for colour in colours if float((colour - own).norm()) > UNLIKE]
     return target + strength * where * (unlike[0] - target) if unlike else target
+
+
+def moved_in_part(
+    source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator
+) -> Image:
+    """What was to move stays where it was beside its copy, or is gone and drawn nowhere."""
+    found = moved(source, target, edited_places(mask))
+    if found is None:
+        return target
+    unchanged = found[_below(2, generator)]
+    return target + strength * unchanged * mask * (source - target)
+
+
+def recoloured(
+    source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator
+) -> Image:
+    """What the edit drew has another colour, clearly unlike its own and that of the source there."""
+    places = edited_places(mask)
+    found = moved(source, target, places)
+    if found is None and len(places) != 1:
+        return target
+    place = places[0] if found is None else found[1]
+    shape = mask * drawn(target, place)[None].div(DRAWN).clamp(0, 1)
+    if float(shape.max()) < 1:
+        return target
+    weight = shape.sum().clamp_min(1e-6)
+    own, old = ((shape * image).sum((1, 2), keepdim=True) / weight for image in (target, source))
+    colours = [_colour(generator) for _ in range(TRIES)]
+    unlike = [c for c in colours if min(float((c - own).norm()), float((c - old).norm())) > UNLIKE]
+    return target + strength * shape * (unlike[0] - target) if unlike else target
 
 
 def bent_elsewhere(
@@ -107,6 +145,8 @@ DAMAGES = {
     "ghost": Damage(ghost, (0.15, 0.3, 0.5, 0.75), (7.5, 5.0, 2.5, 0.0)),
     "bent": Damage(bent, (0.012, 0.02, 0.03, 0.05), (9.0, 7.5, 5.0, 1.0)),
     "stained": Damage(stained, (0.2, 0.35, 0.55, 0.85), (7.5, 5.0, 2.5, 0.0)),
+    "moved_in_part": Damage(moved_in_part, (1.0,), (0.0,)),
+    "recoloured": Damage(recoloured, (1.0,), (0.0,)),
     "bent_elsewhere": Damage(bent_elsewhere, (0.02, 0.035, 0.06), (9.0, 7.5, 5.0)),
     "stained_elsewhere": Damage(stained_elsewhere, (0.2, 0.4, 0.8), (9.0, 7.5, 5.0)),
     "faded_elsewhere": Damage(faded_elsewhere, (0.25, 0.5, 1.0), (9.0, 7.5, 5.0)),

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rewardedit.synthesis.damage import DAMAGES
+
 Grade = Literal["weak", "strong", "other"]  # of a method: how good its outputs are as a rule
 FAILED = 0.0
 PARTLY = 5.0
@@ -85,6 +87,7 @@ OWN_LABELS = {
 DAMAGED = "damaged_target"  # this row's target with a damage that gives the label
 UNREACHED = "unreached"  # a method's output, labelled by how far it is from the target
 UNTOUCHED = "untouched"  # a method's output that changes next to nothing: FAILED
+LEFT_BEHIND = "left_behind"  # a method's output where what was to move is still there: FAILED
 ANOTHER_INSTRUCTION = "output_another_instruction"  # a method's output, under another row's: FAILED
 ANOTHER_TURN = "another_turn"  # a turn's edit, under a later turn's instruction: FAILED
 SHARES = ("reconstructed", "another_image", "another_object", ANOTHER_INSTRUCTION, ANOTHER_TURN)  # 0 to 1
@@ -125,10 +128,13 @@ class RulesConfig:
     # at most how many damaged forms of a row's target there are beside it, labelled by the kind and the
     # strength of their damage; each also stands under an instruction that it does not follow
     damaged: int = 0
+    damages: tuple[str, ...] = ()  # of which kinds, names of `rewardedit.synthesis.damage`; none for all
     # [share, label] pairs, the rule for outputs where targets leave no choice, in place of those that
     # compare with thresholds: see `rewardedit.synthesis.unreached`. Such an output also stands, labelled 0,
     # under other rows' instructions, a right one under whatever else its row's target does not follow
     unreached: tuple[tuple[float, float], ...] = ()
+    # with `unreached`: outputs where what was to move is still in its place have failed
+    left_behind: bool = False
     # share of methods' outputs, labelled or not, that also stand under another row's instruction, labelled 0;
     # of those that `unreached` does not label
     output_another_instruction: float = 0.0
@@ -162,6 +168,10 @@ class RulesConfig:
             )
         if any(len({word.lower() for word in kind}) < 2 for kind in self.alike):
             raise ValueError("alike: expected at least two words of each kind, such as [[left, right]]")
+        if unknown := set(self.damages) - set(DAMAGES):
+            raise ValueError(f"damages: {', '.join(sorted(unknown))} unknown; there are {', '.join(DAMAGES)}")
+        if self.left_behind and not self.unreached:
+            raise ValueError("left_behind: expected labels in unreached, such as [[0, 10], [1, 0]]")
         if self.another_word and not self.alike:
             raise ValueError("another_word: expected kinds of words in alike, such as [[left, right]]")
 

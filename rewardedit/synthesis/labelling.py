@@ -139,7 +139,7 @@ def damaged_drafts(
     generator = seeded(labelling.seed + 5, number)
     for of in range(rules.damaged):
         through = torch.rand((), generator=generator)
-        found = damaged(source, target, generator)
+        found = damaged(source, target, generator, rules.damages)
         if found is None:
             continue
         image, kind, label = found
@@ -223,7 +223,7 @@ def output_rows(
     assert batch is not None
     elsewhere = method in labelling.elsewhere
     images = [decode_output(output) for output in outputs]
-    by_target = labels_by_target(batch, images, rules.unreached) if rules.unreached else None
+    by_target = labels_by_target(batch, images, rules) if rules.unreached else None
     named = objects_named(batch.instruction) if rules.another_object else []
     drafts: list[Draft] = []
     for i, (number, image, output) in enumerate(zip(part.numbers, images, outputs, strict=True)):

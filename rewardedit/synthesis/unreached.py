@@ -15,8 +15,9 @@ from rewardedit.batch import EditBatch
 from rewardedit.images import gaussian_blur
 from rewardedit.instructions.grammar import parse_all
 from rewardedit.instructions.parsed import Parsed, ParsedEdit
-from rewardedit.regions.change_map import GRID, oklab
-from rewardedit.synthesis.label_rules import FAILED, UNREACHED, UNTOUCHED
+from rewardedit.regions.change_map import GRID, change_mask, oklab
+from rewardedit.synthesis.label_rules import FAILED, LEFT_BEHIND, UNREACHED, UNTOUCHED, RulesConfig
+from rewardedit.synthesis.places import edited_places, moved
 
 LEVELS = (0.04, 0.1)  # OKLab distances below and above which a pixel counts as alike and as different
 BLUR = 0.7  # of the images, in 1/64 of their side: noise of single pixels is no difference
@@ -26,6 +27,7 @@ LITTLE = 0.1  # an edit that changes less, as a share of what the target changes
 # what is far from the target may be right as well.
 NO_CHOICE = ("remove", "recolour", "replace", "background")
 NEAR = 0.2  # up to here other edits are those of the target
+CLEARED = 0.3  # the least share of a moved object's old place that must look different
 
 
 def unreached(
@@ -54,6 +56,18 @@ def untouched(
     return ((changed <= LITTLE) & (_differ(source, target) >= LEAST)).tolist()
 
 
+def left_behind(
+    source: Float[Tensor, "3 h w"], target: Float[Tensor, "3 h w"], edited: Float[Tensor, "3 h w"]
+) -> bool:
+    """Whether what the target clears, as a move does the old place of its object, is still there."""
+    places = edited_places(change_mask(source[None], target[None])[0])
+    found = moved(source, target, places)
+    if found is None:
+        return False
+    changed = _differences(edited[None], source[None])[0]
+    return float(changed[found[0]].mean()) < CLEARED
+
+
 def label_unreached(share: float, edit: Parsed, labels: Sequence[tuple[float, float]]) -> float | None:
     """The label of an edit that did not reach a share of its target; None where it may be right all the same.
 
@@ -67,25 +81,35 @@ def label_unreached(share: float, edit: Parsed, labels: Sequence[tuple[float, fl
 
 
 def labels_by_target(
-    batch: EditBatch, images: Sequence[Tensor | None], labels: Sequence[tuple[float, float]]
+    batch: EditBatch, images: Sequence[Tensor | None], rules: RulesConfig
 ) -> list[tuple[str, float | None]] | None:
     """The rule and the label of each edited image by its distance to the row's target, no label where that
     says nothing or there is no image; None for rows without targets.
+
+    Args:
+        rules: `unreached` and `left_behind` of them.
     """
     if batch.target is None:
         return None
     pairs = zip(images, batch.source, strict=True)
     edited = torch.stack([source if image is None else image for image, source in pairs])
     found: list[tuple[str, float | None]] = []
-    for image, share, nothing, edit in zip(
+    for image, source, target, share, nothing, edit in zip(
         images,
+        batch.source,
+        batch.target,
         unreached(batch.source, batch.target, edited, batch.mask).tolist(),
         untouched(batch.source, batch.target, edited),
         parse_all(batch.instruction),
         strict=True,
     ):
-        label = None if image is None else label_unreached(share, edit, labels)
-        found.append((UNTOUCHED, FAILED) if nothing and image is not None else (UNREACHED, label))
+        label = None if image is None else label_unreached(share, edit, rules.unreached)
+        if image is not None and nothing:
+            found.append((UNTOUCHED, FAILED))
+        elif image is not None and rules.left_behind and is_move(edit) and left_behind(source, target, image):
+            found.append((LEFT_BEHIND, FAILED))
+        else:
+            found.append((UNREACHED, label))
     return found
 
 
@@ -97,9 +121,19 @@ def _edited(source: Tensor, target: Tensor, mask: Tensor | None = None) -> Float
     return changed.clamp_min(LEAST)
 
 
+def is_move(edit: Parsed) -> bool:
+    """Whether an instruction asks for an object in another place."""
+    return isinstance(edit, ParsedEdit) and edit.edit_type == "move"
+
+
 def _differ(a: Tensor, b: Tensor) -> Float[Tensor, " b"]:
     """The share of pixels in which images differ, those in between by degrees."""
+    return _differences(a, b).flatten(1).mean(1)
+
+
+def _differences(a: Tensor, b: Tensor) -> Float[Tensor, "b h w"]:
+    """Where images differ, 0 to 1."""
     unit = max(1, round(max(a.shape[-2:]) / GRID))
     distance = gaussian_blur(oklab(a) - oklab(b), BLUR * unit).norm(dim=1)
     low, high = LEVELS
-    return ((distance - low) / (high - low)).clamp(0, 1).flatten(1).mean(1)
+    return ((distance - low) / (high - low)).clamp(0, 1)

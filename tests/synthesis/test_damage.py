@@ -40,7 +40,7 @@ def test_a_stronger_damage_changes_more_and_has_a_lower_label(name, rows):
     assert changes[0] > 0
 
 
-@pytest.mark.parametrize("name", ["ghost", "bent", "stained"])
+@pytest.mark.parametrize("name", ["ghost", "bent", "stained", "moved_in_part", "recoloured"])
 def test_a_damage_of_the_edit_leaves_the_rest_alone(name, rows):
     mask = change_mask(rows.source, rows.target)
     change = (made(rows, name, -1) - rows.target).abs() * (mask == 0)
@@ -78,7 +78,7 @@ def test_a_stain_is_unlike_the_edits_own_colour(rows):
 def test_a_damaged_target_is_seen_to_be_damaged(rows):
     found = {}
     for i, (source, target) in enumerate(zip(rows.source, rows.target, strict=True)):
-        for seed in range(20):
+        for seed in range(10):
             image, name, label = damaged(source, target, torch.Generator().manual_seed(100 * seed + i))
             assert float((image - target).abs().max()) > VISIBLE
             assert float(image.min()) >= 0
@@ -91,15 +91,58 @@ def test_a_damaged_target_is_seen_to_be_damaged(rows):
 
 def test_the_same_generator_makes_the_same_damage(rows):
     first, second, third = (
-        damaged(rows.source[0], rows.target[0], torch.Generator().manual_seed(seed)) for seed in (7, 7, 8)
+        damaged(rows.source[0], rows.target[0], torch.Generator().manual_seed(seed), ("bent",))
+        for seed in (7, 7, 8)
     )
     assert torch.equal(first[0], second[0])
     assert first[1:] == second[1:]
     assert not torch.equal(first[0], third[0])
 
 
+def test_only_kinds_that_are_asked_for_are_made(rows):
+    kinds = ("ghost", "faded_elsewhere")
+    generators = [torch.Generator().manual_seed(seed) for seed in range(20)]
+    found = {damaged(rows.source[0], rows.target[0], generator, kinds)[1] for generator in generators}
+    assert found == set(kinds)
+
+
+def square(top: int, left: int, colour: tuple[float, float, float]) -> torch.Tensor:
+    """A square of 16 pixels a side on gray, in an image of 64."""
+    image = torch.full((3, 64, 64), 0.5)
+    image[:, top : top + 16, left : left + 16] = torch.tensor(colour)[:, None, None]
+    return image
+
+
+def apply(name: str, source: torch.Tensor, target: torch.Tensor, seed: int) -> torch.Tensor:
+    mask = change_mask(source[None], target[None])[0]
+    return DAMAGES[name].apply(source, target, mask, 1.0, torch.Generator().manual_seed(seed))
+
+
+def test_of_a_move_in_part_one_place_is_as_before_and_the_other_as_it_should_be():
+    source, target = square(4, 4, (1, 0, 0)), square(40, 40, (1, 0, 0))
+    both, none = torch.minimum(source, target), torch.full((3, 64, 64), 0.5)
+    both[0] = torch.maximum(source[0], target[0])
+    found = [apply("moved_in_part", source, target, seed) for seed in range(10)]
+    kept = [torch.equal(image, both) for image in found]
+    assert all(torch.equal(image, both if stays else none) for image, stays in zip(found, kept, strict=True))
+    assert 0 < sum(kept) < 10
+    other = square(4, 4, (0, 0, 1))
+    assert torch.equal(apply("moved_in_part", source, other, 0), other)  # there is but one place
+
+
+def test_what_is_moved_is_recoloured_in_its_new_place_alone():
+    source, target = square(4, 4, (1, 0, 0)), square(40, 40, (1, 0, 0))
+    for seed in range(5):
+        change = (apply("recoloured", source, target, seed) - target).norm(dim=0)
+        assert float(change[:32].max()) == 0
+        assert float(change[42:54, 42:54].min()) > UNLIKE
+    assert torch.equal(
+        apply("recoloured", source, torch.full((3, 64, 64), 0.5), 0), torch.full((3, 64, 64), 0.5)
+    )
+
+
 def test_nothing_can_be_seen_to_be_damaged_where_there_is_nothing():
     """Of one colour, before and after: only a spot of another colour and drifting colours are seen."""
     flat = torch.full((3, 16, 16), 0.5)
-    names = {damaged(flat, flat, torch.Generator().manual_seed(seed))[1] for seed in range(40)}
-    assert names <= {"stained_elsewhere", "drifted"}
+    found = [damaged(flat, flat, torch.Generator().manual_seed(seed)) for seed in range(40)]
+    assert {name for _, name, _ in filter(None, found)} == {"stained_elsewhere", "drifted"}

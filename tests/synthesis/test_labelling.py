@@ -210,6 +210,43 @@ def test_damaged_targets_stand_under_their_own_instruction_and_under_one_that_th
     assert not [row for row in own_with() if "damaged" in row.id]
 
 
+def test_damages_are_of_the_kinds_that_are_asked_for():
+    rows = own_with(damaged=3, damages=("ghost", "stained"))
+    assert {row.method for row in rows if row.rule == DAMAGED} == {"ghost", "stained"}
+    with pytest.raises(ValueError, match="damages: burnt unknown; there are ghost, bent, "):
+        RulesConfig(damages=("ghost", "burnt"))
+
+
+def test_outputs_of_moves_whose_object_is_still_in_its_place_have_failed_where_rules_say_so():
+    image = torch.full((3, 32, 32), 0.5)
+    source, target, copy = image.clone(), image.clone(), image.clone()
+    source[:, 2:10, 2:10] = target[:, 20:28, 20:28] = 1
+    copy[:, 2:10, 2:10] = copy[:, 20:28, 2:10] = 1
+    instructions = ["move the white square down", "remove the white square"]
+
+    def labelled(**rules) -> list[tuple[str, float]]:
+        rows = EditBatch(torch.stack([source] * 2), instructions, torch.stack([source] * 2))
+        rows = replace(rows, target=torch.stack([target, target]))
+        labelling = Labelling(
+            RulesConfig(unreached=((0.0, 10.0), (0.9, 1.0)), **rules),
+            Thresholds(0.2, (0.1, 0.1)),
+            {"editor": "strong"},
+            lambda images: images,
+            frozenset(),
+            0,
+        )
+        outputs = [Output(i, encode_png(copy)) for i in range(2)]
+        part = RowBatch([0, 1], ["row-0", "row-1"], rows, {})
+        measured = {(i, "editor"): Measured(0.0, (0.9, 0.9)) for i in range(2)}
+        found = output_rows(part, ["a", "b"], "editor", outputs, measured, labelling, 42)
+        return [(row.rule, row.label) for row in found if row.id in ("row-0/editor", "row-1/editor")]
+
+    assert labelled() == [("unreached", 1.0)]  # a move far from its target has no label
+    assert labelled(left_behind=True) == [("left_behind", 0.0), ("unreached", 1.0)]
+    with pytest.raises(ValueError, match="left_behind: expected labels in unreached"):
+        RulesConfig(left_behind=True)
+
+
 def test_a_target_whose_damage_nobody_would_see_has_no_damaged_form(monkeypatch):
     monkeypatch.setattr("rewardedit.synthesis.damage.VISIBLE", 1.0)
     assert not [row for row in own_with(damaged=3, another_word=1, alike=ALIKE) if "damaged" in row.id]

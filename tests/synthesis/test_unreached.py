@@ -6,7 +6,7 @@ import torch
 from rewardedit.data.shapes import EDIT_TYPES
 from rewardedit.instructions.parsed import ParsedEdit, Unparsed
 from rewardedit.synthesis.label_rules import RulesConfig
-from rewardedit.synthesis.unreached import label_unreached, unreached, untouched
+from rewardedit.synthesis.unreached import label_unreached, left_behind, unreached, untouched
 
 LABELS = ((0.0, 10.0), (0.2, 8.0), (1.0, 0.0))
 REMOVE = ParsedEdit("remove", "red circle", None)
@@ -126,3 +126,23 @@ def test_nothing_to_change_is_not_untouched():
 def test_shares_that_do_not_rise_and_labels_beyond_ten_are_refused(pairs):
     with pytest.raises(ValueError, match="unreached: expected rising shares with labels from 0 to 10"):
         RulesConfig(unreached=tuple(pairs))
+
+
+def test_a_move_that_leaves_its_object_where_it_was_is_seen():
+    source, target = scene((4, 4)), scene((4, 40))
+    assert left_behind(source, target, source)
+    assert left_behind(source, target, scene((4, 4), (4, 40)))  # a copy
+    assert left_behind(source, target, scene((4, 4), (30, 10)))  # a copy elsewhere
+    faint = target + 0.5 * (source - target)
+    assert not left_behind(source, target, faint)  # which another rule looks at
+    for done in (target, scene((30, 10)), scene()):
+        assert not left_behind(source, target, done)
+    # Twice as large, as well.
+    large = [image.repeat_interleave(2, 1).repeat_interleave(2, 2) for image in (source, target)]
+    assert left_behind(*large, large[0])
+    assert not left_behind(*large, large[1])
+
+
+def test_only_a_move_to_another_place_can_leave_something_behind():
+    assert not left_behind(scene(), scene((4, 4), (4, 40)), scene())  # two are added
+    assert not left_behind(SOURCE, TARGET, SOURCE)  # and removed
