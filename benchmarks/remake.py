@@ -39,6 +39,14 @@ RUNS: dict[str, list[str]] = {
         "relabel.upper=null",
         "variants=[conditioned]",
     ],
+    "shapes-reward-conditioned-adiee-data": [  # ADIEE App. B: edits of the scorer's own data, relabelled
+        "shapes-reward-conditioned",
+        "data={name: labelled, path: runs/shapes-adiee-data-compared/rows, size: 64, "
+        "edit_types: [target, source, unreached, untouched]}",
+        "relabel.scorer=adiee",
+        "relabel.upper=null",
+        "variants=[conditioned]",
+    ],
     "shapes-reward-conditioned-words": [
         "shapes-reward-conditioned",
         "variants=[words]",

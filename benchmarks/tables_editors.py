@@ -29,6 +29,7 @@ LABELLED_BY = {
     "shapes-reward-conditioned-instructions": "`clip_d`, the instruction in the place of captions",
     "shapes-reward-conditioned-without-captions": "`vifi_clip`",
     "shapes-reward-conditioned-adiee": "`adiee`",
+    "shapes-reward-conditioned-adiee-data": "`adiee`, on edits of its own training data",
 }
 REWARDED_BY = {"shapes-refl": "`vifi_clip`", "shapes-refl-adiee": "`adiee`"}
 REFL_ARMS = {

@@ -25,7 +25,7 @@ from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.data.shapes import ShapesBatch
 from rewardedit.diffusion.editors import Editor
-from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants
+from rewardedit.evaluation.compare import EvaluateConfig, compare, require_shapes, require_variants
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, relabel
@@ -159,6 +159,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """
     config.train.micro_batches(processes().num_processes)
     require_rollouts(config)
+    require_shapes(config.evaluate, config.data)
     run.start(folder, config, resume)
 
     scorers = load_rewards(config.reward.scorer, config.watch.held_out)

@@ -13,6 +13,7 @@ from torch import Tensor
 from rewardedit.batch import EditSample
 from rewardedit.data.hub import HubRows
 from rewardedit.images import to_pil
+from rewardedit.stages import MADE_OF
 
 SKIPPED = b"skipped"  # metadata of a shard
 
@@ -107,6 +108,15 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
     compression = {name: "NONE" if name in ("source", "edited") else "SNAPPY" for name in schema.names}
     table = pa.Table.from_pylist(records, schema.with_metadata({SKIPPED: json.dumps(list(skipped))}))
     pq.write_table(table, path, row_group_size=64, compression=compression)
+
+
+def made_from(folder: Path) -> set[str]:
+    """The names of the data sets that a folder's labelled rows were made from; none where it does not say."""
+    try:
+        settings = json.loads((folder / MADE_OF).read_text())
+    except FileNotFoundError:
+        return set()
+    return {own["name"] for kind in ("all_data", "sequences") for own in settings.get(kind, {}).values()}
 
 
 def read_skipped(path: Path) -> list[dict[str, Any]]:

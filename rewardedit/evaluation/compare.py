@@ -14,6 +14,7 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig
+from rewardedit.data.labelled import made_from
 from rewardedit.data.shapes import Rating, Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig, Editor, load_editor, save_settings
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
@@ -26,6 +27,10 @@ from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
 from rewardedit.stages import stage
 
+OTHER_WORLD = (
+    "evaluate: the oracle knows the shapes world alone; leave evaluate out for data that is neither its rows "
+    "nor labelled rows that were made from them"
+)
 WORST = 0.0
 BEST = 10.0
 VERSUS = {"base": "ci95", "conditioned_one": "ci95_vs_one"}  # names of intervals; others are ci95_vs_NAME
@@ -78,10 +83,14 @@ def require_variants(variants: Sequence[str], evaluate: EvaluateConfig | None, d
     """
     if len(set(variants)) != len(variants) or not variants:
         raise ValueError(f"variants: expected each at most once and at least one; got {variants}")
-    if evaluate is not None and data.name != "shapes":
-        raise ValueError(
-            "evaluate: the oracle knows the shapes world alone; leave evaluate out for other data"
-        )
+    if evaluate is not None and data.name not in ("shapes", "labelled"):
+        raise ValueError(OTHER_WORLD)
+
+
+def require_shapes(evaluate: EvaluateConfig | None, data: DataConfig) -> None:
+    """Raises ValueError where the oracle is asked about labelled rows that were not made from its world."""
+    if evaluate is not None and data.name == "labelled" and made_from(Path(data.path)) != {"shapes"}:
+        raise ValueError(OTHER_WORLD)
 
 
 def edit_part(

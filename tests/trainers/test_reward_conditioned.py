@@ -7,6 +7,8 @@ from typing import get_args
 import pytest
 
 from rewardedit.cli import load_recipe, main
+from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
+from rewardedit.data.shapes import Shapes
 from rewardedit.relabel import Relabelled
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.trainers.reward_conditioned import Config, Variant, variant_labels
@@ -88,6 +90,60 @@ def test_the_comparison_in_short(tiny_editor, tmp_path):
         for line in (out / "variants" / "best_rows_only" / "metrics.jsonl").read_text().splitlines()
     ]
     assert best
+
+
+def labelled_rows(folder: Path, made_from: str | None) -> list[str]:
+    """Settings for eight labelled rows, which say what they were made from."""
+    folder.mkdir()
+    samples = Shapes("train").batch(300, 8)
+    rows = [
+        LabelledEdit(
+            id=str(i),
+            source=encode_png(samples.source[i]),
+            edited=encode_png(samples.target[i]),
+            instruction=samples.instruction[i],
+            label=10.0,
+            rule="target",
+            source_id=str(i),
+        )
+        for i in range(8)
+    ]
+    write_labelled(rows, folder / "train-00000.parquet")
+    if made_from is not None:
+        settings = {"all_data": {"rows": {"name": made_from}}, "sequences": {"more": {"name": "shapes"}}}
+        (folder / "made_of.json").write_text(json.dumps(settings))
+    return [f"data={{name: labelled, path: {folder}, size: 64}}", "relabel.scorer=vifi_clip"]
+
+
+def test_an_editor_trained_on_labelled_rows_of_the_shapes_world_is_compared(tiny_editor, tmp_path):
+    """ADIEE App. B."""
+    settings = [
+        *labelled_rows(tmp_path / "rows", "shapes"),
+        f"base={tiny_editor}",
+        "train.max_steps=1",
+        "train.batch_size=4",
+        "train.lr_warmup_steps=0",
+        "train.tracker=none",
+        "evaluate.n=7",
+        "evaluate.val_n=7",
+        "evaluate.num_inference_steps=[1]",
+        "evaluate.guidance_scale=[1.0]",
+        "variants=[conditioned]",
+        *WITHOUT_BF16,
+    ]
+    out = tmp_path / "run"
+    assert main(["train", "shapes-reward-conditioned", *settings, "--out", str(out)]) == 0
+    assert json.loads((out / "relabelled" / "made_of.json").read_text())["data"]["name"] == "labelled"
+    assert {"base", "conditioned_five"} <= set(json.loads((out / "metrics.json").read_text())["oracle"])
+
+
+@pytest.mark.parametrize("made_from", ["magicbrush", None])
+def test_an_editor_trained_on_other_rows_is_not_compared_on_the_shapes_world(tmp_path, made_from, capsys):
+    words = labelled_rows(tmp_path / "rows", made_from)
+    out = tmp_path / "run"
+    assert main(["train", "shapes-reward-conditioned", *words, "--out", str(out)]) == 2
+    assert "evaluate: the oracle knows the shapes world alone" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_each_variant_says_the_labels_in_its_own_way():
