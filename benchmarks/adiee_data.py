@@ -1,7 +1,7 @@
 """Audits a labelled data set of the shapes world; nothing is trained: python benchmarks/adiee_data.py [RUN]
 
 RUN is a run of `rewardedit train shapes-adiee-data` (default: runs/shapes-adiee-data), or of
-shapes-adiee-data-damaged or -compared. The oracle, which no label comes from, says how good the edits are: by
+shapes-adiee-data-damaged, -compared or -moved. The oracle, which no label comes from, says how good the edits are: by
 rule, method and kind of damage, its mean and the share of rows whose label is within 2.5 of it; over turns,
 and over damaged targets or outputs that are compared with targets, the rank correlation of labels with its
 ratings.

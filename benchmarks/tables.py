@@ -129,6 +129,7 @@ TABLES: dict[str, Callable[[], str]] = {
             ("adiee-data", "adiee-data", adiee_data),
             ("adiee-data-damaged", "adiee-data-damaged", adiee_graded),
             ("adiee-data-compared", "adiee-data-compared", adiee_graded),
+            ("adiee-data-moved", "adiee-data-moved", adiee_graded),
             ("adiee-data-kills", "kills-adiee-data", kills),
             ("shapes-vlm", "shapes-vlm", vlm),
             ("adiee", "adiee", adiee),

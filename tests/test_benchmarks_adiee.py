@@ -247,7 +247,7 @@ def test_the_rival_on_the_same_labels_has_the_rows_and_steps_of_all_legs():
     config = same_labels.config_of_legs([])
     legs = [load_recipe(name, [])[1] for name in same_labels.LEGS]
     assert config.train.max_steps == sum(leg.train.max_steps for leg in legs)
-    assert config.data.keys() == {"more", "damaged", "compared"}
+    assert config.data.keys() == {"more", "damaged", "compared", "moved"}
     assert {own.rows for own in config.data.values()} == {None}  # in whole
     asked = same_labels.config_of_legs(["train.max_steps=10", "data.damaged.rows=7"])
     assert (asked.train.max_steps, asked.data["damaged"].rows) == (10, 7)
@@ -273,7 +273,7 @@ def test_variants_are_settings_of_the_recipe(labelled):
     assert {*adiee_ablations.OWN} == {*OWN_LABELS} - {"another_word"}
     second = load_recipe("shapes-adiee-scorer-second", [])[1]
     assert found["damaged targets as well"].data == second.data
-    compared = load_recipe("shapes-adiee-scorer", [])[1].data["compared"]
+    compared = load_recipe("shapes-adiee-scorer-third", [])[1].data["compared"]
     assert found["an editor's outputs, compared with targets, as well"].data["compared"] == compared
     assert found["methods' outputs as well"].data.keys() == {*first.data, "outputs"}
     data = {"rows": replace(labelled[0]["rows"], share=0.3)}
