@@ -1,10 +1,10 @@
 """Audits a labelled data set of the shapes world; nothing is trained: python benchmarks/adiee_data.py [RUN]
 
 RUN is a run of `rewardedit train shapes-adiee-data` (default: runs/shapes-adiee-data), or of
-shapes-adiee-data-damaged, -compared or -moved. The oracle, which no label comes from, says how good the edits are: by
-rule, method and kind of damage, its mean and the share of rows whose label is within 2.5 of it; over turns,
-and over damaged targets or outputs that are compared with targets, the rank correlation of labels with its
-ratings.
+shapes-adiee-data-damaged, -compared or -moved. The oracle, which no label comes from, says how good the edits
+are: by rule, method and kind of damage, its mean and the share of rows whose label is within 2.5 of it; over
+turns, and over damaged targets or outputs that are compared with targets, the rank correlation of labels with
+its ratings.
 
 Where thresholds label methods' outputs, intervals say whether labels of 5 rate above labels of 0 among
 them, and labels of 10 above labels of 5; beside them stands the same with the labels shuffled within a
