@@ -27,7 +27,7 @@ from scipy.optimize import minimize
 
 from rewardedit.config import load_yaml
 from rewardedit.data.sequences import SequencesConfig, turns_of
-from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle, sequence
+from rewardedit.data.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle, sequence
 from rewardedit.data.shapes.world import BLOCK
 from rewardedit.evaluation.statistics import difference_of_groups, spearman
 from rewardedit.images import gaussian_blur, load_image
@@ -74,7 +74,8 @@ def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
         else:
             by_block[int(row["source_id"].rsplit("-", 1)[1]) // BLOCK].append(i)
     data = next(iter(config["data"].values()))
-    world = Shapes(data.get("split", "train"), data.get("seed", 0), tuple(data.get("backdrops", ["plain"])))
+    backdrops, kinds = tuple(data.get("backdrops", ["plain"])), tuple(data.get("edit_types") or EDIT_TYPES)
+    world = Shapes(data.get("split", "train"), data.get("seed", 0), backdrops, kinds)
     for block, members in by_block.items():
         samples = world.batch(block * BLOCK, BLOCK)
         own = [int(rows[i]["source_id"].rsplit("-", 1)[1]) - block * BLOCK for i in members]

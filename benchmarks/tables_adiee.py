@@ -64,11 +64,14 @@ def adiee_graded(result: Result) -> str:
     """By rule and by kind of damage or method: how many rows, the oracle's mean, and the share of labels
     within 2.5 of it.
     """
-    (name,) = [name for name in GRADED if name in result]
+    graded = [
+        f"over {words} ρ = {result[name]['rho']:.2f} {interval(result[name]['ci95'])}"
+        for name, words in GRADED.items()
+        if name in result
+    ]
     below = (
-        f"{result['rows']:,} rows in {result['minutes']:.0f} minutes. Over {GRADED[name]}, the labels' rank "
-        f"correlation with the oracle's ratings: ρ = {result[name]['rho']:.2f} "
-        f"{interval(result[name]['ci95'])}. {where(result)}"
+        f"{result['rows']:,} rows in {result['minutes']:.0f} minutes. The labels' rank correlation with the "
+        f"oracle's ratings: {', '.join(graded)}. {where(result)}"
     )
     return markdown(RULES_HEAD, _by_rule(result), below)
 

@@ -22,6 +22,7 @@ from rewardedit.scorers.vlm import load_vlm
 from rewardedit.synthesis.label_rules import ANOTHER_TURN, OWN_LABELS
 from rewardedit.synthesis.multi_turn import turn_edits, turn_rule
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
+from rewardedit.training.environment import environment
 from tests.data.layouts import write_labelled_shapes
 from tests.models import save_vlm
 
@@ -239,6 +240,30 @@ def test_an_audit_rates_rows_by_rule_method_and_type_of_edit():
         "target": {"n": 1, "oracle_mean": pytest.approx(float(rating[2])), "agree": 1.0},
         "another_word": {"n": 1, "oracle_mean": None, "agree": None},
     }
+
+
+def test_an_audit_rates_rows_of_the_types_of_edit_that_a_data_set_has():
+    import adiee_data
+
+    samples = Shapes("train", kinds=("move", "replace")).batch(0, 4)
+    shared = {"sequence_id": None, "method": None, "label": 10.0, "rule": "target"}
+    rows = [
+        {**shared, "source_id": f"shapes:train-0-{i}", "edited": encode_png(samples.target[i])}
+        for i in range(4)
+    ]
+    data = {"name": "shapes", "edit_types": ["move", "replace"]}
+    assert (adiee_data.rate_rows(rows, {"data": {"shapes": data}, "sequences": {}}) > 9).all()
+    assert {row["edit_type"] for row in rows} == {"move", "replace"}
+
+
+def test_a_data_set_of_damages_and_compared_outputs_has_both_correlations_in_its_table():
+    from tables_adiee import adiee_graded
+
+    graded = {"rho": 0.75, "ci95": [0.5, 0.875]}
+    result = {"rows": 1000, "minutes": 2.0, "rules": {}, "command": "this", **environment(), "date": "today"}
+    both = adiee_graded({**result, "damage_spearman": graded, "unreached_spearman": graded})
+    assert "over damaged targets ρ = 0.75 [+0.50, +0.88], over outputs that are compared" in both
+    assert "damaged" not in adiee_graded({**result, "unreached_spearman": graded})
 
 
 def test_the_rival_on_the_same_labels_has_the_rows_and_steps_of_all_legs():
