@@ -87,10 +87,10 @@ def moved_in_part(
     source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator
 ) -> Image:
     """What was to move stays where it was beside its copy, or is gone and drawn nowhere."""
-    found = moved(source, target, edited_places(mask))
-    if found is None:
+    places = edited_places(mask)
+    if moved(source, target, places) is None:
         return target
-    unchanged = found[_below(2, generator)]
+    unchanged = places[_below(len(places), generator)]
     return target + strength * unchanged * mask * (source - target)
 
 

@@ -106,7 +106,9 @@ def labels_by_target(
         label = None if image is None else label_unreached(share, edit, rules.unreached)
         if image is not None and nothing:
             found.append((UNTOUCHED, FAILED))
-        elif image is not None and rules.left_behind and is_move(edit) and left_behind(source, target, image):
+        elif (
+            image is not None and rules.left_behind and _is_move(edit) and left_behind(source, target, image)
+        ):
             found.append((LEFT_BEHIND, FAILED))
         else:
             found.append((UNREACHED, label))
@@ -121,7 +123,7 @@ def _edited(source: Tensor, target: Tensor, mask: Tensor | None = None) -> Float
     return changed.clamp_min(LEAST)
 
 
-def is_move(edit: Parsed) -> bool:
+def _is_move(edit: Parsed) -> bool:
     """Whether an instruction asks for an object in another place."""
     return isinstance(edit, ParsedEdit) and edit.edit_type == "move"
 

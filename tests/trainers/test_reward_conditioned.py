@@ -7,14 +7,20 @@ from typing import get_args
 import pytest
 
 from rewardedit.cli import load_recipe, main
-from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
-from rewardedit.data.shapes import Shapes
 from rewardedit.relabel import Relabelled
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.trainers.reward_conditioned import Config, Variant, variant_labels
+from tests.data.layouts import write_labelled_shapes
 
 # A CPU without bf16 units computes in it several times as long; other tests train and sample in it.
 WITHOUT_BF16 = ("train.mixed_precision=no", "evaluate.autocast=false")
+SHORT = [
+    "train.batch_size=4",
+    "train.tracker=none",
+    "evaluate.val_n=7",
+    "evaluate.num_inference_steps=[1]",
+    *WITHOUT_BF16,
+]
 
 
 def test_every_recipe_resolves_and_its_header_says_how(capsys):
@@ -37,14 +43,10 @@ def test_the_quickstart_in_short(tiny_editor, tmp_path, capsys):
     settings = [
         "data.rows=70",
         "train.max_steps=3",
-        "train.batch_size=4",
         "train.lr_warmup_steps=1",
-        "train.tracker=none",
         "evaluate.n=14",
-        "evaluate.val_n=7",
-        "evaluate.num_inference_steps=[1]",
         "evaluate.guidance_scale=[1.0,1.2]",
-        *WITHOUT_BF16,
+        *SHORT,
     ]
     out = tmp_path / "run"
     assert main(["train", "quickstart", *settings, "--out", str(out)]) == 0
@@ -71,15 +73,11 @@ def test_the_comparison_in_short(tiny_editor, tmp_path):
         f"base={tiny_editor}",
         "data.rows=35",
         "train.max_steps=2",
-        "train.batch_size=4",
         "train.lr_warmup_steps=1",
-        "train.tracker=none",
         "evaluate.n=14",
-        "evaluate.val_n=7",
-        "evaluate.num_inference_steps=[1]",
         "evaluate.guidance_scale=[1.0,1.2]",
         "variants=[conditioned,unconditioned,best_rows_only,words]",
-        *WITHOUT_BF16,
+        *SHORT,
     ]
     out = tmp_path / "run"
     assert main(["train", "shapes-reward-conditioned", *settings, "--out", str(out)]) == 0
@@ -93,26 +91,13 @@ def test_the_comparison_in_short(tiny_editor, tmp_path):
 
 
 def labelled_rows(folder: Path, made_from: str | None) -> list[str]:
-    """Settings for eight labelled rows, which say what they were made from."""
+    """Settings for labelled rows, which say what they were made from."""
     folder.mkdir()
-    samples = Shapes("train").batch(300, 8)
-    rows = [
-        LabelledEdit(
-            id=str(i),
-            source=encode_png(samples.source[i]),
-            edited=encode_png(samples.target[i]),
-            instruction=samples.instruction[i],
-            label=10.0,
-            rule="target",
-            source_id=str(i),
-        )
-        for i in range(8)
-    ]
-    write_labelled(rows, folder / "train-00000.parquet")
+    path = write_labelled_shapes(folder)
     if made_from is not None:
         settings = {"all_data": {"rows": {"name": made_from}}, "sequences": {"more": {"name": "shapes"}}}
         (folder / "made_of.json").write_text(json.dumps(settings))
-    return [f"data={{name: labelled, path: {folder}, size: 64}}", "relabel.scorer=vifi_clip"]
+    return [f"data={{name: labelled, path: {path}, size: 64}}", "relabel.scorer=vifi_clip"]
 
 
 def test_an_editor_trained_on_labelled_rows_of_the_shapes_world_is_compared(tiny_editor, tmp_path):
@@ -121,15 +106,11 @@ def test_an_editor_trained_on_labelled_rows_of_the_shapes_world_is_compared(tiny
         *labelled_rows(tmp_path / "rows", "shapes"),
         f"base={tiny_editor}",
         "train.max_steps=1",
-        "train.batch_size=4",
         "train.lr_warmup_steps=0",
-        "train.tracker=none",
         "evaluate.n=7",
-        "evaluate.val_n=7",
-        "evaluate.num_inference_steps=[1]",
         "evaluate.guidance_scale=[1.0]",
         "variants=[conditioned]",
-        *WITHOUT_BF16,
+        *SHORT,
     ]
     out = tmp_path / "run"
     assert main(["train", "shapes-reward-conditioned", *settings, "--out", str(out)]) == 0
