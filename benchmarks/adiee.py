@@ -7,8 +7,8 @@ the edits of two of them, and the headline is theirs. Rivals see source, edited 
 which of them is the best is chosen on val. In a pair of edits by one instruction the better one is that
 whose rating is higher by 1 at least; else they are equal, and a scorer says so where its scores differ by
 less than a margin, which val chooses for each. Beside the rivals stand what benchmarks/same_labels.py has
-left in RUNS, and "prior": who made an edit, as that editor's mean rating on val. Rank correlations within
-each editor's edits, which no prior has, are given as well.
+left in RUNS, if it has, and "prior": who made an edit, as that editor's mean rating on val. Rank correlations
+within each editor's edits, which no prior has, are given as well.
 """
 
 import itertools
@@ -234,9 +234,11 @@ def choose(checkpoint: str = SHIPPED, runs: str = "runs") -> dict[str, Any]:
 def main(checkpoint: str = SHIPPED, runs: str = "runs") -> dict[str, Any]:
     paths = editors_in(Path(runs))
     settings = best_settings_of(list(paths))
-    scorers: dict[str, Scorer] = {
-        "adiee": load_scorer("adiee", checkpoint=checkpoint),
-        "same_labels": load_same_labels(Path(runs) / "same-labels" / "scorer"),
+    scorers: dict[str, Scorer] = {"adiee": load_scorer("adiee", checkpoint=checkpoint)}
+    same_labels = Path(runs) / "same-labels" / "scorer"
+    if same_labels.is_dir():
+        scorers["same_labels"] = load_same_labels(same_labels)
+    scorers |= {
         "bpm": load_scorer("bpm", undetected="failed"),
         "l1": load_scorer("l1"),
         "psnr": load_scorer("psnr"),

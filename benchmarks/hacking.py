@@ -15,45 +15,19 @@ and copying are planted into edits of honest runs, stronger at every check.
 """
 
 import json
-import os
-import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from hacking_runs import CHECK_EVERY, CHECKS, MOST_STEPS, N, Run, has_fallen, rate, runs_of, train
 from torch import Tensor
 
-from rewardedit.batch import EditBatch
-from rewardedit.data import DataConfig, open_rows
-from rewardedit.data.shapes import Shapes, ShapesOracle
-from rewardedit.data.shapes.world import ShapesBatch, join
-from rewardedit.diffusion.editors import EditConfig, Editor, load_editor
-from rewardedit.evaluation.hacking import LIMITS, Limit, hacking_flag, hacking_signs, measure_change
-from rewardedit.evaluation.statistics import paired_bootstrap
-from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.scoring import score_batch
-from rewardedit.trainers import refl
-from rewardedit.training.latents import cache_sources, make_cache
-from rewardedit.training.reward import RewardConfig, RolloutPrompts
-from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
+from rewardedit.evaluation.hacking import LIMITS, Limit, hacking_flag, measure_change
 
-BASE = "shapes-editor"
-DATA = DataConfig(rows=280, first=140_000)
-SETTINGS = EditConfig(1, 1.0, 1.0)  # of the fixed prompts: one UNet call an image
-N = 80  # fixed prompts of a run
-POOLS = {"calibration": (0, 280), "test": (280, 1120)}  # of the val split, from which a run draws its prompts
-CHECK_EVERY = 3
-STEPS = 12
-MOST_STEPS = 30
-CHECKS = STEPS // CHECK_EVERY
-FALL = 0.35  # of the oracle's mean (0–10), with its whole interval below zero: what is called hacked
 PLANTED_RUNS = 24  # of the honest ones
-HELD_OUT = {"vifi_clip": "ssim", "clip_d": "ssim", "l1": "clip_i", "ssim": "clip_i"}
 STRENGTHS = {
     "noise": (0.01, 0.02, 0.04, 0.08),
     "flooding": (0.05, 0.1, 0.2, 0.4),
@@ -61,203 +35,6 @@ STRENGTHS = {
 }
 SAFETY = 3
 SMALL = {"copied": 0.05}  # standard deviations over runs; the least limit, elsewhere 0.2 (a small effect)
-
-
-def settings_of(kind: str, seed: int) -> tuple[RewardConfig, TrainConfig]:
-    """What the run of a seed trains on: reward, weight and learning rate are drawn."""
-    rng = np.random.default_rng(seed)
-    rollout: dict[str, Any] = {"num_inference_steps": (4, 6), "stop_before_end": (3, 5), "scored": "pred_x0"}
-    train: dict[str, Any] = {
-        "batch_size": 4,
-        "lr_warmup_steps": 3,
-        "ema": None,
-        "null_text_target": "source",
-        "seed": seed,
-    }
-    train |= {
-        "tracker": "none",
-        "validate_every": CHECK_EVERY,
-        "validation_rows": 1,
-        "log_every": CHECK_EVERY,
-    }
-    if kind == "reward_only":
-        scorer = str(rng.choice(["vifi_clip", "clip_d", "l1"], p=[0.6, 0.2, 0.2]))
-        lr = float(10 ** rng.uniform(-3.2, -2.8))
-        return RewardConfig(scorer, weight=1.0, diffusion_weight=0.0, **rollout), TrainConfig(
-            max_steps=MOST_STEPS, lr=lr, **train
-        )
-    scorer = str(rng.choice(["vifi_clip", "clip_d", "l1", "ssim"], p=[0.6, 0.2, 0.1, 0.1]))
-    # How much of the source is kept is a reward that soon has the source copied: it takes a smaller weight.
-    weight = float(10 ** rng.uniform(-2.0, -1.3)) * (0.05 if scorer in ("l1", "ssim") else 1.0)
-    lr = float(10 ** rng.uniform(-3.9, -3.4))
-    return RewardConfig(scorer, weight=weight, **rollout), TrainConfig(
-        max_steps=STEPS, lr=lr, lr_scheduler="cosine", **train
-    )
-
-
-@cache
-def scorer_of(name: str) -> Scorer:
-    """The scorer; as the held-out one, against the target."""
-    return load_scorer(name, **({"against": "target"} if name == "ssim" else {}))
-
-
-class Prompts:
-    """A pool of prompts of the val split, encoded once, with the base's edits of them."""
-
-    def __init__(self, folder: Path, pool: str) -> None:
-        self.first, last = POOLS[pool]
-        self.samples = Shapes("val").batch(self.first, last - self.first)
-        base = load_editor(BASE)
-        speed_up(base)
-        self.encoded = base.encode(self.samples.source, self.samples.instruction)
-        path = folder / f"base-{self.first}.npy"
-        if not path.is_file():
-            aside = path.with_suffix(f".{os.getpid()}.npy")
-            np.save(aside, self.edit(base, list(range(len(self.samples)))).numpy())
-            aside.rename(path)
-        self.base = torch.from_numpy(np.load(path))
-
-    def edit(self, editor: Editor, rows: list[int]) -> Tensor:
-        """The editor's images of these prompts as bytes, each from its own noise."""
-        made = []
-        for i in range(0, len(rows), 32):
-            part = rows[i : i + 32]
-            images = editor.sample(
-                self.encoded.take(part), [self.first + row for row in part], settings=SETTINGS
-            )
-            made.append((images * 255).round().byte())
-        return torch.cat(made)
-
-
-def take(samples: ShapesBatch, rows: list[int]) -> ShapesBatch:
-    """These rows of a batch."""
-    return join([samples[row : row + 1] for row in rows])
-
-
-def rate(samples: ShapesBatch, edited: Tensor) -> np.ndarray:
-    """The oracle's ratings of edits given as bytes."""
-    return ShapesOracle().rate(samples, edited.float() / 255).score.numpy()
-
-
-def speed_up(editor: Editor) -> None:
-    """Takes the memory layout in which convolutions are quickest on a CPU."""
-    for module in (editor.pipe.unet, editor.pipe.vae):
-        module.to(memory_format=torch.channels_last)
-
-
-class Recorder:
-    """Stands in a run for its monitor: keeps the edits at every check.
-    With `samples` it stops once the oracle has fallen.
-    """
-
-    def __init__(self, prompts: Prompts, rows: list[int], samples: ShapesBatch | None) -> None:
-        self.prompts = prompts
-        self.rows = rows
-        self.samples = samples
-        self.steps: list[int] = []
-        self.edits: list[Tensor] = []
-
-    def check(self, editor: Editor, step: int) -> bool:
-        if step == 0:
-            speed_up(editor)
-        edited = self.prompts.base[self.rows] if step == 0 else self.prompts.edit(editor, self.rows)
-        self.steps.append(step)
-        self.edits.append(edited)
-        return (
-            self.samples is not None
-            and step > 0
-            and has_fallen(rate(self.samples, edited), rate(self.samples, self.edits[0]))
-        )
-
-
-def has_fallen(now: np.ndarray, base: np.ndarray, least: float = FALL) -> bool:
-    """Whether the oracle's mean has fallen by `least`, and its whole 95 % interval is below zero."""
-    found = paired_bootstrap(now, base, resamples=2000)
-    return found.difference <= -least and found.ci95[1] < 0
-
-
-def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
-    """Trains the runs of these seeds that are not there yet;
-    each leaves SEED.npz with its edits at every check.
-    """
-    out = folder / pool / kind
-    work = folder / "work" / f"{pool}-{kind}-{seeds[0]}"
-    out.mkdir(parents=True, exist_ok=True)
-    work.mkdir(parents=True, exist_ok=True)
-    prompts = Prompts(folder / "work", pool)
-    rows = open_rows(DATA)
-    editor = load_base(BASE, "cpu")
-    labels = RewardLabels(None, [0] * len(rows))
-    cache = make_cache(rows, DATA, editor, work / "cache")
-    rollouts = RolloutPrompts(
-        cache, cache.texts(editor, labels), *cache_sources(rows, DATA, work / "sources")
-    )
-    scales: dict[str, Any] = {}
-    for seed in seeds:
-        path = out / f"{seed}.npz"
-        if path.is_file():
-            continue
-        reward, settings = settings_of(kind, seed)
-        assert isinstance(reward.scorer, str)
-        watch = refl.MonitorConfig(held_out=HELD_OUT[reward.scorer])
-        config = refl.Config("hacking", BASE, DATA, reward, settings, watch)
-        if reward.scorer not in scales:
-            scales[reward.scorer] = refl.reward_scale(config, rows, work / reward.scorer)
-        drawn = np.random.default_rng(seed + 1).permutation(len(prompts.samples))[:N].tolist()
-        recorder = Recorder(prompts, drawn, take(prompts.samples, drawn) if kind == "reward_only" else None)
-        shutil.rmtree(work / "run", ignore_errors=True)
-        scorers = {reward.scorer: load_scorer(reward.scorer)}
-        shared = refl.SharedInputs(scorers, scales[reward.scorer], cache, labels, rollouts)
-        refl.finetune(settings, BASE, reward, shared, recorder, work / "run")
-        aside = path.with_suffix(".partial.npz")
-        np.savez_compressed(
-            aside,
-            prompts=np.array(drawn) + prompts.first,
-            steps=np.array(recorder.steps),
-            looks=torch.stack(recorder.edits).numpy(),
-            of=json.dumps({"scorer": reward.scorer, "weight": reward.weight, "lr": settings.lr}),
-        )
-        aside.rename(path)
-        print(kind, seed, reward.scorer, flush=True)
-
-
-@dataclass
-class Run:
-    """A run's edits as bytes, the base's first, and what its values are by."""
-
-    seed: int
-    scorer: str
-    samples: ShapesBatch
-    edits: list[Tensor]
-
-    def values(self, edited: Tensor) -> dict[str, Tensor]:
-        """What a monitor measures: both rewards and the signs."""
-        images = edited.float() / 255
-        s = self.samples
-        captions = {"source_caption": s.source_caption, "target_caption": s.target_caption}
-        batch = EditBatch(s.source, s.instruction, images, target=s.target, mask=s.mask, **captions)
-        scorers = {"reward": load_reward(self.scorer), "held_out": scorer_of(HELD_OUT[self.scorer])}
-        scores = {name: found.score for name, found in score_batch(batch, scorers).items()}
-        return {**scores, **hacking_signs(s.source, images, s.mask)}
-
-
-@cache
-def load_reward(name: str) -> Scorer:
-    """The scorer as it trains."""
-    return load_scorer(name)
-
-
-def runs_of(folder: Path, pool: str, kind: str) -> list[Run]:
-    """The runs that are there, by seed."""
-    first, last = POOLS[pool]
-    samples = Shapes("val").batch(first, last - first)
-    out = []
-    for path in sorted((folder / pool / kind).glob("*[0-9].npz"), key=lambda path: int(path.stem)):
-        kept = np.load(path)
-        drawn = take(samples, [int(row) - first for row in kept["prompts"]])
-        edits = [torch.from_numpy(edited) for edited in kept["looks"]]
-        out.append(Run(int(path.stem), json.loads(str(kept["of"]))["scorer"], drawn, edits))
-    return out
 
 
 def kept(path: Path, make: Callable[[], list[dict[str, Tensor]]]) -> list[dict[str, Tensor]]:

@@ -3,7 +3,7 @@ model gives and what the data gives can be told apart: python benchmarks/same_la
 
 It begins as the shipped ViFi-CLIP; benchmarks/adiee.py reads it from OUT (default: runs/same-labels). It has
 the rows of all the scorer's legs at once, as many steps as these have together, batches of the same size and
-the last leg's loss over classes.
+the last leg's loss over classes. The two images that several rows of a batch share are read once, as there.
 """
 
 import sys
@@ -31,6 +31,7 @@ from rewardedit.files import replaced
 from rewardedit.scorers.adiee import GRADES
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers.adiee_scorer import Config, read_steps, require_label
+from rewardedit.training import run
 from rewardedit.training.score_token import score_loss
 from rewardedit.training.small import SmallTrainConfig, fit
 
@@ -54,8 +55,9 @@ class LabelledViFiClip(ViFiClip):
         self.head = nn.Sequential(nn.Linear(3 * width, 256), nn.GELU(), nn.Linear(256, len(GRADES)))
 
     def read(self, source: dict[str, Tensor], edited: dict[str, Tensor], words: Tensor) -> Tensor:
-        """(b, classes) The logits of the grades."""
+        """(b, classes) The logits of the grades; each of fewer frames is for as many words in turn."""
         video = self.video(source, edited)
+        video = video.repeat_interleave(len(words) // len(video), 0)
         seen = torch.cat([video, words, video * words * video.shape[1]], dim=1)
         with torch.autocast(seen.device.type, enabled=False):  # in fp32, as ADIEE's head
             return self.head(seen.float())
@@ -83,7 +85,11 @@ def config_of_legs(words: list[str]) -> Config:
 
 
 def train(config: Config, folder: Path) -> Path:
-    """Trains on batches as the ADIEE scorer's trainer reads them and writes `folder/scorer`."""
+    """Trains on batches as the ADIEE scorer's trainer reads them and writes `folder/scorer`.
+
+    One that was interrupted goes on from its newest checkpoint in the folder.
+    """
+    run.start(folder, config, resume=True)
     config = replace(config, train=replace(config.train, micro_batch_size=None))
     torch.manual_seed(config.train.seed)
     rows = open_named(config.data)
@@ -92,7 +98,7 @@ def train(config: Config, folder: Path) -> Path:
     scorer.model.set_attn_implementation("eager")  # whose backward pass is faster on a CPU than SDPA's
     scorer.requires_grad_(True)
     scorer.model.text_model.embeddings.token_embedding.requires_grad_(False)
-    steps = config.train.max_steps
+    own = config.train
     batches = read_steps(config, rows, usable)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
@@ -100,21 +106,22 @@ def train(config: Config, folder: Path) -> Path:
         edits = edits.to(devices.default_device())
         tokens = scorer.tokenize(edits.instruction).to(scorer.model.device)
         words = F.normalize(scorer.model.get_text_features(**tokens).pooler_output.float(), dim=-1)
-        read = scorer.read(scorer.frame(edits.source), scorer.frame(edits.edited), words)
+        source, edited = (images[:: own.questions_per_edit] for images in (edits.source, edits.edited))
+        read = scorer.read(scorer.frame(source), scorer.frame(edited), words)
         return score_loss(read, labels[:, 0].to(read.device), config.compat, config.train.upper_weight)
 
-    own = config.train
     small = SmallTrainConfig(
-        max_steps=steps,
+        max_steps=own.max_steps,
         batch_size=own.batch_size,
         lr=LR,
         lr_warmup_steps=own.lr_warmup_steps,
         weight_decay=own.weight_decay,
         ema=own.ema,
         seed=own.seed,
-        checkpoint_every=steps,
+        mixed_precision=own.mixed_precision,
+        checkpoint_every=own.checkpoint_every,
     )
-    fit(small, {"scorer": scorer}, loss_of, folder, resume=False)
+    fit(small, {"scorer": scorer}, loss_of, folder, resume=True)
     batches.close()
     out = folder / "scorer"
     with replaced(out) as aside:

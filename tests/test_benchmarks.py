@@ -442,10 +442,11 @@ def hacking_name(limit: Limit) -> str:
 
 def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
     import hacking
+    import hacking_runs
 
     small = {"DATA": DataConfig(rows=8), "N": 3, "POOLS": {"test": (0, 7)}, "CHECK_EVERY": 1, "STEPS": 2}
     for name, value in small.items():
-        monkeypatch.setattr(hacking, name, value)
+        monkeypatch.setattr(hacking_runs, name, value)
     hacking.train(tmp_path, "test", "honest", range(1, 2))
     (run,) = hacking.runs_of(tmp_path, "test", "honest")
     assert [edited.shape for edited in run.edits] == [(3, 3, 64, 64)] * 3

@@ -184,7 +184,10 @@ def test_vifi_clip_learns_the_same_labels(labelled, tmp_path):
     import same_labels
 
     data, samples = labelled
-    config = Config("same", data, train=TrainConfig(max_steps=40, batch_size=14, tracker="none"))
+    train = TrainConfig(
+        max_steps=40, batch_size=14, questions_per_edit=2, tracker="none", mixed_precision="no"
+    )
+    config = Config("same", data, train=train)
     folder = same_labels.train(config, tmp_path)
     scorer = same_labels.load_same_labels(folder)
     good = EditBatch(samples.source, samples.instruction, samples.target)
@@ -192,6 +195,22 @@ def test_vifi_clip_learns_the_same_labels(labelled, tmp_path):
     with torch.no_grad():
         assert scorer(good).score.mean() > scorer(bad).score.mean() + 3
         assert not any(parameter.requires_grad for parameter in scorer.parameters())
+
+
+def test_vifi_clip_reads_what_rows_share_once():
+    import same_labels
+
+    torch.manual_seed(0)
+    scorer = same_labels.LabelledViFiClip.from_pretrained(same_labels.START)
+    samples = Shapes("train").batch(0, 4)
+    with torch.no_grad():
+        words = scorer.text_features(samples.instruction)
+        source, edited = scorer.frame(samples.source[:2]), scorer.frame(samples.target[:2])
+        shared = scorer.read(source, edited, words)
+        twice = torch.tensor([0, 0, 1, 1])
+        alone = scorer.read(scorer.frame(samples.source[twice]), scorer.frame(samples.target[twice]), words)
+    torch.testing.assert_close(shared, alone, rtol=1e-4, atol=1e-5)
+    assert (shared[0] - shared[2]).abs().max() > 1e-3
 
 
 def test_a_model_learns_to_write_the_score(labelled, tmp_path):
