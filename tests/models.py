@@ -1,5 +1,7 @@
 """Tiny real models, made from configs: nothing is mocked and nothing is downloaded."""
 
+from typing import Any
+
 import torch
 from diffusers import (
     AutoencoderKL,
@@ -161,9 +163,7 @@ def save_vlm(folder: str, kind: str, width: int = 32) -> None:
     special += [f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)]
     special += ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
     tokenizer.add_special_tokens({"additional_special_tokens": special})
-    chat = CHAT.replace("IMAGE", IMAGE_TOKENS[kind])
-    tokenizer.chat_template = chat
-    ids = {name: tokenizer.convert_tokens_to_ids(name) for name in special}
+    tokenizer.chat_template = CHAT.replace("IMAGE", IMAGE_TOKENS[kind])
     text = {
         "vocab_size": len(tokenizer),
         "hidden_size": width,
@@ -176,69 +176,87 @@ def save_vlm(folder: str, kind: str, width: int = 32) -> None:
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    if kind == "llava_next":
-        pinpoints = [[32, 64], [64, 32], [64, 64]]
-        config = t.LlavaNextConfig(
-            vision_config=t.CLIPVisionConfig(**vision, image_size=32, patch_size=8),
-            text_config=t.LlamaConfig(**text),
-            image_token_index=ids["<image>"],
-            image_grid_pinpoints=pinpoints,
-            vision_feature_layer=-2,
-        )
-        model = t.LlavaNextForConditionalGeneration(config)
-        images = t.LlavaNextImageProcessorPil(
-            size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}, image_grid_pinpoints=pinpoints
-        )
-        processor = t.LlavaNextProcessor(
-            images,
-            tokenizer,
-            patch_size=8,
-            vision_feature_select_strategy="default",
-            chat_template=chat,
-            num_additional_image_tokens=1,
-        )
-    elif kind == "idefics3":
-        config = t.Idefics3Config(
-            vision_config={**vision, "image_size": 32, "patch_size": 8},
-            text_config=t.LlamaConfig(**text),
-            image_token_id=ids["<image>"],
-            scale_factor=2,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-        model = t.Idefics3ForConditionalGeneration(config)
-        images = t.Idefics3ImageProcessorPil(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
-        processor = t.Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=chat)
-    else:
-        config = t.Qwen2_5_VLConfig(
-            vision_config={
-                "depth": 2,
-                "hidden_size": 16,
-                "intermediate_size": 32,
-                "num_heads": 2,
-                "out_hidden_size": 32,
-                "patch_size": 4,
-                "spatial_merge_size": 2,
-                "temporal_patch_size": 2,
-                "window_size": 32,
-                "fullatt_block_indexes": [1],
-            },
-            text_config={**text, "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}},
-            image_token_id=ids["<|image_pad|>"],
-            video_token_id=ids["<|video_pad|>"],
-            vision_start_token_id=ids["<|vision_start|>"],
-            vision_end_token_id=ids["<|vision_end|>"],
-        )
-        model = t.Qwen2_5_VLForConditionalGeneration(config)
-        images = t.Qwen2VLImageProcessorPil(
-            size={"shortest_edge": 256, "longest_edge": 4096}, patch_size=4, merge_size=2
-        )
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        images.save_pretrained(folder)
-        return
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
+    make = {"llava_next": llava_next, "idefics3": idefics3, "qwen2_5_vl": qwen2_5_vl}[kind]
+    for part in make(tokenizer, text):
+        part.save_pretrained(folder)
+
+
+VISION = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+def llava_next(tokenizer: Any, text: dict[str, Any]) -> list[Any]:
+    """Model and processor."""
+    import transformers as t
+
+    pinpoints = [[32, 64], [64, 32], [64, 64]]
+    config = t.LlavaNextConfig(
+        vision_config=t.CLIPVisionConfig(**VISION, image_size=32, patch_size=8),
+        text_config=t.LlamaConfig(**text),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_grid_pinpoints=pinpoints,
+        vision_feature_layer=-2,
+    )
+    images = t.LlavaNextImageProcessorPil(
+        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}, image_grid_pinpoints=pinpoints
+    )
+    processor = t.LlavaNextProcessor(
+        images,
+        tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        chat_template=tokenizer.chat_template,
+        num_additional_image_tokens=1,
+    )
+    return [t.LlavaNextForConditionalGeneration(config), processor]
+
+
+def idefics3(tokenizer: Any, text: dict[str, Any]) -> list[Any]:
+    """Model and processor."""
+    import transformers as t
+
+    config = t.Idefics3Config(
+        vision_config={**VISION, "image_size": 32, "patch_size": 8},
+        text_config=t.LlamaConfig(**text),
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        scale_factor=2,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    images = t.Idefics3ImageProcessorPil(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
+    processor = t.Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=tokenizer.chat_template)
+    return [t.Idefics3ForConditionalGeneration(config), processor]
+
+
+def qwen2_5_vl(tokenizer: Any, text: dict[str, Any]) -> list[Any]:
+    """Model, tokenizer and image processor: the whole processor wants torchvision for its videos."""
+    import transformers as t
+
+    vision = {
+        "depth": 2,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_heads": 2,
+        "out_hidden_size": 32,
+        "patch_size": 4,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "window_size": 32,
+        "fullatt_block_indexes": [1],
+    }
+    tokens = {
+        "image_token_id": "<|image_pad|>",
+        "video_token_id": "<|video_pad|>",
+        "vision_start_token_id": "<|vision_start|>",
+        "vision_end_token_id": "<|vision_end|>",
+    }
+    config = t.Qwen2_5_VLConfig(
+        vision_config=vision,
+        text_config={**text, "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}},
+        **{name: tokenizer.convert_tokens_to_ids(token) for name, token in tokens.items()},
+    )
+    images = t.Qwen2VLImageProcessorPil(
+        size={"shortest_edge": 256, "longest_edge": 4096}, patch_size=4, merge_size=2
+    )
+    return [t.Qwen2_5_VLForConditionalGeneration(config), tokenizer, images]
 
 
 def save_judge(folder: str, kind: str = "llava_next") -> str:

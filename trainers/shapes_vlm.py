@@ -64,6 +64,7 @@ CHAT = (
 )
 SAME_KIND = len(EDIT_TYPES)  # a draw of the world with the same sources and kinds of edit, and other edits
 FURTHER = '0123456789?:"'  # characters of prompts and answers
+GRID = [[SIZE, SIZE], [SIZE, 2 * SIZE]]  # one image, or two side by side
 CONTEXT = 512  # tokens, of which an image has about 140
 
 
@@ -106,30 +107,30 @@ def make_vlm(config: Config) -> Vlm:
     Raises:
         ValueError: where the CLIP model, or the model to go on from, is not there.
     """
-    if config.start is not None:
-        vlm = load_vlm(config.start)
-        deepen(vlm.model, config.layers)
-        if config.tower is not None:
-            vision_of(vlm.model).load_state_dict(detector_tower(config.tower))
-        vlm.model.train().requires_grad_(True).set_attn_implementation("eager")
-        return vlm
+    vlm = fresh_vlm(config) if config.start is None else vlm_to_go_on_from(config.start, config)
+    vlm.model.set_attn_implementation("eager")  # whose backward pass is faster than SDPA's on a CPU
+    return vlm
+
+
+def vlm_to_go_on_from(start: str, config: Config) -> Vlm:
+    """A saved model, with more layers and another vision tower where the recipe says so."""
+    vlm = load_vlm(start)
+    deepen(vlm.model, config.layers)
+    if config.tower is not None:
+        vision_of(vlm.model).load_state_dict(detector_tower(config.tower))
+    vlm.model.train().requires_grad_(True)
+    return vlm
+
+
+def fresh_vlm(config: Config) -> Vlm:
+    """A random language model that sees through CLIP's vision tower."""
     try:
         clip = CLIPModel.from_pretrained(resolve_model(config.clip), dtype=torch.float32)
         known = CLIPTokenizer.from_pretrained(resolve_model(config.clip))
     except OSError as error:
         message = str(error).splitlines()[0]
         raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=known.backend_tokenizer,
-        eos_token=known.eos_token,
-        pad_token=known.eos_token,
-        model_max_length=CONTEXT,
-    )
-    tokenizer.backend_tokenizer.decoder = BPEDecoder(suffix="</w>")  # CLIP's own class does it in Python
-    tokenizer.add_tokens([IMAGE], special_tokens=True)
-    # CLIP's texts have none of these: they would all be the token that ends a text.
-    tokenizer.add_tokens(list(FURTHER))
-    tokenizer.chat_template = CHAT
+    tokenizer = make_tokenizer(known)
     text = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.width,
@@ -142,36 +143,54 @@ def make_vlm(config: Config) -> Vlm:
         pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=False,
     )
-    grid = [[SIZE, SIZE], [SIZE, 2 * SIZE]]  # one image, or two side by side
     model = LlavaNextForConditionalGeneration(
         LlavaNextConfig(
             vision_config=clip.config.vision_config,
             text_config=text,
             image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
-            image_grid_pinpoints=grid,
+            image_grid_pinpoints=GRID,
             vision_feature_layer=-1,
             projector_hidden_act="gelu",
         )
     )
     vision_of(model).load_state_dict(clip.vision_model.state_dict())
+    return Vlm(model, make_processor(tokenizer, clip.config.vision_config.patch_size))
+
+
+def make_tokenizer(known: CLIPTokenizer) -> PreTrainedTokenizerFast:
+    """CLIP's tokens, one for an image, and those that CLIP's texts have not."""
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=known.backend_tokenizer,
+        eos_token=known.eos_token,
+        pad_token=known.eos_token,
+        model_max_length=CONTEXT,
+    )
+    tokenizer.backend_tokenizer.decoder = BPEDecoder(suffix="</w>")  # CLIP's own class does it in Python
+    tokenizer.add_tokens([IMAGE], special_tokens=True)
+    # CLIP's texts have none of these: they would all be the token that ends a text.
+    tokenizer.add_tokens(list(FURTHER))
+    tokenizer.chat_template = CHAT
+    return tokenizer
+
+
+def make_processor(tokenizer: PreTrainedTokenizerFast, patch_size: int) -> LlavaNextProcessor:
+    """The tokenizer beside an image processor for images of `SIZE` pixels, whose values go to [−1, 1]."""
     half = [0.5, 0.5, 0.5]
     images = LlavaNextImageProcessorPil(
         size={"shortest_edge": SIZE},
         crop_size={"height": SIZE, "width": SIZE},
-        image_grid_pinpoints=grid,
+        image_grid_pinpoints=GRID,
         image_mean=half,
         image_std=half,
     )
-    processor = LlavaNextProcessor(
+    return LlavaNextProcessor(
         images,
         tokenizer,
-        patch_size=clip.config.vision_config.patch_size,
+        patch_size=patch_size,
         vision_feature_select_strategy="default",
         chat_template=CHAT,
         num_additional_image_tokens=1,
     )
-    model.set_attn_implementation("eager")  # whose backward pass is faster than SDPA's on a CPU
-    return Vlm(model, processor)
 
 
 def vision_of(model: Any) -> nn.Module:
