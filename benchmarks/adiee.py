@@ -99,18 +99,18 @@ def compare(
         for name, own in scores.items()
         if name != "prior"
     }
-    others = {"best_rival": chosen["spearman"], "prior": "prior", "same_labels": "same_labels"}
-    intervals = {
-        f"ci95_vs_{key}": list(spearman_difference(values["adiee"], values[name], truth, sources).ci95)
-        for key, name in others.items()
-        if name in values
+    versus = {
+        name: list(spearman_difference(values["adiee"], own, truth, sources).ci95)
+        for name, own in values.items()
+        if name != "adiee"
     }
     return {
         "n": len(truth),
         "spearman": {name: spearman(own, truth, sources).rho for name, own in values.items()},
         "spearman_within_editors": within,
         "best_rival": chosen["spearman"],
-        **intervals,
+        "ci95_vs_best_rival": versus[chosen["spearman"]],
+        "ci95_vs": versus,
         **compare_pairs(scores, ratings, {**margins, "prior": 0.0}, names, ids, chosen["pairwise"]),
     }
 
@@ -123,8 +123,15 @@ def compare_pairs(
     ids: list[str],
     rival: str,
 ) -> dict[str, Any]:
-    """Which of two edits by one instruction is better: the share that each scorer judges as ratings do."""
+    """Which of two edits by one instruction is better: the share that each scorer judges as ratings do, ties
+    among them; and of pairs that are no tie the share whose better edit has the higher score.
+    """
     wanted = said(differences(ratings, names), LEAST)
+    unequal = wanted != 0
+    ordered = {
+        name: float((np.sign(differences(own, names)) == wanted)[unequal].mean())
+        for name, own in scores.items()
+    }
     right = {
         name: (said(differences(own, names), margins[name]) == wanted).astype(float)
         for name, own in scores.items()
@@ -137,6 +144,8 @@ def compare_pairs(
         "pairwise": {name: float(found.mean()) for name, found in right.items()},
         "best_rival_pairwise": rival,
         "ci95_pairwise_vs_best_rival": list(pairs.ci95),
+        "unequal_pairs": int(unequal.sum()),
+        "unequal_pairwise": ordered,
     }
 
 
