@@ -115,22 +115,38 @@ def adiee(result: Result) -> str:
     rows = [
         (
             f"**`{name}`**" if name == "adiee" else f"`{name}`",
-            *(f"{of['spearman'][name]:.2f}" for of in (unseen, seen)),
-            *(f"{100 * of['pairwise'][name]:.1f} %" for of in (unseen, seen)),
+            f"{unseen['spearman'][name]:.2f}",
+            interval(unseen["ci95_vs"][name]) if name != "adiee" else "",
+            f"{seen['spearman'][name]:.2f}",
+            *(
+                f"{100 * of[key][name]:.1f} %"
+                for key in ("pairwise", "unequal_pairwise")
+                for of in (unseen, seen)
+            ),
         )
         for name in names
     ]
     rows += [
-        (name, "", "", *(f"{100 * of['pairwise'][name]:.1f} %" for of in (unseen, seen)))
+        (name, "", "", "", *(f"{100 * of['pairwise'][name]:.1f} %" for of in (unseen, seen)), "", "")
         for name in ("always a tie", "random")
     ]
-    head = ("scorer", "ρ, unseen editors", "ρ, seen", "pairs, unseen editors", "pairs, seen")
+    head = (
+        "scorer",
+        "ρ, unseen editors",
+        "adiee above it",
+        "ρ, seen",
+        "pairs, unseen",
+        "pairs, seen",
+        "unequal pairs, unseen",
+        "unequal pairs, seen",
+    )
     below = (
-        f"n = {unseen['n']} edits by unseen editors and {seen['n']} by seen ones. "
-        f"adiee over `{result['best_rival']}`, the best rival on val, unseen editors: "
-        f"ρ {interval(unseen['ci95_vs_best_rival'])}, "
-        f"pairs {interval(unseen['ci95_pairwise_vs_best_rival'])}. "
-        f"{measured(result)}"
+        f"n = {unseen['n']:,} edits by unseen editors and {seen['n']:,} by seen ones; "
+        f"{unseen['pairs']:,} and {seen['pairs']:,} pairs, of which {unseen['unequal_pairs']:,} and "
+        f"{seen['unequal_pairs']:,} are no tie. The best rival on val is `{result['best_rival']}`, in pairs "
+        f"`{result['best_rival_pairwise']}`: there adiee's share differs by "
+        f"{interval(unseen['ci95_pairwise_vs_best_rival'])}, seen editors "
+        f"{interval(seen['ci95_pairwise_vs_best_rival'])}. {measured(result)}"
     )
     return markdown(head, rows, below)
 

@@ -297,6 +297,23 @@ def test_what_was_measured_of_bpm_s_masks_holds_what_is_promised():
         assert best["oracle"][name] < best["oracle"]["oracle's choice"], name
 
 
+def test_what_was_measured_of_the_adiee_scorer_holds_what_is_promised():
+    found = recorded("adiee")
+    assert found["n"] >= 2240
+    for of in (found, found["seen"]):
+        assert of["ci95_vs_best_rival"][0] > 0
+        rivals = of["spearman"].keys() - {"adiee", "same_labels"}
+        assert {"bpm", "vifi_clip", "clip_d", "ssim", "prior"} <= rivals
+        for name in rivals:  # also over one that is better on test than the one that val chose
+            assert of["ci95_vs"][name][0] > 0, name
+        assert {"random", "always a tie"} <= of["pairwise"].keys()
+    assert found["spearman"]["adiee"] >= 0.6
+    checks = found["checks"]
+    assert checks["untouched_sources"] < 2
+    assert max(checks["source_and_edit_exchanged"], checks["other_instructions"]) < checks["true_edits"] - 5
+    assert checks["spread_of_questions"] < 1
+
+
 def test_what_was_measured_of_a_shared_prefix_holds_what_is_promised():
     found = recorded("prefix")["small, CPU"]
     source, candidate = found["source_tokens"], found["candidate_tokens"]

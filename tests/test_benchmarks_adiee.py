@@ -128,7 +128,9 @@ def test_a_scorer_that_knows_the_truth_agrees_wholly(figures):
     assert figures["best_rival_pairwise"] in rivals
     assert figures["spearman_within_editors"]["adiee"] == pytest.approx(1)
     assert 0 < abs(figures["spearman"]["prior"]) < 0.9  # who made an edit is not how good it is
-    assert figures["ci95_vs_prior"][0] > 0
+    assert set(figures["ci95_vs"]) == {"l1", "vifi_clip", "prior"}
+    assert figures["ci95_vs"]["prior"][0] > 0
+    assert figures["ci95_vs"][figures["best_rival"]] == figures["ci95_vs_best_rival"]
 
 
 def test_a_rival_without_a_figure_is_not_the_best():
@@ -150,6 +152,23 @@ def test_checks_show_what_a_scorer_does_not_look_at(figures):
     assert blind["source_and_edit_exchanged"] == pytest.approx(blind["true_edits"])
     assert seeing["other_instructions"] < seeing["true_edits"] - 1
     assert seeing["source_and_edit_exchanged"] < seeing["true_edits"] - 1
+
+
+def test_of_pairs_that_are_no_tie_the_better_edit_counts_whatever_the_margin():
+    import adiee
+
+    ratings = {"a": np.array([9.0, 1.0, 5.0, 5.0]), "b": np.array([1.0, 9.0, 5.5, 5.0])}
+    scores = {
+        "adiee": {"a": np.array([0.2, 0.1, 0.9, 0.0]), "b": np.array([0.1, 0.2, 0.1, 0.9])},
+        "wrong": {"a": np.array([0.1, 0.1, 0.9, 0.0]), "b": np.array([0.2, 0.1, 0.1, 0.9])},
+    }
+    found = adiee.compare_pairs(
+        scores, ratings, {"adiee": 0.5, "wrong": 0.5}, ["a", "b"], list("1234"), "wrong"
+    )
+    assert found["unequal_pairs"] == 2
+    assert found["unequal_pairwise"] == {"adiee": 1.0, "wrong": 0.0}  # equal scores order nothing
+    assert found["pairwise"]["adiee"] == 0.0
+    assert found["pairwise"]["always a tie"] == 0.5
 
 
 def test_pairs_are_judged_with_a_margin():
