@@ -6,15 +6,17 @@ Editors are the shipped one and those that its recipes make in RUNS (default: ru
 the edits of two of them, and the headline is theirs. Rivals see source, edited image and instruction alone;
 which of them is the best is chosen on val. In a pair of edits by one instruction the better one is that
 whose rating is higher by 1 at least; else they are equal, and a scorer says so where its scores differ by
-less than a margin, which val chooses for each. Beside the rivals stand what benchmarks/same_labels.py has
-left in RUNS, if it has, and "prior": who made an edit, as that editor's mean rating on val. Rank correlations
-within each editor's edits, which no prior has, are given as well.
+less than a margin, which val chooses for each: from pairs by the seen editors, and, as "own_margins", for the
+unseen editors from their own, whose ties are fewer. Beside the rivals stand what benchmarks/same_labels.py
+has left in RUNS, if it has, and "prior": who made an edit, as that editor's mean rating on val. Rank
+correlations within each editor's edits, which no prior has, are given as well.
 """
 
 import itertools
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,22 +77,43 @@ def best_of(figures: Mapping[str, float]) -> str:
     return max(rivals, key=lambda name: np.nan_to_num(figures[name], nan=-2.0))
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """What val chooses on some editors' edits: each scorer's margin, and the best rivals."""
+
+    margins: dict[str, float]
+    spearman: dict[str, float]
+    pairwise: dict[str, float]
+
+    @property
+    def rival(self) -> str:
+        return best_of(self.spearman)
+
+    @property
+    def rival_in_pairs(self) -> str:
+        return best_of(self.pairwise)
+
+
+def choose_on_val(scores: Mapping[str, Values], ratings: Values, names: list[str]) -> Chosen:
+    """Each scorer's margin and how good it is with it, on these editors' edits of val."""
+    truth = pooled(ratings, names)
+    wanted = said(differences(ratings, names), LEAST)
+    margins, rho, judged = {}, {}, {}
+    for name, own in scores.items():
+        margins[name] = best_margin(differences(own, names), wanted)
+        rho[name] = spearman(pooled(own, names), truth).rho
+        judged[name] = float((said(differences(own, names), margins[name]) == wanted).mean())
+    return Chosen(margins, rho, judged)
+
+
 def compare(
     scores: Mapping[str, Values],
     ratings: Values,
-    margins: Mapping[str, float],
     names: list[str],
     ids: list[str],
-    chosen: Mapping[str, str],
-    prior: Mapping[str, float],
+    chosen: Chosen,
 ) -> dict[str, Any]:
-    """Rank correlation and pairwise accuracy of every scorer on some editors' edits.
-
-    Args:
-        chosen: the rivals that are best on val by "spearman" and "pairwise".
-        prior: each editor's mean rating on val: what is known of an edit from who made it alone.
-    """
-    scores = {**scores, "prior": {name: np.full(len(ids), prior[name]) for name in names}}
+    """Rank correlation and pairwise accuracy of every scorer, "prior" among them, on some editors' edits."""
     sources = np.tile(ids, len(names))
     truth = pooled(ratings, names)
     values = {name: pooled(own, names) for name, own in scores.items()}
@@ -108,44 +131,50 @@ def compare(
         "n": len(truth),
         "spearman": {name: spearman(own, truth, sources).rho for name, own in values.items()},
         "spearman_within_editors": within,
-        "best_rival": chosen["spearman"],
-        "ci95_vs_best_rival": versus[chosen["spearman"]],
+        "best_rival": chosen.rival,
+        "ci95_vs_best_rival": versus[chosen.rival],
         "ci95_vs": versus,
-        **compare_pairs(scores, ratings, {**margins, "prior": 0.0}, names, ids, chosen["pairwise"]),
+        **order_pairs(scores, ratings, names),
+        **judge_pairs(scores, ratings, names, ids, chosen),
     }
 
 
-def compare_pairs(
-    scores: Mapping[str, Values],
-    ratings: Values,
-    margins: Mapping[str, float],
-    names: list[str],
-    ids: list[str],
-    rival: str,
-) -> dict[str, Any]:
-    """Which of two edits by one instruction is better: the share that each scorer judges as ratings do, ties
-    among them; and of pairs that are no tie the share whose better edit has the higher score.
-    """
+def order_pairs(scores: Mapping[str, Values], ratings: Values, names: list[str]) -> dict[str, Any]:
+    """Of pairs that are no tie: the share whose better edit has the higher score."""
     wanted = said(differences(ratings, names), LEAST)
     unequal = wanted != 0
     ordered = {
         name: float((np.sign(differences(own, names)) == wanted)[unequal].mean())
         for name, own in scores.items()
     }
+    return {"pairs": len(wanted), "unequal_pairs": int(unequal.sum()), "unequal_pairwise": ordered}
+
+
+def judge_pairs(
+    scores: Mapping[str, Values], ratings: Values, names: list[str], ids: list[str], chosen: Chosen
+) -> dict[str, Any]:
+    """Which of two edits by one instruction is better: the share that each scorer judges as ratings do, ties
+    among them. A scorer without a margin says a tie where its scores are the same.
+    """
+    wanted = said(differences(ratings, names), LEAST)
     right = {
-        name: (said(differences(own, names), margins[name]) == wanted).astype(float)
+        name: (said(differences(own, names), chosen.margins.get(name, 0.0)) == wanted).astype(float)
         for name, own in scores.items()
     }
     right["always a tie"] = (wanted == 0).astype(float)
     right["random"] = np.full(len(wanted), 1 / 3)
-    pairs = paired_bootstrap(right["adiee"], right[rival], np.tile(ids, len(names) * (len(names) - 1) // 2))
+    sources = np.tile(ids, len(names) * (len(names) - 1) // 2)
+    versus = {
+        name: list(paired_bootstrap(right["adiee"], found, sources).ci95)
+        for name, found in right.items()
+        if name != "adiee"
+    }
     return {
-        "pairs": len(wanted),
         "pairwise": {name: float(found.mean()) for name, found in right.items()},
-        "best_rival_pairwise": rival,
-        "ci95_pairwise_vs_best_rival": list(pairs.ci95),
-        "unequal_pairs": int(unequal.sum()),
-        "unequal_pairwise": ordered,
+        "best_rival_pairwise": chosen.rival_in_pairs,
+        "ci95_pairwise_vs_best_rival": versus[chosen.rival_in_pairs],
+        "ci95_pairwise_vs": versus,
+        "margins": chosen.margins,
     }
 
 
@@ -176,36 +205,29 @@ def measure(
 ) -> dict[str, Any]:
     """All figures; one of the scorers is "adiee", "same_labels" may be another, the rest are rivals.
 
-    Rivals and margins are chosen on val, on edits of the editors that a scorer may be trained on.
+    Rivals and margins are chosen on val, on edits of the editors that a scorer may be trained on; beside
+    that, for pairs by unseen editors, on those editors' own.
 
     Args:
-        early: edits of val by all editors; those of unseen ones are rated alone.
+        early: edits of val by all editors.
         edits: edits of test by all editors.
     """
     seen = [name for name in edits if name not in unseen]
     ratings = {name: ShapesOracle().rate(val, early[name]).score.numpy() for name in edits}
     prior = {name: float(rating.mean()) for name, rating in ratings.items()}
-    wanted = said(differences(ratings, seen), LEAST)
-    tried = {
-        name: scores_of(scorer, val, {name: early[name] for name in seen}) for name, scorer in scorers.items()
-    }
-    margins = {name: best_margin(differences(own, seen), wanted) for name, own in tried.items()}
-    rho = {name: spearman(pooled(own, seen), pooled(ratings, seen)).rho for name, own in tried.items()}
-    judged = {
-        name: float((said(differences(own, seen), margins[name]) == wanted).mean())
-        for name, own in tried.items()
-    }
-    chosen = {"spearman": best_of(rho), "pairwise": best_of(judged)}
+    tried = {name: scores_of(scorer, val, early) for name, scorer in scorers.items()}
+    chosen, own = (choose_on_val(tried, ratings, names) for names in (seen, unseen))
 
     rated = {name: ShapesOracle().rate(test, images).score.numpy() for name, images in edits.items()}
     scores = {name: scores_of(scorer, test, edits) for name, scorer in scorers.items()}
-    figures = compare(scores, rated, margins, unseen, test.id, chosen, prior)
+    # What is known of an edit from who made it alone.
+    scores["prior"] = {name: np.full(len(test), prior[name]) for name in edits}
     return {
-        **figures,
-        "seen": compare(scores, rated, margins, seen, test.id, chosen, prior),
-        "margins": margins,
-        "val_spearman": rho,
-        "val_pairwise": judged,
+        **compare(scores, rated, unseen, test.id, chosen),
+        "own_margins": judge_pairs(scores, rated, unseen, test.id, own),
+        "seen": compare(scores, rated, seen, test.id, chosen),
+        "val_spearman": chosen.spearman,
+        "val_pairwise": chosen.pairwise,
         "prior": prior,
         "checks": checks(scorers["adiee"], test),
     }

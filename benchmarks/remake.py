@@ -33,10 +33,10 @@ RUNS: dict[str, list[str]] = {
         "relabel.upper=null",
         "variants=[conditioned]",
     ],
+    # of the 55 % of val rows that it scores highest 94 % are right (CLIP-D with captions 97 %): its bins fit
     "shapes-reward-conditioned-adiee": [
         "shapes-reward-conditioned",
         "relabel.scorer=adiee",
-        "relabel.upper=null",
         "variants=[conditioned]",
     ],
     "shapes-reward-conditioned-adiee-data": [  # ADIEE App. B: edits of the scorer's own data, relabelled

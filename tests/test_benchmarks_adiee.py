@@ -123,6 +123,7 @@ def test_a_scorer_that_knows_the_truth_agrees_wholly(figures):
         assert found["ci95_pairwise_vs_best_rival"][0] > 0
         assert found["pairwise"]["random"] == pytest.approx(1 / 3)
         assert set(found["pairwise"]) == {"adiee", "l1", "vifi_clip", "prior", "always a tie", "random"}
+    assert figures["own_margins"]["pairwise"]["adiee"] > 0.95
     rivals = {name: rho for name, rho in figures["val_spearman"].items() if name != "adiee"}
     assert figures["best_rival"] == max(rivals, key=rivals.__getitem__)
     assert figures["best_rival_pairwise"] in rivals
@@ -162,13 +163,38 @@ def test_of_pairs_that_are_no_tie_the_better_edit_counts_whatever_the_margin():
         "adiee": {"a": np.array([0.2, 0.1, 0.9, 0.0]), "b": np.array([0.1, 0.2, 0.1, 0.9])},
         "wrong": {"a": np.array([0.1, 0.1, 0.9, 0.0]), "b": np.array([0.2, 0.1, 0.1, 0.9])},
     }
-    found = adiee.compare_pairs(
-        scores, ratings, {"adiee": 0.5, "wrong": 0.5}, ["a", "b"], list("1234"), "wrong"
-    )
-    assert found["unequal_pairs"] == 2
-    assert found["unequal_pairwise"] == {"adiee": 1.0, "wrong": 0.0}  # equal scores order nothing
-    assert found["pairwise"]["adiee"] == 0.0
-    assert found["pairwise"]["always a tie"] == 0.5
+    found = adiee.order_pairs(scores, ratings, ["a", "b"])
+    assert found == {"pairs": 4, "unequal_pairs": 2, "unequal_pairwise": {"adiee": 1.0, "wrong": 0.0}}
+
+    chosen = adiee.Chosen({"adiee": 0.5, "wrong": 0.5}, {}, {"wrong": 1.0})
+    judged = adiee.judge_pairs(scores, ratings, ["a", "b"], list("1234"), chosen)
+    assert judged["pairwise"]["adiee"] == 0.0
+    assert judged["pairwise"]["always a tie"] == 0.5
+    assert judged["best_rival_pairwise"] == "wrong"
+
+
+def test_a_margin_is_that_of_the_editors_whose_pairs_chose_it():
+    import adiee
+
+    # The same scores: among seen editors' pairs the first two are ties, among the others' none.
+    ratings = {
+        "a": np.array([5.0, 5.0, 9.0]),
+        "b": np.full(3, 5.0),
+        "c": np.full(3, 9.0),
+        "d": np.full(3, 5.0),
+    }
+    better, worse = np.array([0.5, 1.0, 3.0]), np.zeros(3)
+    scores = {"adiee": {"a": better, "b": worse, "c": better, "d": worse}}
+    scores["l1"] = {name: -values for name, values in scores["adiee"].items()}
+    seen, own = (adiee.choose_on_val(scores, ratings, names) for names in (["a", "b"], ["c", "d"]))
+    assert own.margins["adiee"] <= 0.5 < 1 < seen.margins["adiee"] <= 3
+    assert own.rival_in_pairs == "l1"
+
+    def share(names, chosen):
+        return adiee.judge_pairs(scores, ratings, names, list("123"), chosen)["pairwise"]["adiee"]
+
+    assert share(["a", "b"], seen) == share(["c", "d"], own) == 1.0
+    assert share(["c", "d"], seen) == pytest.approx(1 / 3)
 
 
 def test_pairs_are_judged_with_a_margin():
