@@ -1,7 +1,8 @@
 """Where models run: the one place that all commands, trainers and benchmarks ask."""
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -30,6 +31,11 @@ def computes_in_bf16(device: str | None = None) -> bool:
 def autocast(device: str, enabled: bool = True) -> torch.autocast:
     """Computes in bf16 where that saves time; the weights stay as they are."""
     return torch.autocast(device, torch.bfloat16, enabled=enabled and computes_in_bf16(device))
+
+
+def full_precision(device: str) -> AbstractContextManager[Any]:
+    """Computes in the types that tensors have, also in a mixed-precision run. `meta` knows no autocast."""
+    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def precision_here(precision: Precision) -> Precision:

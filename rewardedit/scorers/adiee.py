@@ -104,7 +104,7 @@ class ScoreHead(nn.Module):
         """Raw values: of the scalar head scores from 0 to 10, of that with classes their logits. In fp32 also
         within a mixed-precision run, so that training and use read the same score.
         """
-        with torch.autocast(state.device.type, enabled=False):
+        with devices.full_precision(state.device.type):
             return self.layers(state.float()).unflatten(-1, (self.axes, self.classes))
 
     def scores(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes"]:

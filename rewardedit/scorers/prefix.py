@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
+from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -155,9 +156,17 @@ def attend(
             torch.cat([part.expand(len(query), -1, -1, -1) for part in parts], dim=2)
             for parts in (keys, values)
         )
-        bias: Any = causal_lower_right(query.shape[2], k.shape[2])
+        bias = bottom_right(query.shape[2], k.shape[2])
         out = F.scaled_dot_product_attention(query, k, v, attn_mask=bias, scale=scaling)
     return out.transpose(1, 2).contiguous(), None
+
+
+def bottom_right(queries: int, keys: int) -> Any:
+    """The causal mask of queries that are the last of the keys. Torch cannot make it while a mode watches
+    tensors, as the one does that estimates memory.
+    """
+    with _disable_current_modes():
+        return causal_lower_right(queries, keys)
 
 
 def shared(

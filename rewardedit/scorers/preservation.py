@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess, gaussian_blur
@@ -165,7 +166,7 @@ class Ssim(Preservation):
 
 def ssim_map(x: Float[Tensor, "b c h w"], y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
     """SSIM of the window around each pixel, in [−1, 1]."""
-    with torch.autocast(x.device.type, enabled=False):  # a variance is the difference of near numbers
+    with devices.full_precision(x.device.type):  # a variance is the difference of near numbers
         mean_x, mean_y, xx, yy, xy = (gaussian_blur(image, SIGMA) for image in (x, y, x * x, y * y, x * y))
     brightness = (2 * mean_x * mean_y + 0.01**2) / (mean_x**2 + mean_y**2 + 0.01**2)
     structure = (2 * (xy - mean_x * mean_y) + 0.03**2) / ((xx - mean_x**2) + (yy - mean_y**2) + 0.03**2)

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rewardedit.cli import recipe_folder
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
+from rewardedit.scorers import load_scorer
 from rewardedit.training.memory import Blueprint, scored
 from rewardedit.training.meta import GIB, measure
 
@@ -110,6 +111,22 @@ def test_a_judge_of_true_size_is_measured(name, parameters, sd15):
     assert kept > 2 * layers * width * len(tokens) * len(judge.questions)
     with torch.no_grad():
         assert peak() < kept / 10
+
+
+@pytest.mark.parametrize("name", ["adiee", "clip_d", "l1", "ssim", "vifi_clip"])
+def test_a_built_in_reward_is_measured(name, sd15):
+    """Its gradient needs what the forward pass keeps; in half precision small models save little."""
+    scorer = load_scorer(name).to("meta")
+
+    def peak(autocast: torch.dtype | None = None, **gradient: bool) -> int:
+        edited = torch.empty(2, 3, 256, 256, device="meta", **gradient)
+        return measure(lambda: scored(sd15, scorer, edited), autocast).peak
+
+    kept = peak(requires_grad=True)
+    assert kept > 2 * 3 * 256 * 256 * 4, "the gradient of the edited images alone is as large"
+    assert peak(torch.bfloat16, requires_grad=True) < 1.1 * kept
+    with torch.no_grad():
+        assert peak() < kept
 
 
 def test_what_is_checkpointed_is_computed_again_and_counted():
