@@ -199,6 +199,16 @@ def test_reward_conditioning_gains_what_is_aimed_at():
     assert recorded("shapes-reward-conditioned")["oracle"]["relative_gain"] >= 0.15
 
 
+def test_labels_of_the_adiee_scorer_gain_without_captions():
+    found = recorded("shapes-reward-conditioned-adiee")
+    oracle, with_captions = found["oracle"], recorded("shapes-reward-conditioned")["oracle"]
+    assert oracle["n"] >= 560
+    assert oracle["base"] == pytest.approx(with_captions["base"], abs=0.01)  # one editor, one grid, one test
+    assert min(oracle["ci95"][0], oracle["ci95_vs_one"][0]) > 0
+    assert found["flags"]["conditioned_five"] is None
+    assert found["change_outside"]["conditioned_five"]["ci95"][0] <= 0
+
+
 def test_what_was_measured_of_the_editor_holds_what_is_promised():
     found = recorded("shapes-editor")
     assert found["n"] >= 560
