@@ -110,7 +110,13 @@ def vlm(result: Result) -> str:
 
 def adiee(result: Result) -> str:
     """Rank correlation and pairwise accuracy of every scorer, on editors unseen and seen."""
-    unseen, seen = result, result["seen"]
+    unseen, own, seen = result, result["own_margins"], result["seen"]
+    columns = [of["pairwise"] for of in (unseen, own, seen)]
+    columns += [of["unequal_pairwise"] for of in (unseen, seen)]
+
+    def shares(name: str) -> list[str]:
+        return [f"{100 * column[name]:.1f} %" if name in column else "" for column in columns]
+
     names = sorted(unseen["spearman"], key=lambda name: -unseen["spearman"][name])
     rows = [
         (
@@ -118,35 +124,31 @@ def adiee(result: Result) -> str:
             f"{unseen['spearman'][name]:.2f}",
             interval(unseen["ci95_vs"][name]) if name != "adiee" else "",
             f"{seen['spearman'][name]:.2f}",
-            *(
-                f"{100 * of[key][name]:.1f} %"
-                for key in ("pairwise", "unequal_pairwise")
-                for of in (unseen, seen)
-            ),
+            *shares(name),
         )
         for name in names
     ]
-    rows += [
-        (name, "", "", "", *(f"{100 * of['pairwise'][name]:.1f} %" for of in (unseen, seen)), "", "")
-        for name in ("always a tie", "random")
-    ]
+    rows += [(name, "", "", "", *shares(name)) for name in ("always a tie", "random")]
     head = (
         "scorer",
         "ρ, unseen editors",
         "adiee above it",
         "ρ, seen",
         "pairs, unseen",
+        "the same, own margins",
         "pairs, seen",
         "unequal pairs, unseen",
         "unequal pairs, seen",
     )
+    rivals = ", ".join(
+        f"{where} `{of['best_rival_pairwise']}` {interval(of['ci95_pairwise_vs_best_rival'])}"
+        for where, of in (("unseen editors", unseen), ("own margins", own), ("seen editors", seen))
+    )
     below = (
         f"n = {unseen['n']:,} edits by unseen editors and {seen['n']:,} by seen ones; "
         f"{unseen['pairs']:,} and {seen['pairs']:,} pairs, of which {unseen['unequal_pairs']:,} and "
-        f"{seen['unequal_pairs']:,} are no tie. The best rival on val is `{result['best_rival']}`, in pairs "
-        f"`{result['best_rival_pairwise']}`: there adiee's share differs by "
-        f"{interval(unseen['ci95_pairwise_vs_best_rival'])}, seen editors "
-        f"{interval(seen['ci95_pairwise_vs_best_rival'])}. {measured(result)}"
+        f"{seen['unequal_pairs']:,} are no tie. The best rival on val is `{result['best_rival']}`; in pairs, "
+        f"with the interval of adiee's share above its: {rivals}. {measured(result)}"
     )
     return markdown(head, rows, below)
 

@@ -318,6 +318,8 @@ def test_what_was_measured_of_the_adiee_scorer_holds_what_is_promised():
             assert of["ci95_vs"][name][0] > 0, name
         assert {"random", "always a tie"} <= of["pairwise"].keys()
     assert found["spearman"]["adiee"] >= 0.6
+    assert found["own_margins"]["pairwise"]["adiee"] > found["pairwise"]["adiee"]
+    assert found["own_margins"]["pairwise"].keys() == found["pairwise"].keys()
     checks = found["checks"]
     assert checks["untouched_sources"] < 2
     assert max(checks["source_and_edit_exchanged"], checks["other_instructions"]) < checks["true_edits"] - 5
