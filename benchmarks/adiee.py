@@ -98,7 +98,9 @@ def choose_on_val(scores: Mapping[str, Values], ratings: Values, names: list[str
     """Each scorer's margin and how good it is with it, on these editors' edits of val."""
     truth = pooled(ratings, names)
     wanted = said(differences(ratings, names), LEAST)
-    margins, rho, judged = {}, {}, {}
+    margins: dict[str, float] = {}
+    rho: dict[str, float] = {}
+    judged: dict[str, float] = {}
     for name, own in scores.items():
         margins[name] = best_margin(differences(own, names), wanted)
         rho[name] = spearman(pooled(own, names), truth).rho
