@@ -159,6 +159,7 @@ def fresh_vlm(config: Config) -> Vlm:
 
 def make_tokenizer(known: CLIPTokenizer) -> PreTrainedTokenizerFast:
     """CLIP's tokens, one for an image, and those that CLIP's texts have not."""
+    known.backend_tokenizer.no_truncation()  # CLIP's length is not this model's
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=known.backend_tokenizer,
         eos_token=known.eos_token,
@@ -167,8 +168,7 @@ def make_tokenizer(known: CLIPTokenizer) -> PreTrainedTokenizerFast:
     )
     tokenizer.backend_tokenizer.decoder = BPEDecoder(suffix="</w>")  # CLIP's own class does it in Python
     tokenizer.add_tokens([IMAGE], special_tokens=True)
-    # CLIP's texts have none of these: they would all be the token that ends a text.
-    tokenizer.add_tokens(list(FURTHER))
+    tokenizer.add_tokens(list(FURTHER))  # CLIP has none of these: each would be the token that ends a text
     tokenizer.chat_template = CHAT
     return tokenizer
 

@@ -43,6 +43,8 @@ def test_the_small_vision_language_model_is_made_from_clip_and_saved(tmp_path):
     vlm = load_vlm(str(out))
     towers = [made.model.model.vision_tower.state_dict() for made in (before, vlm)]
     assert all(torch.allclose(towers[0][name], towers[1][name], atol=2e-3) for name in towers[0])
+    length = vlm.processor.tokenizer.init_kwargs.get("max_length")
+    assert length is None, "CLIP's, of which each call would warn"
     text = vlm.prompt([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "what?"}]}])
     (answer,) = vlm.answer([text], Shapes("val").batch(0, 1).source[None], max_new_tokens=4)
     assert "</w>" not in answer
