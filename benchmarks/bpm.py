@@ -99,6 +99,57 @@ def alignment_table(
     }
 
 
+def ratings_of(samples: ShapesBatch, edits: dict[str, torch.Tensor]) -> dict[str, Any]:
+    return {name: ShapesOracle().rate(samples, images) for name, images in edits.items()}
+
+
+def two_seeds(
+    bpm: Bpm, test: ShapesBatch, edits: dict[str, torch.Tensor], again: dict[str, torch.Tensor]
+) -> dict[str, Any]:
+    """BPM's alignment on pairs of edits by one editor, from two seeds."""
+    table = {}
+    for name in edits:
+        pair = (edits[name], again[name])
+        scores = [scored(bpm, test, images).score.numpy() for images in pair]
+        ratings = [ShapesOracle().rate(test, images).score.numpy() for images in pair]
+        table[name] = alignment(*scores, *ratings, LEAST).as_dict()
+    return table
+
+
+def scores_by_the_truth(bpm: Bpm, test: ShapesBatch, edits: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """BPM's scores of each editor's edits where instructions are parsed by the world itself."""
+    meant = dict(zip(test.instruction, test.parsed, strict=True))
+
+    def parse_exactly(instructions: Sequence[str]) -> list[Parsed]:
+        return [meant[instruction] for instruction in instructions]
+
+    told = Bpm(bpm.model, bpm.tokenizer, bpm.preprocess, parse_exactly, bpm.locator, bpm.config)
+    return {name: scored(told, test, images).score.numpy() for name, images in edits.items()}
+
+
+def mask_table(bpm: Bpm, test: ShapesBatch, edits: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Median overlaps of masks with the true regions."""
+    ious = {name: mask_ious(test, images, bpm) for name, images in edits.items()}
+    every = {way: torch.cat([own[way] for own in ious.values()]) for way in next(iter(ious.values()))}
+    return {
+        "edits": medians(every),
+        "by_editor": {name: medians(own) for name, own in ious.items()},
+        "true_edits": medians(mask_ious(test, test.target, bpm)),
+        "diffedit": float(iou(diffedit_masks(test), test.mask[:, 0] > 0).median()),
+    }
+
+
+def parser_table(n: int) -> dict[str, Any]:
+    """What the grammar parses right, of people's instructions and of the world's own."""
+    return {
+        "parse": parse_accuracy(parse_all, INSTRUCTIONS),
+        "parse_templates": {
+            wordings: templates_parsed(Shapes("test", wordings=wordings).batch(0, n))
+            for wordings in ("usual", "reserved")
+        },
+    }
+
+
 def main(runs: Path, n: int = N) -> dict[str, Any]:
     paths = editors_in(runs)
     settings = best_settings_of(list(paths))
@@ -110,67 +161,43 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
     for scorer in scorers.values():
         scorer.to(devices.default_device())
 
+    # Every editor's edits, what people (the oracle) say of them, and what scorers do.
     edits = edits_of(paths, settings, "test", n, runs)
     again = edits_of(paths, settings, "test", n, runs, seed=10_000)
-    rated = {name: ShapesOracle().rate(test, image) for name, image in edits.items()}
-    ratings = {name: rating.score.numpy() for name, rating in rated.items()}
     early = edits_of(paths, settings, "val", len(val), runs)
-    prior = {name: float(ShapesOracle().rate(val, image).score.mean()) for name, image in early.items()}
-    found = {name: {e: scored(s, test, image) for e, image in edits.items()} for name, s in scorers.items()}
+    prior = {name: float(rating.score.mean()) for name, rating in ratings_of(val, early).items()}
+    rated = ratings_of(test, edits)
+    ratings = {name: rating.score.numpy() for name, rating in rated.items()}
+    found = {name: {e: scored(s, test, images) for e, images in edits.items()} for name, s in scorers.items()}
     values = {name: {e: scores.score.numpy() for e, scores in own.items()} for name, own in found.items()}
     parts = {e: {name: scores.parts[name] for name in PARTS} for e, scores in found["bpm"].items()}
 
     aligned = alignment_table(values, ratings, prior, test.id)
+    share = aligned["mean_over_pairs"]
     truth = ground_truth(test, scorers)
     worst = {name: min(shares["ground_truth"] for shares in by.values()) for name, by in truth.items()}
-    seeds = {}
-    for name in paths:
-        second = ShapesOracle().rate(test, again[name]).score.numpy()
-        scores = (values["bpm"][name], scored(bpm, test, again[name]).score.numpy())
-        seeds[name] = alignment(*scores, ratings[name], second, LEAST).as_dict()
-    meant = dict(zip(test.instruction, test.parsed, strict=True))
-
-    def parse_exactly(instructions: Sequence[str]) -> list[Parsed]:
-        return [meant[instruction] for instruction in instructions]
-
-    told = Bpm(bpm.model, bpm.tokenizer, bpm.preprocess, parse_exactly, bpm.locator, bpm.config)
-    by_truth = {e: scored(told, test, image).score.numpy() for e, image in edits.items()}
+    masks = mask_table(bpm, test, edits)
     whole = np.array([kind == "background" for kind in test.edit_type])
-    ious = {name: mask_ious(test, image, bpm) for name, image in edits.items()}
-    all_ious = {way: torch.cat([own[way] for own in ious.values()]) for way in next(iter(ious.values()))}
-    diffedit = float(iou(diffedit_masks(test), test.mask[:, 0] > 0).median())
+    by_truth = scores_by_the_truth(bpm, test, edits)
+    on_crop = {name: plain_similarity(bpm, test, images) for name, images in edits.items()}
     return {
         "n": n,
-        "mask_iou_median": medians(all_ious)["bpm"],
-        "mask_iou": {
-            "edits": medians(all_ious),
-            "by_editor": {name: medians(own) for name, own in ious.items()},
-            "true_edits": medians(mask_ious(test, test.target, bpm)),
-            "diffedit": diffedit,
-        },
+        "mask_iou_median": masks["edits"]["bpm"],
+        "mask_iou": masks,
         "ground_truth": worst["bpm"],
         "ground_truth_by_noise": truth,
-        "alignment": aligned["mean_over_pairs"]["bpm"],
-        "prior": aligned["mean_over_pairs"]["prior"],
+        "alignment": share["bpm"],
+        "prior": share["prior"],
         "ci95_vs_prior": aligned["ci95_vs_prior"],
         "alignment_table": aligned,
-        "parse": parse_accuracy(parse_all, INSTRUCTIONS),
-        "parse_templates": {
-            wordings: templates_parsed(Shapes("test", wordings=wordings).batch(0, n))
-            for wordings in ("usual", "reserved")
-        },
-        "rivals": {
-            name: {"ground_truth": worst[name], "alignment": aligned["mean_over_pairs"][name]}
-            for name in RIVALS
-        },
-        "two_seeds": seeds,
+        **parser_table(n),
+        "rivals": {name: {"ground_truth": worst[name], "alignment": share[name]} for name in RIVALS},
+        "two_seeds": two_seeds(bpm, test, edits, again),
         "alpha": alpha_sweep(parts, ratings, bpm.config),
-        "components": component_checks(
-            found, rated, test, {e: plain_similarity(bpm, test, image) for e, image in edits.items()}
-        ),
+        "components": component_checks(found, rated, test, on_crop),
         "verdicts": verdicts_on_true_edits(bpm, test),
         "parser": {
-            "grammar": aligned["mean_over_pairs"]["bpm"],
+            "grammar": share["bpm"],
             "truth": subset_alignment(by_truth, ratings, np.ones(n, dtype=bool)),
         },
         "by_extent": {
@@ -178,8 +205,8 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
             "global": subset_alignment(values["bpm"], ratings, whole),
         },
         "spearman_by_editor": {
-            e: spearman(np.nan_to_num(values["bpm"][e], nan=-1.0), ratings[e], test.id).as_dict()
-            for e in edits
+            e: spearman(np.nan_to_num(own, nan=-1.0), ratings[e], test.id).as_dict()
+            for e, own in values["bpm"].items()
         },
         "seconds": seconds(bpm, test),
     }

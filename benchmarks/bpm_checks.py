@@ -97,7 +97,7 @@ def verdicts_on_true_edits(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
 
 def seconds(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
     """Seconds an edit, of each part and of all, in batches and one by one."""
-    n = 56
+    n = min(56, len(samples))
     part = samples[:n]
     batch = batch_of(part, part.target)
     parsed = parsed_edits(parse_all(part.instruction))

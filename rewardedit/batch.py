@@ -127,7 +127,7 @@ class Scores:
         their score becomes NaN without touching gradients.
         """
         reasons: list[str | None] = reason or [None for _ in range(len(score))]
-        valid = torch.tensor([r is None for r in reasons], device=score.device)
+        valid = torch.tensor([r is None for r in reasons], dtype=torch.bool, device=score.device)
         return cls(torch.where(valid, score, torch.full_like(score, torch.nan)), parts or {}, valid, reasons)
 
     def cpu(self) -> "Scores":

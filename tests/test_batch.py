@@ -52,6 +52,12 @@ def test_the_mean_of_no_valid_row_is_zero_without_nan():
     assert raw.grad.tolist() == [0.0]
 
 
+def test_no_edits_have_no_scores():
+    scores = Scores.make(torch.zeros(0), reason=[])
+    assert scores.valid.dtype == torch.bool
+    assert len(scores.score) == len(scores.reason) == 0
+
+
 def test_collate_brings_pictures_to_one_size():
     rows = [
         EditSample("0", Image.new("RGB", (20, 10), "red"), "a", target=Image.new("RGB", (20, 10), "blue")),
