@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.utils.data import Subset
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch
@@ -66,6 +67,7 @@ from rewardedit.training.reward import (
 from rewardedit.training.sweep import SCALES, sweep
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
+FIRST = 256  # rows that show whether an unmapped score has an effect
 Variant = Literal["refl", "predicted_x0", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
 WHOLE = {"scored": "prev_sample", "stop_before_end": (0, 0)}  # DRaFT scores what a whole rollout ends with
 CHANGES: dict[str, dict[str, Any]] = {
@@ -217,6 +219,8 @@ def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None
     reward = config.reward
     if reward.scale == "none" and reward.loss == "linear":
         return None
+    if reward.scale == "none":
+        rows = Subset(rows, range(min(len(rows), FIRST)))
     scale = "range" if reward.scale == "range" else "quantiles"
     scores = RelabelConfig(scorer=reward.scorer, scale=scale)
     found = relabel(scores, rows, config.data, folder / "relabelled")

@@ -168,7 +168,7 @@ def load_rewards(reward: ScorerSpec, held_out: ScorerSpec) -> dict[str, Scorer]:
 
 
 def require_effect(config: RewardConfig, scale: RewardScale | None, scores: Sequence[float]) -> None:
-    """Raises ValueError where the hinge is zero on every row of the data set, and so would train nothing."""
+    """Raises ValueError where the hinge is zero on every row that was scored, and so would train nothing."""
     score = torch.tensor(scores, dtype=torch.float64)
     valid = score.isfinite()
     if (
@@ -178,9 +178,9 @@ def require_effect(config: RewardConfig, scale: RewardScale | None, scores: Sequ
     ):
         least = score[valid].min() if scale is None else scale(score[valid], clamp=False).min()
         raise ValueError(
-            f"reward.hinge: relu({config.hinge:g} − s) is zero for all rows of the data set, whose least "
-            f"s is {least:.3g}, and "
-            "would train nothing; take reward.scale=standard or quantiles, or a higher reward.hinge"
+            f"reward.hinge: relu({config.hinge:g} − s) is zero for all {len(score)} rows that were scored, "
+            f"whose least s is {least:.3g}, and would train nothing; "
+            "take reward.scale=standard or quantiles, or a higher reward.hinge"
         )
 
 

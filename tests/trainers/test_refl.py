@@ -22,6 +22,7 @@ from rewardedit.files import read_log
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import read_shards
+from rewardedit.trainers import refl
 from rewardedit.trainers.refl import Config, TrainConfig, plan, train, variant_reward
 from rewardedit.trainers.reward_conditioned import RelabelConfig
 from rewardedit.training import reward as reward_of_training
@@ -78,20 +79,21 @@ def test_the_hinge_by_hand():
     assert reward_loss(score, valid, "linear") == pytest.approx(-25 / 3)
 
 
-def test_imagereward_standardises_what_its_hinge_looks_at(tiny_editor, tmp_path):
+def test_imagereward_standardises_what_its_hinge_looks_at(tiny_editor, tmp_path, monkeypatch):
     """A score of its own units lies above 2 on all rows: relu(2 − s) would be zero for each of them."""
     reward = RewardConfig("l1", preset="imagereward")
     scores = [20.0, 30.0, float("nan"), 40.0]
     with pytest.raises(
         ValueError,
-        match=r"relu\(2 − s\) is zero for all rows .* least s is 20, .* take reward.scale=standard",
+        match=r"relu\(2 − s\) is zero for all 4 rows .* least s is 20, .* take reward.scale=standard",
     ):
         require_effect(reward, None, scores)
     require_effect(reward, RewardScale.standard(scores), scores)
     nothing = RewardConfig(
         "l1", preset="imagereward", scale="none", hinge=0.0, num_inference_steps=(3,), stop_before_end=(0, 0)
     )
-    with pytest.raises(ValueError, match="would train nothing"):
+    monkeypatch.setattr(refl, "FIRST", 5)  # where nothing is mapped, a few rows say enough
+    with pytest.raises(ValueError, match="zero for all 5 rows that were scored"):
         train(Config("x", tiny_editor, DATA, nothing, TrainConfig(**FAST), LOOK), tmp_path / "nothing")
     config = trained(
         tiny_editor,
