@@ -52,16 +52,13 @@ RUNS: dict[str, list[str]] = {
         "variants=[words]",
         "train.text_encoder_lr=2e-5",  # the small text encoder has not learned the labels' words
     ],
-    "shapes-refl": ["shapes-refl"],
-    # its score as it is, since quantiles would weigh how right edits are over whether they are; one question
-    # of four, as they differ little. On 280 val edits 150 such updates gave 7.73, the base 7.24.
-    "shapes-refl-adiee": [
+    "shapes-refl": ["shapes-refl", "variants=[refl, pairs_only, predicted_x0]"],
+    # by quantiles: its raw values of about 75 lie above the hinge's 10 and would train nothing
+    "shapes-refl-vifi-clip": [
         "shapes-refl",
-        "reward.scorer={adiee: {question: 0}}",
-        "reward.scale=none",
-        "reward.weight=0.1",
-        "train.lr=2e-4",
-        "variants=[refl, pairs_only]",
+        "reward.scorer=vifi_clip",
+        "reward.scale=quantiles",
+        "variants=[refl]",
     ],
     "shapes-refl-conditioned": [
         "shapes-refl",

@@ -11,7 +11,15 @@ from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 
 NOT_RECORDED = "Not recorded yet."
 # Programs and settings that use the small trained scorer.
-WITH_ADIEE = ("agreement.py", "best_of_n.py", "heat.py", "throughput.py", "/adiee.py", "scorer=adiee")
+WITH_ADIEE = (
+    "agreement.py",
+    "best_of_n.py",
+    "heat.py",
+    "throughput.py",
+    "/adiee.py",
+    "scorer=adiee",
+    "train shapes-refl",  # the recipe's own reward
+)
 EARLIER = {"shapes-editor": "editor", "shapes-adiee-scorer": "ADIEE scorer"}
 Result = dict[str, Any]
 

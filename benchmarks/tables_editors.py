@@ -31,7 +31,7 @@ LABELLED_BY = {
     "shapes-reward-conditioned-adiee": "`adiee`",
     "shapes-reward-conditioned-adiee-data": "`adiee`, on edits of its own training data",
 }
-REWARDED_BY = {"shapes-refl": "`vifi_clip`", "shapes-refl-adiee": "`adiee`"}
+REWARDED_BY = {"shapes-refl": "`adiee`", "shapes-refl-vifi-clip": "`vifi_clip`"}
 REFL_ARMS = {
     "base": "base",
     "refl": "**ReFL**",

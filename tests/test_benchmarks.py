@@ -336,14 +336,14 @@ def test_what_was_measured_of_a_shared_prefix_holds_what_is_promised():
 
 def test_what_was_measured_of_refl_holds_what_is_promised():
     found = recorded("shapes-refl")
-    conditioned = recorded("shapes-refl-conditioned")
     oracle = found["oracle"]
-    assert min(oracle["n"], conditioned["oracle"]["n"]) >= 1024
+    assert oracle["n"] >= 1024
+    assert found["world"] == 2, "with the editor that samples"
     assert oracle["relative_gain"] >= 0.07
     assert min(oracle[key][0] for key in ("ci95", "ci95_vs_pairs_only")) > 0
     assert found["change_outside"]["refl"]["ci95"][0] <= 0
-    assert {"reward_only", "draft_2", "draft_4"} <= set(oracle)
-    assert "refl" in conditioned["oracle"]
+    assert found["settings"]["refl"]["steps"] >= 8
+    assert "predicted_x0" in oracle
     small = recorded("refl-step")["steps"]["small editor, CPU, batch 16, 10 steps"]
     assert small["ours"]["samples_per_second"] > small["papers"]["samples_per_second"]
 
@@ -365,7 +365,8 @@ def test_tables_say_where_another_world_or_editor_was_measured():
     for command in (
         "python benchmarks/heat.py",
         "python benchmarks/adiee.py",
-        "rewardedit train shapes-refl reward.scorer=adiee",
+        "rewardedit train shapes-reward-conditioned relabel.scorer=adiee",
+        "rewardedit train shapes-refl",
     ):
         used = {**before, "command": command}
         assert measured(used).endswith("today. With an earlier ADIEE scorer.")
@@ -414,8 +415,8 @@ def test_labellers_and_rewards_stand_side_by_side_where_the_world_is_this_one(tm
     oracle = {"base": 7.0, "conditioned_five": 7.5, "refl": 7.25, "ci95": [0.125, 0.75]}
     for name, found in (
         ("shapes-reward-conditioned-adiee", here),
-        ("shapes-refl-adiee", here),
-        ("shapes-refl", {**here, "world": 1}),
+        ("shapes-refl", here),
+        ("shapes-refl-vifi-clip", {**here, "world": 1}),
     ):
         (tmp_path / f"{name}.json").write_text(json.dumps({**found, "oracle": oracle}))
     rows = labellers().splitlines()[2:4]

@@ -161,14 +161,14 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
     assert {"base", "refl", "pairs_only", "relative_gain", "ci95", "ci95_vs_pairs_only"} <= set(
         metrics["oracle"]
     )
-    assert set(metrics["rewards"]["refl"]) == {"vifi_clip", "ssim"}
+    assert set(metrics["rewards"]["refl"]) == {"adiee", "ssim"}
     chosen = metrics["settings"]["refl"]
     kept = EditConfig(chosen["steps"], chosen["text_guidance"], chosen["image_guidance"])
     assert load_editor(str(out)).settings == kept
     watched = json.loads((out / "watch.json").read_text())
     assert [look["step"] for look in watched["looks"]] == [0, 1, 2]
     assert {
-        "vifi_clip",
+        "adiee",
         "ssim",
         "oracle",
         "copied",
