@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import Subset
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch
-from rewardedit.data import DataConfig, Rows, open_rows
+from rewardedit.data import DataConfig, Rows, leading_rows, open_rows
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.data.shapes import ShapesBatch
 from rewardedit.diffusion.editors import Editor
@@ -220,7 +219,7 @@ def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None
     if reward.scale == "none" and reward.loss == "linear":
         return None
     if reward.scale == "none":
-        rows = Subset(rows, range(min(len(rows), FIRST)))
+        rows = leading_rows(rows, FIRST)
     scale = "range" if reward.scale == "range" else "quantiles"
     scores = RelabelConfig(scorer=reward.scorer, scale=scale)
     found = relabel(scores, rows, config.data, folder / "relabelled")

@@ -184,6 +184,11 @@ def _of_types(rows: Any, data: DataConfig) -> list[int]:
     return found
 
 
+def leading_rows(rows: Rows, n: int) -> Rows:
+    """The first n rows; all of them where there are fewer."""
+    return Subset(rows, range(min(n, len(rows))))
+
+
 def row_shards(rows: Rows, batch: int) -> list[Rows]:
     """The rows of each shard, so many that a data set is cut into the same batches as without shards."""
     size = SHARD_BATCHES * batch
