@@ -196,7 +196,7 @@ def guidance(result: Result) -> str:
     """Plain and guided edits with the intervals of their differences, and what a step costs."""
     rows = []
     for name, words in ASPECTS.items():
-        digits = 3 if name == "preservation" else 2
+        digits = 4 if name == "preservation" else 2
         means = (f"{result['oracle'][variant][name]:.{digits}f}" for variant in ("plain", "guided"))
         rows.append((words, *means, difference(result["guided_minus_plain"][name], digits)))
     costs = "; ".join(

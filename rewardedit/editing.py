@@ -4,7 +4,7 @@ a record of each and a gallery out.
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
+from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch
 from rewardedit.data.table import NAMES, read_records, require_texts
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
-from rewardedit.files import write_json
+from rewardedit.files import stamp, write_json
 from rewardedit.images import load_image, load_mask, resize, to_pil
 from rewardedit.regions.change_map import change_mask
 from rewardedit.report import Gallery, Report
@@ -54,7 +55,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobConfig:
-    """How every job is done; a job that was finished with the same config is not done again."""
+    """How every job is done; one that was finished with the same config and files is not done again."""
 
     model: str
     settings: EditConfig
@@ -179,11 +180,17 @@ def run_jobs(
     """
     masks = open_masks(config.mask, editor.pipe.device)
     folder.mkdir(parents=True, exist_ok=True)
+    stamps = stamps_of(config)
     failed: dict[str, str] = {}
     done: list[dict[str, Any]] = []
     for job in tqdm(jobs, desc="editing", unit="image", disable=len(jobs) == 1):
         record = folder / f"{job.id}.json"
-        made_of = {"input": str(job.path), "instructions": job.instructions, **dataclasses.asdict(config)}
+        made_of = {
+            "input": str(job.path),
+            "instructions": job.instructions,
+            **dataclasses.asdict(config),
+            "stamps": {**stamps, "input": stamp(job.path)},
+        }
         made_of = json.loads(json.dumps(made_of))  # as it comes back from a record
         finished = json.loads(record.read_text()) if record.is_file() else {}
         if finished.get("request") != made_of:
@@ -198,6 +205,21 @@ def run_jobs(
     if done:
         _gallery(done, config, folder)
     return failed
+
+
+def stamps_of(config: JobConfig) -> dict[str, Any]:
+    """Of the files that a config names, so that an edit is made again where they are others now."""
+    named = {"model": resolve_model(config.model), "scorer": config.scorer, "mask": config.mask}
+    return {name: [stamp(text) for text in _texts_in(value)] for name, value in named.items()}
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """The texts in nested settings, of which some are paths."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for own in value.values():
+            yield from _texts_in(own)
 
 
 def _edit(

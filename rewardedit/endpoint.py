@@ -5,9 +5,11 @@ import json
 import os
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +18,7 @@ Message = dict[str, Any]  # {"role": "user", "content": "…"}, or with a list o
 # What a request may end in. An HTTPError is an OSError; a broken answer is an HTTPException or a ValueError.
 FAILURES = (OSError, http.client.HTTPException, ValueError)
 SHOWN = 100  # bytes of an answer that an error quotes
+LONGEST = 400  # characters of a refusal that an error quotes
 _COUNTING = threading.Lock()
 
 
@@ -128,8 +131,10 @@ class Endpoint:
                 status = getattr(error, "code", None)
                 # What the endpoint refuses it will refuse again, but for "too many requests".
                 if attempt == self.retries or (status is not None and status < 500 and status != 429):
-                    reason = str(error).replace(key, "***") if key != "none" else str(error)
-                    return EndpointError(f"{self.url}, model {self.model!r}: {reason}", status)
+                    reason = reason_of(error)
+                    if key != "none":  # before it is cut, or a part of the key might stay
+                        reason = reason.replace(key, "***")
+                    return EndpointError(f"{self.url}, model {self.model!r}: {reason[:LONGEST]}", status)
                 time.sleep(self.pause * 2**attempt)
         raise AssertionError("the loop returns")
 
@@ -139,6 +144,15 @@ class Endpoint:
             self.usage.failures += failures
             self.usage.prompt_tokens += prompt_tokens
             self.usage.completion_tokens += completion_tokens
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says, with the beginning of the answer in which the endpoint says why it refuses."""
+    if not isinstance(error, urllib.error.HTTPError):
+        return str(error)
+    with suppress(OSError, http.client.HTTPException):  # of an answer that breaks off
+        return f"{error}: {error.read(10 * LONGEST).decode(errors='replace').strip()}".removesuffix(": ")
+    return str(error)
 
 
 def read_completion(content: bytes) -> tuple[str, int, int]:

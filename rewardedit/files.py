@@ -2,6 +2,7 @@
 and arrays that are joined on disk.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -148,6 +149,18 @@ def read_log(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
             line = json.loads(text)
             by_step[line["step"]] = line
     return [line for _, line in sorted(by_step.items())]
+
+
+def stamp(path: AnyPath | str) -> str | None:
+    """Twelve hexadecimal digits that change when a file, or a file of a folder, is written again; None where
+    nothing is there, as of a model on the hub.
+    """
+    at = Path(path)
+    files = sorted(file for file in at.rglob("*") if file.is_file()) if at.is_dir() else [at]
+    if not files or not files[0].exists():
+        return None
+    seen = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(seen).encode()).hexdigest()[:12]
 
 
 def join_arrays(parts: Sequence[Path], path: Path) -> None:

@@ -3,6 +3,7 @@ and the scale gives labels and texts (ADIEE Sec. 3.4).
 """
 
 import json
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ class RelabelConfig:
 
     # whose score becomes the label: a name, a sum such as clip_d:0.7,l1:0.3, or a mapping with weights and
     # options
-    scorer: ScorerSpec = "clip_d"
+    scorer: ScorerSpec = "vifi_clip"
     # how the label is written: ADIEE's or HIVE's words, a learned embedding, or a template
     prompt: Literal["adiee", "hive", "learned", "custom"] = "adiee"
     template: str | None = None  # custom prompts only, with {instruction} and {word}
@@ -87,6 +88,11 @@ def relabel(
     @Once
     def load() -> dict[str, Scorer]:
         return {name: load_scorer(config.scorer).to(devices.default_device())}
+
+    if config.scale == "range" and not (folder / "scale.json").exists():
+        low, high = load()[name].range  # before all rows are scored
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise ValueError(f"scale=range: the scores of {name} have no bounds; take scale=quantiles")
 
     def label(scored: list[AnyPath]) -> None:
         found, reasons = read_columns(scored, "score", "reason")

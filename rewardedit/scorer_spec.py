@@ -100,5 +100,17 @@ def spec_name(spec: str | Mapping[str, Any]) -> str:
     )
 
 
+def full_name(spec: str | Mapping[str, Any]) -> str:
+    """What a spec is called where several of one scorer may stand: its short string with all options, e.g.
+    "l1(region=outside)".
+    """
+    terms = []
+    for name, term in read_spec(spec).items():
+        options = ", ".join(f"{key}={value}" for key, value in term.options.items())
+        weight = "" if term.weight is None else f":{_number(term.weight)}"
+        terms.append(f"{name}({options}){weight}" if options else name + weight)
+    return ",".join(terms)
+
+
 def _number(weight: float) -> str:
     return repr(weight).removesuffix(".0")

@@ -179,9 +179,14 @@ def test_every_public_name_is_there():
         rewardedit.load_editors  # noqa: B018
 
 
-def test_debug_shows_where(capsys):
-    assert main(["--debug", "train", "quickstar"]) == 2
-    assert "Traceback" in capsys.readouterr().err
+@pytest.mark.parametrize("place", range(3))
+def test_debug_shows_where_and_stands_anywhere(place, capsys):
+    words = ["train", "quickstar"]
+    words.insert(place, "--debug")
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "no recipe" in said
 
 
 def test_dry_run_says_what_would_happen_and_does_nothing(capsys, tmp_path, monkeypatch):
@@ -337,6 +342,7 @@ def test_relabel_writes_shards_for_your_own_rows(photo, tmp_path, capsys):
         "relabel",
         "data.name=table",
         f"data.path={tmp_path}",
+        "data.size=64",
         "relabel.scorer=l1",
         "--out",
         str(tmp_path / "out"),

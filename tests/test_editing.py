@@ -1,6 +1,7 @@
 """`rewardedit edit` over images, folders and tables."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,28 @@ def test_a_folder_is_edited_and_a_second_run_does_nothing_again(folder, tiny_edi
     assert (out / "coffee.png").stat().st_mtime_ns > made["coffee.png"]
     assert edit(folder, "make it blue", "--out", out, model=tiny_editor) == 0
     assert json.loads((out / "cat.json").read_text())["turns"][0]["instruction"] == "make it blue"
+
+
+def test_an_edit_is_made_again_where_its_files_are_others(folder, tiny_editor, tmp_path):
+    model, mask, out = tmp_path / "model", tmp_path / "mask.png", tmp_path / "out"
+    shutil.copytree(tiny_editor, model)
+    Image.new("L", (48, 32), 255).save(mask)
+    changes = {
+        "nothing": lambda: None,
+        "photo": lambda: Image.fromarray(data.coffee()).resize((48, 32)).save(folder / "cat.png"),
+        "model": lambda: (model / "unet" / "config.json").touch(),
+        "mask": lambda: Image.new("L", (48, 32), 128).save(mask),
+    }
+    before = None
+    for name, change in changes.items():
+        change()
+        words = [folder / "cat.png", "make it red", "--mask", mask, "--out", out]
+        assert edit(*words, model=str(model)) == 0
+        made = (out / "cat.png").stat().st_mtime_ns
+        assert (made == before) == (name == "nothing" and before is not None), name
+        before = made
+    assert edit(*words, model=str(model)) == 0
+    assert (out / "cat.png").stat().st_mtime_ns == before
 
 
 def test_a_broken_picture_does_not_keep_the_others_from_being_done(folder, tiny_editor, tmp_path, capsys):

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from rewardedit import EditBatch, EditSample, RewardPrompt, RewardScale, load_scorer
+from rewardedit.data import DataConfig
+from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardEmbedding, label_rows
+from rewardedit.scorers import Scorer
 from rewardedit.scoring import read_columns, read_shards, score_rows, write_records
 
 
@@ -148,6 +151,26 @@ def test_a_new_reward_embedding_changes_nothing():
     embedding = RewardEmbedding(5, 8)
     tokens = torch.rand(2, 4, 8)
     assert torch.equal(embedding(tokens, torch.tensor([0, 5])), tokens)
+
+
+def test_a_scale_by_a_range_that_has_no_bounds_is_refused_before_a_row_is_scored(tmp_path):
+    class Rows:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> EditSample:
+            raise AssertionError("a row was read")
+
+    config = RelabelConfig("tests.test_relabel:Unbounded", scale="range")
+    with pytest.raises(ValueError, match="have no bounds; take scale=quantiles"):
+        relabel(config, Rows(), DataConfig(), tmp_path)
+
+
+class Unbounded(Scorer):
+    """Of no declared range."""
+
+    def score(self, batch, prepared):
+        raise AssertionError("something was scored")
 
 
 def test_rows_are_scored_labelled_and_kept_in_shards(tmp_path):

@@ -1,7 +1,7 @@
 import pytest
 
 from rewardedit.relabel import RelabelConfig
-from rewardedit.scorer_spec import Term, as_mapping, read_spec, resolve_spec, spec_name
+from rewardedit.scorer_spec import Term, as_mapping, full_name, read_spec, resolve_spec, spec_name
 from rewardedit.stages import plain
 from rewardedit.training.monitor import MonitorConfig
 from rewardedit.training.reward import RewardConfig
@@ -39,6 +39,21 @@ def test_specs_are_read(spec, terms):
 def test_malformed_specs_are_refused(spec, message):
     with pytest.raises(ValueError, match=message):
         read_spec(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("clip_d:0.7,l1:0.3", "clip_d:0.7,l1:0.3"),
+        ({"l1": {"region": "outside"}}, "l1(region=outside)"),
+        (
+            {"l1": {"weight": 0.3, "region": "outside"}, "clip_d": {"weight": 1}},
+            "l1(region=outside):0.3,clip_d:1",
+        ),
+    ],
+)
+def test_a_full_name_says_the_options(spec, name):
+    assert full_name(spec) == name
 
 
 def test_two_ways_of_writing_one_scorer_are_the_same_stage():

@@ -155,7 +155,8 @@ def test_a_row_s_score_does_not_depend_on_its_neighbours(some_have_captions):
 
     def scores(command, rows):
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        data = ["data.name=table", f"data.path={folder}", "relabel.scorer=clip_d", "relabel.scale=range"]
+        data = ["data.name=table", f"data.path={folder}", "data.size=64"]
+        data += ["relabel.scorer=clip_d", "relabel.scale=range"]
         out = folder / f"{command}-{len(list(folder.iterdir()))}"
         if command == "relabel":
             assert main(["relabel", *data, "--out", str(out)]) == 0
@@ -165,7 +166,8 @@ def test_a_row_s_score_does_not_depend_on_its_neighbours(some_have_captions):
                 for row in pq.read_table(path).to_pylist()
             ]
         else:
-            assert main(["score", str(folder), "--size", "64", "--out", f"{out}.parquet"]) == 0
+            asked = ["--scorer", "clip_d", "--size", "64"]
+            assert main(["score", str(folder), *asked, "--out", f"{out}.parquet"]) == 0
             found = pq.read_table(f"{out}.parquet").to_pylist()
         return {row["id"]: row["score"] for row in found}
 
@@ -183,8 +185,8 @@ def test_a_relabelling_that_can_score_no_row_says_why(some_have_captions, capsys
     data = [
         "data.name=table",
         f"data.path={folder}",
+        "data.size=64",
         f"relabel.scorer={__name__}:MaskArea",
-        "relabel.scale=range",
     ]
     assert main(["relabel", *data, "--out", str(folder / "out")]) == 2
     assert "no row can be scored" in capsys.readouterr().err

@@ -24,7 +24,7 @@ import torch
 from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditSample, collate
-from rewardedit.data import DataConfig, Rows, open_named, open_rows
+from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
 from rewardedit.data.datasets import images_of, read_batches, require_alike
 from rewardedit.devices import Precision
@@ -135,11 +135,25 @@ def require_label(sample: EditSample) -> float:
     """The row's label.
 
     Raises:
-        ValueError: where it has none.
+        ValueError: where it has none, or it or one of its axes' labels lies outside 0 to 10.
     """
     if sample.label is None:
         raise ValueError(f"row {sample.id}: expected a label from 0 to 10; it has none")
+    for name, label in {"label": sample.label, **sample.axes}.items():
+        if not 0 <= label <= 10:
+            raise ValueError(f"row {sample.id}: {name}: expected 0 to 10; got {label:g}")
     return sample.label
+
+
+def require_axes(rows: Rows, usable: list[int], axes: tuple[str, ...]) -> None:
+    """Raises ValueError where no usable row has a label of an axis, which would train nothing."""
+    missing = set(axes)
+    for row in usable:
+        if not missing:
+            break
+        missing -= rows[row].axes.keys()
+    if missing:
+        raise ValueError(f"axes: no row has a label of {', '.join(sorted(missing))}")
 
 
 def make_scorer(config: Config) -> tuple[Adiee, Any]:
@@ -193,6 +207,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     held_out = None if config.held_out is None else open_rows(config.held_out)  # before hours are spent
     rows = open_named(config.data)
     usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
+    require_axes(rows, usable, config.axes)
     scorer, adapter = make_scorer(config)
     per_edit = config.train.questions_per_edit
     if per_edit > 1:
@@ -308,7 +323,7 @@ def read_step(
         samples = [rows[usable[i]] for i in local[part]]
         further = [[sample.axes.get(axis, math.nan) for axis in config.axes] for sample in samples]
         labels = torch.tensor([[require_label(s), *more] for s, more in zip(samples, further, strict=True)])
-        batch = collate(samples, images.size, images.policy, fields=())
+        batch = collate(samples, require_size(images), images.policy, fields=())
         found.append((batch, labels, [sample.id for sample in samples], questions[part]))
     return found
 

@@ -15,7 +15,7 @@ import torch
 
 from rewardedit import devices
 from rewardedit.batch import EditSample
-from rewardedit.data import DataConfig, Rows, open_rows
+from rewardedit.data import DataConfig, Rows, open_rows, require_size
 from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.data.datasets import Subset
 from rewardedit.images import fit, to_pil, to_tensor
@@ -50,6 +50,7 @@ class Config:
 
     def __post_init__(self) -> None:
         require_share(self.bad_rows)
+        require_size(self.data)
 
 
 def plan(config: Config) -> list[str]:
@@ -77,7 +78,7 @@ def examples(rows: Rows, data: DataConfig) -> list[dict[str, Any]]:
         row = rows[i]
         assert row.source_caption is not None
         assert row.target_caption is not None
-        image = to_pil(fit(to_tensor(row.source, 3)[None], data.size, data.policy)[0])
+        image = to_pil(fit(to_tensor(row.source, 3)[None], require_size(data), data.policy)[0])
         first = first_question(row.instruction)
         second = second_question(row.instruction, row.source_caption)
         for prompt, answer in ((first, row.source_caption), (second, row.target_caption)):

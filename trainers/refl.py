@@ -20,16 +20,16 @@ from typing import Any, Literal
 import torch
 
 from rewardedit import devices
+from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch
-from rewardedit.data import DataConfig, Rows, leading_rows, open_rows
+from rewardedit.data import DataConfig, Rows, leading_rows, open_rows, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.data.shapes import ShapesBatch
-from rewardedit.diffusion.editors import Editor
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_shapes, require_variants
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, relabel
-from rewardedit.reward_prompt import RewardScale
+from rewardedit.reward_prompt import RewardPrompt, RewardScale
 from rewardedit.scorer_spec import read_spec, spec_name
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.load import families, find_scorer
@@ -98,6 +98,7 @@ class Config:
 
     def __post_init__(self) -> None:
         require_share(self.bad_rows)
+        require_size(self.data)
         require_variants(self.variants, self.evaluate, self.data)
         for name in read_spec(self.reward.scorer):
             if not find_scorer(name).differentiable:
@@ -137,9 +138,11 @@ class SharedInputs:
 def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
     require_rollouts(config)
-    rows = open_rows(training_data(config.data, config.watch))
+    data = training_data(config.data, config.watch)
+    rows = open_rows(data)
     scorers = load_rewards(config.reward.scorer, config.watch.held_out)
-    editor = load_blueprint(config.base, config.data.size)
+    require_fields(fixed_prompts(data, config.watch)[0], scorers)
+    editor = load_blueprint(config.base, require_size(config.data))
     steps = config.reward.mean_steps
     grad = steps if config.reward.grad_steps is None else config.reward.grad_steps
     calls = 1 + grad + (steps - grad) / 3  # forward alone is a third of a step
@@ -174,7 +177,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     rows = open_rows(config.data)
     scale = reward_scale(config, rows, folder)
     editor = load_base(config.base, devices.default_device())
-    labels = _labels(config, editor, rows, folder)
+    labels = _labels(config, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch_size)
     require_few(folder, unreadable_rows(cache.unreadable), len(rows), config.bad_rows)
     # Rollouts ask a reward-conditioned base for its best.
@@ -199,7 +202,20 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 
 def require_rollouts(config: Config) -> None:
-    """Raises ValueError where a variant's rollouts cannot pass the reward's gradient on."""
+    """Raises ValueError where a variant's rollouts cannot pass the reward's gradient on, or `labels` do not
+    fit the base: one that is reward-conditioned needs them, with labels that are words.
+    """
+    prompt = RewardPrompt.load(resolve_model(config.base))
+    if prompt is None and config.labels is not None:
+        raise ValueError(f"labels: base {config.base!r} is not reward-conditioned; leave them out")
+    if prompt is not None and prompt.embedding:
+        raise ValueError(
+            f"base {config.base!r} has a learned reward embedding; rollouts know prompts of words alone"
+        )
+    if prompt is not None and config.labels is None:
+        raise ValueError(
+            f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels.scorer=clip_d"
+        )
     family = load_family(config.base)
     scheduler = load_scheduler(config.base)
     for variant in config.variants:
@@ -232,31 +248,15 @@ def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None
     return mapping
 
 
-def _labels(config: Config, editor: Editor, rows: Rows, folder: Path) -> RewardLabels:
-    """What the prompts of the pairs say: nothing, or the labels that a reward-conditioned base knows.
-
-    Raises:
-        ValueError: where the base is reward-conditioned and `labels` does not say on what, or it has a
-            learned embedding.
-    """
-    if editor.prompt is None:
-        if config.labels is not None:
-            raise ValueError(f"labels: base {config.base!r} is not reward-conditioned; leave them out")
+def _labels(config: Config, rows: Rows, folder: Path) -> RewardLabels:
+    """What the prompts of the pairs say: nothing, or the labels that a reward-conditioned base knows."""
+    prompt = RewardPrompt.load(resolve_model(config.base))
+    if prompt is None or config.labels is None:
         return RewardLabels(None, [0] * len(rows))
-    if editor.prompt.embedding:
-        raise ValueError(
-            f"base {config.base!r} has a learned reward embedding; rollouts know prompts of words alone"
-        )
-    if config.labels is None:
-        raise ValueError(
-            f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels.scorer=clip_d"
-        )
     found = relabel(config.labels, rows, config.data, folder / "labels" / "relabelled")
-    values = editor.prompt.scale(torch.tensor(found.score, dtype=torch.float64)).tolist()
-    known = [
-        None if own is None else editor.prompt.label(v) for v, own in zip(values, found.label, strict=True)
-    ]
-    return RewardLabels(editor.prompt, known)
+    values = prompt.scale(torch.tensor(found.score, dtype=torch.float64)).tolist()
+    known = [None if own is None else prompt.label(v) for v, own in zip(values, found.label, strict=True)]
+    return RewardLabels(prompt, known)
 
 
 def train_variant(

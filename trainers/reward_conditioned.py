@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from rewardedit import devices
-from rewardedit.data import DataConfig
+from rewardedit.data import DataConfig, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_shapes, require_variants
 from rewardedit.processes import processes, say
@@ -68,6 +68,7 @@ class Config:
 
     def __post_init__(self) -> None:
         require_share(self.bad_rows)
+        require_size(self.data)
         require_variants(self.variants, self.evaluate, self.data)
 
 

@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]  # it may stand anywhere
     args = argparse.Namespace()
     try:
         args = parse(words)

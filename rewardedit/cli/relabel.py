@@ -11,7 +11,7 @@ SETTINGS = ("data", "candidates", "relabel")  # of a reward-conditioned recipe, 
 
 def add_parser(commands: Any) -> None:
     p = commands.add_parser("relabel", help="score a data set into Parquet shards with labels and texts")
-    example = "e.g. data.name=table data.path=edits relabel.scorer=clip_d"
+    example = "e.g. data.name=table data.path=edits data.size=256 relabel.scorer=vifi_clip"
     p.add_argument("settings", nargs="*", metavar="key=value", help=example)
     p.add_argument("--out", required=True, help="folder for the shards, here or in an object store (s3://…)")
     p.add_argument(

@@ -8,7 +8,7 @@ from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.cli.engine import PROCESSES, add_engine_option
-from rewardedit.scorer_spec import ScorerSpec, spec_name
+from rewardedit.scorer_spec import ScorerSpec, full_name
 
 EXAMPLES = "e.g. clip_d l1 clip_d:0.7,l1:0.3 '{l1: {region: outside}}'"
 
@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
         help='SOURCE EDITED "INSTRUCTION"; or a table with these columns; or a data set, e.g. '
         "name=magicbrush path=FOLDER",
     )
-    p.add_argument("--scorer", nargs="+", default=["clip_d"], metavar="NAME", help=EXAMPLES)
+    p.add_argument("--scorer", nargs="+", default=["vifi_clip"], metavar="NAME", help=EXAMPLES)
     p.add_argument("--checkpoint", help="for the scorers that read one: a hub name or a folder")
     p.add_argument("--source-caption", help="of a pair")
     p.add_argument("--target-caption", help="of a pair")
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     rows, size, policy = read_input(args)
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
-    specs = {spec_name(spec): spec for spec in map(read_scorer, args.scorer)}
+    specs = {full_name(spec): spec for spec in map(read_scorer, args.scorer)}
     if len(specs) < len(args.scorer):
         raise ValueError(f"--scorer: expected each once; got {' '.join(args.scorer)}")
     for spec in specs.values():

@@ -10,6 +10,7 @@ from rewardedit.data.datasets import (
     open_named,
     open_rows,
     read_batches,
+    require_size,
     row_shards,
     source_ids,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "open_pairs",
     "open_rows",
     "read_batches",
+    "require_size",
     "row_shards",
     "source_ids",
     "stream_pairs",

@@ -23,6 +23,7 @@ from rewardedit.data.sources import (
 from rewardedit.data.table import Table
 from rewardedit.images import fit, is_of_the_machine, resize, to_tensor
 
+SHAPES_SIZE = 64
 SHARD_BATCHES = 16  # batches of a stage that a shard holds
 FEW_ROWS = 256
 MOST_WORKERS = 4
@@ -54,7 +55,8 @@ class DataConfig:
     split: str = "train"  # as the data set calls it: train, val or test of shapes
     rows: int | None = None  # how many, from `first` on; None for all (shapes: 10,000)
     first: int = 0  # the first row that is taken
-    size: int = 64  # pixels a side
+    # pixels a side, which trainings need; None: 64 for shapes, and others are scored at each source's size
+    size: int | None = None
     policy: Literal["crop", "stretch", "pad"] = "crop"  # how images that are not square become so
     backdrops: tuple[str, ...] = ("plain",)  # shapes only
     # shapes only: candidates' qualities
@@ -72,6 +74,8 @@ class DataConfig:
     stream: bool = False
 
     def __post_init__(self) -> None:
+        if self.name == "shapes" and self.size is None:
+            object.__setattr__(self, "size", SHAPES_SIZE)
         if self.hold_out and self.name == "shapes":
             raise ValueError("hold_out: the shapes world has splits of its own; take split=val")
         if not 0 < self.share <= 1:
@@ -228,13 +232,20 @@ def images_of(data: Mapping[str, DataConfig]) -> DataConfig:
     return next(iter(data.values()))
 
 
+def require_size(data: DataConfig) -> int:
+    """The pixels a side that all images are brought to; raises ValueError where that is not given."""
+    if data.size is None:
+        raise ValueError("data.size: all images are to be brought to one size; give pixels a side: size=256")
+    return data.size
+
+
 def require_alike(data: Mapping[str, DataConfig], example: str) -> None:
     """Raises ValueError where no data set is there, with an example, or one has another size or policy."""
     if not data:
         raise ValueError(f"data: expected rows by a name of one's own, such as {example}")
     first = images_of(data)
     for name, other in data.items():
-        if (other.size, other.policy) != (first.size, first.policy):
+        if (require_size(other), other.policy) != (first.size, first.policy):
             raise ValueError(
                 f"data.{name}: expected size {first.size} and policy {first.policy}, as the first has; "
                 f"got {other.size} and {other.policy}"

@@ -71,9 +71,12 @@ def add_token(model: Any, processor: Any, like: str | None = None) -> int:
         tokenizer.add_tokens([TOKEN], special_tokens=True)
     number = require_token(tokenizer)
     _make_room(model, tokenizer)
-    if new and like is not None:
+    if new:
         embeddings = model.get_input_embeddings().weight.data
-        embeddings[number] = embeddings[tokenizer(like, add_special_tokens=False).input_ids[-1]]
+        if like is not None:
+            embeddings[number] = embeddings[tokenizer(like, add_special_tokens=False).input_ids[-1]]
+        else:  # a model may have a row for it already, with what nobody has trained
+            embeddings[number] = embeddings[:number].mean(0)
     return number
 
 

@@ -14,7 +14,7 @@ from transformers import CLIPTextConfig
 
 from rewardedit import devices
 from rewardedit.assets import resolve_model
-from rewardedit.data import open_rows
+from rewardedit.data import open_rows, require_size
 from rewardedit.data.stream import count_rows, read_or_stream
 from rewardedit.diffusion.families import EditFamily, family_that_loads
 from rewardedit.processes import processes
@@ -37,7 +37,7 @@ def plan(config: Any) -> list[str]:
     editors = config.candidates.editors if config.candidates else ()
     for name in editors:
         _pipeline_config(name)
-    editor = load_blueprint(config.base, config.data.size)
+    editor = load_blueprint(config.base, require_size(config.data))
     scorer = load_scorer(config.relabel.scorer)
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
     said = "streamed" if rows is None else f"{rows} × {per_row} candidates = {rows * per_row}"

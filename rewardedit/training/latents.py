@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rewardedit import devices
-from rewardedit.data import DataConfig, Rows, row_shards
+from rewardedit.data import DataConfig, Rows, require_size, row_shards
 from rewardedit.data.datasets import SHARD_BATCHES, read_shard
 from rewardedit.data.stream import StreamedRows, count_rows, shards_of
 from rewardedit.diffusion.editors import Editor, write_prompts
@@ -133,7 +133,7 @@ def make_cache(
     Raises:
         ValueError: where the folder holds latents of other rows, or by another editor.
     """
-    size = batch_size or encode_batch_size(data.size)
+    size = batch_size or encode_batch_size(require_size(data))
     parts = shards_of(rows, size)
     made_of = {
         "base": _name(editor),
@@ -170,7 +170,7 @@ def make_cache(
                 ids[row] = found.ids[i]
                 instructions[row] = found.batch.instruction[i]
         if not latents:  # no row can be read
-            shape = encoded(torch.zeros(1, 3, data.size, data.size)).shape[1:]
+            shape = encoded(torch.zeros(1, 3, require_size(data), require_size(data))).shape[1:]
             latents = {name: np.zeros((len(part), *shape), np.float16) for name in ("edited", "source")}
         for name, values in latents.items():
             np.save(path / f"{name}.npy", values)
@@ -200,7 +200,7 @@ def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarra
     def read(number: int, path: Path) -> None:
         path.mkdir()
         part = parts[number]
-        images = np.zeros((len(part), 3, data.size, data.size), np.uint8)
+        images = np.zeros((len(part), 3, require_size(data), require_size(data)), np.uint8)
         captions: dict[str, list[str | None]] = {name: [None] * len(part) for name in names}
         for found in read_shard(part, data, ENCODE_BATCH, fields=names):
             for row in found.unreadable:  # which no training uses

@@ -13,8 +13,16 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rewardedit.batch import OPTIONAL, EditBatch, collate
-from rewardedit.data import DataConfig, distinct_rows, held_out_rows, open_rows, source_ids
+from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate
+from rewardedit.data import (
+    DataConfig,
+    distinct_rows,
+    held_out_rows,
+    open_rows,
+    require_size,
+    source_ids,
+)
+from rewardedit.data.datasets import PreparedRows, Unreadable
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
@@ -80,7 +88,10 @@ def _source_ids(data: DataConfig) -> set[str]:
 def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, ShapesBatch | None]:
     """The sources with their instructions that are watched, of the shapes world with their truth.
 
-    `data` is what `training_data` gave.
+    `data` is what `training_data` gave. Rows that cannot be read are left out.
+
+    Raises:
+        ValueError: where none can be read.
     """
     watched = config.data or (
         dataclasses.replace(data, split="val", first=0) if data.name == "shapes" else None
@@ -91,10 +102,22 @@ def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, S
         truth = {"target": samples.target, "mask": samples.mask, **captions}
         return EditBatch(samples.source, samples.instruction, samples.source, **truth), samples
     rows = held_out_rows(data) if watched is None else distinct_rows(watched, config.n)
-    samples = [rows[i] for i in range(len(rows))]
-    common = [name for name in OPTIONAL if all(getattr(sample, name) is not None for sample in samples)]
     shape = watched or data
-    return collate(samples, shape.size, shape.policy, common), None
+    prepared = PreparedRows(rows, require_size(shape), shape.policy)
+    found = [prepared[i] for i in range(len(rows))]
+    samples = [sample for sample in found if isinstance(sample, EditSample)]
+    if not samples:
+        reasons = [row.reason for row in found if isinstance(row, Unreadable)]
+        raise ValueError(
+            f"watch: none of the {len(found)} rows kept for it can be read; the first: {reasons[0]}"
+        )
+    # What a pair is to become is its target, under either name.
+    samples = [
+        sample if sample.target is not None else dataclasses.replace(sample, target=sample.edited)
+        for sample in samples
+    ]
+    common = [name for name in OPTIONAL if all(getattr(sample, name) is not None for sample in samples)]
+    return collate(samples, fields=common), None
 
 
 @runtime_checkable

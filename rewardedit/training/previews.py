@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from rewardedit.batch import collate
-from rewardedit.data import DataConfig, Rows
+from rewardedit.data import DataConfig, Rows, require_size
 from rewardedit.data.stream import StreamedRows
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.images import to_pil
@@ -28,7 +28,7 @@ def save_previews(editor: Editor, rows: Rows | StreamedRows, data: DataConfig, n
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(state.process_index, min(n, len(rows)), state.num_processes):
         try:
-            batch = collate([rows[i]], data.size, data.policy)
+            batch = collate([rows[i]], require_size(data), data.policy)
             edited = editor(batch.source, batch.instruction, [i], settings=settings)
             to_pil(torch.cat([batch.source[0], edited[0]], dim=2)).save(folder / f"{i:02d}.png")
         except Exception as error:

@@ -7,10 +7,11 @@ import torch
 from PIL import Image, ImageFile
 from torch.utils.data import DataLoader
 
-from rewardedit.data import DataConfig, held_out_rows, open_rows, read_batches, source_ids
+from rewardedit.data import DataConfig, held_out_rows, open_rows, read_batches, require_size, source_ids
 from rewardedit.data.humanedit import HumanEdit
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.table import Table
+from rewardedit.trainers import captioner, refl, reward_conditioned
 
 
 def save(path, size=(20, 10), colour="red"):
@@ -323,3 +324,14 @@ def test_a_picture_that_cannot_be_read_is_named_by_row_and_column(folder):
     )
     with pytest.raises(ValueError, match=r"rows.csv: row 2: target: .*c.png: not an image that can be read"):
         Table(str(folder))[1]
+
+
+def test_images_keep_their_size_where_none_is_given_and_trainings_ask_for_one(tmp_path):
+    assert DataConfig().size == 64
+    table = DataConfig("table", str(tmp_path))
+    assert table.size is None
+    with pytest.raises(ValueError, match=r"data\.size: .* give pixels a side"):
+        require_size(table)
+    for trainer in (captioner, refl, reward_conditioned):
+        with pytest.raises(ValueError, match=r"data\.size"):
+            trainer.Config("own", data=table)

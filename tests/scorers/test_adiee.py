@@ -293,6 +293,19 @@ def test_a_new_token_begins_as_another_one_and_a_known_one_stays(tmp_path):
     assert torch.equal(vlm.model.get_input_embeddings().weight, before)
 
 
+def test_a_new_token_begins_as_the_mean_where_the_model_has_a_row_for_it_already(tmp_path):
+    save_vlm(str(tmp_path), "llava_next")
+    vlm = load_vlm(str(tmp_path))
+    known = len(vlm.processor.tokenizer)
+    vlm.model.resize_token_embeddings(known + 8)
+    embeddings = vlm.model.get_input_embeddings().weight.data
+    embeddings[known:] = 7.0
+    number = add_token(vlm.model, vlm.processor)
+    assert number == known
+    embeddings = vlm.model.get_input_embeddings().weight.data
+    torch.testing.assert_close(embeddings[number], embeddings[:known].mean(0))
+
+
 def test_words_of_the_questions_become_tokens_of_their_own(batch, tmp_path):
     save_vlm(str(tmp_path / "vlm"), "llava_next")
     vlm = load_vlm(str(tmp_path / "vlm"))

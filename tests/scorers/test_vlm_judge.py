@@ -642,6 +642,15 @@ def test_a_key_that_is_refused_stops_and_is_never_told(server, monkeypatch, capl
     assert "secret" not in str(refused.value)
 
 
+def test_a_refusal_says_why_and_never_a_part_of_the_key(server):
+    said = b'{"error": "max_tokens is not supported"}' + b"sk-secret" * 60
+    Handler.reply = staticmethod(lambda text: (400, said))
+    scores = VlmJudge(Endpoint(server, "m", pause=0.001, retries=1), "m")(make_batch(1))
+    assert "max_tokens is not supported" in scores.reason[0]
+    assert "***" in scores.reason[0]
+    assert "s" not in scores.reason[0].rpartition("}")[2]
+
+
 def test_failed_calls_count_and_cost_no_tokens(server):
     endpoint = Endpoint(server, "m", pause=0.001, retries=2)
     VlmJudge(endpoint, "m")(dataclasses.replace(make_batch(1), instruction=["broken"]))

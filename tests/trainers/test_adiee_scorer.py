@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rewardedit import EditBatch
+from rewardedit import EditBatch, EditSample
 from rewardedit.config import to_dict
 from rewardedit.data import DataConfig, open_named, open_rows
 from rewardedit.data.shapes import Shapes
@@ -265,6 +265,21 @@ def test_what_was_read_of_other_rows_is_not_taken_for_these(rows, tmp_path):
     assert len(usable(rows)) == len(found)
     with pytest.raises(ValueError, match=r"other settings: data\.labelled\.path"):
         usable("elsewhere")
+
+
+def test_an_axis_that_no_row_has_is_refused(rows, model, tmp_path):
+    with pytest.raises(ValueError, match=r"axes: no row has a label of qualty"):
+        trainer.train(config(rows, model, axes=("quality", "qualty")), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("label", "axes"), [(67.0, {}), (-1.0, {}), (5.0, {"quality": 11.0}), (math.nan, {})]
+)
+def test_labels_outside_the_scale_are_refused(label, axes):
+    sample = EditSample("a", torch.zeros(3, 8, 8), "x", label=label, axes=axes)
+    with pytest.raises(ValueError, match="expected 0 to 10"):
+        trainer.require_label(sample)
+    assert trainer.require_label(replace(sample, label=10.0, axes={"quality": 0.0})) == 10
 
 
 def test_rows_without_labels_are_refused(model, tmp_path):

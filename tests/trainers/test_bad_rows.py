@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from rewardedit.cli import main
-from rewardedit.data import DataConfig, open_rows
+from rewardedit.data import DataConfig, open_rows, source_ids
+from rewardedit.data.sources import hold_out
 from rewardedit.data.table import Table
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.scoring import read_records
 from rewardedit.training.latents import cache_sources, make_cache
+from rewardedit.training.monitor import MonitorConfig
 from tests.trainers.test_adiee_data import table
 
 SHORT = [
@@ -36,8 +38,9 @@ RUNS = {
 }
 
 
-def words(recipe: str, path: str, editor: str, *more: str) -> list[str]:
-    data = f"data={{name: table, path: {path}, size: 32, seed: 3}}"  # which holds out rows that can be read
+def words(recipe: str, path: str, editor: str, *more: str, seed: int = 3) -> list[str]:
+    """By default seed holds out rows that can be read."""
+    data = f"data={{name: table, path: {path}, size: 32, seed: {seed}}}"
     base = [] if recipe == "shapes-vifi-clip" else [f"base={editor}"]
     return ["train", recipe, data, *base, *RUNS[recipe], *more]
 
@@ -66,6 +69,19 @@ def test_a_bad_row_is_left_out_of_training(tiny_editor, tmp_path):
     assert "0-source.jpg" in records[0]["reason"]
     (record,) = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
     assert record["row"] == 0
+
+
+def test_a_bad_row_among_the_watched_ones_is_left_out_of_them(tiny_editor, tmp_path):
+    path = table(tmp_path / "data", 1)
+    config = MonitorConfig(n=2)
+    held_out = {
+        seed: hold_out(source_ids(open_rows(DataConfig("table", path))), config.n, seed)[1]
+        for seed in range(9)
+    }
+    seed = next(seed for seed, rows in held_out.items() if 0 in rows)
+    out = tmp_path / "out"
+    assert main([*words("shapes-refl", path, tiny_editor, seed=seed), "--out", str(out)]) == 0
+    assert (out / "skipped.jsonl").read_text() == ""
 
 
 def test_every_row_has_its_own_label_where_rows_between_are_bad(tmp_path):

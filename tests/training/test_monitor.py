@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rewardedit.batch import EditSample
-from rewardedit.data import DataConfig, open_rows
+from rewardedit.data import DataConfig, held_out_rows, open_rows
 from rewardedit.images import to_pil, to_tensor
 from rewardedit.training.monitor import MonitorConfig, fixed_prompts, training_data
 
@@ -115,6 +115,29 @@ def test_too_few_sources_are_not_parted(tmp_path):
     to_pil(picture("a")).save(tmp_path / "a.png")
     with pytest.raises(ValueError, match=r"too few .* give watch\.data"):
         open_rows(training_data(DataConfig("table", str(tmp_path), size=8), CONFIG))
+
+
+def test_a_watched_row_that_cannot_be_read_is_left_out(tmp_path):
+    data = training_data(write(tmp_path / "data", "table"), CONFIG)
+    whole, _ = fixed_prompts(data, CONFIG)
+    watched = [row.id for row in held_out_rows(data)]
+    folder = tmp_path / "data"
+    (folder / f"{watched[1]}-target.png").write_bytes(b"no image")
+    prompts, _ = fixed_prompts(data, CONFIG)
+    assert torch.equal(prompts.source, whole.source[[i for i in range(CONFIG.n) if i != 1]])
+    for name in watched:
+        (folder / f"{name}-target.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=f"none of the {CONFIG.n} rows kept for it can be read"):
+        fixed_prompts(data, CONFIG)
+
+
+def test_what_a_pair_is_to_become_is_its_target_under_either_name(tmp_path):
+    data = training_data(write(tmp_path / "data", "table"), CONFIG)
+    whole, _ = fixed_prompts(data, CONFIG)
+    rows = tmp_path / "data" / "rows.jsonl"
+    rows.write_text(rows.read_text().replace('"target"', '"edited"'))
+    prompts, _ = fixed_prompts(data, CONFIG)
+    assert torch.equal(prompts.target, whole.target)
 
 
 def test_prompts_have_the_fields_that_all_of_them_have(tmp_path):
