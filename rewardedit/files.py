@@ -138,16 +138,18 @@ def append_json_line(path: Path, values: dict[str, Any]) -> None:
         file.write(begin + json.dumps(values).encode() + b"\n")
 
 
-def read_log(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """The lines of a log; of a step logged twice (before and after a resume), the later. Half a line, which a
-    kill may leave, is passed over.
-    """
-    path = folder / name
-    by_step = {}
-    for text in path.read_text().splitlines() if path.is_file() else []:
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines that `append_json_line` wrote; half a line, which a kill may leave, is passed over."""
+    found = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         with suppress(json.JSONDecodeError):
-            line = json.loads(text)
-            by_step[line["step"]] = line
+            found.append(json.loads(text))
+    return found
+
+
+def read_log(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """The lines of a log; of a step logged twice (before and after a resume), the later."""
+    by_step = {line["step"]: line for line in read_json_lines(folder / name)}
     return [line for _, line in sorted(by_step.items())]
 
 

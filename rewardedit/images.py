@@ -34,17 +34,10 @@ def load_image(path: str | Path | io.BytesIO) -> Float[Tensor, "3 h w"]:
 def load_mask(path: str | Path | io.BytesIO) -> Float[Tensor, "1 h w"]:
     """A mask file, or its bytes, as [0, 1], 1 where change is wanted.
 
-    That is where it is transparent; where nothing is, by its brightness.
-
     Raises:
         ValueError: where there is no such file, or it is not an image.
     """
-    image = _open(path)
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        if image.getchannel("A").getextrema()[0] == 255:
-            image = image.convert("RGB")
-    return to_tensor(image, channels=1)
+    return to_tensor(_open(path), channels=1)
 
 
 def _open(path: str | Path | io.BytesIO) -> Image.Image:
@@ -95,8 +88,8 @@ def _upright(image: Image.Image) -> Image.Image:
 def to_tensor(image: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h w"]:
     """A PIL image (or tensor, passed through) as float in [0, 1] with 3 channels (RGB) or 1 (a mask).
 
-    An image is white where it is transparent. A mask with transparency is 1 where the image is transparent:
-    MagicBrush and HumanEdit brush the region away.
+    An image is white where it is transparent. A mask is 1 where the image is transparent, as MagicBrush and
+    HumanEdit brush the region away; where nothing is, it has the image's brightness.
 
     Raises:
         ValueError: where a tensor has another shape, or an image's pixels cannot be read.
@@ -117,7 +110,9 @@ def to_tensor(image: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h 
     if image.has_transparency_data:
         image = image.convert("RGBA")
         if channels == 1:
-            return 1 - to_tensor(image.getchannel("A"), 1)
+            brushed = 1 - to_tensor(image.getchannel("A"), 1)
+            if brushed.any():
+                return brushed
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     array = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
     return torch.from_numpy(array).reshape(image.height, image.width, channels).permute(2, 0, 1).contiguous()

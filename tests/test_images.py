@@ -73,6 +73,7 @@ def test_a_mask_file_without_a_transparent_place_is_read_by_its_brightness(mode,
     mask.paste((255, 255, 255, 255), (2, 3, 4, 6))
     mask.convert(mode).save(tmp_path / "mask.png")
     assert load_mask(tmp_path / "mask.png").sum() == 6
+    assert to_tensor(mask.convert(mode), 1).sum() == 6  # as rows from the hub bring it
 
 
 def stripes() -> Image.Image:

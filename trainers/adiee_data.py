@@ -20,6 +20,7 @@ Command: rewardedit train magicbrush-adiee-data
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -98,6 +99,7 @@ def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
     rows = open_named(config.data)
     sequences = [open_sequences(own) for own in config.sequences.values()]
+    require_captions(config, rows)
     for method in config.methods.values():
         load_method(method)
     config.measure.load()
@@ -111,6 +113,24 @@ def plan(config: Config) -> list[str]:
         f"sequences: {sum(map(len, sequences))}",
         "all files and models are there",
     ]
+
+
+def require_captions(config: Config, rows: Rows) -> None:
+    """Raises ValueError where outputs of strong methods are labelled by a percentile of CLIP-D, and no row
+    has the captions that it needs: before hours are spent on them.
+    """
+    own = config.rules
+    strong = any(method.grade == "strong" for method in config.methods.values())
+    if config.captions is not None or own.clip_d is not None or own.unreached or not strong:
+        return
+    for number in range(len(rows)):
+        with suppress(ValueError, OSError):  # of a row that cannot be read
+            if rows[number].source_caption and rows[number].target_caption:
+                return
+    raise ValueError(
+        "rules: outputs of strong methods are labelled by CLIP-D, for which no row has captions; give "
+        "captions, rules.clip_d, rules.unreached, or other grades of the methods"
+    )
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
@@ -127,6 +147,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     warn_of_benchmarks((*config.data.values(), *config.sequences.values()))
     rows = open_named(config.data)
     data = images_of(config.data)
+
+    require_captions(config, rows)
 
     # Captions before and after each edit, for methods by prompt and for CLIP-D.
     made_of: dict[str, Any] = {"all_data": config.data}

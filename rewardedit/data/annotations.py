@@ -1,6 +1,7 @@
 """Annotations in JSON beside the images that they name: what data sets in folders share."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,9 @@ def find_image(folder: Path, image: str, within: tuple[str, ...] = ("",)) -> Pat
     Raises:
         ValueError: where there is none, or it would lie outside the folder.
     """
-    root = folder.resolve()
+    root = Path(os.path.abspath(folder))  # what a link inside leads to may lie elsewhere
     for inner in within:
-        path = (root / inner / image).resolve()
+        path = Path(os.path.abspath(root / inner / image))
         if path.is_file() and path.is_relative_to(root):
             return path
     raise ValueError(f"{folder}: {image!r} is not there")

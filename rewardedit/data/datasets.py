@@ -175,10 +175,9 @@ def _of_types(rows: Any, data: DataConfig) -> list[int]:
     Raises:
         ValueError: where the data set names none, or has no row of them.
     """
-    column = getattr(rows, "type_column", None)
-    if column is None:
+    types = rows.edit_types() if hasattr(rows, "edit_types") else None
+    if types is None:
         raise ValueError(f"edit_types: {data.name} rows do not say their type; leave them out")
-    types = [str(name) for name in rows.rows[column]]
     found = [row for row, name in enumerate(types) if name in data.edit_types]
     if not found:
         raise ValueError(

@@ -91,6 +91,10 @@ class HubRows(HubTable):
                 if passed > first:
                     yield number, row
 
+    def edit_types(self) -> list[str] | None:
+        """The type of edit of each row; None where the data set names none."""
+        return None if self.type_column is None else [str(name) for name in self.rows[self.type_column]]
+
     def source_ids(self) -> list[str]:
         """The source image of each row, by the content of its file; images are not decoded."""
         column = self.pictures[0]

@@ -34,7 +34,7 @@ class StoredImage:
 
 class Table(Sequence):
     """Rows with the columns source, instruction and target (or edited); optionally mask, captions,
-    kind and id.
+    edit_type and id.
 
     Images are paths, relative to the file; in a Parquet table they may also be the bytes of image files,
     plain or as 🤗 datasets stores images. A folder is read through its `rows.*` or `metadata.*`.
@@ -86,6 +86,12 @@ class Table(Sequence):
 
     def __len__(self) -> int:
         return len(self.records)
+
+    def edit_types(self) -> list[str] | None:
+        """The type of edit of each row; None where the table has no such column."""
+        if not any("edit_type" in record for record in self.records):
+            return None
+        return [str(record.get("edit_type")) for record in self.records]
 
     def source_ids(self) -> list[str]:
         """The source image of each row, by the content of its file; a row that lacks something has a name of

@@ -2,6 +2,7 @@
 with what a reward-conditioned one adds.
 """
 
+import inspect
 import json
 import warnings
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from torch import Tensor
 from rewardedit.assets import resolve_model
 from rewardedit.attention import AttentionChoice, Backend, set_attention
 from rewardedit.diffusion.families import EditFamily, family_of, family_that_loads
-from rewardedit.encoded import Encoded
+from rewardedit.encoded import Encoded, Shared
 from rewardedit.files import replaced, write_json
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 
@@ -104,8 +105,9 @@ class Editor:
         settings = settings or self.settings
         guidance = self.family.guidance_options(settings.guidance_scale, settings.image_guidance_scale)
         generator = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+        inputs = {k: v.value if isinstance(v, Shared) else v for k, v in encoded.inputs.items()}
         options = {"num_inference_steps": settings.num_inference_steps, **guidance, **options}
-        out = self.pipe(**encoded.inputs, generator=generator, output_type="pt", **options)
+        out = self.pipe(generator=generator, output_type="pt", **{**inputs, **options})
         return out.images.float().cpu().clamp(0, 1)
 
     @property
@@ -149,8 +151,12 @@ def write_prompts(
 
 
 def as_editor(pipe: Any) -> Editor:
-    """A stock pipeline as an `Editor` with diffusers' default settings; an `Editor` as it is."""
-    return pipe if isinstance(pipe, Editor) else Editor(pipe, EditConfig())
+    """A stock pipeline as an `Editor` with the settings that are its own default; an `Editor` as it is."""
+    if isinstance(pipe, Editor):
+        return pipe
+    options = inspect.signature(pipe.__call__).parameters
+    own = {field.name: options[field.name].default for field in fields(EditConfig) if field.name in options}
+    return Editor(pipe, EditConfig(**own))
 
 
 def load_editor(

@@ -123,8 +123,10 @@ def two_round_edit(
     """
     editor = as_editor(pipe)
     seeds = range(seed, seed + len(image))
-    options = editor.family.size_options(*(image if first is None else first).shape[-2:]) | options
     encoded = editor.encode(image, instruction, score=score)
+    if first is not None:  # the second round is of its size, where the pipeline is told one
+        sides = dict(zip(("height", "width"), first.shape[-2:], strict=True))
+        options = {name: side for name, side in sides.items() if name in encoded.inputs} | options
     dilate = 0
     if not isinstance(mask, Tensor):
         if first is None:

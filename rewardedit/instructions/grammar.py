@@ -12,15 +12,18 @@ from dataclasses import replace
 from rewardedit.instructions.parsed import Parsed, ParsedEdit, Unparsed
 from rewardedit.instructions.phrases import Found, name, without_place
 from rewardedit.instructions.rules import RULES
+from rewardedit.instructions.words import IMAGE, SIDE, SIDES
 
 
 def parse(instruction: str) -> ParsedEdit:
     """What an instruction asks for.
 
     Raises:
-        ValueError: where no rule fits.
+        ValueError: where no rule fits, or it asks for several edits.
     """
     text = plain(instruction)
+    if re.search(SECOND, text) and not re.match(EXCHANGE, text):
+        raise ValueError(f"instruction {instruction!r}: asks for more than one edit")
     for rule in RULES:
         for pattern in rule.patterns:
             match = pattern.fullmatch(text)
@@ -41,6 +44,17 @@ def parse_all(instructions: Sequence[str]) -> list[Parsed]:
             found.append(Unparsed(str(error)))
     return found
 
+
+# A second edit after the first; taking something away to put another thing there is one edit.
+VERB = (
+    r"(?:add|insert|remove|delete|erase|make|change|turn|replace|paint|recolou?r|enlarge|shrink|move|put|"
+    r"place)"
+)
+SECOND = rf"(?:, then|, and(?: then)?|,| and(?: then)?) {VERB} "
+EXCHANGE = (
+    r"(?:remove|delete|erase|take|edit|get rid of|take away|take out|cut out) .+? "
+    rf"and (?:add|adding|insert|put|putting|place|placing) (?!.*(?:, then|,| and(?: then)?) {VERB} )"
+)
 
 COURTESIES = (
     r"(?:please|kindly|now|then|just|also)\b,?",
@@ -82,8 +96,27 @@ def _one_clause(text: str) -> str:
     return re.sub(r"\b(?:it|them)\b", f"the {what}", match["rest"], count=1)
 
 
+def _within_image(found: Found) -> Found:
+    """The position of an edit whose reference is no object: the image, or one of its sides."""
+    reference = name(found.get("reference")) or ""
+    side = re.fullmatch(SIDE, reference)
+    if side is not None:
+        return {"reference": None, "position": SIDES[side["side"]]}
+    if not re.fullmatch(IMAGE, reference):
+        return {}
+    place = SIDES.get(found["position"])
+    return {
+        "reference": None,
+        "position": place or "unchanged",
+        "ambiguous": found.get("ambiguous", False) or (place is None and found["edit_type"] == "move"),
+    }
+
+
 def _finished(found: Found) -> ParsedEdit:
-    """The fields as a `ParsedEdit`; whatever is a pronoun makes it ambiguous."""
+    """The fields as a `ParsedEdit`; whatever is a pronoun makes it ambiguous, and so does a move to a part of
+    the image that is no place in it, such as its background.
+    """
+    found = {**found, **_within_image(found)}
     pronoun = any(
         value is not None and name(value) is None
         for value in (found.get(key) for key in ("source", "target", "reference"))

@@ -8,7 +8,6 @@ asked for once more, and then the instruction is invalid, with the answer as the
 
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.endpoint import Message
-from rewardedit.files import append_json_line
+from rewardedit.files import append_json_line, read_json_lines
 from rewardedit.instructions.parsed import RELATIONS, Parsed, ParsedEdit, SizeState, Unparsed
 from rewardedit.instructions.words import COLOURS, PRONOUNS
 
@@ -83,11 +82,9 @@ class LlmParser:
         self.cache = cache
         self.batch_size = batch_size
         self.known: dict[str, Parsed] = {}
-        if cache is not None and cache.is_file():
-            for line in cache.read_text(encoding="utf-8").splitlines():
-                record = json.loads(line)
-                kind: Any = Unparsed if "reason" in record["parsed"] else ParsedEdit
-                self.known[record["key"]] = kind(**record["parsed"])
+        for record in [] if cache is None else read_json_lines(cache):
+            kind: Any = Unparsed if "reason" in record["parsed"] else ParsedEdit
+            self.known[record["key"]] = kind(**record["parsed"])
 
     def __call__(self, instructions: Sequence[str]) -> list[Parsed]:
         """What each instruction asks for, in order."""

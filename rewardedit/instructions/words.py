@@ -1,6 +1,8 @@
 """Words that the rules of `grammar` look for."""
 
-PRONOUNS = frozenset(("it", "them", "this", "that", "these", "those", "one", "something else", "they", "?"))
+PRONOUNS = frozenset(
+    ("it", "them", "this", "that", "these", "those", "one", "something else", "they", "him", "her", "?")
+)
 COLOURS = frozenset(
     (
         *(
@@ -85,9 +87,9 @@ STATES = (
 # Words of a relation, longest first, and what they stand for.
 RELATIONS = (
     (r"(?:to the )?left of", "left"),
-    (r"on the left (?:side )?of", "left"),
+    (r"(?:on|to|at) the left (?:side )?of", "left"),
     (r"(?:to the )?right of", "right"),
-    (r"on the right (?:side )?of", "right"),
+    (r"(?:on|to|at) the right (?:side )?of", "right"),
     (r"(?:on top of|right above|directly above|above|over|atop|onto the top of)", "up"),
     (r"(?:below|beneath|under|underneath)", "down"),
     (
@@ -116,6 +118,10 @@ PLACES = (
     *((rf"(?:at|in|to|into) (?:the )?{place}{_OF}", place) for place in ("top", "bottom", "center")),
     (r"(?:at|in|to|into) (?:the )?(?:middle|centre)" + _OF, "center"),
 )
+# What is no object to be found: the image, a part of its depth, and a side of it, which is a place.
+IMAGE = r"(?:whole |entire )?(?:image|picture|photo|photograph|frame|scene|background|foreground)"
+SIDE = rf"(?P<side>left|right|top|bottom)(?:[ -]hand)?(?: (?:side|edge|part|half))?(?: of (?:the )?{IMAGE})?"
+SIDES = {"left": "center left", "right": "center right", "top": "top", "bottom": "bottom"}
 # Directions without a reference.
 TOWARDS = (
     (r"(?:to the |towards the |a little |a bit )*left(?:wards?)?(?: side)?", "left"),

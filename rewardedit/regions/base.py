@@ -261,9 +261,14 @@ def edit_masks(
 ) -> Float[Tensor, "b 1 h w"]:
     """Where edits may change the image, M_origin ∪ M_edit, as a mask for guidance (BPM Sec. 3.5).
 
-    An edit that cannot be located may change it everywhere: nothing is restricted by a guess.
+    An edit that cannot be located may change it everywhere: nothing is restricted by a guess. The object that
+    a place is relative to need not be found, as the edit does not change it.
     """
     batch = EditBatch(source, ["" for _ in parsed], edited)
     regions = locator.of_edits(batch, parsed, locator.of_sources(source, parsed))
-    masks = [torch.ones_like(found.mask) if found.reason else found.mask for found in regions]
+    known = [not found.reason or found.missing == "reference" for found in regions]
+    masks = [
+        found.mask if whole else torch.ones_like(found.mask)
+        for found, whole in zip(regions, known, strict=True)
+    ]
     return torch.stack(masks)[:, None].float()

@@ -194,7 +194,7 @@ def find_thresholds(
     """The percentiles over a data set's own sources and targets, which are measured as outputs are.
 
     Raises:
-        ValueError: where nothing is there to take a percentile of.
+        ValueError: where no source's similarity is there to take a percentile of.
     """
     similarity = [
         percentile(
@@ -206,8 +206,9 @@ def find_thresholds(
     ]
     clip_d = config.clip_d
     if clip_d is None:
-        own = [measured.clip_d for measured in targets]
-        clip_d = percentile(own, config.clip_d_percentile, "the targets' CLIP-D; give rules.clip_d")
+        own = [measured.clip_d for measured in targets if measured.clip_d is not None]
+        # Without captions no output has a CLIP-D either, which could lie below a threshold.
+        clip_d = float(np.percentile(own, config.clip_d_percentile)) if own else 0.0
     return Thresholds(clip_d, (similarity[0], similarity[1]))
 
 

@@ -62,7 +62,7 @@ Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion"
 class MethodConfig:
     """One editing method, and how it is asked. The defaults are ImagenHub's, which ADIEE takes (App. B)."""
 
-    # editor: InstructPix2Pix and its successors, FLUX-Kontext, Qwen-Image-Edit; folder: made elsewhere
+    # editor: InstructPix2Pix and its successors; folder: made elsewhere, as by FLUX-Kontext
     kind: Kind = "editor"
     model: str = ""  # hub name or folder of the model; of the images ID.png for kind=folder
     grade: Grade = "other"  # strong, weak, or neither: how good its outputs are as a rule

@@ -295,7 +295,7 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, step: int) -> None:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The whole checkpoints of a run, oldest first."""
-    return sorted((folder / "checkpoints").glob("step-*"))
+    return sorted((folder / "checkpoints").glob("step-*"), key=step_of)
 
 
 def load_newest_checkpoint(accelerator: Accelerator, folder: Path) -> int:

@@ -17,7 +17,7 @@ from rewardedit.training.loop import checkpoints, step_of
 
 # Settings that a resumed run may have otherwise: how long, how tolerant, how much is shown, what it is
 # measured on.
-CHANGEABLE = ("train.max_steps:", "bad_rows:", "examples:", "held_out")
+CHANGEABLE = ("train.max_steps:", "bad_rows:", "examples:", "held_out", "evaluate")
 
 
 def start(folder: Path, config: Any, resume: bool = False) -> None:

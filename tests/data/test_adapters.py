@@ -194,6 +194,19 @@ def test_seed_data_edit_part_2_is_read_from_its_folder(tmp_path):
         ]
 
 
+def test_images_may_lie_behind_a_link_and_not_outside_by_name(tmp_path):
+    folder = tmp_path / "data"
+    write_seed(folder, [seed_record(), seed_record(source_image="../../../secret.png")])
+    photograph("chelsea").save(tmp_path / "secret.png")
+    images = folder / "real_editing" / "images"
+    images.rename(tmp_path / "elsewhere")
+    images.symlink_to(tmp_path / "elsewhere")
+    rows = open_rows(DataConfig("seed_data_edit", str(folder)))
+    assert same(rows[0].source, "chelsea")
+    with pytest.raises(ValueError, match=r"secret\.png' is not there"):
+        rows[1]
+
+
 def test_bad_lines_of_seed_data_edit_are_told_and_the_others_are_read(tmp_path):
     photograph("rocket").save(tmp_path / "secret.png")
     lines = [
@@ -341,7 +354,9 @@ def test_a_part_of_streamed_rows_is_refused(tmp_path, capsys):
     settings = ["name=instruct_pix2pix", f"path={folder}", "stream=true"]
     assert cli.main(["score", *settings, "--scorer", "l1"]) != 0
     assert "stream: goes with --out FILE.parquet" in capsys.readouterr().err
-    candidates = [f"data.{setting}" for setting in settings] + ["candidates.editors=[shapes-editor]"]
+    candidates = [f"data.{setting}" for setting in (*settings, "size=16")] + [
+        "candidates.editors=[shapes-editor]"
+    ]
     assert cli.main(["relabel", *candidates, "--out", str(tmp_path / "out")]) != 0
     assert "stream: this needs all rows at hand" in capsys.readouterr().err
 

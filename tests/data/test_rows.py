@@ -335,3 +335,18 @@ def test_images_keep_their_size_where_none_is_given_and_trainings_ask_for_one(tm
     for trainer in (captioner, refl, reward_conditioned):
         with pytest.raises(ValueError, match=r"data\.size"):
             trainer.Config("own", data=table)
+
+
+def test_rows_of_a_table_are_selected_by_their_type_of_edit(folder):
+    record = {"source": "a.png", "instruction": "make it blue", "target": "b.png"}
+    path = folder / "rows.jsonl"
+    path.write_text(
+        "".join(json.dumps({**record, "edit_type": kind}) + "\n" for kind in ("add", "remove", "add"))
+    )
+    rows = open_rows(DataConfig("table", str(folder), edit_types=("add",)))
+    assert [row.id for row in rows] == ["0", "2"]
+    with pytest.raises(ValueError, match="has no row of move; it has add, remove"):
+        open_rows(DataConfig("table", str(folder), edit_types=("move",)))
+    path.write_text(json.dumps(record) + "\n")
+    with pytest.raises(ValueError, match="table rows do not say their type"):
+        open_rows(DataConfig("table", str(folder), edit_types=("add",)))

@@ -80,6 +80,22 @@ def test_the_world_s_instructions_are_parsed(wordings):
             ParsedEdit("background", "background", "mint background", is_global=True),
         ),
         ("change the background to a beach", ParsedEdit("background", "background", "beach", is_global=True)),
+        # The image, a part of it and a side of it are places and no objects to be found.
+        ("add a dog to the image", ParsedEdit("add", None, "dog")),
+        ("add a lamp in the background", ParsedEdit("add", None, "lamp")),
+        ("add a cat on the left", ParsedEdit("add", None, "cat", position="center left")),
+        ("add a cat on the right side of the image", ParsedEdit("add", None, "cat", position="center right")),
+        (
+            "move the dog to the left of the photo",
+            ParsedEdit("move", "dog", "dog", position="center left"),
+        ),
+        ("move the dog to the background", ParsedEdit("move", "dog", "dog", ambiguous=True)),
+        (
+            "add a star to the right side of the house",
+            ParsedEdit("add", None, "star", "house", position="right"),
+        ),
+        ("put a hat on him", ParsedEdit("add", None, "hat", position="inside", ambiguous=True)),
+        ("remove the cat and add a dog", ParsedEdit("replace", "cat", "dog")),
     ],
 )
 def test_what_an_instruction_asks_for(instruction, parsed):
@@ -90,6 +106,21 @@ def test_what_an_instruction_asks_for(instruction, parsed):
 def test_what_is_no_instruction_is_refused(nonsense):
     with pytest.raises(ValueError, match="no rule fits it"):
         parse(nonsense)
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        "add a red circle, then remove the blue star",
+        "make the car red and add a tree",
+        "add a hat and make the car red",
+        "remove the cat and add a dog and make the car red",
+        "remove the cat, move the dog to the left",
+    ],
+)
+def test_several_edits_in_one_instruction_are_refused(several):
+    with pytest.raises(ValueError, match="asks for more than one edit"):
+        parse(several)
 
 
 def test_courtesies_and_articles_go():

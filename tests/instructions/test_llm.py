@@ -175,6 +175,15 @@ def test_what_was_parsed_is_kept_and_not_asked_again(tmp_path: Path):
     assert len(model.chats) == 6
     LlmParser(model, "another model", cache)(texts[:1])
     assert len(model.chats) == 9
+    whole = cache.read_bytes()
+    cache.write_bytes(whole[:-20])  # the last line was half written when its process was killed
+    assert LlmParser(model, "scripted", cache)(texts) == first
+    assert len(model.chats) == 9
+    LlmParser(model, "another model", cache)(texts[:1])
+    assert len(model.chats) == 12
+    assert cache.read_bytes().count(b"another") == 0
+    LlmParser(model, "another model", cache)(texts[:1])
+    assert len(model.chats) == 12
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -1,5 +1,7 @@
 """Where an edit takes place, from what is found of its objects."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -148,6 +150,16 @@ def test_masks_for_guidance_do_not_restrict_what_was_not_found():
     assert masks.shape == (2, 1, *SIZE)
     assert masks[0].sum() == 16 + 16
     assert masks[1].all()
+
+
+def test_masks_for_guidance_need_no_reference():
+    source = torch.zeros(3, 3, *SIZE)
+    edit = ParsedEdit("replace", "cup", "lamp", position="left")
+    parsed = [replace(edit, reference=name) for name in (None, "unicorn")] + [replace(edit, ambiguous=True)]
+    masks = edit_masks(NamedObjects(Known()), parsed, source, source)
+    assert torch.equal(masks[1], masks[0])
+    assert not masks[0].all()
+    assert masks[2].all()
 
 
 def test_locators_have_names():

@@ -246,6 +246,14 @@ def photographs(path: str, editor: str, *more: str) -> list[str]:
     ]
 
 
+def test_rows_without_captions_are_refused_before_they_are_edited(tiny_editor, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = photographs(table(tmp_path / "data", 1), tiny_editor, "rules.clip_d=null", "--out", str(out))
+    assert main(words) == 2
+    assert "labelled by CLIP-D, for which no row has captions" in capsys.readouterr().err
+    assert not (out / "methods").exists()
+
+
 def test_too_many_rows_that_cannot_be_read_stop_the_run_with_their_list(tiny_editor, tmp_path, capsys):
     words = photographs(table(tmp_path / "data", 1), tiny_editor, "--out", str(tmp_path / "out"))
     assert main(words) == 2

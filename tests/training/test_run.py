@@ -51,6 +51,9 @@ def test_a_checkpoint_that_was_being_written_when_the_run_was_killed_is_not_take
     assert load_newest_checkpoint(accelerator, tmp_path) == 4
     save(6, killed=False)
     assert load_newest_checkpoint(accelerator, tmp_path) == 6
+    for step in (999_999, 1_000_000, 1_000_001):  # names of more digits than all before
+        save(step, killed=False)
+        assert load_newest_checkpoint(accelerator, tmp_path) == step
 
 
 def test_a_result_that_was_cut_off_does_not_count_as_finished(tiny_editor, tmp_path):

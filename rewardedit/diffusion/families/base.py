@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from rewardedit.encoded import Encoded
+from rewardedit.encoded import Encoded, Shared
 from rewardedit.images import to_pil
 
 
@@ -50,12 +50,6 @@ class EditFamily:
 
     def guidance_options(self, guidance_scale: float, image_guidance_scale: float) -> dict[str, Any]:
         """The pipeline's options for these guidance scales; none where it has no such guidance."""
-        return {}
-
-    def size_options(self, height: int, width: int) -> dict[str, Any]:
-        """The pipeline's options for an image of this shape,
-        where it does not keep the source's by itself.
-        """
         return {}
 
     def mask_hook(
@@ -187,3 +181,9 @@ class MaskHook:
 
     def close(self) -> None:
         """Called when the block ends without an error."""
+
+
+def size_inputs(source: Float[Tensor, "b 3 h w"]) -> dict[str, Any]:
+    """The source's size as inputs of a pipeline that does not take it from the image."""
+    height, width = source.shape[-2:]
+    return {"height": Shared(height), "width": Shared(width)}

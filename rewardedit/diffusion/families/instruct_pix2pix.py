@@ -15,7 +15,7 @@ from diffusers.training_utils import compute_snr
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from rewardedit.diffusion.families.base import Conditioning, EditFamily, MaskHook
+from rewardedit.diffusion.families.base import Conditioning, EditFamily, MaskHook, size_inputs
 from rewardedit.encoded import Encoded
 from rewardedit.images import clamp_straight_through
 from rewardedit.reward_prompt import RewardEmbedding
@@ -63,9 +63,12 @@ class InstructPix2Pix(EditFamily):
         embeds = self._embeds(pipe, prompts, embedding, label)
         image = pipe.image_processor.preprocess(source.to(pipe.device))
         dtype = embeds["prompt_embeds"].dtype
-        return Encoded(
-            {**embeds, "image": pipe.prepare_image_latents(image, len(source), 1, dtype, pipe.device, False)}
-        )
+        latents = pipe.prepare_image_latents(image, len(source), 1, dtype, pipe.device, False)
+        if not _is_sdxl(pipe):
+            return Encoded({**embeds, "image": latents})
+        if pipe.is_cosxl_edit:  # whose pipeline scales them once more when it is called
+            latents = latents / pipe.vae.config.scaling_factor
+        return Encoded({**embeds, "image": latents, **size_inputs(source)})
 
     def _embeds(
         self, pipe: Any, prompts: list[str], embedding: RewardEmbedding | None, label: int | None

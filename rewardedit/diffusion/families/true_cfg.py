@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.diffusion.families.base import EditFamily, MaskHook
+from rewardedit.diffusion.families.base import EditFamily, MaskHook, size_inputs
+from rewardedit.encoded import Encoded
 
 
 class QwenImageEdit(EditFamily):
@@ -26,9 +27,9 @@ class FluxKontext(QwenImageEdit):
 
     pipelines = ("FluxKontextPipeline",)
 
-    def size_options(self, height: int, width: int) -> dict[str, Any]:
+    def encode(self, pipe: Any, source: Float[Tensor, "b 3 h w"], prompts: list[str]) -> Encoded:
         # Its images are square where nothing is said; what is said is scaled to its area.
-        return {"height": height, "width": width}
+        return Encoded({**super().encode(pipe, source, prompts).inputs, **size_inputs(source)})
 
 
 class TwoCalls(MaskHook):
