@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -139,7 +138,7 @@ def _preload_cuda12() -> None:
         ) from None
     for file in files:
         if file.name.startswith("libcudart.so.12"):
-            ctypes.CDLL(str(Path(str(file.resolve_model()))), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(file.locate()), mode=ctypes.RTLD_GLOBAL)
             return
     raise RuntimeError("nvidia-cuda-runtime-cu12 is installed but holds no libcudart.so.12; reinstall it")
 

@@ -24,8 +24,12 @@ EXAMPLES = {
     'edited = editor(image, ["make the circle white"], [0])',
     "scorer": 'from rewardedit import load_scorer\n\nscorer = load_scorer("{scorer}", checkpoint="{repo}")\n'
     "scores = scorer(batch)",
+    "captioner": "from rewardedit.scorers.vlm import load_vlm\n\n"
+    'captioner = load_vlm("{base}", adapter="{repo}")',
 }
-SCORERS = {"vifi_clip": "vifi_clip", "adiee_scorer": "rewardedit.scorers.adiee:Adiee"}
+LIBRARIES = {"captioner": "peft", "pipeline": "diffusers", "lora": "diffusers"}  # others: transformers
+SCORERS = {"vifi_clip": "vifi_clip", "adiee_scorer": "adiee"}
+HERE = ("runs/", "data/", ".")  # how paths begin that look like the hub's names
 
 
 def result_of(run: Path) -> Path:
@@ -75,15 +79,16 @@ def card(
 ) -> str:
     """The text of a card."""
     trainer = str(environment.get("trainer", ""))
+    made = trainer if trainer in EXAMPLES else kind
     head: dict[str, Any] = {
         "license": license,
-        "library_name": "diffusers" if kind in ("pipeline", "lora") else "transformers",
+        "library_name": LIBRARIES.get(made, "transformers"),
         "tags": ["image-editing", "rewardedit", trainer.replace("_", "-")],
     }
     base = base_of(settings)
-    if base is not None and HUB_NAME.fullmatch(base):
+    if base is not None and is_of_the_hub(base):
         head["base_model"] = base
-    data = [path for path in data_of(settings) if HUB_NAME.fullmatch(path)]
+    data = [path for path in data_of(settings) if is_of_the_hub(path)]
     if data:
         head["datasets"] = data
     parts = [
@@ -105,15 +110,20 @@ def card(
     if figures:
         rows = "\n".join(f"| {escaped(name)} | {value:.4g} |" for name, value in figures.items())
         parts.append(f"## Figures\n\n| | |\n|---|---|\n{rows}")
-    example = EXAMPLES.get(kind)
+    example = EXAMPLES.get(made)
     if example is not None:
-        text = example.format(repo=repo, scorer=SCORERS.get(trainer, "vifi_clip"))
+        text = example.format(repo=repo, base=base, scorer=SCORERS.get(trainer, "vifi_clip"))
         parts.append(f"## Use\n\n```python\n{text}\n```")
     dumped = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     packages = ", ".join(f"{name} {version}" for name, version in environment.get("packages", {}).items())
     parts.append(f"## Settings\n\n```yaml\n{dumped}```")
     parts.append(f"{environment.get('device', '')}; Python {environment.get('python', '')}; {packages}.")
     return "\n\n".join(parts) + "\n"
+
+
+def is_of_the_hub(name: str) -> bool:
+    """Whether a name is one of the hub's, and no path of this machine's."""
+    return bool(HUB_NAME.fullmatch(name)) and not name.startswith(HERE) and not Path(name).exists()
 
 
 def base_of(settings: dict[str, Any]) -> str | None:

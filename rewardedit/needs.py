@@ -16,7 +16,7 @@ from typing import Any, Literal
 from rewardedit.assets import NAMES, resolve_model
 from rewardedit.data import DataConfig, PairsConfig
 from rewardedit.data.sequences import SequencesConfig
-from rewardedit.doctor import EXTRAS, HubCache
+from rewardedit.doctor import HubCache, extras
 from rewardedit.regions.load import FINDERS, locator_options
 from rewardedit.scorer_spec import ScorerSpec, read_spec
 from rewardedit.scorers.load import find_scorer
@@ -140,7 +140,7 @@ def _models_loaded(load: Callable[..., Any], options: dict[str, Any]) -> Iterato
 
 def optional_packages(source: str) -> list[str]:
     """Those of rewardedit's optional packages that a module imports, by its source."""
-    return [name for name in EXTRAS if re.search(rf"^\s*(import|from) {name}\b", source, re.M)]
+    return [name for name in extras() if re.search(rf"^\s*(import|from) {name}\b", source, re.M)]
 
 
 def missing(thing: Named, cache: HubCache, recipes: Collection[str]) -> Need | None:
@@ -149,7 +149,8 @@ def missing(thing: Named, cache: HubCache, recipes: Collection[str]) -> Need | N
     if thing.kind == "package":
         if importlib.util.find_spec(name) is not None:
             return None
-        package = f"'rewardedit[{EXTRAS[name]}]'" if name in EXTRAS else name
+        extra = extras().get(name)
+        package = name if extra is None else f"'rewardedit[{extra}]'"
         return Need("package", name, f"pip install {package}")
     if name in NAMES:
         there = any(Path(resolve_model(name)).rglob("*.safetensors"))

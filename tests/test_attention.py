@@ -1,4 +1,5 @@
 from collections import Counter
+from importlib import metadata
 
 import pytest
 import torch
@@ -82,6 +83,19 @@ def offer(monkeypatch):
         monkeypatch.setattr(attention, "sdpa", ours)
 
     return place
+
+
+def test_the_cuda_12_runtime_is_loaded_where_its_package_is(monkeypatch, tmp_path):
+    loaded = []
+    file = metadata.PackagePath("nvidia/cuda_runtime/lib/libcudart.so.12")
+    file.dist = metadata.PathDistribution(tmp_path / "nvidia_cuda_runtime_cu12-12.9.dist-info")
+    monkeypatch.setattr(attention.metadata, "files", lambda name: [metadata.PackagePath("LICENSE"), file])
+    monkeypatch.setattr(attention.ctypes, "CDLL", lambda path, mode: loaded.append(path))
+    attention._preload_cuda12()
+    assert loaded == [str(tmp_path / "nvidia" / "cuda_runtime" / "lib" / "libcudart.so.12")]
+    monkeypatch.setattr(attention.metadata, "files", lambda name: [])
+    with pytest.raises(RuntimeError, match=r"holds no libcudart\.so\.12; reinstall it"):
+        attention._preload_cuda12()
 
 
 @pytest.mark.parametrize("training", [False, True])

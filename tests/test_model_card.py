@@ -17,7 +17,7 @@ from rewardedit.trainers.reward_conditioned import Config
 @pytest.fixture
 def run(tmp_path) -> Path:
     """What a run leaves, without its weights."""
-    data = DataConfig("magicbrush", path="osunlp/MagicBrush")
+    data = DataConfig("magicbrush", path="osunlp/MagicBrush", size=256)
     text = dump(Config("mine", base="vinesmsuic/magicbrush-jul7", data=data))
     (tmp_path / "config.yaml").write_text(text)
     environment = {
@@ -43,10 +43,30 @@ def test_a_card_says_what_was_trained_on_what_and_how_well(run):
     assert head["datasets"] == ["osunlp/MagicBrush"]
     assert head["library_name"] == "diffusers"
     assert "| oracle.conditioned\\_five | 4.5 |" in text
-    assert "- clip\\_d" in text
+    assert "- vifi\\_clip" in text
     assert 'load_editor("me/mine")' in text
     assert "torch 2.13.0" in text
     assert "trainer `reward_conditioned` from `vinesmsuic/magicbrush-jul7`" in text
+
+
+def test_paths_are_no_names_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / "rows").mkdir(parents=True)
+    for path in ("runs/shapes-editor", "data/captions", "./editor", "mine/rows"):
+        settings = {"name": "x", "base": path, "data": {"name": "table", "path": path}}
+        head = yaml.safe_load(card(settings, {}, {}, "pipeline", "me/x", "other").split("---")[1])
+        assert "base_model" not in head, path
+        assert "datasets" not in head, path
+
+
+def test_a_captioner_is_no_editor():
+    settings = {"name": "x", "model": "Qwen/Qwen2.5-VL-7B-Instruct"}
+    text = card(settings, {"trainer": "captioner"}, {}, "lora", "me/x", "other")
+    assert yaml.safe_load(text.split("---")[1])["library_name"] == "peft"
+    assert 'load_vlm("Qwen/Qwen2.5-VL-7B-Instruct", adapter="me/x")' in text
+    assert "load_editor" not in text
+    text = card(settings, {"trainer": "adiee_scorer"}, {}, "scorer", "me/x", "other")
+    assert 'load_scorer("adiee", checkpoint="me/x")' in text
 
 
 def test_what_came_from_data_is_no_markup(run):

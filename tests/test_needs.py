@@ -94,6 +94,6 @@ def test_a_model_that_is_not_there_has_a_remedy(name, kind, remedy, tmp_path, mo
 
 def test_rows_of_a_table_are_never_looked_for_on_the_hub():
     class_ = type(load_recipe("quickstart", [])[1])
-    config = class_(name="own", data=DataConfig("table", "own/rows"))
+    config = class_(name="own", data=DataConfig("table", "own/rows", size=64))
     (need,) = find_needs(config, "", EMPTY, ())
     assert (need.kind, need.remedy) == ("data", "no such file or folder")

@@ -38,7 +38,7 @@ from rewardedit.files import write_json
 from rewardedit.images import is_of_the_machine
 from rewardedit.once import Once
 from rewardedit.processes import processes, say
-from rewardedit.scorers.vlm import load_vlm
+from rewardedit.scorers.vlm import require_vlm
 from rewardedit.stages import stage
 from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, write_captions
 from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, summary
@@ -105,7 +105,7 @@ def plan(config: Config) -> list[str]:
     config.measure.load()
     load_editor(config.autoencoder)
     if config.captions is not None:
-        load_vlm(config.captions.model, adapter=config.captions.adapter)
+        require_vlm(config.captions.model)
     warn_of_benchmarks((*config.data.values(), *config.sequences.values()))
     return [
         f"rows: {len(rows)}; methods: {', '.join(config.methods) or 'none'}; "

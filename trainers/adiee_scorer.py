@@ -24,7 +24,7 @@ import torch
 from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditSample, collate
-from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size
+from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size, source_ids
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
 from rewardedit.data.datasets import images_of, read_batches, require_alike
 from rewardedit.devices import Precision
@@ -33,7 +33,7 @@ from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
 from rewardedit.scorers.adiee_text import QUESTIONS, Layout, add_token, add_words
-from rewardedit.scorers.vlm import Bits, load_vlm, require_kind
+from rewardedit.scorers.vlm import Bits, load_vlm, require_vlm
 from rewardedit.scoring import score_batch
 from rewardedit.training import run
 from rewardedit.training.ahead import ReadAhead
@@ -113,16 +113,11 @@ class Config:
 
 def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
-    from transformers import AutoConfig
-
     rows = open_named(config.data)
     require_label(rows[0])
     if config.held_out is not None:
         require_label(open_rows(config.held_out)[0])
-    try:
-        require_kind(config.model, AutoConfig.from_pretrained(resolve_model(config.model)).model_type)
-    except OSError as error:
-        raise ValueError(f"model {config.model!r}: {str(error).splitlines()[0]}") from error
+    require_vlm(config.model)
     passes = config.train.max_steps * config.train.batch_size / len(rows)
     what = "its language model" if config.lora_rank is None else f"a LoRA of rank {config.lora_rank}"
     return [
@@ -330,17 +325,21 @@ def read_step(
 
 @torch.no_grad()
 def measure(scorer: Adiee, rows: Rows, data: DataConfig, batch_size: int = 32) -> dict[str, Any]:
-    """Spearman's ρ of scores and labels on held-out rows, the mean absolute error, and how many rows cannot
-    be read or have no label.
+    """Spearman's ρ of scores and labels on held-out rows, its interval by source image, the mean absolute
+    error, and how many rows cannot be read or have no label.
     """
     scores: list[float] = []
     labels: list[float] = []
+    sources: list[str] = []
+    names = source_ids(rows)
     for part in read_batches(CheckedRows(rows, require_label), data.size, data.policy, batch_size, fields=()):
         if part.batch is not None:
             labels += [require_label(rows[i]) for i in part.numbers]
             scores += score_batch(part.batch, {"": scorer})[""].score.tolist()
+            sources += [names[i] for i in part.numbers]
     error = (torch.tensor(scores) - torch.tensor(labels)).abs().mean()
-    found = {**spearman(scores, labels).as_dict(), "error": float(error), "left_out": len(rows) - len(labels)}
+    ranks = spearman(scores, labels, sources).as_dict()
+    found = {**ranks, "error": float(error), "left_out": len(rows) - len(labels)}
     return {"n": len(labels), "held_out": found}
 
 

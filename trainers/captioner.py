@@ -20,9 +20,11 @@ from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.data.datasets import Subset
 from rewardedit.images import fit, to_pil, to_tensor
 from rewardedit.processes import say
-from rewardedit.scorers.vlm import load_vlm
+from rewardedit.scorers.vlm import load_vlm, require_vlm
 from rewardedit.synthesis.captions import first_question, said, second_question
 from rewardedit.training import run
+
+ANSWERS = 2  # that a row gives: the source's caption, and the target's
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,13 @@ class SftConfig:
     lora_rank: int = 8  # of the LoRA on the language model's queries and values
     seed: int = 0  # of the order
     save_steps: int = 50  # updates between two checkpoints
+
+    def __post_init__(self) -> None:
+        if self.micro_batch_size < 1 or self.batch_size < 1 or self.batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"train.batch_size: expected a multiple of micro_batch_size, {self.micro_batch_size}; got "
+                f"{self.batch_size}"
+            )
 
 
 @dataclass(frozen=True)
@@ -57,8 +66,8 @@ def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
     rows = open_rows(config.data)
     require_captions(rows[0])
-    load_vlm(config.model)
-    updates = int(len(rows) * config.train.epochs / config.train.batch_size)
+    require_vlm(config.model)
+    updates = int(ANSWERS * len(rows) * config.train.epochs / config.train.batch_size)
     return [f"rows: {len(rows)}; {updates} updates", "all files and models are there"]
 
 

@@ -20,11 +20,11 @@ from typing import Any, Literal
 import torch
 
 from rewardedit import devices
-from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, Rows, leading_rows, open_rows, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.data.shapes import ShapesBatch
+from rewardedit.diffusion.editors import files_of_editor
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_shapes, require_variants
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes, say
@@ -205,7 +205,7 @@ def require_rollouts(config: Config) -> None:
     """Raises ValueError where a variant's rollouts cannot pass the reward's gradient on, or `labels` do not
     fit the base: one that is reward-conditioned needs them, with labels that are words.
     """
-    prompt = RewardPrompt.load(resolve_model(config.base))
+    prompt = RewardPrompt.load(files_of_editor(config.base))
     if prompt is None and config.labels is not None:
         raise ValueError(f"labels: base {config.base!r} is not reward-conditioned; leave them out")
     if prompt is not None and prompt.embedding:
@@ -250,7 +250,7 @@ def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None
 
 def _labels(config: Config, rows: Rows, folder: Path) -> RewardLabels:
     """What the prompts of the pairs say: nothing, or the labels that a reward-conditioned base knows."""
-    prompt = RewardPrompt.load(resolve_model(config.base))
+    prompt = RewardPrompt.load(files_of_editor(config.base))
     if prompt is None or config.labels is None:
         return RewardLabels(None, [0] * len(rows))
     found = relabel(config.labels, rows, config.data, folder / "labels" / "relabelled")

@@ -1,6 +1,7 @@
 """The small trained models of the offline world, by name; each comes from the recipe of the same name."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 NAMES = {
@@ -23,6 +24,28 @@ def resolve_model(name: str) -> str:
         return str(Path(__file__).parent / NAMES[name])
     inner = [Path(name) / result for result in ("pipeline", "lora") if (Path(name) / result).is_dir()]
     return str(inner[0]) if inner else name
+
+
+def fetched(name: str, files: Sequence[str] | None = None) -> Path:
+    """The folder of a model; of one on the hub, a folder with what was fetched of it.
+
+    Args:
+        files: what to fetch, as names or patterns; None: all.
+
+    Raises:
+        ValueError: where nothing can be fetched under a name of the hub's.
+    """
+    folder = Path(resolve_model(name))
+    if folder.is_dir() or name.count("/") != 1:
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=None if files is None else list(files)))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"{name!r}: cannot be fetched ({first})") from error
 
 
 def digests() -> dict[str, str]:

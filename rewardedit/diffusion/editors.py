@@ -15,11 +15,12 @@ from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rewardedit.assets import resolve_model
+from rewardedit.assets import fetched, resolve_model
 from rewardedit.attention import AttentionChoice, Backend, set_attention
 from rewardedit.diffusion.families import EditFamily, family_of, family_that_loads
 from rewardedit.encoded import Encoded, Shared
 from rewardedit.files import replaced, write_json
+from rewardedit.reward_prompt import FILE as PROMPT
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 
 SETTINGS = "editing.json"
@@ -171,7 +172,7 @@ def load_editor(
     Raises:
         ValueError: where there is no InstructPix2Pix pipeline of that name.
     """
-    path = Path(resolve_model(name))
+    path = files_of_editor(name)
     settings = json.loads((path / SETTINGS).read_text()) if (path / SETTINGS).is_file() else {}
     base = settings.pop("base", None)
     known = [field.name for field in fields(EditConfig)]
@@ -180,7 +181,7 @@ def load_editor(
             f"{path / SETTINGS}: expected {', '.join(known)}; got {', '.join(settings)}: save it in these "
             "names"
         )
-    pipe = _load_pipeline(base or (str(path) if path.exists() else name), dtype)
+    pipe = _load_pipeline(base or name, dtype)
     if (path / LORA).is_file():
         pipe.load_lora_weights(str(path))
     pipe = pipe.to(device)
@@ -194,6 +195,16 @@ def load_editor(
         embedding.load_state_dict(weights)
     choice = set_attention(family_of(pipe).denoiser(pipe), attention)
     return Editor(pipe, EditConfig(**settings), prompt, embedding, choice)
+
+
+def files_of_editor(name: str) -> Path:
+    """The folder that holds what stands beside an editor's pipeline: how to ask, the reward prompt and its
+    embedding, or a LoRA. Of an editor on the hub these alone are fetched here.
+
+    Raises:
+        ValueError: where nothing can be fetched under a name of the hub's.
+    """
+    return fetched(name, (SETTINGS, PROMPT, EMBEDDING, LORA))
 
 
 def _load_pipeline(name: str, dtype: torch.dtype) -> Any:

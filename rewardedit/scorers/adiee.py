@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rewardedit import devices
-from rewardedit.assets import resolve_model
+from rewardedit.assets import fetched
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import clamp_straight_through, fit
@@ -186,7 +186,7 @@ class Adiee(Scorer):
         Raises:
             ValueError: where there is none, or its adapter comes without the token's embedding.
         """
-        folder = _fetched(checkpoint)
+        folder = _folder_of(checkpoint)
         settings = AdieeSettings.read(folder)
         if settings.base is None:
             vlm = load_vlm(str(folder), dtype=dtype)  # its vocabulary has the token
@@ -345,22 +345,13 @@ class Adiee(Scorer):
         return image.join([*before, ""]), after
 
 
-def _fetched(checkpoint: str) -> Path:
+def _folder_of(checkpoint: str) -> Path:
     """The folder of a scorer, fetched from the hub where it is no folder.
 
     Raises:
         ValueError: where there is none.
     """
-    folder = Path(resolve_model(checkpoint))
-    if not folder.is_dir() and checkpoint.count("/") == 1:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-        try:
-            folder = Path(snapshot_download(checkpoint))
-        except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise ValueError(f"adiee {checkpoint!r}: cannot be fetched ({first})") from error
+    folder = fetched(checkpoint)
     if not (folder / SETTINGS).is_file():
         raise ValueError(f"adiee {checkpoint!r}: expected a folder with {SETTINGS}; train one first")
     return folder

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rewardedit.assets import resolve_model
+from rewardedit.assets import fetched
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
@@ -116,7 +116,7 @@ class ViFiClip(ClipScorer):
             if size < patch or size % patch:
                 raise ValueError(f"size: expected a multiple of the patch, {patch}; got {size}")
             preprocess = preprocess.resized(size)
-        folder = Path(resolve_model(checkpoint))
+        folder = fetched(checkpoint, (SETTINGS, WEIGHTS))
         saved = (
             json.loads((folder / SETTINGS).read_text())
             if (folder / SETTINGS).is_file()

@@ -165,6 +165,19 @@ def require_kind(name: str, kind: str) -> None:
         raise ValueError(f"{name} is a {kind}; expected one of {', '.join(PIXELS)}")
 
 
+def require_vlm(name: str) -> None:
+    """Raises ValueError where there is no vision-language model of that name, or it is of a kind whose
+    preprocessing is not here; no weights are read.
+    """
+    from transformers import AutoConfig
+
+    try:
+        kind = AutoConfig.from_pretrained(resolve_model(name)).model_type
+    except OSError as error:
+        raise ValueError(f"model {name!r}: {str(error).splitlines()[0]}") from error
+    require_kind(name, kind)
+
+
 def reserved_tokens(vlm: Vlm) -> list[str]:
     """Texts that steer the model, such as the place of an image, the longest first: instructions must not
     hold them.

@@ -20,8 +20,17 @@ def test_ties_count_against_us():
     assert summary["recall@5"] == 1
     assert (summary["swap"], summary["identity"]) == pytest.approx((2 / 3, 1 / 3))
     assert list(summary["kinds"]) == ["add"]
-    assert summary["kinds"]["add"] == found.summary(["add", "add", None])["kinds"]["add"]
-    assert summary["kinds"]["add"]["n"] == 2
+    add = summary["kinds"]["add"]
+    assert (add["n"], add["mean_rank"], add["recall@1"]) == (2, 1.5, 0.5)
+
+
+def test_the_median_rank_is_no_mean():
+    scores = torch.eye(12)
+    scores[-1, :-1] = 2.0  # the last is found behind all others
+    found = Retrieval(scores, swapped=torch.zeros(12), identity=torch.zeros(12)).summary([None] * 12)
+    assert found["median_rank"] == 1
+    assert found["mean_rank"] == pytest.approx((11 + 12) / 12)
+    assert (found["recall@5"], found["recall@10"], found["recall@50"]) == pytest.approx((11 / 12, 11 / 12, 1))
 
 
 def test_scores_are_the_scorers_own():

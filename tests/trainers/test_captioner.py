@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from rewardedit.data.bad_rows import usable_rows
 from rewardedit.images import to_pil
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.synthesis.captions import caption_pairs
-from rewardedit.trainers.captioner import examples, require_captions
+from rewardedit.trainers.captioner import Config, SftConfig, examples, plan, require_captions
 from tests.models import save_vlm
 
 
@@ -93,3 +94,14 @@ def test_a_row_without_captions_is_left_out_and_listed(table, tmp_path):
     (record,) = [json.loads(line) for line in (tmp_path / "skipped.jsonl").read_text().splitlines()]
     assert record["row"] == 4
     assert "expected source_caption and target_caption" in record["reason"]
+
+
+def test_the_plan_counts_both_answers_of_a_row_and_reads_no_weights(table, tmp_path):
+    save_vlm(str(tmp_path), "llava_next")
+    (tmp_path / "model.safetensors").unlink()
+    own = Config("x", DataConfig("table", table, size=64), str(tmp_path), SftConfig(epochs=3.0, batch_size=4))
+    assert plan(own)[0] == "rows: 4; 6 updates"
+    with pytest.raises(ValueError, match="expected a multiple of micro_batch_size, 3"):
+        SftConfig(batch_size=8, micro_batch_size=3)
+    with pytest.raises(ValueError, match="model 'nowhere'"):
+        plan(replace(own, model="nowhere"))

@@ -1,6 +1,7 @@
 """The whole of reward conditioning, stage by stage, on tiny models and real photographs."""
 
 import json
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -35,8 +36,11 @@ def test_every_recipe_resolves_and_its_header_says_how(capsys):
             for line in (recipe_folder() / f"{name}.yaml").read_text().splitlines()
             if line.startswith("#")
         ]
-        assert "Command:" in " ".join(header)
-        assert "Hardware:" in " ".join(header)
+        text = " ".join(line.lstrip("# ") for line in header)
+        assert "Hardware:" in text
+        assert f"train {name}" in text.partition("Command:")[2].partition("Hardware:")[0]
+        settings = re.findall(r"\b[a-z_.]+=\S+?(?=[\s,;)]|$)", text.partition("Hardware:")[0])
+        load_recipe(name, [word for word in settings if not word.endswith("…")])
 
 
 def test_the_quickstart_in_short(tiny_editor, tmp_path, capsys):

@@ -3,6 +3,7 @@ spread over processes and load again.
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -131,15 +132,14 @@ def test_a_run_learns_is_resumed_and_loads(tmp_path, rank):
     assert (there != back).all()
     assert json.loads((tmp_path / "whole" / "metrics.json").read_text())["retrieval"]["n"] == 12
     if rank is None:
-        half = Config("x", data=DATA, train=TrainConfig(**{**FAST, "max_steps": 2}))
+        half = Config("x", data=DATA, train=TrainConfig(**{**FAST, "max_steps": 2, "schedule_steps": 4}))
         log = read_log(tmp_path / "whole")
         train(half, tmp_path / "again")
-        train(Config("x", data=DATA, train=config.train), tmp_path / "again", resume=True)
+        whole = replace(half, train=replace(half.train, max_steps=4))
+        train(whole, tmp_path / "again", resume=True)
         again = read_log(tmp_path / "again")
         assert len(again) == 4
-        assert [line["loss"] for line in again[:2]] == pytest.approx(
-            [line["loss"] for line in log[:2]], rel=1e-3
-        )
+        assert [line["loss"] for line in again] == pytest.approx([line["loss"] for line in log], rel=1e-3)
 
 
 def test_two_processes_equal_one(tmp_path):

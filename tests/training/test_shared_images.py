@@ -101,8 +101,7 @@ def test_of_an_edit_so_many_rows_are_drawn_without_repetition():
     assert with_its_edit(2, [2], 3, generator) == [2, 2, 2]
 
 
-def test_two_calls_train_what_one_does(rows, tmp_path):
-    """What a step draws does not depend on the steps before it."""
+def test_parts_of_a_batch_train_what_the_whole_does(rows, tmp_path):
     asked = config(rows, tmp_path / "vlm")
     trainer.train(asked, tmp_path / "whole")
     part = replace(asked, train=replace(asked.train, micro_batch_size=3))

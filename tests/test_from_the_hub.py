@@ -1,0 +1,73 @@
+"""What `rewardedit share` uploads comes back whole by its hub name; here from the hub's cache, offline."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rewardedit import RewardScale, load_editor, load_scorer
+from rewardedit.assets import resolve_model
+from rewardedit.data.shapes import Shapes
+from rewardedit.diffusion.editors import EditConfig, save_editor
+from rewardedit.reward_prompt import PRESETS, RewardEmbedding
+from rewardedit.scorers.vifi_clip import ViFiClip
+from rewardedit.training.trainable import TrainConfig, add_lora
+
+NAME = "me/mine"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache of the hub's; called with a folder, it holds that as the repository NAME."""
+    root = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(root))
+
+    def hold(folder: Path) -> None:
+        repo = root / f"models--{NAME.replace('/', '--')}"
+        shutil.copytree(folder, repo / "snapshots" / "abc")
+        (repo / "refs").mkdir()
+        (repo / "refs" / "main").write_text("abc")
+
+    return hold
+
+
+def test_a_reward_conditioned_pipeline_has_its_prompt_embedding_and_settings(cache, tiny_editor, tmp_path):
+    editor = load_editor(tiny_editor)
+    prompt = PRESETS["learned"](RewardScale((0.0, 0.5, 1.0)))
+    embedding = RewardEmbedding(len(prompt.words), editor.pipe.text_encoder.config.hidden_size)
+    torch.nn.init.normal_(embedding.vectors.weight)
+    own = replace(editor, settings=EditConfig(3, 2.0, 1.25), prompt=prompt, embedding=embedding)
+    save_editor(own, tmp_path / "pipeline")
+    cache(tmp_path / "pipeline")
+    found = load_editor(NAME)
+    assert found.settings == own.settings
+    assert found.prompt == prompt
+    assert torch.equal(found.embedding.vectors.weight, embedding.vectors.weight)
+    samples = Shapes("val").batch(0, 1)
+    edits = [one(samples.source, samples.instruction, [0]) for one in (found, own)]
+    torch.testing.assert_close(*edits)
+
+
+def test_a_lora_is_laid_over_the_base_that_it_names(cache, tiny_editor, tmp_path):
+    editor = load_editor(tiny_editor)
+    add_lora(editor.family, editor.family.denoiser(editor.pipe), TrainConfig(max_steps=1, lora_rank=2))
+    save_editor(editor, tmp_path / "lora", base=tiny_editor)
+    cache(tmp_path / "lora")
+    names = {name for name, _ in load_editor(NAME).pipe.unet.named_parameters()}
+    assert any("lora" in name for name in names)
+
+
+def test_a_temporal_scorer_is_no_mean_of_frames(cache):
+    cache(Path(resolve_model("shapes-vifi-clip")))
+    found = ViFiClip.from_pretrained(NAME)
+    assert found.temporal is not None
+    ours = load_scorer("vifi_clip").state_dict()
+    assert all(torch.equal(value, ours[name]) for name, value in found.state_dict().items())
+
+
+def test_a_name_that_the_hub_does_not_know_is_said(cache):
+    for load in (load_editor, lambda name: load_scorer("adiee", checkpoint=name)):
+        with pytest.raises(ValueError, match=r"nobody/nothing.*(cannot be fetched|not there)"):
+            load("nobody/nothing")
