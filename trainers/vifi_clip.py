@@ -3,7 +3,7 @@
 Method: symmetric InfoNCE with a learned temperature over a batch gathered from all processes, beside it hard
 negatives that stand in every batch: the reversed pair, the identity pair, and another instruction for the
 same source (from rows that share it). The poster (Donabauer et al. 2025) names neither loss nor rates; the
-defaults of `Train` are those of ViFi-CLIP's released code (Rasheed et al. 2023),
+defaults of `TrainConfig` are those of ViFi-CLIP's released code (Rasheed et al. 2023),
 which trains all of CLIP but its token embeddings.
 
 Deviations: no mixup, flips or colour jitter, which change what an instruction means; pairs with the same
