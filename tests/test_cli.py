@@ -254,7 +254,9 @@ def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeyp
     assert lines["train.seed"].startswith("  train.seed=0 ")
     assert lines["train.optimizer"].endswith("(adamw | adamw8bit | muon)")
     assert lines["train.lora_rank"].endswith("(int or null)")
-    assert lines["data.size"].split(maxsplit=1)[1] == "pixels a side (int)"
+    said = lines["data.size"].split(maxsplit=1)[1]
+    assert said.startswith("pixels a side, which trainings need; null: 64 for shapes")
+    assert said.endswith("(int or null)")
     assert "null: as lora_rank" in lines["train.lora_alpha"]
 
 
