@@ -8,11 +8,15 @@ import torch
 from accelerate import Accelerator
 
 from rewardedit import RewardPrompt
+from rewardedit.config import to_dict
 from rewardedit.diffusion.editors import load_editor, save_editor
+from rewardedit.evaluation.compare import EvaluateConfig
 from rewardedit.files import write_json
 from rewardedit.stages import is_made, mark_made
+from rewardedit.trainers.reward_conditioned import Config
 from rewardedit.training import loop
 from rewardedit.training.loop import batch_rows, load_newest_checkpoint, save_checkpoint
+from rewardedit.training.run import require_resumable
 
 
 class Dies:
@@ -112,3 +116,11 @@ def test_the_minutes_of_a_run_add_up_over_its_calls(tmp_path):
     spent = minutes_spent(tmp_path)
     assert 5 <= spent() < 6
     assert json.loads((tmp_path / "minutes.json").read_text())["minutes"] == pytest.approx(spent(), abs=0.1)
+
+
+def test_a_finished_run_may_be_rated_in_another_way_and_not_trained_in_another(tmp_path):
+    before = Config("x", evaluate=EvaluateConfig(guidance_scale=(1.5, 2.0)))
+    other = replace(before, evaluate=EvaluateConfig(guidance_scale=(1.75,)))
+    require_resumable(tmp_path, to_dict(before), other)
+    with pytest.raises(ValueError, match=r"other settings: .*base"):
+        require_resumable(tmp_path, to_dict(before), replace(other, base="another"))
