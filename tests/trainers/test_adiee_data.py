@@ -333,7 +333,7 @@ def test_an_editor_that_fails_on_a_row_costs_that_row_s_output_alone(tiny_editor
 def test_what_would_bring_held_out_images_back_or_have_no_effect_is_refused():
     from rewardedit.data.sequences import SequencesConfig
 
-    held_out = DataConfig("magicbrush", "x", hold_out=5)
+    held_out = DataConfig("magicbrush", "x", hold_out=5, size=64)
     with pytest.raises(ValueError, match="hold_out: sequences of the same data set would bring"):
         adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "x")})
     adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "y")})
