@@ -1,10 +1,10 @@
 """What the parts of the ADIEE scorer do (ADIEE Table 5):
 python benchmarks/adiee_ablations.py [RUNS] [SETTING=VALUE …]
 
-Every variant is trained on as many rows as a third of the recipe's, or nearly, and for as many steps: the
-scorer's first leg, the recipe shapes-adiee-scorer-first, changed in one thing. Rank correlation with the
-oracle on test edits by the two editors that no scorer is trained on, and, to choose by, on val edits of the
-others. RUNS/adiee-ablations keeps what is made: a program that was broken off goes on. Where pictures stand
+Every variant is trained for as many steps and on as many rows, as far as there are: the scorer's first leg,
+the recipe shapes-adiee-scorer-first, changed in one thing, on rows of a third of its recipe's sources. Rank
+correlation with the oracle on test edits by the two editors that no scorer is trained on. What is made, the
+rows among it, is kept in RUNS/adiee-ablations: a program that was broken off goes on. Where pictures stand
 side by side, the model has seen none such before.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import same_labels
 import torch
 import torch.nn.functional as F
 from edits import best_settings_of, editors_in, edits_of
@@ -35,35 +36,40 @@ from rewardedit.encoded import Encoded
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.adiee import Adiee
-from rewardedit.scorers.adiee_text import QUESTIONS, turns
+from rewardedit.scorers.adiee_text import IMAGES, QUESTIONS, turns
 from rewardedit.scorers.vlm import Vlm, load_vlm
-from rewardedit.trainers import adiee_scorer
-from rewardedit.trainers.adiee_scorer import Config, read_steps, require_label
+from rewardedit.trainers import adiee_data, adiee_scorer
+from rewardedit.trainers.adiee_scorer import Config, make_scorer, read_steps, require_label
+from rewardedit.training.shared_images import read_once
 from rewardedit.training.small import SmallTrainConfig, fit
 
 N = 560  # test samples
-VAL_N = 280
-
-
-EQUAL = ["train.max_steps=1200", "held_out=null"]
-DAMAGED = "data.damaged={name: labelled, path: runs/shapes-adiee-data-damaged/rows, size: 64}"
+# The recipes of rows, a third of their sources.
+ROWS = {
+    "more": ("shapes-adiee-data-more", ["data.shapes.rows=4000", "sequences.shapes.rows=800"]),
+    "outputs": ("shapes-adiee-data", ["data.shapes.rows=800", "sequences.shapes.rows=200"]),
+}
 # The labelled outputs of editing methods, of which the first leg has none.
-OUTPUTS = "data.outputs={name: labelled, path: runs/shapes-adiee-data/rows, size: 64}"
-COMPARED = "data.compared={name: labelled, path: runs/shapes-adiee-data-compared/rows, size: 64}"
+OUTPUTS = "data.outputs={name: labelled, path: outputs, size: 64}"
 TURNS = ["turns_all", "turns_none", "turns_some", "turns_too_many", "another_turn"]
 OWN = ["source", "augmented_source", "target", "another_image", "another_instruction", "another_object"]
+BY_METHOD = ["no_progress", "unlike_target", "weak_method", "partly_done"]
+# Words of the questions are tokens, which makes questions a third shorter.
+EQUAL = ["train.max_steps=400", "held_out=null", "question_words=true"]
+NO_TURNS = [
+    f"data.more.edit_types=[{', '.join(OWN)}]",
+    f"data.outputs.edit_types=[{', '.join(OWN[:-1] + BY_METHOD)}]",
+]
 VARIANTS = {
     "the first leg": [],
-    "single edits alone": [f"data.more.edit_types=[{', '.join(OWN)}]"],
     "turns alone": [f"data.more.edit_types=[{', '.join(TURNS)}]"],
-    "damaged targets as well": [DAMAGED],
     "methods' outputs as well": [OUTPUTS],
-    "an editor's outputs, compared with targets, as well": [COMPARED],
-    "every question for itself": ["train.questions_per_edit=1"],
+    "methods' outputs as well, no turns": [OUTPUTS, *NO_TURNS],
     "side by side": ["layout=concat"],
     "one number": ["head=scalar"],
 }
 IN_TEXT = "no token, no head"
+SAME_LABELS = "ViFi-CLIP with a head"
 
 
 class ScoreInText(Scorer):
@@ -94,46 +100,45 @@ def number_in(answer: str) -> float:
     return float(found[0]) if found else float("nan")
 
 
-def tokens_of(answers: list[str], inputs: dict[str, Tensor], vlm: Vlm) -> Tensor:
-    """(b, n) Where the answers are, which end the texts of a batch that is padded on the right."""
-    tokenizer = vlm.processor.tokenizer
-    lengths = [len(tokenizer(text, add_special_tokens=False).input_ids) for text in answers]
-    ends = inputs["attention_mask"].sum(1)[:, None]
-    place = torch.arange(inputs["input_ids"].shape[1], device=ends.device)
-    return (place < ends) & (place >= ends - torch.tensor(lengths, device=ends.device)[:, None])
+def tokens_of(answers: list[str], texts: list[str], tokenizer: Any) -> Tensor:
+    """(b, n) Where the answers are, which end the texts, in tokens that are padded on the right."""
+    lengths, ends = (
+        torch.tensor([len(tokenizer(text, add_special_tokens=False).input_ids) for text in some])[:, None]
+        for some in (answers, texts)
+    )
+    place = torch.arange(int(ends.max()))
+    return (place < ends) & (place >= ends - lengths)
 
 
 def train_in_text(config: Config, folder: Path) -> Path:
-    """The same model and batches without token and head: it learns to write "It is 6.7."."""
+    """The same model and batches without a head, its token unused: it learns to write "It is 6.7."."""
     torch.manual_seed(config.train.seed)
     rows = open_named(config.data)
     usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
-    vlm = load_vlm(config.model, device=devices.default_device())
-    for module in (vlm.model.model.get_decoder(), vlm.model.get_output_embeddings()):
-        module.requires_grad_(True)
-    steps = config.train.max_steps
+    scorer, _ = make_scorer(config)
+    vlm, per_edit = scorer.vlm, config.train.questions_per_edit
     batches = read_steps(config, rows, usable)
     end = vlm.processor.tokenizer.eos_token
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         [(edits, labels, _, questions)] = batches(step)
-        images = torch.stack([edits.source, edits.edited], dim=1)
+        edits = edits.to(vlm.model.device)
         asked = zip(edits.instruction, questions, strict=True)
-        prompts = [vlm.prompt(turns(question, text, "pair")) for text, question in asked]
         answers = [f" It is {label:.1f}.{end}" for label in labels[:, 0].tolist()]
+        prompts = [scorer.prompt(text, question) for text, question in asked]
         texts = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
-        inputs = vlm.inputs(texts, images, padding_side="right")
-        wanted = tokens_of(answers, inputs, vlm)
-        ids = inputs["input_ids"]
-        hidden = vlm.model.model(**inputs, use_cache=False).last_hidden_state
+        hidden, ids = read_once(scorer, texts, edits.source[::per_edit], edits.edited[::per_edit])
+        after = [scorer.split(text, IMAGES[config.layout])[1] for text in texts]
+        wanted = tokens_of(answers, after, vlm.processor.tokenizer).to(ids.device)
         logits = vlm.model.lm_head(hidden[:, :-1][wanted[:, 1:]])
         return F.cross_entropy(logits.float(), ids[:, 1:][wanted[:, 1:]])
 
     own = config.train
     small = SmallTrainConfig(
-        max_steps=steps,
+        max_steps=own.max_steps,
         batch_size=own.batch_size,
         lr=own.lr,
+        muon_lr=own.muon_lr,
         lr_warmup_steps=own.lr_warmup_steps,
         beta2=own.beta2,
         weight_decay=own.weight_decay,
@@ -142,9 +147,8 @@ def train_in_text(config: Config, folder: Path) -> Path:
         ema=own.ema,
         seed=own.seed,
         log_every=own.log_every,
-        checkpoint_every=steps,
+        checkpoint_every=own.max_steps,
     )
-    vlm.model.set_attn_implementation("eager")  # whose backward pass is faster on a CPU than SDPA's
     fit(small, {"vlm": vlm.model}, loss_of, folder, resume=True)
     batches.close()
     vlm.model.half().save_pretrained(folder / "scorer")
@@ -163,40 +167,46 @@ def measure(scorer: Scorer, samples: ShapesBatch, edits: dict[str, torch.Tensor]
     return {**ranks.as_dict(), "unscored": unscored}
 
 
+def make_rows(name: str, folder: Path) -> None:
+    """Labelled rows in folder/rows-name, from methods that need no training but that of shipped weights."""
+    recipe, words = ROWS[name]
+    config = load_recipe(recipe, words)[1]
+    methods = {key: own for key, own in config.methods.items() if not own.model.startswith("runs/")}
+    adiee_data.train(replace(config, methods=methods), folder / f"rows-{name}", resume=True)
+
+
 def main(runs: Path, words: list[str]) -> dict[str, Any]:
-    paths = editors_in(runs)
-    settings = best_settings_of(list(paths))
-    unseen = {name: path for name, path in paths.items() if name.endswith(UNSEEN)}
-    seen = {name: path for name, path in paths.items() if name not in unseen}
-    val, test = Shapes("val").batch(0, VAL_N), Shapes("test").batch(0, N)
+    kept = runs / "adiee-ablations"
+    for name in ROWS:
+        make_rows(name, kept)
+    unseen = {name: path for name, path in editors_in(runs).items() if name.endswith(UNSEEN)}
+    samples = Shapes("test").batch(0, N)
     with torch.no_grad():
-        early = edits_of(seen, settings, "val", VAL_N, runs)
-        edits = edits_of(unseen, settings, "test", N, runs)
+        edits = edits_of(unseen, best_settings_of(list(unseen)), "test", N, runs)
     figures = {}
-    rows = len(open_named(config_of("the first leg", words).data)) // 3
-    for name in (*VARIANTS, IN_TEXT):
-        config = of_so_many(config_of(name, words), rows)
-        folder = runs / "adiee-ablations" / config.name
+    rows = len(open_named(config_of("the first leg", words, kept).data))
+    for name in (*VARIANTS, IN_TEXT, SAME_LABELS):
+        config = of_so_many(config_of(name, words, kept), rows)
 
         def make(folder: Path, name: str = name, config: Config = config) -> dict[str, Any]:
             scorer = trained(name, config, folder).to(devices.default_device())
-            rows = len(open_named(config.data))
-            return {"rows": rows, "val": measure(scorer, val, early), **measure(scorer, test, edits)}
+            return {"rows": len(open_named(config.data)), **measure(scorer, samples, edits)}
 
-        figures[name] = figures_of(folder, run_of(config, config.model, early | edits), make)
-        print(f"{name:<20}{figures[name]['rho']:.3f}", flush=True)
+        figures[name] = figures_of(kept / config.name, run_of(config, config.model, edits), make)
+        print(f"{name:<36}{figures[name]['rho']:.3f}", flush=True)
     return {"n": figures[IN_TEXT]["n"], "settings": [*EQUAL, *words], "spearman": figures}
 
 
-def config_of(name: str, words: list[str]) -> Config:
-    """The recipe's settings, changed as the variant wants."""
+def config_of(name: str, words: list[str], folder: Path) -> Config:
+    """The recipe's settings, changed as the variant wants, on the rows in a folder."""
     config: Config = load_recipe("shapes-adiee-scorer-first", [*EQUAL, *VARIANTS.get(name, []), *words])[1]
     train = replace(config.train, micro_batch_size=None)
-    return replace(config, name=re.sub(r"\W+", "-", name), train=train)
+    data = {key: replace(own, path=str(folder / f"rows-{key}" / "rows")) for key, own in config.data.items()}
+    return replace(config, name=re.sub(r"\W+", "-", name), data=data, train=train)
 
 
 def of_so_many(config: Config, rows: int) -> Config:
-    """The same on so many rows, as far as there are: of all data the same share of the source images."""
+    """The same on at most so many rows: of all data the same share of the source images."""
     share = min(1.0, rows / len(open_named(config.data)))
     return replace(config, data={name: replace(data, share=share) for name, data in config.data.items()})
 
@@ -205,6 +215,8 @@ def trained(name: str, config: Config, folder: Path) -> Scorer:
     """The variant's scorer, as it was saved."""
     if name == IN_TEXT:
         return ScoreInText(load_vlm(str(train_in_text(config, folder))))
+    if name == SAME_LABELS:
+        return same_labels.load_same_labels(same_labels.train(config, folder))
     return Adiee.from_pretrained(str(adiee_scorer.train(config, folder, resume=True)))
 
 

@@ -154,12 +154,13 @@ def adiee(result: Result) -> str:
 
 
 def adiee_ablations(result: Result) -> str:
-    """Rank correlation of variants that were trained on a third of the rows."""
+    """Rank correlation of variants that were trained on a third of the sources."""
     rows = [
-        (name, f"{found['rho']:.2f} {interval(found['ci95'])}") for name, found in result["spearman"].items()
+        (name, f"{found['rows']:,}", f"{found['rho']:.2f} {interval(found['ci95'])}")
+        for name, found in result["spearman"].items()
     ]
-    below = f"n = {result['n']} edits by unseen editors; all on a third of the rows. {where(result)}"
-    return markdown(("variant", "ρ"), rows, below)
+    below = f"n = {result['n']:,} edits by unseen editors; all on a third of the sources. {where(result)}"
+    return markdown(("variant", "rows", "ρ"), rows, below)
 
 
 def vifi_rows(result: Result) -> str:

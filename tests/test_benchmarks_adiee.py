@@ -19,7 +19,7 @@ from rewardedit.diffusion.editors import EditConfig
 from rewardedit.files import read_log
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.vlm import load_vlm
-from rewardedit.synthesis.label_rules import ANOTHER_TURN, OWN_LABELS
+from rewardedit.synthesis.label_rules import ANOTHER_TURN, OUTPUT_RULES, OWN_LABELS
 from rewardedit.synthesis.multi_turn import turn_edits, turn_rule
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
 from rewardedit.training.environment import environment
@@ -264,9 +264,16 @@ def test_a_model_learns_to_write_the_score(labelled, tmp_path):
     data, samples = labelled
     save_vlm(str(tmp_path / "vlm"), "llava_next")
     train = TrainConfig(
-        max_steps=60, batch_size=8, tracker="none", lr=3e-3, mixed_precision="no", log_every=10
+        max_steps=60,
+        batch_size=8,
+        questions_per_edit=2,
+        tracker="none",
+        lr=3e-3,
+        mixed_precision="no",
+        log_every=10,
+        gradient_checkpointing=False,
     )
-    config = Config("text", data, str(tmp_path / "vlm"), train=train, side=64)
+    config = Config("text", data, str(tmp_path / "vlm"), train=train, side=64, lora_rank=None)
     folder = adiee_ablations.train_in_text(config, tmp_path / "run")
     losses = [line["loss"] for line in read_log(tmp_path / "run")]
     assert losses[-1] < 0.5 * losses[0]
@@ -349,22 +356,25 @@ def test_variants_are_settings_of_the_recipe(labelled):
     import adiee_ablations
     import vifi_rows
 
-    found = {name: adiee_ablations.config_of(name, []) for name in adiee_ablations.VARIANTS}
+    found = {name: adiee_ablations.config_of(name, [], Path("kept")) for name in adiee_ablations.VARIANTS}
     first = found.pop("the first leg")
+    assert first.data["more"].path == "kept/rows-more/rows"
     assert len({config.name for config in found.values()}) == len(found)
     for name, config in found.items():
-        per_edit = 1 if name == "every question for itself" else first.train.questions_per_edit
-        assert config.train == replace(first.train, questions_per_edit=per_edit), name
+        assert config.train == first.train, name
         assert replace(config, name=first.name) != first, name
     assert {data.edit_types for data in found["turns alone"].data.values()} == {tuple(adiee_ablations.TURNS)}
     turns = {turn_rule(edit.source, edit.target, edit.edited) for edit in turn_edits(3)}
     assert {*adiee_ablations.TURNS} == {*turns, ANOTHER_TURN}
     assert {*adiee_ablations.OWN} == {*OWN_LABELS} - {"another_word"}
-    second = load_recipe("shapes-adiee-scorer-second", [])[1]
-    assert found["damaged targets as well"].data == second.data
-    compared = load_recipe("shapes-adiee-scorer-third", [])[1].data["compared"]
-    assert found["an editor's outputs, compared with targets, as well"].data["compared"] == compared
-    assert found["methods' outputs as well"].data.keys() == {*first.data, "outputs"}
+    assert {*adiee_ablations.BY_METHOD} == {rule.name for rule in OUTPUT_RULES}
+    with_outputs = found["methods' outputs as well"].data
+    assert with_outputs.keys() == {*first.data, "outputs"}
+    no_turns = found["methods' outputs as well, no turns"].data
+    assert {name: replace(data, edit_types=()) for name, data in no_turns.items()} == with_outputs
+    for data in no_turns.values():
+        assert data.edit_types
+        assert not {*data.edit_types} & {*adiee_ablations.TURNS}
     data = {"rows": replace(labelled[0]["rows"], share=0.3)}
     assert adiee_ablations.of_so_many(replace(first, data=data), 10**6).data["rows"].share == 1.0
     words = [["held_out=null", *change] for change in vifi_rows.VARIANTS.values()]
@@ -405,13 +415,11 @@ def test_the_tokens_of_answers_end_the_texts(tmp_path):
 
     save_vlm(str(tmp_path), "llava_next")
     vlm = load_vlm(str(tmp_path))
-    end = vlm.processor.tokenizer.eos_token
-    answers = [f" It is 3.3.{end}", f" It is 10.0.{end}"]
-    texts = [f"<image>{'why ' * i}{text}" for i, text in enumerate(answers)]
-    inputs = vlm.inputs(texts, torch.rand(2, 1, 3, 64, 64), padding_side="right")
-    where = adiee_ablations.tokens_of(answers, inputs, vlm)
     tokenizer = vlm.processor.tokenizer
-    for ids, chosen, text in zip(inputs["input_ids"], where, answers, strict=True):
+    answers = [f" It is 3.3.{tokenizer.eos_token}", f" It is 10.0.{tokenizer.eos_token}"]
+    texts = [f"{'why ' * i}{text}" for i, text in enumerate(answers)]
+    where = adiee_ablations.tokens_of(answers, texts, tokenizer)
+    for ids, chosen, text in zip(vlm.tokens(texts), where, answers, strict=True):
         assert ids[chosen].tolist() == tokenizer(text, add_special_tokens=False).input_ids
 
 
