@@ -66,7 +66,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains and saves in fp16 to `folder/vae`; metrics.json holds the oracle's rating of reconstructed true
     targets.
     """
-    run.start(folder, config, resume)
+    run.start(folder, config, resume, alone=True)
     torch.manual_seed(config.train.seed)
     images = _pictures(config)
     model = make_model(config).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]

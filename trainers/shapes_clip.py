@@ -82,7 +82,7 @@ def plan(config: Config) -> list[str]:
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains tokenizer and model and saves both, with the image processor, to `folder/clip`."""
-    run.start(folder, config, resume)
+    run.start(folder, config, resume, alone=True)
     torch.manual_seed(config.train.seed)
     world = Shapes(backdrops=config.backdrops)
     pictures = []

@@ -155,7 +155,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains and saves the detector to `folder/detector`; metrics.json says how much it finds on val, and the
     threshold that is saved with it is the best there.
     """
-    run.start(folder, config, resume)
+    run.start(folder, config, resume, alone=True)
     torch.manual_seed(config.train.seed)
     device = devices.default_device()
     model, tokenizer = make_model(config)

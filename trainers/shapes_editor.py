@@ -173,7 +173,7 @@ class Edits:
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains, saves fp16 weights to `folder/pipeline` and a table by edit type to metrics.json."""
-    run.start(folder, config, resume)
+    run.start(folder, config, resume, alone=True)
     torch.manual_seed(config.train.seed)
     pipe = make_pipeline(config).to(devices.default_device())
     for number in range(config.first_leg, len(config.legs) + 1):

@@ -101,7 +101,7 @@ def plan(config: Config) -> list[str]:
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains and saves the segmenter to `folder/segmenter`; metrics.json holds its masks' IoU on val."""
-    run.start(folder, config, resume)
+    run.start(folder, config, resume, alone=True)
     torch.manual_seed(config.train.seed)
     model = make_model(config)
     of_detector = shapes_detector.Config(

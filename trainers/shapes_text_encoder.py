@@ -74,7 +74,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains and saves `folder/text_encoder` and `folder/tokenizer`; metrics.json says how much is read right
     on val.
     """
-    run.start(folder, config, resume)
+    run.start(folder, config, resume, alone=True)
     torch.manual_seed(config.train.seed)
     text_encoder, tokenizer = make_model(config)
     reader = Reader(text_encoder, tokenizer)

@@ -67,7 +67,7 @@ def plan(config: Config) -> list[str]:
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains and saves the UNet in fp16 to `folder/pipeline`."""
-    run.start(folder, config, resume)
+    run.start(folder, config, resume, alone=True)
     torch.manual_seed(config.train.seed)
     pipe = make_pipeline(config).to(devices.default_device())
     for module in (pipe.vae, pipe.text_encoder):

@@ -244,7 +244,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Trains and saves in fp16 to `folder/vlm`; metrics.json says what share of val's answers is right,
     by task, each token after the true ones before it.
     """
-    run.start(folder, config, resume)
+    run.start(folder, config, resume, alone=True)
     spent = run.minutes_spent(folder)
     torch.manual_seed(config.train.seed)
     vlm = make_vlm(config)

@@ -20,12 +20,20 @@ from rewardedit.training.loop import checkpoints, step_of
 CHANGEABLE = ("train.max_steps:", "bad_rows:", "examples:", "held_out", "evaluate")
 
 
-def start(folder: Path, config: Any, resume: bool = False) -> None:
+def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) -> None:
     """Makes the run directory and writes down what is about to run, where and with what.
 
+    Args:
+        alone: whether the training is one process's, each of which would do all of it.
+
     Raises:
-        ValueError: where a run to be resumed had other settings; more steps than before are no others.
+        ValueError: where a run to be resumed had other settings; more steps than before are no others. Where
+            several processes start one that is for one alone.
     """
+    if alone and processes().num_processes > 1:
+        raise ValueError(
+            f"this training does not divide its work: start it as one process; got {processes().num_processes}"
+        )
 
     def write() -> None:
         path = folder / "config.yaml"

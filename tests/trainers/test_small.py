@@ -20,6 +20,7 @@ from rewardedit.trainers import shapes_editor as editor_trainer
 from rewardedit.trainers.shapes_editor import Config, Leg, leg_config
 from rewardedit.trainers.shapes_text_encoder import Tails
 from rewardedit.training.small import cosine
+from tests.forks import launch
 
 UNET = "diffusion_pytorch_model.safetensors"
 
@@ -126,3 +127,28 @@ def test_a_leg_may_end_before_its_learning_rate_has_fallen():
     assert cosine(replace(alone, lr_warmup_steps=1), 4) == pytest.approx(0.0)
     with pytest.raises(ValueError, match="expected at least one step"):
         Leg(0)
+
+
+ALONE = """
+import sys
+from pathlib import Path
+
+from rewardedit.cli.recipes import load_recipe
+
+for name in sys.argv[2:]:
+    trainer, config = load_recipe(name, [])
+    try:
+        trainer.train(config, Path(sys.argv[1]) / name)
+    except ValueError as error:
+        assert "start it as one process; got 2" in str(error), f"{name}: {error}"
+    else:
+        raise AssertionError(name)
+"""
+
+
+def test_a_training_that_does_not_divide_its_work_is_refused_to_several_processes(tmp_path):
+    names = ("autoencoder", "clip", "detector", "editor", "segmenter", "text-encoder", "text-to-image", "vlm")
+    script = tmp_path / "script.py"
+    script.write_text(ALONE)
+    launch(script, 2, str(tmp_path), *(f"shapes-{name}" for name in names))
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]  # nothing was begun
