@@ -55,7 +55,7 @@ TURNS = ["turns_all", "turns_none", "turns_some", "turns_too_many", "another_tur
 OWN = ["source", "augmented_source", "target", "another_image", "another_instruction", "another_object"]
 BY_METHOD = ["no_progress", "unlike_target", "weak_method", "partly_done"]
 # Words of the questions are tokens, which makes questions a third shorter.
-EQUAL = ["train.max_steps=400", "held_out=null", "question_words=true"]
+EQUAL = ["train.max_steps=600", "held_out=null", "question_words=true"]
 NO_TURNS = [
     f"data.more.edit_types=[{', '.join(OWN)}]",
     f"data.outputs.edit_types=[{', '.join(OWN[:-1] + BY_METHOD)}]",
@@ -194,7 +194,8 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
 
         figures[name] = figures_of(kept / config.name, run_of(config, config.model, edits), make)
         print(f"{name:<36}{figures[name]['rho']:.3f}", flush=True)
-    return {"n": figures[IN_TEXT]["n"], "settings": [*EQUAL, *words], "spearman": figures}
+    steps = config_of("the first leg", words, kept).train.max_steps
+    return {"n": figures[IN_TEXT]["n"], "steps": steps, "settings": [*EQUAL, *words], "spearman": figures}
 
 
 def config_of(name: str, words: list[str], folder: Path) -> Config:

@@ -1,5 +1,7 @@
 """Tables of ADIEE's scorer and of the data that it is trained on."""
 
+import math
+
 from table_parts import Result, interval, markdown, measured, where
 
 RULES = {
@@ -155,11 +157,15 @@ def adiee(result: Result) -> str:
 
 def adiee_ablations(result: Result) -> str:
     """Rank correlation of variants that were trained on a third of the sources."""
-    rows = [
-        (name, f"{found['rows']:,}", f"{found['rho']:.2f} {interval(found['ci95'])}")
-        for name, found in result["spearman"].items()
-    ]
-    below = f"n = {result['n']:,} edits by unseen editors; all on a third of the sources. {where(result)}"
+    rows = []
+    for name, found in result["spearman"].items():
+        one = math.isnan(found["rho"])
+        rho = "– (one score for all)" if one else f"{found['rho']:.2f} {interval(found['ci95'])}"
+        rows.append((name, f"{found['rows']:,}", rho))
+    below = (
+        f"n = {result['n']:,} edits by unseen editors; {result['steps']} steps each, on a third of the "
+        f"sources. {where(result)}"
+    )
     return markdown(("variant", "rows", "ρ"), rows, below)
 
 
