@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import same_labels
 import torch
 import torch.nn.functional as F
@@ -158,13 +159,16 @@ def train_in_text(config: Config, folder: Path) -> Path:
 
 @torch.no_grad()
 def measure(scorer: Scorer, samples: ShapesBatch, edits: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Spearman's ρ with the oracle over all editors' edits, and how many have no score."""
-    scores = [scored(scorer, samples, images).score for images in edits.values()]
-    truth = [ShapesOracle().rate(samples, images).score for images in edits.values()]
-    found = torch.cat(scores)
-    unscored = int(found.isnan().sum())
-    ranks = spearman(found.nan_to_num(-1.0).numpy(), torch.cat(truth).numpy(), samples.id * len(edits))
-    return {**ranks.as_dict(), "unscored": unscored}
+    """Spearman's ρ with the oracle over all editors' edits, its mean over editors of one's edits alone, and how
+    many have no score.
+    """
+    scores = torch.stack([scored(scorer, samples, images).score for images in edits.values()])
+    truth = torch.stack([ShapesOracle().rate(samples, images).score for images in edits.values()])
+    unscored = int(scores.isnan().sum())
+    scores = scores.nan_to_num(-1.0)
+    within = [spearman(*both, samples.id).rho for both in zip(scores.numpy(), truth.numpy(), strict=True)]
+    ranks = spearman(scores.flatten().numpy(), truth.flatten().numpy(), samples.id * len(edits))
+    return {**ranks.as_dict(), "within_editors": float(np.mean(within)), "unscored": unscored}
 
 
 def make_rows(name: str, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Tables of ADIEE's scorer and of the data that it is trained on."""
 
 import math
+from typing import Any
 
 from table_parts import Result, interval, markdown, measured, where
 
@@ -157,21 +158,25 @@ def adiee(result: Result) -> str:
 
 def adiee_ablations(result: Result) -> str:
     """Rank correlation of variants that were trained on a third of the sources."""
-    rows = []
-    for name, found in result["spearman"].items():
-        one = math.isnan(found["rho"])
-        rho = "– (one score for all)" if one else f"{found['rho']:.2f} {interval(found['ci95'])}"
-        rows.append((name, f"{found['rows']:,}", rho))
+    rows = [
+        (name, f"{found['rows']:,}", *rank_correlations(found)) for name, found in result["spearman"].items()
+    ]
     below = (
         f"n = {result['n']:,} edits by unseen editors; {result['steps']} steps each, on a third of the "
         f"sources. {where(result)}"
     )
-    return markdown(("variant", "rows", "ρ"), rows, below)
+    return markdown(("variant", "rows", "ρ", "ρ within an editor's edits"), rows, below)
 
 
 def vifi_rows(result: Result) -> str:
     """Rank correlation of ViFi-CLIP by how much it was trained on."""
-    rows = [
-        (name, f"{found['rho']:.2f} {interval(found['ci95'])}") for name, found in result["spearman"].items()
-    ]
-    return markdown(("ViFi-CLIP", "ρ"), rows, f"n = {result['n']} edits by unseen editors. {where(result)}")
+    rows = [(name, *rank_correlations(found)) for name, found in result["spearman"].items()]
+    below = f"n = {result['n']:,} edits by unseen editors. {where(result)}"
+    return markdown(("ViFi-CLIP", "ρ", "ρ within an editor's edits"), rows, below)
+
+
+def rank_correlations(found: dict[str, Any]) -> tuple[str, str]:
+    """Over all editors' edits, and the mean over editors."""
+    if math.isnan(found["rho"]):
+        return "– (one score for all)", "–"
+    return f"{found['rho']:.2f} {interval(found['ci95'])}", f"{found['within_editors']:.2f}"

@@ -282,6 +282,30 @@ def test_a_model_learns_to_write_the_score(labelled, tmp_path):
     assert found["n"] == 8
 
 
+def test_rank_correlation_of_a_variant_is_also_that_within_editors():
+    import adiee_ablations
+
+    samples = Shapes("val").batch(0, 7)
+    right = torch.arange(7)[:, None, None, None]
+    edits = {
+        name: torch.where(right < count, samples.target, samples.source)
+        for name, count in (("good", 5), ("bad", 2))
+    }
+
+    class Turned(Knowing):
+        """Knows the better editor, and of each editor's edits takes the worst for the best."""
+
+        def score(self, batch, prepared):
+            bonus = 100.0 * bool((batch.edited == edits["good"][: len(batch)]).all())
+            return Scores.make(bonus - super().score(batch, prepared).score)
+
+    found = adiee_ablations.measure(Turned(samples), samples, edits)
+    assert found["within_editors"] < -0.6
+    assert found["rho"] > found["within_editors"] + 0.5
+    assert found["unscored"] == 0
+    assert adiee_ablations.measure(Knowing(samples[:4]), samples, edits)["unscored"] == 6
+
+
 def test_an_audit_rates_rows_by_rule_method_and_type_of_edit():
     import adiee_data
 
@@ -388,13 +412,13 @@ def test_the_table_of_variants_says_which_gives_one_score_for_all():
 
     nan = float("nan")
     figures = {
-        "a": {"rho": 0.5, "ci95": [0.4, 0.6], "rows": 1200},
-        "b": {"rho": nan, "ci95": [nan, nan], "rows": 7},
+        "a": {"rho": 0.5, "ci95": [0.4, 0.6], "within_editors": 0.3, "rows": 1200},
+        "b": {"rho": nan, "ci95": [nan, nan], "within_editors": nan, "rows": 7},
     }
     made = {"command": "python x.py", "device": "CPU", "date": "2026-11-26"}
     page = adiee_ablations({"n": 1120, "steps": 9, "spearman": figures, **made})
-    assert "| a | 1,200 | 0.50 [+0.40, +0.60] |" in page
-    assert "| b | 7 | – (one score for all) |" in page
+    assert "| a | 1,200 | 0.50 [+0.40, +0.60] | 0.30 |" in page
+    assert "| b | 7 | – (one score for all) | – |" in page
     assert "n = 1,120 edits by unseen editors; 9 steps each" in page
 
 
