@@ -159,8 +159,8 @@ def train_in_text(config: Config, folder: Path) -> Path:
 
 @torch.no_grad()
 def measure(scorer: Scorer, samples: ShapesBatch, edits: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Spearman's ρ with the oracle over all editors' edits, its mean over editors of one's edits alone, and how
-    many have no score.
+    """Spearman's ρ with the oracle over all editors' edits, its mean over editors of one's edits alone, and
+    how many have no score.
     """
     scores = torch.stack([scored(scorer, samples, images).score for images in edits.values()])
     truth = torch.stack([ShapesOracle().rate(samples, images).score for images in edits.values()])
