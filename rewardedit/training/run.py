@@ -30,10 +30,9 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
         ValueError: where a run to be resumed had other settings; more steps than before are no others. Where
             several processes start one that is for one alone.
     """
-    if alone and processes().num_processes > 1:
-        raise ValueError(
-            f"this training does not divide its work: start it as one process; got {processes().num_processes}"
-        )
+    count = processes().num_processes
+    if alone and count > 1:
+        raise ValueError(f"this training does not divide its work: start it as one process; got {count}")
 
     def write() -> None:
         path = folder / "config.yaml"
