@@ -1,11 +1,15 @@
 """Does an editor that follows a scorer's gradient edit better, and at which denoising steps does that matter:
-python benchmarks/reward_guidance.py
+python benchmarks/reward_guidance.py [RUNS]
 
 Plain and guided edits each take the number of steps that is best for them on val, with the guidance scales
 that are best for the plain editor at it; a scorer's guidance also its best scale. Test is run once.
+RUNS/reward-guidance keeps each scorer's figures: a program that was broken off goes on with the next scorer.
 """
 
+import sys
 from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +17,10 @@ import torch
 from grid import best_by_steps
 from record import keep
 from tqdm import tqdm
+from variants import figures_of
 
 from rewardedit import EditBatch, Editor, load_editor, load_scorer, reward_guidance
+from rewardedit.assets import digests
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig
@@ -24,8 +30,9 @@ from rewardedit.scoring import score_batch
 EDITS = 560
 VAL = 70
 BATCH = 140
-SCALES = (0.02, 0.05, 0.1, 0.2)
-SCORERS = {"vifi_clip": (), "clip_d": ("source_caption", "target_caption")}  # and the captions they see
+SCALES = (0.005, 0.01, 0.02, 0.05)
+SCORERS = {"adiee": "shapes-adiee-scorer", "vifi_clip": "shapes-vifi-clip", "clip_d": "shapes-clip"}
+CAPTIONS = {"clip_d": ("source_caption", "target_caption")}  # that a scorer sees
 WHOLE = (0.0, 1.0)
 # shares of the denoising steps
 PARTS = {"all steps": WHOLE, "first half": (0.0, 0.5), "second half": (0.5, 1.0), "last quarter": (0.75, 1.0)}
@@ -43,7 +50,7 @@ def edit(
     scorer = load_scorer(name)
     made = []
     scores = []
-    captions = {field: getattr(samples, field) for field in SCORERS[name]}
+    captions = {field: getattr(samples, field) for field in CAPTIONS.get(name, ())}
     steps = settings.num_inference_steps
     for i in tqdm(range(0, len(samples), BATCH), desc=f"{name}, {steps} steps, scale {scale:g}", leave=False):
         part = samples[i : i + BATCH]
@@ -58,46 +65,62 @@ def edit(
     return rated.numpy(), torch.cat(scores).numpy()
 
 
-def measure(
-    n: int, val_n: int, settings: Mapping[int, EditConfig], scales: tuple[float, ...] = SCALES
-) -> dict[str, Any]:
-    """Scores and oracle ratings with and without guidance.
+def compare(runs: Path, settings: Mapping[int, EditConfig]) -> dict[str, Any]:
+    """What guidance by each scorer brings.
 
     Args:
         settings: of the editor's sampling, by the number of denoising steps.
     """
     editor = load_editor("shapes-editor")
-    out = {}
+    weights = digests()
+    asked = [[asdict(config) for config in settings.values()], SCALES, PARTS, EDITS, VAL]
+    found = {}
+    for name, model in SCORERS.items():
+        found[name] = figures_of(
+            runs / "reward-guidance" / name,
+            [asked, weights["shapes-editor"], weights[model]],
+            lambda folder: measure(editor, folder.name, EDITS, VAL, settings, SCALES),
+        )
+    return {"n": EDITS, "guided_minus_plain": found}
+
+
+def measure(
+    editor: Editor,
+    name: str,
+    n: int,
+    val_n: int,
+    settings: Mapping[int, EditConfig],
+    scales: tuple[float, ...],
+) -> dict[str, Any]:
+    """A scorer's scores and the oracle's ratings of n test edits with and without its guidance."""
     val = Shapes("val").batch(0, val_n)
     test = Shapes("test").batch(0, n)
-    for name in SCORERS:
-        rated = {
-            (steps, scale): float(edit(editor, name, scale, val, asked)[0].mean())
-            for steps, asked in settings.items()
-            for scale in (0.0, *scales)
-        }
-        plain_steps = max(settings, key=lambda steps: rated[steps, 0.0])
-        steps, scale = max((found for found in rated if found[1] > 0), key=lambda found: rated[found])
-        plain = edit(editor, name, 0.0, test, settings[plain_steps])
-        guided = {
-            part: edit(editor, name, scale, test, settings[steps], between) for part, between in PARTS.items()
-        }
-        differences = {
-            part: paired_bootstrap(oracle, plain[0], test.id).as_dict()
-            for part, (oracle, _) in guided.items()
-        }
-        out[name] = {
-            "val": {f"{k} steps, scale {s:g}": value for (k, s), value in rated.items()},
-            "plain_steps": plain_steps,
-            "steps": steps,
-            "scale": scale,
-            "score": paired_bootstrap(guided["all steps"][1], plain[1], test.id).as_dict(),
-            "oracle": differences["all steps"],
-            "by_part": differences,
-        }
-    return {"n": n, "guided_minus_plain": out}
+    rated = {
+        (steps, scale): float(edit(editor, name, scale, val, asked)[0].mean())
+        for steps, asked in settings.items()
+        for scale in (0.0, *scales)
+    }
+    plain_steps = max(settings, key=lambda steps: rated[steps, 0.0])
+    steps, scale = max((found for found in rated if found[1] > 0), key=lambda found: rated[found])
+    plain = edit(editor, name, 0.0, test, settings[plain_steps])
+    guided = {
+        part: edit(editor, name, scale, test, settings[steps], between) for part, between in PARTS.items()
+    }
+    differences = {
+        part: paired_bootstrap(oracle, plain[0], test.id).as_dict() for part, (oracle, _) in guided.items()
+    }
+    return {
+        "val": {f"{k} steps, scale {s:g}": value for (k, s), value in rated.items()},
+        "plain_steps": plain_steps,
+        "steps": steps,
+        "scale": scale,
+        "score": paired_bootstrap(guided["all steps"][1], plain[1], test.id).as_dict(),
+        "oracle": differences["all steps"],
+        "by_part": differences,
+    }
 
 
 if __name__ == "__main__":
     quiet()
-    keep("reward-guidance", "python benchmarks/reward_guidance.py", measure(EDITS, VAL, best_by_steps()))
+    command = " ".join(["python benchmarks/reward_guidance.py", *sys.argv[1:]])
+    keep("reward-guidance", command, compare(Path(*sys.argv[1:2] or ["runs"]), best_by_steps()))

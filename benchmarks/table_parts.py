@@ -10,17 +10,18 @@ from rewardedit.assets import digests
 from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 
 NOT_RECORDED = "Not recorded yet."
-# Programs and settings that use the small trained scorer.
-WITH_ADIEE = (
-    "agreement.py",
-    "best_of_n.py",
-    "heat.py",
-    "throughput.py",
-    "/adiee.py",
-    "scorer=adiee",
-    "train shapes-refl",  # the recipe's own reward
-)
-EARLIER = {"shapes-editor": "editor", "shapes-adiee-scorer": "ADIEE scorer"}
+# Programs that use both small trained scorers.
+BOTH = ("agreement.py", "best_of_n.py", "heat.py", "throughput.py", "/adiee.py", "reward_guidance.py")
+# which programs and recipes take a model, by parts of their commands
+WITH = {
+    "shapes-adiee-scorer": (*BOTH, "scorer=adiee", "train shapes-refl"),  # the recipe's own reward
+    "shapes-vifi-clip": (*BOTH, "scorer=vifi_clip", "adiee_ablations.py", "hacking.py"),
+}
+EARLIER = {
+    "shapes-editor": "editor",
+    "shapes-adiee-scorer": "ADIEE scorer",
+    "shapes-vifi-clip": "ViFi-CLIP",
+}
 Result = dict[str, Any]
 
 
@@ -59,9 +60,8 @@ def where(result: Result) -> str:
 
 def outgrown(result: Result) -> list[str]:
     """The shipped models that gave a result and are others now, of those whose age is looked at."""
-    looked_at = ["shapes-editor"]
-    if any(part in result["command"] for part in WITH_ADIEE):
-        looked_at.append("shapes-adiee-scorer")
+    taken = [name for name, parts in WITH.items() if any(part in result["command"] for part in parts)]
+    looked_at = ["shapes-editor", *taken]
     made_with, now = result.get("models", {}), digests()
     return [name for name in looked_at if made_with.get(name) != now[name]]
 

@@ -236,17 +236,30 @@ def _chosen(found: dict[str, Any], name: str) -> tuple[str, str]:
 
 
 def reward_guidance(result: Result) -> str:
-    """What following a scorer's gradient brings."""
+    """What following a scorer's gradient brings, at which denoising steps."""
+    found = result["guided_minus_plain"]
+    parts = list(next(iter(found.values()))["by_part"])
     rows = []
-    for name, found in result["guided_minus_plain"].items():
-        score = found["score"]
-        oracle = found["oracle"]
-        own = f"{score['mean_b']:.2f} → {score['mean_a']:.2f}"
-        means = (f"{oracle[mean]:.2f}" for mean in ("mean_b", "mean_a"))
-        rows.append((f"`{name}`", f"{found['scale']:g}", own, *means, difference(oracle)))
-    n = f"n = {result['n']} held-out edits, each scale chosen on val"
-    head = ("guided by", "scale", "its score", "oracle, plain", "oracle, guided", "difference, 95 % interval")
-    return markdown(head, rows, f"{n}. {measured(result)}")
+    for name, of_scorer in found.items():
+        score = of_scorer["score"]
+        rows.append(
+            (
+                f"`{name}`",
+                f"{of_scorer['steps']}, {of_scorer['scale']:g}",
+                f"{score['mean_b']:.2f} → {score['mean_a']:.2f}",
+                f"{of_scorer['oracle']['mean_b']:.2f}",
+                *(difference(of_scorer["by_part"][part]) for part in parts),
+            )
+        )
+    head = (
+        "guided by",
+        "steps, scale",
+        "its score",
+        "oracle, plain",
+        *(f"guided in {part}" for part in parts),
+    )
+    chosen = "the number of steps and the scale are chosen on val, for plain edits too"
+    return markdown(head, rows, f"n = {result['n']} held-out edits; {chosen}. {measured(result)}")
 
 
 def refl(result: Result) -> str:

@@ -1,7 +1,7 @@
 """How much data ViFi-CLIP wants, and what its hard negatives do: python benchmarks/vifi_rows.py [RUNS]
 
-The recipe shapes-vifi-clip on 1/8, 1/4, 1/2 and all of its rows, and on all of them without hard negatives of
-the same source, for the same number of steps. Rank correlation with the oracle on test edits by two editors
+The recipe shapes-vifi-clip on 1/8, 1/4, 1/2 and all of 22,400 rows, and on all of them without hard negatives
+of the same source, for 900 steps each. Rank correlation with the oracle on test edits by two editors
 that benchmarks/adiee.py calls unseen. RUNS/vifi-rows keeps what is made: a program that was broken off goes
 on.
 """
@@ -25,11 +25,12 @@ from rewardedit.cli.recipes import load_recipe
 from rewardedit.data.shapes import Shapes
 from rewardedit.trainers import vifi_clip
 
-ROWS = 22_400  # of the recipe
+ROWS = 22_400  # half of the recipe's
+STEPS = 900
 VARIANTS = {
     **{f"1/{part} of the rows": [f"data.rows={ROWS // part}"] for part in (8, 4, 2)},
-    "all rows": [],
-    "no negatives of the same source": ["negatives=[reversed, identity]"],
+    "all rows": [f"data.rows={ROWS}"],
+    "no negatives of the same source": [f"data.rows={ROWS}", "negatives=[reversed, identity]"],
 }
 
 
@@ -41,7 +42,10 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
     for name, change in VARIANTS.items():
         folder = runs / "vifi-rows" / re.sub(r"\W+", "-", name)
         config = replace(
-            load_recipe("shapes-vifi-clip", ["held_out=null", *words, *change])[1], name=folder.name
+            load_recipe("shapes-vifi-clip", ["held_out=null", f"train.max_steps={STEPS}", *change, *words])[
+                1
+            ],
+            name=folder.name,
         )
 
         def make(folder: Path, config: vifi_clip.Config = config) -> dict[str, Any]:

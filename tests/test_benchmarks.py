@@ -153,14 +153,21 @@ def test_retrieval(tmp_path):
     assert found["recall@1_temporal_minus_mean"]["n"] == found["test"]["temporal"]["n"]
 
 
-def test_reward_guidance():
+def test_reward_guidance(tmp_path, monkeypatch):
     import reward_guidance
 
+    monkeypatch.setattr(reward_guidance, "EDITS", 7)
+    monkeypatch.setattr(reward_guidance, "VAL", 7)
+    monkeypatch.setattr(reward_guidance, "SCALES", (0.02,))
+    monkeypatch.setattr(reward_guidance, "SCORERS", {"clip_d": "shapes-clip"})
     steps = {4: EditConfig(4, 1.25, 1.0)}
-    found = reward_guidance.measure(7, 7, steps, scales=(0.02,))["guided_minus_plain"]["clip_d"]
-    assert found["score"]["difference"] > 0
-    assert set(found["by_part"]) == set(reward_guidance.PARTS)
-    assert found["steps"] in steps
+    found = reward_guidance.compare(tmp_path, steps)
+    guided = found["guided_minus_plain"]["clip_d"]
+    assert guided["score"]["difference"] > 0
+    assert set(guided["by_part"]) == set(reward_guidance.PARTS)
+    assert guided["steps"] in steps
+    monkeypatch.setattr(reward_guidance, "edit", None)  # nothing is edited again
+    assert reward_guidance.compare(tmp_path, steps) == found
 
 
 def test_refl_steps_do_the_same_work():
@@ -372,7 +379,14 @@ def test_tables_say_where_another_world_or_editor_was_measured():
         assert measured(used).endswith("today. With an earlier ADIEE scorer.")
         assert not is_current(used)
     both = {**earlier, "models": {}, "command": "python benchmarks/heat.py"}
-    assert measured(both).endswith("With an earlier editor and an earlier ADIEE scorer.")
+    models = "editor and an earlier ADIEE scorer and an earlier ViFi-CLIP"
+    assert measured(both).endswith(f"With an earlier {models}.")
+    vifi_clip = {**here, "models": {**here["models"], "shapes-vifi-clip": "0" * 12}}
+    assert is_current(vifi_clip)
+    for command in ("rewardedit train quickstart relabel.scorer=vifi_clip", "python benchmarks/hacking.py"):
+        used = {**vifi_clip, "command": command}
+        assert measured(used).endswith("today. With an earlier ViFi-CLIP.")
+        assert not is_current(used)
 
 
 def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ Command: rewardedit train humanedit-vifi-clip
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -25,8 +25,10 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoImageProcessor
 
+from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, collate
 from rewardedit.data import DataConfig, Rows, open_rows, row_shards
@@ -149,12 +151,16 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     pairs = read_pairs(
         open_rows(config.data), _sized(config.data, scorer), scorer, folder / "pairs", config.bad_rows
     )
+    on_cpu = devices.default_device() == "cpu"
+    if on_cpu:  # SDPA's kernel for CPUs takes two fifths of a step for its backward pass
+        scorer.model.set_attn_implementation("eager")
     make_trainable(scorer, config.lora_rank, config.train.gradient_checkpointing)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         return contrast(config, scorer, pairs, step, generator)
 
-    fit(config.train, {"scorer": scorer}, loss_of, folder, resume)
+    with sdpa_kernel(SDPBackend.MATH) if on_cpu else nullcontext():  # the temporal pooling's
+        fit(config.train, {"scorer": scorer}, loss_of, folder, resume)
     if config.lora_rank is not None:
         scorer.model = scorer.model.merge_and_unload()
     scorer.requires_grad_(False)
