@@ -1,20 +1,26 @@
 """Best of 8 on the shapes world by several scorers, beside chance and the oracle's choice:
-python benchmarks/best_of_n.py
+python benchmarks/best_of_n.py [RUNS]
 
 Without captions first, which is what a user of `rewardedit edit --best-of 8` has. The world's exact captions,
 which tell the truth about the target, are the upper case.
-Every way of choosing takes the number of steps that is best for it on val.
+Every way of choosing takes the number of steps that is best for it on val. RUNS/best-of-n keeps what was
+chosen: a program that was broken off goes on with the next number of steps.
 """
 
+import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 from grid import best_by_steps
 from record import keep
 from tqdm import tqdm
+from variants import figures_of
 
 from rewardedit import EditBatch, best_of_n, load_editor, load_scorer
+from rewardedit.assets import digests
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.data.shapes.world import join
@@ -24,7 +30,7 @@ from rewardedit.scorer_spec import read_spec
 from rewardedit.scorers import Scorer
 
 EDITS = 280
-VAL = 70
+VAL = 140
 N = 8
 SCORERS: dict[str, dict[str, Any]] = {  # with their options
     "clip_d": {},
@@ -89,18 +95,29 @@ def best(scorers: dict[str, Scorer], edits: EditBatch, names: Sequence[str]) -> 
     return found
 
 
-def compare(edits: int, val_edits: int, n: int, grid: dict[int, EditConfig] | None = None) -> dict[str, Any]:
+def compare(
+    edits: int, val_edits: int, n: int, runs: Path, grid: dict[int, EditConfig] | None = None
+) -> dict[str, Any]:
     """Oracle means of the first candidate, a random one, each scorer's choice and the oracle's,
     over the same candidates.
 
     Args:
+        runs: where what was chosen is kept.
         grid: the settings by number of steps; by default the base's best on val for each.
     """
     grid = grid or best_by_steps()
     editor = load_editor("shapes-editor")
-    val = Shapes("val").batch(0, val_edits)
     test = Shapes("test").batch(0, edits)
-    on_val = {k: choose(editor, val, n, settings) for k, settings in grid.items()}
+
+    def chosen_of(split: str, samples: ShapesBatch, k: int, n: int) -> dict[str, Choices]:
+        return figures_of(
+            runs / "best-of-n" / f"{split}-{k}-steps-{n}",
+            [len(samples), asdict(grid[k]), SCORERS, SUMS, digests()],
+            lambda _: choose(editor, samples, n, grid[k]),
+        )
+
+    val = Shapes("val").batch(0, val_edits)
+    on_val = {k: chosen_of("val", val, k, n) for k in grid}
 
     chosen: dict[str, dict[str, int]] = {}
     for condition in ("without_captions", "with_captions"):
@@ -109,10 +126,10 @@ def compare(edits: int, val_edits: int, n: int, grid: dict[int, EditConfig] | No
             name: max(grid, key=lambda k: _mean(on_val[k][condition][name])) for name in names
         }
     used = {k for names in chosen.values() for name, k in names.items() if name != ONE}
-    on_test = {k: choose(editor, test, n, settings) for k, settings in grid.items() if k in used}
+    on_test = {k: chosen_of("test", test, k, n) for k in grid if k in used}
     alone = chosen["without_captions"][ONE]
     if alone not in on_test:  # one sample needs no candidates beside it
-        on_test[alone] = choose(editor, test, 1, grid[alone])
+        on_test[alone] = chosen_of("test", test, alone, 1)
     one = on_test[alone]["without_captions"][ONE]
 
     out: dict[str, Any] = {}
@@ -137,4 +154,5 @@ def _mean(values: list[float]) -> float:
 
 if __name__ == "__main__":
     quiet()
-    keep("best-of-n", "python benchmarks/best_of_n.py", compare(EDITS, VAL, N))
+    command = " ".join(["python benchmarks/best_of_n.py", *sys.argv[1:]])
+    keep("best-of-n", command, compare(EDITS, VAL, N, Path(*sys.argv[1:2] or ["runs"])))

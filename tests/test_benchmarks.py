@@ -46,15 +46,18 @@ def test_preservation_looks_outside_the_mask_alone():
     assert guidance.preservation(source, edited, mask).tolist() == [1.0, 0.5]
 
 
-def test_best_of_n():
+def test_best_of_n(tmp_path, monkeypatch):
     import best_of_n
 
-    found = best_of_n.compare(3, 2, 2, {1: EditConfig(1, 1.3, 1.0)})
+    grid = {1: EditConfig(1, 1.3, 1.0)}
+    found = best_of_n.compare(3, 2, 2, tmp_path, grid)
     assert found["oracle"]["oracle's choice"] >= max(
         v for k, v in found["oracle"].items() if k != "oracle's choice"
     )
     assert set(found["with_captions"]["oracle"]) == {"clip_d", "clip_d:0.7,l1:0.3"}
     assert found["oracle"].keys() - found["against_one_sample"].keys() == {"one sample"}
+    monkeypatch.setattr(best_of_n, "choose", None)  # nothing is chosen again
+    assert best_of_n.compare(3, 2, 2, tmp_path, grid) == found
 
 
 def test_a_sum_of_scorers_takes_what_the_weighted_scores_say():
