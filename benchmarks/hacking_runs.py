@@ -61,7 +61,7 @@ def settings_of(kind: str, seed: int) -> tuple[RewardConfig, TrainConfig]:
     }
     if kind == "reward_only":
         scorer = str(rng.choice(["adiee", "vifi_clip", "clip_d", "l1"], p=[0.3, 0.3, 0.2, 0.2]))
-        lr = float(10 ** rng.uniform(-3.2, -2.8))
+        lr = float(10 ** rng.uniform(-3.8, -3.3))
         return RewardConfig(scorer, weight=1.0, diffusion_weight=0.0, **rollout), TrainConfig(
             max_steps=MOST_STEPS, lr=lr, **train
         )
