@@ -72,10 +72,10 @@ def test_a_sum_of_scorers_takes_what_the_weighted_scores_say():
         torch.stack([samples.source[0], samples.target[0], samples.source[1], samples.target[2]]),
     )
     scorers = {name: load_scorer(name) for name in ("l1", "vifi_clip")}
-    names = ("l1", "vifi_clip", "l1:100,vifi_clip:0.01", "l1:0.01,vifi_clip:1")
+    names = ("l1", "vifi_clip", "l1:1000,vifi_clip:0.01", "l1:0.01,vifi_clip:1")
     found = best_of_n.best(scorers, edits, names)
     assert found["l1"] == 0
-    assert found["l1:100,vifi_clip:0.01"] == 0
+    assert found["l1:1000,vifi_clip:0.01"] == 0
     whole = WeightedSum(scorers, {"l1": 0.01, "vifi_clip": 1.0})(edits).score
     assert found["l1:0.01,vifi_clip:1"] == found["vifi_clip"] == int(whole.argmax())
 
