@@ -256,10 +256,14 @@ def reward_guidance(result: Result) -> str:
         "steps, scale",
         "its score",
         "oracle, plain",
-        *(f"guided in {part}" for part in parts),
+        *(f"{part} − plain" for part in parts),
     )
     chosen = "the number of steps and the scale are chosen on val, for plain edits too"
-    return markdown(head, rows, f"n = {result['n']} held-out edits; {chosen}. {measured(result)}")
+    return markdown(
+        head,
+        rows,
+        f"n = {result['n']} held-out edits, guided − plain with 95 % intervals; {chosen}. {measured(result)}",
+    )
 
 
 def refl(result: Result) -> str:

@@ -173,6 +173,15 @@ def test_reward_guidance(tmp_path, monkeypatch):
     assert reward_guidance.compare(tmp_path, steps) == found
 
 
+def test_what_was_measured_of_reward_guidance_holds_what_the_page_says():
+    found = recorded("reward-guidance")["guided_minus_plain"]
+    assert set(found) == {"adiee", "vifi_clip", "clip_d"}
+    for of_scorer in found.values():
+        assert of_scorer["by_part"]["all steps"] == of_scorer["oracle"]
+        assert of_scorer["by_part"]["second half"]["ci95"][0] > 0
+        assert abs(of_scorer["by_part"]["first half"]["difference"]) < 0.05
+
+
 def test_refl_steps_do_the_same_work():
     import refl
 
