@@ -41,12 +41,8 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
     figures = {}
     for name, change in VARIANTS.items():
         folder = runs / "vifi-rows" / re.sub(r"\W+", "-", name)
-        config = replace(
-            load_recipe("shapes-vifi-clip", ["held_out=null", f"train.max_steps={STEPS}", *change, *words])[
-                1
-            ],
-            name=folder.name,
-        )
+        asked = ["held_out=null", f"train.max_steps={STEPS}", *change, *words]
+        config = replace(load_recipe("shapes-vifi-clip", asked)[1], name=folder.name)
 
         def make(folder: Path, config: vifi_clip.Config = config) -> dict[str, Any]:
             with torch.enable_grad():
