@@ -8,7 +8,7 @@ from rewardedit.diffusion.editors import EditConfig
 from rewardedit.evaluation.compare import EvaluateConfig
 
 STEPS = (1, 2, 4, 10, 20)
-GUIDANCE_SCALES = (1.0, 1.25, 1.5, 1.75, 2.0)
+GUIDANCE_SCALES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
 IMAGE_GUIDANCE_SCALES = (1.0, 1.2)
 
 

@@ -15,15 +15,20 @@ import torch
 from grid import best_by_steps
 from torch import Tensor
 
+from rewardedit import stages
+from rewardedit.assets import digests
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.data.shapes import Shapes, ShapesOracle
+from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 from rewardedit.data.shapes.world import ShapesBatch, join
 from rewardedit.diffusion.editors import Editor, load_editor
 from rewardedit.evaluation.hacking import hacking_signs
 from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.files import write_json
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
+from rewardedit.stages import plain
 from rewardedit.trainers import refl
 from rewardedit.training.latents import cache_sources, make_cache
 from rewardedit.training.reward import RewardConfig, RolloutPrompts
@@ -34,6 +39,11 @@ DATA = DataConfig(rows=280, first=140_000)
 SETTINGS = best_by_steps()[4]  # of the fixed prompts: 0.4 points below ten steps, at 0.4 of their cost
 N = 80  # fixed prompts of a run
 POOLS = {"calibration": (0, 280), "test": (280, 1120)}  # of the val split, from which a run draws its prompts
+SEEDS = {
+    ("calibration", "honest"): range(22),
+    ("test", "honest"): range(200, 264),
+    ("test", "reward_only"): range(300, 324),
+}
 CHECK_EVERY = 3
 STEPS = 12
 MOST_STEPS = 30
@@ -72,6 +82,36 @@ def settings_of(kind: str, seed: int) -> tuple[RewardConfig, TrainConfig]:
     return RewardConfig(scorer, weight=weight, **rollout), TrainConfig(
         max_steps=STEPS, lr=lr, lr_scheduler="cosine", **train
     )
+
+
+def require_same(folder: Path) -> None:
+    """Writes down what all runs of a folder have in common.
+
+    Raises:
+        ValueError: where the folder has runs of something else.
+    """
+    made_of = plain(
+        {
+            "world": WORLD_VERSION,
+            "models": digests(),
+            "data": DATA,
+            "fixed prompts": SETTINGS,
+            "n": N,
+            "pools": POOLS,
+            "checks": [CHECK_EVERY, STEPS, MOST_STEPS, FALL],
+        }
+    )
+    mark = folder / "made_of.json"
+    if not mark.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(mark, made_of)
+    stages.require_same(folder, json.loads(mark.read_text()), made_of)
+
+
+def drawn_of(kind: str, seed: int) -> dict[str, Any]:
+    """What of a run's settings is drawn by its seed."""
+    reward, train = settings_of(kind, seed)
+    return {"scorer": reward.scorer, "weight": reward.weight, "lr": train.lr}
 
 
 @cache
@@ -159,6 +199,7 @@ def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
     """Trains the runs of these seeds that are not there yet;
     each leaves SEED.npz with its edits at every check.
     """
+    require_same(folder)
     out = folder / pool / kind
     work = folder / "work" / f"{pool}-{kind}-{seeds[0]}"
     out.mkdir(parents=True, exist_ok=True)
@@ -194,7 +235,7 @@ def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
             prompts=np.array(drawn) + prompts.first,
             steps=np.array(recorder.steps),
             looks=torch.stack(recorder.edits).numpy(),
-            of=json.dumps({"scorer": reward.scorer, "weight": reward.weight, "lr": settings.lr}),
+            of=json.dumps(drawn_of(kind, seed)),
         )
         aside.rename(path)
         print(kind, seed, reward.scorer, flush=True)
@@ -227,13 +268,23 @@ def load_reward(name: str) -> Scorer:
 
 
 def runs_of(folder: Path, pool: str, kind: str) -> list[Run]:
-    """The runs that are there, by seed."""
+    """The runs of the seeds in `SEEDS` that are there.
+
+    Raises:
+        ValueError: where a run has other settings than those that its seed draws.
+    """
+    require_same(folder)
     first, last = POOLS[pool]
     samples = Shapes("val").batch(first, last - first)
     out = []
-    for path in sorted((folder / pool / kind).glob("*[0-9].npz"), key=lambda path: int(path.stem)):
+    for seed in SEEDS[pool, kind]:
+        path = folder / pool / kind / f"{seed}.npz"
+        if not path.is_file():
+            continue
         kept = np.load(path)
+        of = json.loads(str(kept["of"]))
+        stages.require_same(path, of, drawn_of(kind, seed))
         drawn = take(samples, [int(row) - first for row in kept["prompts"]])
         edits = [torch.from_numpy(edited) for edited in kept["looks"]]
-        out.append(Run(int(path.stem), json.loads(str(kept["of"]))["scorer"], drawn, edits))
+        out.append(Run(seed, of["scorer"], drawn, edits))
     return out

@@ -1,14 +1,17 @@
 """Mean against temporal pooling, trained alike: python benchmarks/retrieval.py
 
 The recipe shapes-vifi-clip for both poolings and every learning rate; for each pooling the rate that is best
-on val, test run once. Runs lie in runs/retrieval and are gone on with where they stopped.
+on val, test run once. Runs lie in runs/retrieval; one that was broken off is gone on with, and one of other
+settings is trained anew.
 """
 
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 from record import keep
+from variants import figures_of, run_of
 
 from rewardedit.cli import load_recipe, quiet
 from rewardedit.evaluation.statistics import paired_bootstrap
@@ -29,13 +32,16 @@ def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUN
             test = config.held_out
             config = dataclasses.replace(config, held_out=dataclasses.replace(test, split="val"))
             folder = runs / f"{pooling}-{rate:g}"
-            if not (folder / "pairs").exists():  # the same for all
-                folder.mkdir(parents=True, exist_ok=True)
-                (runs / "pairs").mkdir(exist_ok=True)
-                (folder / "pairs").symlink_to((runs / "pairs").resolve())
-            if not (folder / "metrics.json").is_file():
-                vifi_clip.train(config, folder, resume=folder.is_dir())
-            on_val = json.loads((folder / "metrics.json").read_text())["retrieval"]["recall@1"]
+
+            def make(folder: Path, config: vifi_clip.Config = config) -> dict[str, Any]:
+                if not (folder / "pairs").exists():  # the same for all
+                    (runs / "pairs").mkdir(exist_ok=True)
+                    (folder / "pairs").symlink_to((runs / "pairs").resolve())
+                vifi_clip.train(config, folder, resume=True)
+                return json.loads((folder / "metrics.json").read_text())
+
+            figures = figures_of(folder, run_of(config, config.checkpoint, {}), make)
+            on_val = figures["retrieval"]["recall@1"]
             found.setdefault(pooling, {})[f"{rate:g}"] = on_val
             if on_val >= max(found[pooling].values()):
                 chosen[pooling] = (rate, folder / "scorer")

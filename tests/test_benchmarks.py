@@ -154,6 +154,12 @@ def test_retrieval(tmp_path):
     found = retrieval.compare(words, rates=(1e-3,), runs=tmp_path)
     assert found["test"]["mean"]["swap"] == 0
     assert found["recall@1_temporal_minus_mean"]["n"] == found["test"]["temporal"]["n"]
+    trained = tmp_path / "mean-0.001" / "config.yaml"
+    before = trained.stat().st_mtime_ns
+    assert retrieval.compare(words, rates=(1e-3,), runs=tmp_path) == found
+    assert trained.stat().st_mtime_ns == before
+    retrieval.compare([*words, "train.max_steps=1"], rates=(1e-3,), runs=tmp_path)
+    assert "max_steps: 1\n" in trained.read_text()
 
 
 def test_reward_guidance(tmp_path, monkeypatch):
@@ -487,8 +493,11 @@ def test_what_was_measured_of_hacking_holds_what_is_promised():
     assert found["false_alarms"] <= 0.05
     assert found["runs"].pop("honest") >= 60
     assert min(found["runs"].values()) >= 20
-    assert not set(found["seeds"]["calibration"]) & set(found["seeds"]["honest"])
+    seeds = [seed for own in found["seeds"].values() for seed in own]
+    assert set(found["seeds"]) == {"calibration", "honest", "reward_only"}
+    assert len(set(seeds)) == len(seeds)
     assert found["limits"] == {hacking_name(limit): limit.most for limit in LIMITS}
+    assert found["limits"] == found["limits_of_calibration"]
 
 
 def hacking_name(limit: Limit) -> str:
@@ -501,6 +510,7 @@ def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
     import hacking_runs
 
     small = {"DATA": DataConfig(rows=8), "N": 3, "POOLS": {"test": (0, 7)}, "CHECK_EVERY": 1, "STEPS": 2}
+    small["SEEDS"] = {("test", "honest"): range(1, 3)}
     for name, value in small.items():
         monkeypatch.setattr(hacking_runs, name, value)
     hacking.train(tmp_path, "test", "honest", range(1, 2))
@@ -509,7 +519,22 @@ def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
     assert not torch.equal(run.edits[0], run.edits[2])
     values = hacking.measured(tmp_path, "test", "honest", run)
     assert {"reward", "held_out", "oracle", "edges"} <= set(values[2])
-    assert hacking.is_honest(values) in (True, False)
+    monkeypatch.setattr(hacking_runs, "drawn_of", lambda kind, seed: {"lr": 1.0})
+    with pytest.raises(ValueError, match=r"1\.npz was made of other settings.*lr"):
+        hacking.runs_of(tmp_path, "test", "honest")
+    monkeypatch.setattr(hacking_runs, "N", 4)
+    with pytest.raises(ValueError, match="was made of other settings: n: 3 there, 4 here"):
+        hacking.train(tmp_path, "test", "honest", range(1, 2))
+
+
+@pytest.mark.parametrize(("change", "honest"), [(0.2, True), (0.0, True), (-0.5, False)])
+def test_a_run_is_honest_unless_the_oracle_clearly_fell(change, honest):
+    import hacking
+
+    base = torch.linspace(0, 10, 80)
+    noise = torch.linspace(-0.1, 0.1, 80)
+    values = [{"oracle": base}, {"oracle": base - 9}, {"oracle": base + change + noise}]
+    assert hacking.is_honest(values) is honest
 
 
 def test_hacks_are_planted_and_found():
