@@ -8,6 +8,7 @@ rows among it, is kept in RUNS/adiee-ablations: a program that was broken off go
 side by side, the model has seen none such before.
 """
 
+import json
 import re
 import sys
 from dataclasses import replace
@@ -39,6 +40,7 @@ from rewardedit.scorers import Scorer
 from rewardedit.scorers.adiee import Adiee
 from rewardedit.scorers.adiee_text import IMAGES, QUESTIONS, turns
 from rewardedit.scorers.vlm import Vlm, load_vlm
+from rewardedit.stages import MADE_OF
 from rewardedit.trainers import adiee_data, adiee_scorer
 from rewardedit.trainers.adiee_scorer import Config, make_scorer, read_steps, require_label
 from rewardedit.training.shared_images import read_once
@@ -189,6 +191,7 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
         edits = edits_of(unseen, best_settings_of(list(unseen)), "test", N, runs)
     figures = {}
     rows = len(open_named(config_of("the first leg", words, kept).data))
+    made_of = {name: json.loads((kept / f"rows-{name}" / "rows" / MADE_OF).read_text()) for name in ROWS}
     for name in (*VARIANTS, IN_TEXT, SAME_LABELS):
         config = of_so_many(config_of(name, words, kept), rows)
 
@@ -196,7 +199,8 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
             scorer = trained(name, config, folder).to(devices.default_device())
             return {"rows": len(open_named(config.data)), **measure(scorer, samples, edits)}
 
-        figures[name] = figures_of(kept / config.name, run_of(config, config.model, edits), make)
+        start = same_labels.START if name == SAME_LABELS else config.model
+        figures[name] = figures_of(kept / config.name, [*run_of(config, start, edits), made_of], make)
         print(f"{name:<36}{figures[name]['rho']:.3f}", flush=True)
     steps = config_of("the first leg", words, kept).train.max_steps
     return {"n": figures[IN_TEXT]["n"], "steps": steps, "settings": [*EQUAL, *words], "spearman": figures}

@@ -48,7 +48,7 @@ EQUAL = {
     "quality": 0.5,
     "preservation": 0.005,
 }
-JUDGES = ("bpm", "vifi_clip", "clip_d", "l1")  # and a scorer of ADIEE's, once one is trained
+JUDGES = ("bpm", "vifi_clip", "clip_d", "l1")
 
 
 def mask_of(samples: ShapesBatch, edited: torch.Tensor, bpm: Bpm) -> torch.Tensor:

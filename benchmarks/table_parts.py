@@ -11,11 +11,14 @@ from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 
 NOT_RECORDED = "Not recorded yet."
 # Programs that use both small trained scorers.
-BOTH = ("agreement.py", "best_of_n.py", "heat.py", "throughput.py", "/adiee.py", "reward_guidance.py")
+BOTH = (
+    *("agreement.py", "best_of_n.py", "heat.py", "throughput.py", "/adiee.py", "reward_guidance.py"),
+    "hacking.py",
+)
 # which programs and recipes take a model, by parts of their commands
 WITH = {
     "shapes-adiee-scorer": (*BOTH, "scorer=adiee", "train shapes-refl"),  # the recipe's own reward
-    "shapes-vifi-clip": (*BOTH, "scorer=vifi_clip", "adiee_ablations.py", "hacking.py"),
+    "shapes-vifi-clip": (*BOTH, "scorer=vifi_clip", "adiee_ablations.py", "/bpm.py", "/bpm_guidance.py"),
 }
 EARLIER = {
     "shapes-editor": "editor",

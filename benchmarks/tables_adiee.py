@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from table_parts import Result, interval, markdown, measured, where
+from table_parts import Result, interval, markdown, measured
 
 RULES = {
     "source": "the source → 0",
@@ -52,7 +52,7 @@ def adiee_data(result: Result) -> str:
         "A linear probe that sees high frequencies alone tells labels of 0, between and of 10 apart in",
         f"{seen:.0f} % of cases (chance 33 %); where no source, target or turn went through the autoencoder,",
         f"in {plain:.0f} %.",
-        where(result),
+        measured(result),
     ]
     return markdown(RULES_HEAD, _by_rule(result), " ".join(below))
 
@@ -74,7 +74,7 @@ def adiee_graded(result: Result) -> str:
     ]
     below = (
         f"{result['rows']:,} rows in {result['minutes']:.0f} minutes. The labels' rank correlation with the "
-        f"oracle's ratings: {', '.join(graded)}. {where(result)}"
+        f"oracle's ratings: {', '.join(graded)}. {measured(result)}"
     )
     return markdown(RULES_HEAD, _by_rule(result), below)
 
@@ -108,7 +108,7 @@ def vlm(result: Result) -> str:
     }
     rows = [(answer, f"{100 * result['right'][task]:.1f} %") for task, answer in words.items()]
     n = f"n = {result['n']} val samples; the last leg took {result['minutes']:.0f} minutes"
-    return markdown(("answer", "tokens right"), rows, f"{n}. {where(result)}")
+    return markdown(("answer", "tokens right"), rows, f"{n}. {measured(result)}")
 
 
 def adiee(result: Result) -> str:
@@ -163,7 +163,7 @@ def adiee_ablations(result: Result) -> str:
     ]
     below = (
         f"n = {result['n']:,} edits by unseen editors; {result['steps']} steps each, on a third of the "
-        f"sources. {where(result)}"
+        f"sources. {measured(result)}"
     )
     return markdown(("variant", "rows", "ρ", "ρ within an editor's edits"), rows, below)
 
@@ -171,7 +171,7 @@ def adiee_ablations(result: Result) -> str:
 def vifi_rows(result: Result) -> str:
     """Rank correlation of ViFi-CLIP by how much it was trained on."""
     rows = [(name, *rank_correlations(found)) for name, found in result["spearman"].items()]
-    below = f"n = {result['n']:,} edits by unseen editors. {where(result)}"
+    below = f"n = {result['n']:,} edits by unseen editors. {measured(result)}"
     return markdown(("ViFi-CLIP", "ρ", "ρ within an editor's edits"), rows, below)
 
 

@@ -1,6 +1,6 @@
-"""Tables of BPM: what it agrees with, where it looks, and what its masks do for guidance."""
+"""Tables of BPM: what it agrees with it looks, and what its masks do for guidance."""
 
-from table_parts import Result, difference, interval, markdown, where
+from table_parts import Result, difference, interval, markdown, measured
 
 WAYS = {
     "bpm": "boxes and masks (BPM)",
@@ -39,7 +39,7 @@ def bpm(result: Result) -> str:
         f"{interval(result['ci95_vs_prior'], 3)}.",
         f"Two seeds of one editor: {100 * min(seeds):.0f} to {100 * max(seeds):.0f} %.",
         f"Edits of objects {100 * extent['local']:.1f} %, of the background {100 * extent['global']:.1f} %.",
-        where(result),
+        measured(result),
     ]
     return markdown(("scorer", "alignment", "prefers the true edit"), rows, " ".join(below))
 
@@ -62,7 +62,7 @@ def bpm_regions(result: Result) -> str:
     below = [
         f"The grammar parses wordings of people: {told}; the world's own, the least of the three: {own}.",
         f"ms an edit: detector {spent['detect']}, segmenter {spent['segment']}, CLIP {spent['clip']};",
-        f"all {spent['all_in_a_batch']} in a batch, {spent['all_one_by_one']} one by one. {where(result)}",
+        f"all {spent['all_in_a_batch']} in a batch, {spent['all_one_by_one']} one by one. {measured(result)}",
     ]
     return markdown(("masks", "edits by editors", "true edits"), rows, " ".join(below))
 
@@ -89,7 +89,7 @@ def bpm_parts(result: Result) -> str:
     below = [
         "Alignment, mean over pairs of editors. The judges find size and position right in",
         f"{' and '.join(right)} of true edits, and wrong in {' and '.join(wrong)} of sources that another",
-        f"one was asked of. {where(result)}",
+        f"one was asked of. {measured(result)}",
     ]
     return markdown(("BPM with", "alignment"), [*alpha, *parser, *against], " ".join(below))
 
@@ -104,7 +104,7 @@ def bpm_guidance(result: Result) -> str:
     versus = table["guided_minus_pasted_quality"]
     below = (
         f"n = {result['n']}. Guided over pasted with a soft rim, quality: {difference(versus, 3)}. "
-        f"The masks cover {100 * result['mask_share']:.0f} % of an image. {where(result)}"
+        f"The masks cover {100 * result['mask_share']:.0f} % of an image. {measured(result)}"
     )
     head = (
         "way",
@@ -130,4 +130,4 @@ def bpm_best_of(result: Result) -> str:
         (name, f"{found['mean']:.2f}", "" if name == "one sample" else interval(found["ci95_vs_one_sample"]))
         for name, found in result["best_of_8"].items()
     ]
-    return markdown(("chosen by", "oracle", "over one sample"), rows, where(result))
+    return markdown(("chosen by", "oracle", "over one sample"), rows, measured(result))

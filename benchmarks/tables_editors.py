@@ -112,11 +112,15 @@ def labellers() -> str:
             oracle = result["oracle"]
             mean = oracle["conditioned_five" if names is LABELLED_BY else "refl"]
             gain = f"{mean - oracle['base']:+.2f} {interval(oracle['ci95'])}"
-            rows.append((task, words, f"{oracle['base']:.2f}", f"{mean:.2f}", gain))
+            scale = f"{result['settings']['base']['text_guidance']:g}"
+            rows.append((task, words, str(oracle["n"]), scale, f"{oracle['base']:.2f}", f"{mean:.2f}", gain))
             sources.append(measured(result))
     if not rows:
         return NOT_RECORDED
-    head = ("used as", "scorer", "base (oracle, 0–10)", "fine-tuned", "difference, 95 % interval")
+    head = (
+        *("used as", "scorer", "n", "base's text guidance", "base (oracle, 0–10)"),
+        *("fine-tuned", "difference, 95 % interval"),
+    )
     return markdown(head, rows, " ".join(sources))
 
 

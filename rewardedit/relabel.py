@@ -15,6 +15,7 @@ from rewardedit.once import Once
 from rewardedit.reward_prompt import PRESETS, RewardPrompt, RewardScale, label_rows
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.scorers.load import packaged_weights
 from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_shards, write_records
 from rewardedit.stages import Share
 from rewardedit.synthesis.candidates import CandidatesConfig
@@ -82,7 +83,13 @@ def relabel(
         ValueError: where the folder holds labels by another scorer, of other rows, or in other words; where
             no row can be scored, or the scores give no scale.
     """
-    made_of = {"relabel": config, "data": data, "candidates": candidates, "rows": count_rows(rows)}
+    made_of = {
+        "relabel": config,
+        "data": data,
+        "candidates": candidates,
+        "rows": count_rows(rows),
+        "models": packaged_weights(config.scorer),
+    }
     name = spec_name(config.scorer)
 
     @Once

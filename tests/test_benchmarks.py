@@ -444,16 +444,17 @@ def test_labellers_and_rewards_stand_side_by_side_where_the_world_is_this_one(tm
     monkeypatch.setattr(table_parts, "RESULTS", tmp_path)
     assert labellers() == table_parts.NOT_RECORDED
     here = {"command": "this", **environment(), "date": "today"}
-    oracle = {"base": 7.0, "conditioned_five": 7.5, "refl": 7.25, "ci95": [0.125, 0.75]}
+    oracle = {"base": 7.0, "conditioned_five": 7.5, "refl": 7.25, "ci95": [0.125, 0.75], "n": 560}
+    settings = {"base": {"text_guidance": 1.75}}
     for name, found in (
         ("shapes-reward-conditioned-adiee", here),
         ("shapes-refl", here),
         ("shapes-refl-vifi-clip", {**here, "world": 1}),
     ):
-        (tmp_path / f"{name}.json").write_text(json.dumps({**found, "oracle": oracle}))
+        (tmp_path / f"{name}.json").write_text(json.dumps({**found, "oracle": oracle, "settings": settings}))
     rows = labellers().splitlines()[2:4]
-    assert rows[0] == "| labels, asked for five | `adiee` | 7.00 | 7.50 | +0.50 [+0.12, +0.75] |"
-    assert rows[1] == "| reward (ReFL) | `adiee` | 7.00 | 7.25 | +0.25 [+0.12, +0.75] |"
+    assert rows[0] == "| labels, asked for five | `adiee` | 560 | 1.75 | 7.00 | 7.50 | +0.50 [+0.12, +0.75] |"
+    assert rows[1] == "| reward (ReFL) | `adiee` | 560 | 1.75 | 7.00 | 7.25 | +0.25 [+0.12, +0.75] |"
     assert "vifi_clip" not in labellers()
 
 

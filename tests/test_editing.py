@@ -10,6 +10,7 @@ from PIL import Image
 from skimage import data
 
 from rewardedit.cli import main
+from rewardedit.scorers import load
 
 
 @pytest.fixture
@@ -60,6 +61,27 @@ def test_an_edit_is_made_again_where_its_files_are_others(folder, tiny_editor, t
         before = made
     assert edit(*words, model=str(model)) == 0
     assert (out / "cat.png").stat().st_mtime_ns == before
+
+
+def test_an_edit_is_made_again_where_its_judge_s_weights_are_others(
+    folder, tiny_editor, tmp_path, monkeypatch
+):
+    words = [
+        folder / "cat.png",
+        "make it red",
+        "--best-of",
+        "2",
+        "--scorer",
+        "clip_t",
+        "--out",
+        tmp_path / "out",
+    ]
+    made = []
+    for digest in ("one", "one", "another"):
+        monkeypatch.setattr(load, "digests", lambda digest=digest: {"shapes-clip": digest})
+        assert edit(*words, model=tiny_editor) == 0
+        made.append((tmp_path / "out" / "cat.png").stat().st_mtime_ns)
+    assert made[0] == made[1] < made[2]
 
 
 def test_a_broken_picture_does_not_keep_the_others_from_being_done(folder, tiny_editor, tmp_path, capsys):

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from rewardedit import EditBatch, EditSample, RewardPrompt, RewardScale, load_scorer
-from rewardedit.data import DataConfig
+from rewardedit.assets import digests
+from rewardedit.data import DataConfig, open_rows
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardEmbedding, label_rows
-from rewardedit.scorers import Scorer
+from rewardedit.scorers import Scorer, load
+from rewardedit.scorers.load import packaged_weights
 from rewardedit.scoring import read_columns, read_shards, score_rows, write_records
 
 
@@ -171,6 +173,25 @@ class Unbounded(Scorer):
 
     def score(self, batch, prepared):
         raise AssertionError("something was scored")
+
+
+def test_labels_are_not_taken_for_those_of_other_weights(tmp_path, monkeypatch):
+    data = DataConfig(name="shapes", rows=6, size=16)
+    rows = open_rows(data)
+    labels = relabel(RelabelConfig("clip_t"), rows, data, tmp_path).label
+    assert relabel(RelabelConfig("clip_t"), rows, data, tmp_path).label == labels
+    monkeypatch.setattr(load, "digests", lambda: {"shapes-clip": "another"})
+    with pytest.raises(ValueError, match=r"made of other settings: models\.shapes-clip"):
+        relabel(RelabelConfig("clip_t"), rows, data, tmp_path)
+
+
+def test_the_packaged_models_of_a_scorer_are_known():
+    digest = digests()
+    assert packaged_weights("l1") == {}
+    assert packaged_weights("vifi_clip") == {"shapes-vifi-clip": digest["shapes-vifi-clip"]}
+    assert packaged_weights("clip_d:0.7,adiee:0.3").keys() == {"shapes-clip", "shapes-adiee-scorer"}
+    assert packaged_weights({"vifi_clip": {"checkpoint": "shapes-clip"}}).keys() == {"shapes-clip"}
+    assert packaged_weights("vifi_clip", checkpoint="runs/own/scorer") == {}
 
 
 def test_rows_are_scored_labelled_and_kept_in_shards(tmp_path):

@@ -16,6 +16,7 @@ from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes
 from rewardedit.heatmap import draw_heat, heat_map
 from rewardedit.images import load_image, to_pil
+from rewardedit.scorers import load
 
 
 class MaskArea(Scorer):
@@ -285,6 +286,9 @@ def test_an_interrupted_scoring_goes_on_with_the_same_command(tmp_path, monkeypa
 
     scored.clear()
     assert main([*words[:-2], "ssim", "--out", str(out)]) == 2  # of another scorer
+    with monkeypatch.context() as patch:  # of one whose weights are others now
+        patch.setattr(load, "packaged_weights", lambda spec, **options: {"shapes-clip": "another"})
+        assert main([*words, str(out)]) == 2
     assert main([*words, str(out)]) == 0
     assert scored == [22]
     assert out.read_bytes() == (tmp_path / "whole.parquet").read_bytes()

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rewardedit.assets import NAMES, digests
 from rewardedit.batch import EditBatch
 from rewardedit.scorer_spec import read_spec
 from rewardedit.scorers.base import FunctionScorer, Scorer, WeightedSum
@@ -61,6 +62,17 @@ def families(spec: str | Mapping[str, Any]) -> set[str]:
     return {find_scorer(name).family for name in read_spec(spec)}
 
 
+def packaged_weights(spec: str | Mapping[str, Any], **options: Any) -> dict[str, str]:
+    """The packaged models that `load_scorer(spec, **options)` loads, each with a digest of its weights, so
+    that what other weights have scored is known from it; nothing is loaded.
+    """
+    found: set[Any] = set()
+    for name, term in read_spec(spec).items():
+        taken = {key: value.default for key, value in _parameters(name).items()} | term.options | options
+        found.update(value for value in taken.values() if isinstance(value, str))
+    return {name: digest for name, digest in digests().items() if name in found & NAMES.keys()}
+
+
 def find_scorer(name: str) -> type[Scorer]:
     """The class of a scorer, by name or "package.module:Class"; nothing is loaded.
 
@@ -86,12 +98,19 @@ def find_scorer(name: str) -> type[Scorer]:
 
 
 def _load_one(name: str, options: dict[str, Any]) -> Scorer:
-    scorer = find_scorer(name)
-    build = getattr(scorer, "from_pretrained", scorer)
-    known = set(inspect.signature(build).parameters)
+    known = set(_parameters(name))
     unknown = set(options) - known
     if unknown:
         raise ValueError(
             f"scorer {name!r} does not take {', '.join(sorted(unknown))}; it takes {sorted(known)}"
         )
-    return build(**options).eval().requires_grad_(False)
+    return _build(name)(**options).eval().requires_grad_(False)
+
+
+def _build(name: str) -> Callable[..., Scorer]:
+    scorer = find_scorer(name)
+    return getattr(scorer, "from_pretrained", scorer)
+
+
+def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(_build(name)).parameters

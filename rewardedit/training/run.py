@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
+from rewardedit.assets import NAMES, digests
 from rewardedit.files import remove, replaced, write_json
 from rewardedit.processes import on_main_process, processes
+from rewardedit.scorers.load import packaged_weights
 from rewardedit.stages import differences
 from rewardedit.training.environment import environment
 from rewardedit.training.loop import checkpoints, step_of
@@ -28,7 +30,7 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
 
     Raises:
         ValueError: where a run to be resumed had other settings; more steps than before are no others. Where
-            several processes start one that is for one alone.
+            its packaged models had other weights. Where several processes start one that is for one alone.
     """
     count = processes().num_processes
     if alone and count > 1:
@@ -38,6 +40,7 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
         path = folder / "config.yaml"
         if resume and path.is_file():
             require_resumable(folder, configs.load_yaml(path), config)
+            require_same_weights(folder, config)
         with replaced(path) as aside:
             aside.write_text(configs.dump(config))
         trainer = type(config).__module__.rpartition(".")[2]
@@ -86,6 +89,34 @@ def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None
             f"{folder}: {done} steps are done, and train.max_steps asks for {now['train']['max_steps']}; "
             f"take at least {done}, or start again with --overwrite"
         )
+
+
+def require_same_weights(folder: Path, config: Any) -> None:
+    """Raises ValueError where a packaged model that a run takes, such as shapes-editor or a scorer's own, has
+    other weights than when the run was begun.
+    """
+    path = folder / "environment.json"
+    before = json.loads(path.read_text()).get("models", {}) if path.is_file() else {}
+    now = digests()
+    taken = sorted(packaged_models(configs.to_dict(config)))
+    others = [name for name in taken if before.get(name, now[name]) != now[name]]
+    if others:
+        raise ValueError(
+            f"{folder} was begun with other weights of {', '.join(others)} than come with this version; "
+            "start again with --overwrite, or in another folder"
+        )
+
+
+def packaged_models(settings: Any) -> set[str]:
+    """The packaged models that settings name, and those that their scorers load."""
+    if isinstance(settings, str):
+        return {settings} & NAMES.keys()
+    if isinstance(settings, list | tuple):
+        return set().union(*map(packaged_models, settings))
+    found = set()
+    for name, value in settings.items() if isinstance(settings, dict) else ():
+        found |= set(packaged_weights(value)) if name == "scorer" and value else packaged_models(value)
+    return found
 
 
 def minutes_spent(folder: Path) -> Callable[[], float]:

@@ -8,15 +8,17 @@ import torch
 from accelerate import Accelerator
 
 from rewardedit import RewardPrompt
+from rewardedit.assets import digests
 from rewardedit.config import to_dict
 from rewardedit.diffusion.editors import load_editor, save_editor
 from rewardedit.evaluation.compare import EvaluateConfig
 from rewardedit.files import write_json
+from rewardedit.relabel import RelabelConfig
 from rewardedit.stages import is_made, mark_made
 from rewardedit.trainers.reward_conditioned import Config
 from rewardedit.training import loop
 from rewardedit.training.loop import batch_rows, load_newest_checkpoint, save_checkpoint
-from rewardedit.training.run import require_resumable
+from rewardedit.training.run import packaged_models, require_resumable, require_same_weights, start
 
 
 class Dies:
@@ -124,3 +126,36 @@ def test_a_finished_run_may_be_rated_in_another_way_and_not_trained_in_another(t
     require_resumable(tmp_path, to_dict(before), other)
     with pytest.raises(ValueError, match=r"other settings: .*base"):
         require_resumable(tmp_path, to_dict(before), replace(other, base="another"))
+
+
+def test_a_run_knows_the_packaged_models_that_it_takes():
+    settings = to_dict(Config("x", relabel=RelabelConfig({"clip_d": {"weight": 1.0}, "l1": {"weight": 0.5}})))
+    assert packaged_models(settings) == {"shapes-editor", "shapes-clip"}
+    settings["relabel"]["scorer"] = {"vifi_clip": {"checkpoint": "runs/own/scorer"}}
+    assert packaged_models(settings) == {"shapes-editor"}
+    settings["base"] = "runs/own"
+    assert packaged_models(settings) == set()
+    assert packaged_models({"methods": [{"model": "shapes-text-to-image"}]}) == {"shapes-text-to-image"}
+
+
+def test_a_run_is_not_gone_on_with_where_a_model_that_it_takes_has_other_weights(tmp_path):
+    config = Config("x", relabel=RelabelConfig("vifi_clip"))
+    models = digests()
+    require_same_weights(tmp_path, config)  # begun by a version that did not say
+    write_json(tmp_path / "environment.json", {"models": models | {"shapes-adiee-scorer": "another"}})
+    require_same_weights(tmp_path, config)
+    write_json(tmp_path / "environment.json", {"models": models | {"shapes-vifi-clip": "another"}})
+    with pytest.raises(ValueError, match="other weights of shapes-vifi-clip than come with this version"):
+        require_same_weights(tmp_path, config)
+
+
+def test_a_run_s_weights_are_looked_at_where_it_is_resumed(tmp_path):
+    config = Config("x")
+    start(tmp_path, config)
+    start(tmp_path, config, resume=True)
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    environment["models"]["shapes-editor"] = "another"
+    write_json(tmp_path / "environment.json", environment)
+    with pytest.raises(ValueError, match="shapes-editor"):
+        start(tmp_path, config, resume=True)
+    start(tmp_path, config)
