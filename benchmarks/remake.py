@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from hacking_runs import SEEDS
 from record import RESULTS, record
 from table_parts import is_current, read
 
@@ -79,6 +80,19 @@ PROGRAMS = {
     "retrieval": "retrieval.py",
     "throughput": "throughput.py",
     "refl-step": "refl.py",
+    "bpm": "bpm.py",
+    "bpm-guidance": "bpm_guidance.py",
+    "adiee": "adiee.py",
+    "adiee-ablations": "adiee_ablations.py",
+    "vifi-rows": "vifi_rows.py",
+    "hacking": "hacking.py",
+}
+# Programs of several parts, with the words of each.
+PARTS = {
+    "hacking": [
+        *(["train", "runs/hacking", pool, kind] for pool, kind in SEEDS),
+        ["judge", "runs/hacking"],
+    ],
 }
 ORDER = ("shapes-editor", *RUNS, *PROGRAMS)
 
@@ -91,8 +105,8 @@ def commands(name: str) -> list[list[str]]:
     made = []
     if name == "shapes-editors":  # its editors are not shipped
         made = [train(f"shapes-editor-{kind}", [f"shapes-editor-{kind}"]) for kind in QUALITIES]
-    program = "rate_editor.py" if name == "shapes-editor" else PROGRAMS[name]
-    return [*made, [python, str(ROOT / "benchmarks" / program)]]
+    program = str(ROOT / "benchmarks" / ("rate_editor.py" if name == "shapes-editor" else PROGRAMS[name]))
+    return [*made, *([python, program, *words] for words in PARTS.get(name, [[]]))]
 
 
 def train(name: str, words: list[str]) -> list[str]:

@@ -73,12 +73,12 @@ def compare(runs: Path, settings: Mapping[int, EditConfig]) -> dict[str, Any]:
     """
     editor = load_editor("shapes-editor")
     weights = digests()
-    asked = [[asdict(config) for config in settings.values()], SCALES, PARTS, EDITS, VAL]
+    made_of = [[asdict(config) for config in settings.values()], SCALES, PARTS, EDITS, VAL]
     found = {}
     for name, model in SCORERS.items():
         found[name] = figures_of(
             runs / "reward-guidance" / name,
-            [asked, weights["shapes-editor"], weights[model]],
+            [made_of, weights["shapes-editor"], weights[model]],
             lambda folder: measure(editor, folder.name, EDITS, VAL, settings, SCALES),
         )
     return {"n": EDITS, "guided_minus_plain": found}
@@ -96,8 +96,8 @@ def measure(
     val = Shapes("val").batch(0, val_n)
     test = Shapes("test").batch(0, n)
     rated = {
-        (steps, scale): float(edit(editor, name, scale, val, asked)[0].mean())
-        for steps, asked in settings.items()
+        (steps, scale): float(edit(editor, name, scale, val, config)[0].mean())
+        for steps, config in settings.items()
         for scale in (0.0, *scales)
     }
     plain_steps = max(settings, key=lambda steps: rated[steps, 0.0])

@@ -60,6 +60,29 @@ def test_best_of_n(tmp_path, monkeypatch):
     assert best_of_n.compare(3, 2, 2, tmp_path, grid) == found
 
 
+def test_each_way_of_choosing_takes_the_number_of_steps_that_is_best_on_val(tmp_path, monkeypatch):
+    import best_of_n
+
+    val = {2: {"one sample": 7.0, "l1": 3.0}, 4: {"one sample": 6.0, "l1": 5.0}}
+    tried = []
+
+    def choose(editor, samples, n, settings):
+        steps = settings.num_inference_steps
+        tried.append((len(samples), steps, n))
+        rated = val[steps]
+        if len(samples) == 3:  # test, where all is the other way round
+            rated = {name: 10 - rating for name, rating in rated.items()}
+        ratings = {name: [rating] * len(samples) for name, rating in rated.items()}
+        return {"without_captions": ratings, "with_captions": {"l1": ratings["l1"]}}
+
+    monkeypatch.setattr(best_of_n, "choose", choose)
+    grid = {steps: EditConfig(steps, 1.5, 1.0) for steps in (2, 4)}
+    found = best_of_n.compare(3, 2, 8, tmp_path, grid)
+    assert found["steps"] == {"one sample": 2, "l1": 4}
+    assert found["oracle"] == {"one sample": 3.0, "l1": 5.0}
+    assert tried == [(2, 2, 8), (2, 4, 8), (3, 4, 8), (3, 2, 1)]  # one sample needs no candidates beside it
+
+
 def test_a_sum_of_scorers_takes_what_the_weighted_scores_say():
     import best_of_n
 
@@ -174,9 +197,28 @@ def test_reward_guidance(tmp_path, monkeypatch):
     guided = found["guided_minus_plain"]["clip_d"]
     assert guided["score"]["difference"] > 0
     assert set(guided["by_part"]) == set(reward_guidance.PARTS)
-    assert guided["steps"] in steps
     monkeypatch.setattr(reward_guidance, "edit", None)  # nothing is edited again
     assert reward_guidance.compare(tmp_path, steps) == found
+
+
+def test_what_guides_is_chosen_on_val(monkeypatch):
+    import numpy as np
+    import reward_guidance
+
+    val = {(2, 0.0): 4, (2, 0.1): 6, (2, 0.2): 5, (4, 0.0): 7, (4, 0.1): 3, (4, 0.2): 5}
+
+    def edit(editor, name, scale, samples, settings, between=reward_guidance.WHOLE):
+        rating = val[settings.num_inference_steps, scale]
+        if len(samples) == 5:  # test, where all is the other way round
+            rating = 10 - rating
+        return np.full(len(samples), rating), np.zeros(len(samples))
+
+    monkeypatch.setattr(reward_guidance, "edit", edit)
+    grid = {steps: EditConfig(steps, 1.5, 1.0) for steps in (2, 4)}
+    found = reward_guidance.measure(None, "clip_d", 5, 3, grid, (0.1, 0.2))
+    assert (found["plain_steps"], found["steps"], found["scale"]) == (4, 2, 0.1)
+    assert found["oracle"]["mean_a"] == 4
+    assert found["oracle"]["mean_b"] == 3
 
 
 def test_what_was_measured_of_reward_guidance_holds_what_the_page_says():
@@ -430,7 +472,14 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
     assert called[0][1:6] == ["train", *words, "name=quickstart-without-captions"]
     assert called[1] == ["quickstart-without-captions", " ".join(["rewardedit train", *words])]
     for name in remake.ORDER:
-        assert Path(remake.commands(name)[-1][0]).is_file()
+        *_, last = remake.commands(name)
+        assert Path(last[0] if name in remake.RUNS else last[1]).is_file(), name
+    assert [words[2:] for words in remake.commands("hacking")] == [
+        ["train", "runs/hacking", "calibration", "honest"],
+        ["train", "runs/hacking", "test", "honest"],
+        ["train", "runs/hacking", "test", "reward_only"],
+        ["judge", "runs/hacking"],
+    ]
     for recipe, *settings in remake.RUNS.values():
         load_recipe(recipe, settings)  # none is refused
 

@@ -63,19 +63,9 @@ def test_an_edit_is_made_again_where_its_files_are_others(folder, tiny_editor, t
     assert (out / "cat.png").stat().st_mtime_ns == before
 
 
-def test_an_edit_is_made_again_where_its_judge_s_weights_are_others(
-    folder, tiny_editor, tmp_path, monkeypatch
-):
-    words = [
-        folder / "cat.png",
-        "make it red",
-        "--best-of",
-        "2",
-        "--scorer",
-        "clip_t",
-        "--out",
-        tmp_path / "out",
-    ]
+def test_an_edit_is_made_again_where_its_judge_is_another(folder, tiny_editor, tmp_path, monkeypatch):
+    judge = ["--best-of", "2", "--scorer", "clip_t"]
+    words = [folder / "cat.png", "make it red", *judge, "--out", tmp_path / "out"]
     made = []
     for digest in ("one", "one", "another"):
         monkeypatch.setattr(load, "digests", lambda digest=digest: {"shapes-clip": digest})
