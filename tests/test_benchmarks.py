@@ -544,10 +544,8 @@ def test_what_was_measured_of_hacking_holds_what_is_promised():
     assert found["runs"].pop("honest") >= 60
     assert min(found["runs"].values()) >= 20
     seeds = [seed for own in found["seeds"].values() for seed in own]
-    assert set(found["seeds"]) == {"calibration", "honest", "reward_only"}
     assert len(set(seeds)) == len(seeds)
     assert found["limits"] == {hacking_name(limit): limit.most for limit in LIMITS}
-    assert found["limits"] == found["limits_of_calibration"]
 
 
 def hacking_name(limit: Limit) -> str:
