@@ -122,8 +122,8 @@ def test_fine_tune_on_pairs_of_ones_own_and_get_a_red_flag_if_it_cheats(here):
     run(edit)
     assert len(list(Path("edited").glob("photo*.png"))) == 2, "the source and its edit"
 
-    said = run([*cheating, *SHORT, "train.max_steps=12"])
-    flag = re.search(r"red flag at step 12: (.*)", said)
+    said = run([*cheating, *SHORT, "train.max_steps=20"])
+    flag = re.search(r"red flag at step 20: (.*)", said)
     assert flag
     assert "edits that fade into their sources" in flag[1]
     watched = json.loads(Path("runs/hacked/watch.json").read_text())["looks"]
