@@ -27,7 +27,6 @@ from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.files import write_json
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
-from rewardedit.stages import plain
 from rewardedit.trainers import refl
 from rewardedit.training.latents import cache_sources, make_cache
 from rewardedit.training.reward import RewardConfig, RolloutPrompts
@@ -90,7 +89,7 @@ def require_same(folder: Path) -> None:
     Raises:
         ValueError: where the folder has runs of something else.
     """
-    made_of = plain(
+    made_of = stages.plain(
         {
             "world": WORLD_VERSION,
             "models": digests(),

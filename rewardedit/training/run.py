@@ -99,7 +99,7 @@ def require_same_weights(folder: Path, config: Any) -> None:
     before = json.loads(path.read_text()).get("models", {}) if path.is_file() else {}
     now = digests()
     taken = sorted(packaged_models(configs.to_dict(config)))
-    others = [name for name in taken if before.get(name, now[name]) != now[name]]
+    others = [name for name in taken if before.get(name, now.get(name)) != now.get(name)]
     if others:
         raise ValueError(
             f"{folder} was begun with other weights of {', '.join(others)} than come with this version; "
@@ -108,14 +108,19 @@ def require_same_weights(folder: Path, config: Any) -> None:
 
 
 def packaged_models(settings: Any) -> set[str]:
-    """The packaged models that settings name, and those that their scorers load."""
+    """The packaged models that settings name, and those that their scorers load. A run's own `name`, which
+    may be that of the model that it makes, is none.
+    """
     if isinstance(settings, str):
         return {settings} & NAMES.keys()
     if isinstance(settings, list | tuple):
         return set().union(*map(packaged_models, settings))
     found = set()
-    for name, value in settings.items() if isinstance(settings, dict) else ():
-        found |= set(packaged_weights(value)) if name == "scorer" and value else packaged_models(value)
+    for key, value in settings.items() if isinstance(settings, dict) else ():
+        if key == "scorer" and value:
+            found |= packaged_weights(value).keys()
+        elif key != "name":
+            found |= packaged_models(value)
     return found
 
 

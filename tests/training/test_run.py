@@ -133,7 +133,7 @@ def test_a_run_knows_the_packaged_models_that_it_takes():
     assert packaged_models(settings) == {"shapes-editor", "shapes-clip"}
     settings["relabel"]["scorer"] = {"vifi_clip": {"checkpoint": "runs/own/scorer"}}
     assert packaged_models(settings) == {"shapes-editor"}
-    settings["base"] = "runs/own"
+    settings |= {"base": "runs/own", "name": "shapes-vlm"}
     assert packaged_models(settings) == set()
     assert packaged_models({"methods": [{"model": "shapes-text-to-image"}]}) == {"shapes-text-to-image"}
 
