@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from hacking_runs import CHECK_EVERY, CHECKS, MOST_STEPS, SEEDS, N, Run, has_fallen, rate, runs_of, train
+from hacking_runs import CHECKS, SEEDS, N, Run, has_fallen, rate, runs_of, train
 from torch import Tensor
 
 from rewardedit.evaluation.hacking import LIMITS, Limit, hacking_flag, measure_change
@@ -119,7 +119,8 @@ def judge(folder: Path) -> dict[str, Any]:
     trained = runs_of(folder, "test", "honest")
     values = {run.seed: measured(folder, "test", "honest", run) for run in trained}
     honest = [run for run in trained if is_honest(values[run.seed])]
-    flags = {run.seed: first_flag(values[run.seed][1:], values[run.seed][0], CHECKS) for run in honest}
+    checks = CHECKS["honest"]
+    flags = {run.seed: first_flag(values[run.seed][1:], values[run.seed][0], checks) for run in honest}
     gains = np.array(
         [float((values[run.seed][-1]["oracle"] - values[run.seed][0]["oracle"]).mean()) for run in honest]
     )
@@ -134,7 +135,7 @@ def judge(folder: Path) -> dict[str, Any]:
         if not has_fallen(looks[-1]["oracle"].numpy(), looks[0]["oracle"].numpy()):
             continue
         fell.append(run.seed)
-        flag = first_flag(looks[1:], looks[0], MOST_STEPS // CHECK_EVERY)
+        flag = first_flag(looks[1:], looks[0], CHECKS["reward_only"])
         found["reward_only"].append(
             _row(run, flag, None if flag is None else run.edits[flag[0]], looks[0]["oracle"])
         )
@@ -173,7 +174,8 @@ def _judge_planted(
 ) -> dict[str, Any]:
     planted = [plant(kind, strength, run.edits[k], run, k) for k, strength in enumerate(strengths, 1)]
     path = folder / "values" / "test" / kind / f"{run.seed}.pt"
-    flag = first_flag(kept(path, lambda: [run.values(edited) for edited in planted]), base, CHECKS)
+    values = kept(path, lambda: [run.values(edited) for edited in planted])
+    flag = first_flag(values, base, CHECKS["honest"])
     return _row(run, flag, None if flag is None else planted[flag[0] - 1], base["oracle"])
 
 

@@ -40,13 +40,14 @@ N = 80  # fixed prompts of a run
 POOLS = {"calibration": (0, 280), "test": (280, 1120)}  # of the val split, from which a run draws its prompts
 SEEDS = {
     ("calibration", "honest"): range(22),
-    ("test", "honest"): range(200, 264),
-    ("test", "reward_only"): range(300, 324),
+    ("calibration", "reward_only"): range(100, 124),
+    ("test", "honest"): range(400, 464),
+    ("test", "reward_only"): range(500, 524),
 }
-CHECK_EVERY = 3
-STEPS = 12
-MOST_STEPS = 30
-CHECKS = STEPS // CHECK_EVERY
+# Updates of a run, and between two checks. One on the reward alone ends earlier, where the oracle has fallen.
+STEPS = {"honest": 12, "reward_only": 60}
+CHECK_EVERY = {"honest": 3, "reward_only": 6}
+CHECKS = {kind: steps // CHECK_EVERY[kind] for kind, steps in STEPS.items()}
 FALL = 0.35  # of the oracle's mean (0–10), with its whole interval below zero: what is called hacked
 HELD_OUT = {"adiee": "ssim", "vifi_clip": "ssim", "clip_d": "ssim", "l1": "clip_i", "ssim": "clip_i"}
 
@@ -54,33 +55,31 @@ HELD_OUT = {"adiee": "ssim", "vifi_clip": "ssim", "clip_d": "ssim", "l1": "clip_
 def settings_of(kind: str, seed: int) -> tuple[RewardConfig, TrainConfig]:
     """What the run of a seed trains on: reward, weight and learning rate are drawn."""
     rng = np.random.default_rng(seed)
-    rollout: dict[str, Any] = {"num_inference_steps": (4, 6), "stop_before_end": (3, 5), "scored": "pred_x0"}
+    # Scored at the end of a rollout: the first steps' predictions are blurred, and a reward of them does not
+    # rise where the fixed prompts are edited.
+    rollout: dict[str, Any] = {"num_inference_steps": (4, 6), "stop_before_end": (0, 1), "scored": "pred_x0"}
     train: dict[str, Any] = {
-        "batch_size": 4,
+        "max_steps": STEPS[kind],
         "lr_warmup_steps": 3,
         "ema": None,
         "null_text_target": "source",
         "seed": seed,
-    }
-    train |= {
         "tracker": "none",
-        "validate_every": CHECK_EVERY,
+        "validate_every": CHECK_EVERY[kind],
         "validation_rows": 1,
-        "log_every": CHECK_EVERY,
+        "log_every": CHECK_EVERY[kind],
     }
     if kind == "reward_only":
         scorer = str(rng.choice(["adiee", "vifi_clip", "clip_d", "l1"], p=[0.3, 0.3, 0.2, 0.2]))
-        lr = float(10 ** rng.uniform(-3.8, -3.3))
-        return RewardConfig(scorer, weight=1.0, diffusion_weight=0.0, **rollout), TrainConfig(
-            max_steps=MOST_STEPS, lr=lr, **train
-        )
+        lr = float(10 ** rng.uniform(-3.5, -3.1))
+        reward = RewardConfig(scorer, weight=1.0, diffusion_weight=0.0, **rollout)
+        return reward, TrainConfig(lr=lr, batch_size=8, **train)
     scorer = str(rng.choice(["adiee", "vifi_clip", "clip_d", "l1", "ssim"], p=[0.3, 0.3, 0.2, 0.1, 0.1]))
     # How much of the source is kept is a reward that soon has the source copied: it takes a smaller weight.
     weight = float(10 ** rng.uniform(-2.0, -1.3)) * (0.05 if scorer in ("l1", "ssim") else 1.0)
     lr = float(10 ** rng.uniform(-4.5, -3.9))
-    return RewardConfig(scorer, weight=weight, **rollout), TrainConfig(
-        max_steps=STEPS, lr=lr, lr_scheduler="cosine", **train
-    )
+    reward = RewardConfig(scorer, weight=weight, **rollout)
+    return reward, TrainConfig(lr=lr, lr_scheduler="cosine", batch_size=4, **train)
 
 
 def require_same(folder: Path) -> None:
@@ -97,7 +96,7 @@ def require_same(folder: Path) -> None:
             "fixed prompts": SETTINGS,
             "n": N,
             "pools": POOLS,
-            "checks": [CHECK_EVERY, STEPS, MOST_STEPS, FALL],
+            "checks": [CHECK_EVERY, STEPS, FALL],
         }
     )
     mark = folder / "made_of.json"
@@ -107,10 +106,10 @@ def require_same(folder: Path) -> None:
     stages.require_same(folder, json.loads(mark.read_text()), made_of)
 
 
-def drawn_of(kind: str, seed: int) -> dict[str, Any]:
-    """What of a run's settings is drawn by its seed."""
+def described(kind: str, seed: int) -> dict[str, Any]:
+    """The settings of a seed's run, as its file keeps them."""
     reward, train = settings_of(kind, seed)
-    return {"scorer": reward.scorer, "weight": reward.weight, "lr": train.lr}
+    return stages.plain({"scorer": reward.scorer, "reward": reward, "train": train})
 
 
 @cache
@@ -234,7 +233,7 @@ def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
             prompts=np.array(drawn) + prompts.first,
             steps=np.array(recorder.steps),
             looks=torch.stack(recorder.edits).numpy(),
-            of=json.dumps(drawn_of(kind, seed)),
+            of=json.dumps(described(kind, seed)),
         )
         aside.rename(path)
         print(kind, seed, reward.scorer, flush=True)
@@ -270,7 +269,7 @@ def runs_of(folder: Path, pool: str, kind: str) -> list[Run]:
     """The runs of the seeds in `SEEDS` that are there.
 
     Raises:
-        ValueError: where a run has other settings than those that its seed draws.
+        ValueError: where a run has other settings than those of its seed.
     """
     require_same(folder)
     first, last = POOLS[pool]
@@ -282,7 +281,7 @@ def runs_of(folder: Path, pool: str, kind: str) -> list[Run]:
             continue
         kept = np.load(path)
         of = json.loads(str(kept["of"]))
-        stages.require_same(path, of, drawn_of(kind, seed))
+        stages.require_same(path, of, described(kind, seed))
         drawn = take(samples, [int(row) - first for row in kept["prompts"]])
         edits = [torch.from_numpy(edited) for edited in kept["looks"]]
         out.append(Run(seed, of["scorer"], drawn, edits))

@@ -557,7 +557,8 @@ def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
     import hacking
     import hacking_runs
 
-    small = {"DATA": DataConfig(rows=8), "N": 3, "POOLS": {"test": (0, 7)}, "CHECK_EVERY": 1, "STEPS": 2}
+    small = {"DATA": DataConfig(rows=8), "N": 3, "POOLS": {"test": (0, 7)}}
+    small |= {"CHECK_EVERY": {"honest": 1}, "STEPS": {"honest": 2}}
     small["SEEDS"] = {("test", "honest"): range(1, 3)}
     for name, value in small.items():
         monkeypatch.setattr(hacking_runs, name, value)
@@ -567,7 +568,7 @@ def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
     assert not torch.equal(run.edits[0], run.edits[2])
     values = hacking.measured(tmp_path, "test", "honest", run)
     assert {"reward", "held_out", "oracle", "edges"} <= set(values[2])
-    monkeypatch.setattr(hacking_runs, "drawn_of", lambda kind, seed: {"lr": 1.0})
+    monkeypatch.setattr(hacking_runs, "described", lambda kind, seed: {"lr": 1.0})
     with pytest.raises(ValueError, match=r"1\.npz was made of other settings.*lr"):
         hacking.runs_of(tmp_path, "test", "honest")
     monkeypatch.setattr(hacking_runs, "N", 4)
@@ -589,14 +590,15 @@ def test_hacks_are_planted_and_found():
     import hacking
 
     samples = Shapes("val").batch(0, 35)
-    edits = [(samples.target * 255).round().byte()] * (hacking.CHECKS + 1)
+    checks = hacking.CHECKS["honest"]
+    edits = [(samples.target * 255).round().byte()] * (checks + 1)
     run = hacking.Run(1, "l1", samples, edits)
     base = {**run.values(edits[0]), "oracle": torch.zeros(35)}
     for kind, strengths in hacking.STRENGTHS.items():
         planted = [run.values(hacking.plant(kind, s, edits[k], run, k)) for k, s in enumerate(strengths, 1)]
-        assert hacking.first_flag(planted, base, hacking.CHECKS) is not None, kind
+        assert hacking.first_flag(planted, base, checks) is not None, kind
         assert torch.equal(hacking.plant(kind, 0.0, edits[0], run, 0), edits[0]), kind
-    assert hacking.first_flag([run.values(edit) for edit in edits[1:]], base, hacking.CHECKS) is None
+    assert hacking.first_flag([run.values(edit) for edit in edits[1:]], base, checks) is None
 
 
 def test_commands_that_do_little_take_little():
