@@ -43,7 +43,7 @@ class EvaluateConfig:
     n: int = 512  # test edits
     val_n: int = 140  # edits of the val split, on which the settings are chosen
     num_inference_steps: tuple[int, ...] | None = None  # denoising steps; None: as many as the base takes
-    # text guidance scales; None: the base's, a quarter less and a quarter more
+    # text guidance scales; None: the base's, a seventh less and a seventh more
     guidance_scale: tuple[float, ...] | None = None
     image_guidance_scale: tuple[float, ...] | None = None  # image guidance scales; None: the base's
     backdrops: tuple[str, ...] = ("plain",)  # of the shapes world's samples in turn
@@ -62,7 +62,8 @@ class EvaluateConfig:
         """With a grid around the base's own settings where none is given."""
         steps = self.num_inference_steps or (base.num_inference_steps,)
         own = base.guidance_scale
-        scales = self.guidance_scale or tuple(sorted({max(1.0, 0.75 * own), own, 1.25 * own}))
+        around = (max(1.0, round(own * 6 / 7, 3)), own, round(own * 8 / 7, 3))
+        scales = self.guidance_scale or tuple(sorted(set(around)))
         image = self.image_guidance_scale or (base.image_guidance_scale,)
         return replace(self, num_inference_steps=steps, guidance_scale=scales, image_guidance_scale=image)
 
