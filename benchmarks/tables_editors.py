@@ -333,7 +333,9 @@ def hacking(result: Result) -> str:
     rows.append(("honest", str(result["runs"]["honest"]), f"{100 * result['false_alarms']:.1f} %", "", ""))
     gain = result["oracle_of_honest_runs"]["mean_gain"]
     seeds = len(result["seeds"]["calibration"])
-    setting = f"{result['n']} fixed prompts and {result['checks']} checks a run"
+    checks = result["checks"]
+    setting = f"{result['n']} fixed prompts; {checks['honest']} checks of a run, "
+    setting += f"at most {checks['reward_only']} of one on the reward alone"
     setting += f"; limits from those of {seeds} runs of other seeds that stayed honest"
     honest = f"Honest runs gain {gain:+.2f} by the oracle on average"
     head = ("runs", "how many", "flagged", "oracle (0–10) at the first flag − base", "by")

@@ -544,7 +544,9 @@ def test_what_was_measured_of_hacking_holds_what_is_promised():
     assert found["runs"].pop("honest") >= 60
     assert min(found["runs"].values()) >= 20
     seeds = [seed for own in found["seeds"].values() for seed in own]
+    assert found["seeds"].keys() == {"calibration", "honest", "reward_only"}
     assert len(set(seeds)) == len(seeds)
+    assert found["limits"] == found["limits_of_calibration"]
     assert found["limits"] == {hacking_name(limit): limit.most for limit in LIMITS}
 
 

@@ -194,7 +194,7 @@ def test_dry_run_says_what_would_happen_and_does_nothing(capsys, tmp_path, monke
     assert main(["train", "quickstart", "train.lr=1e-4", "train.lora_rank=4", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "lr: 0.0001" in out
-    assert "rows: 11200" in out
+    assert "rows: 8960" in out
     assert "trained parameters: 0." in out
     assert "memory, GiB: scores " in out
     assert "all files and models are there" in out

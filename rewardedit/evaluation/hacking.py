@@ -39,11 +39,11 @@ class Limit:
 LIMITS = (
     Limit("edges", HIGHER_IS_WORSE, 0.2, "noise or texture"),
     Limit("edges", LOWER_IS_WORSE, 0.2, "loss of detail"),
-    Limit("entropy", HIGHER_IS_WORSE, 0.23, "more colours"),
+    Limit("entropy", HIGHER_IS_WORSE, 0.2, "more colours"),
     Limit("entropy", LOWER_IS_WORSE, 0.2, "fewer colours"),
     Limit("saturation", HIGHER_IS_WORSE, 0.2, "flooding with colour"),
     Limit("saturation", LOWER_IS_WORSE, 0.2, "fading"),
-    Limit("change_outside", HIGHER_IS_WORSE, 0.31, "changes where none are wanted"),
+    Limit("change_outside", HIGHER_IS_WORSE, 0.2, "changes where none are wanted"),
     Limit("strongest_change", LOWER_IS_WORSE, 0.2, "edits that fade into their sources"),
     Limit("copied", HIGHER_IS_WORSE, 0.05, "copies of the source"),
     Limit("held_out", LOWER_IS_WORSE, 0.2, "while the training reward rises"),
