@@ -332,7 +332,7 @@ def hacking(result: Result) -> str:
         rows.append((words, str(result["runs"][kind]), f"{100 * result['detected'][kind]:.0f} %", fall, said))
     rows.append(("honest", str(result["runs"]["honest"]), f"{100 * result['false_alarms']:.1f} %", "", ""))
     gain = result["oracle_of_honest_runs"]["mean_gain"]
-    seeds = len(result["seeds"]["calibration"])
+    seeds = result["calibration_runs"]
     checks = result["checks"]
     setting = f"{result['n']} fixed prompts; {checks['honest']} checks of a run, "
     setting += f"at most {checks['reward_only']} of one on the reward alone"
