@@ -38,6 +38,7 @@ DATA = DataConfig(rows=280, first=140_000)
 SETTINGS = EditConfig(num_inference_steps=4, guidance_scale=1.5, image_guidance_scale=1.2)
 N = 80  # fixed prompts of a run
 POOLS = {"calibration": (0, 280), "test": (280, 1120)}  # of the val split, from which a run draws its prompts
+# On the prompts of calibration, runs on the reward alone are to settle settings by; no result takes them.
 SEEDS = {
     ("calibration", "honest"): range(22),
     ("calibration", "reward_only"): range(100, 124),
