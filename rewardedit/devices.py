@@ -43,6 +43,12 @@ def precision_here(precision: Precision) -> Precision:
     return "no" if precision == "bf16" and not computes_in_bf16() else precision
 
 
+def require_precision(precision: Precision) -> None:
+    """Raises ValueError where a training cannot compute so here."""
+    if precision == "fp16" and default_device() == "cpu":
+        raise ValueError("mixed_precision: fp16 needs a GPU; take bf16 or no on a CPU")
+
+
 def inference_dtype(name: str | None = None) -> torch.dtype:
     """Type of the weights of models that are not trained: the one named,
     or float16 on a GPU and float32 on a CPU; float32 also for bfloat16 where that does not save time.

@@ -1,10 +1,10 @@
 """The README's fenced blocks, and the files that it says its reader has."""
 
-import csv
 import re
 from pathlib import Path
 
 from rewardedit.data.shapes import Shapes
+from rewardedit.data.shapes.table import write_table
 from rewardedit.images import to_pil
 
 ROOT = Path(__file__).parents[1]
@@ -34,13 +34,4 @@ def write_images(folder: Path) -> None:
 
 def write_pairs(folder: Path) -> None:
     """pairs.csv with the columns that the README names, and its images."""
-    samples = Shapes("train", seed=7).batch(0, PAIRS)
-    (folder / "images").mkdir()
-    with (folder / "pairs.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["source", "target", "instruction"])
-        for i in range(PAIRS):
-            row = [f"images/{i:03d}.png", f"images/{i:03d}-edited.png", samples.instruction[i]]
-            to_pil(samples.source[i]).save(folder / row[0])
-            to_pil(samples.target[i]).save(folder / row[1])
-            table.writerow(row)
+    write_table(folder, Shapes("train", seed=7), PAIRS)

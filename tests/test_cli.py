@@ -14,6 +14,8 @@ from rewardedit.cli import load_recipe, main, parse, recipes
 from rewardedit.cli.recipes import TRAINERS
 from rewardedit.cli.settings import settings_of
 from rewardedit.config import RENAMED, dump, parse_value
+from rewardedit.data import DataConfig, open_rows
+from rewardedit.data.shapes import Shapes
 
 
 @pytest.fixture
@@ -362,3 +364,28 @@ def test_relabel_writes_shards_for_your_own_rows(photo, tmp_path, capsys):
 def test_the_sheet_command(tmp_path):
     assert main(["data", "shapes", "--sheet", str(tmp_path / "s.png"), "-n", "2"]) == 0
     assert (tmp_path / "s.png").is_file()
+
+
+def test_pairs_of_the_offline_world_are_written_as_a_table_that_recipes_read(tmp_path, capsys):
+    words = [
+        "data",
+        "shapes",
+        "--out",
+        str(tmp_path / "own"),
+        "-n",
+        "3",
+        "--split",
+        "train",
+        "--backdrops",
+        "plain",
+    ]
+    assert main(words) == 0
+    rows = open_rows(DataConfig("table", str(tmp_path / "own" / "pairs.csv"), size=64))
+    world = Shapes("train").batch(0, 3)
+    assert len(rows) == 3
+    for i in range(3):
+        assert rows[i].instruction == world.instruction[i]
+        for name in ("source", "target"):
+            assert getattr(rows[i], name).sub(getattr(world, name)[i]).abs().max() <= 0.5 / 255 + 1e-6
+    assert main(words) == 2
+    assert "is there already" in capsys.readouterr().err

@@ -41,6 +41,7 @@ from rewardedit.training.estimate import (
     load_scheduler,
     memory_line,
     plan_training,
+    require_trainable,
 )
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, cache_sources, make_cache
@@ -161,7 +162,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first variant's result: pipeline/ or lora/.
     """
-    config.train.micro_batches(processes().num_processes)
+    require_trainable(config.train, config.base, require_size(config.data))
     require_rollouts(config)
     require_shapes(config.evaluate, config.data)
     run.start(folder, config, resume)

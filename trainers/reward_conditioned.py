@@ -20,7 +20,7 @@ from rewardedit import devices
 from rewardedit.data import DataConfig, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_shapes, require_variants
-from rewardedit.processes import processes, say
+from rewardedit.processes import say
 from rewardedit.relabel import RelabelConfig, Relabelled, relabel
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import load_scorer
@@ -28,7 +28,7 @@ from rewardedit.scorers.load import families
 from rewardedit.stages import variants
 from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
 from rewardedit.training import run
-from rewardedit.training.estimate import plan
+from rewardedit.training.estimate import plan, require_trainable
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, make_cache
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
@@ -78,7 +78,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first variant's result: pipeline/ (or lora/), with reward_prompt.json inside.
     """
-    config.train.micro_batches(processes().num_processes)
+    require_trainable(config.train, config.base, require_size(config.data))
     require_shapes(config.evaluate, config.data)
     run.start(folder, config, resume)
 

@@ -1,4 +1,4 @@
-"""`rewardedit data shapes --sheet FILE`"""
+"""`rewardedit data shapes --sheet FILE` or `--out FOLDER`"""
 
 import argparse
 from pathlib import Path
@@ -6,9 +6,11 @@ from typing import Any
 
 
 def add_parser(commands: Any) -> None:
-    p = commands.add_parser("data", help="look at a data set")
+    p = commands.add_parser("data", help="look at the offline world, or write pairs of it")
     p.add_argument("name", choices=("shapes",))
-    p.add_argument("--sheet", required=True, help="where to draw the contact sheet (.png)")
+    written = p.add_mutually_exclusive_group(required=True)
+    written.add_argument("--sheet", help="where to draw a contact sheet (.png)")
+    written.add_argument("--out", help="the folder in which to write pairs.csv and images/")
     p.add_argument("--split", choices=("train", "val", "test"), default="val")
     p.add_argument("--backdrops", nargs="*", choices=("plain", "textured", "photo"))
     p.add_argument("--seed", type=int, default=0)
@@ -19,9 +21,13 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     from rewardedit.data.shapes import BACKDROPS, Shapes
     from rewardedit.data.shapes.sheet import draw_sheet
+    from rewardedit.data.shapes.table import write_table
 
     world = Shapes(args.split, args.seed, tuple(args.backdrops or BACKDROPS))
     if args.n < 1:
         raise ValueError(f"-n: expected at least 1; got {args.n}")
+    if args.out is not None:
+        print(write_table(Path(args.out), world, args.n))
+        return
     draw_sheet(Path(args.sheet), world, args.n)
     print(args.sheet)

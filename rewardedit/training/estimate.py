@@ -22,7 +22,12 @@ from rewardedit.scorers import load_scorer
 from rewardedit.training import memory
 from rewardedit.training.memory import Blueprint, trained_unet
 from rewardedit.training.meta import parameters, table
-from rewardedit.training.trainable import TrainConfig, autocast_type, require_pipeline
+from rewardedit.training.trainable import (
+    TrainConfig,
+    autocast_type,
+    require_pipeline,
+    require_source_channels,
+)
 
 EFFICIENCY = 0.35  # of a plain matrix product's rate that training a UNet reaches
 
@@ -47,6 +52,19 @@ def plan(config: Any) -> list[str]:
         memory_line(lambda processes: memory.reward_conditioned(config, editor, scorer, processes)),
         "all files and models are there",
     ]
+
+
+def require_trainable(train: TrainConfig, base: str, size: int) -> None:
+    """What can be known before any stage is made, of which none is to be made for nothing.
+
+    Raises:
+        ValueError: where a batch does not divide among the processes, fp16 is asked for without a GPU, or a
+            LoRA for a base without channels for the source image.
+    """
+    train.micro_batches(processes().num_processes)
+    devices.require_precision(train.mixed_precision)
+    if train.lora_rank:
+        require_source_channels(load_blueprint(base, size).takes_source, train)
 
 
 def plan_training(editor: Blueprint, train: TrainConfig, variants: int, calls: float = 1.0) -> list[str]:

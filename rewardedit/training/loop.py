@@ -50,7 +50,7 @@ class LoopConfig:
     batch_size: int = 64  # rows an update
     lr: float = 5e-5  # peak learning rate
     lr_warmup_steps: int = 500  # updates over which the learning rate rises to its peak
-    weight_decay: float = 1e-2  # of AdamW and Muon
+    weight_decay: float = 1e-2  # of what AdamW trains; what Muon trains has none
     max_grad_norm: float = 1.0  # the gradient's largest norm
     ema: float | None = None  # decay of the moving average of the weights; None: no average
     mixed_precision: Precision = "no"  # of the computation; the weights that are trained stay in float32
@@ -247,8 +247,7 @@ def make_accelerator(
     Raises:
         ValueError: if fp16 is asked for without a GPU.
     """
-    if precision == "fp16" and devices.default_device() == "cpu":
-        raise ValueError("precision: fp16 needs a GPU; take bf16 or no on a CPU")
+    devices.require_precision(precision)
     here = devices.precision_here(precision)
     if here != precision:
         say(f"mixed_precision: this CPU has no instructions for {precision}; computing in fp32")
@@ -304,6 +303,9 @@ def load_newest_checkpoint(accelerator: Accelerator, folder: Path) -> int:
     if not found:
         return 0
     accelerator.load_state(str(found[-1]))
+    # Accelerate goes on with its count of micro-batches, and updates where it is a multiple of those of an
+    # update: with another number of processes it might never be.
+    accelerator.step = 0
     return step_of(found[-1])
 
 
@@ -357,6 +359,7 @@ def require_finite(loss: Tensor, step: int, ids: list[str]) -> None:
     if not torch.isfinite(loss):
         shown = ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
         raise TrainingStopped(
-            f"the loss is {loss.item()} at step {step}, in the batch of rows {shown}; "
-            "check those rows, or lower train.lr or take precision=no, and go on with --resume"
+            f"the loss is {loss.item()} at step {step}, in the batch of rows {shown}; check those rows. "
+            "--resume comes to the same batch again; for a lower train.lr or train.mixed_precision=no take "
+            "another folder: stages that are copied there, such as relabelled/ and cache/, are not made again"
         )

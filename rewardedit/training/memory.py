@@ -18,7 +18,13 @@ from rewardedit.scorers import Scorer
 from rewardedit.training.latents import encode_batch_size
 from rewardedit.training.meta import FULL, HALF, OVERHEAD, Bytes, measure, parameters, weights
 from rewardedit.training.reward import RewardConfig
-from rewardedit.training.trainable import TrainConfig, add_lora, autocast_type, require_source_channels
+from rewardedit.training.trainable import (
+    TrainConfig,
+    add_lora,
+    autocast_type,
+    cast_frozen,
+    require_source_channels,
+)
 
 SCORE_BATCH = 64  # edits that are scored at a time for the mapping of rewards, as relabelling does by default
 GUIDED = 3  # rows of a UNet call for each edit that is sampled: text, image and neither
@@ -159,7 +165,7 @@ def trained_unet(editor: Blueprint, train: TrainConfig) -> Any:
     with torch.device("meta"):
         unet: Any = UNet2DConditionModel.from_config(editor.unet.config)
         if train.lora_rank:
-            unet.requires_grad_(False).to(autocast_type(train.mixed_precision) or torch.float32)
+            cast_frozen(unet.requires_grad_(False), autocast_type(train.mixed_precision))
             add_lora(editor.family, unet, train)
     if train.gradient_checkpointing:
         unet.enable_gradient_checkpointing()

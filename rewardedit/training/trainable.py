@@ -136,8 +136,7 @@ def make_trainable(editor: Editor, config: TrainConfig, labels: RewardLabels) ->
     for module in (pipe.vae, pipe.text_encoder, denoiser):
         module.requires_grad_(False)
     if config.lora_rank:
-        # Autocast keeps casts of trained weights alone: frozen ones it would cast anew at every call.
-        denoiser.to(autocast_type(devices.precision_here(config.mixed_precision)) or torch.float32)
+        cast_frozen(denoiser, autocast_type(devices.precision_here(config.mixed_precision)))
         add_lora(family, denoiser, config)
     else:
         denoiser.requires_grad_(True)
@@ -175,6 +174,17 @@ def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
 def autocast_type(precision: Precision) -> torch.dtype | None:
     """The type that most of a step runs in; None without mixed precision."""
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+
+
+def cast_frozen(module: nn.Module, dtype: torch.dtype | None) -> None:
+    """Casts weights that are not trained to the type that most of a step runs in: autocast keeps casts of
+    trained ones alone, and would cast these anew at every call. Those of norms stay in fp32: a CPU's autocast
+    leaves norms as they are, and their input may be in fp32.
+    """
+    module.to(dtype or torch.float32)
+    for part in module.modules():
+        if isinstance(part, nn.LayerNorm | nn.GroupNorm):
+            part.float()
 
 
 def require_source_channels(takes_source: bool, config: TrainConfig) -> None:

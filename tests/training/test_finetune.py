@@ -18,7 +18,7 @@ from rewardedit.files import read_log
 from rewardedit.images import load_image
 from rewardedit.reward_prompt import RewardPrompt
 from rewardedit.trainers.reward_conditioned import finetune
-from rewardedit.training.estimate import load_blueprint
+from rewardedit.training.estimate import load_blueprint, require_trainable
 from rewardedit.training.finetune import Finetuning, MicroBatch
 from rewardedit.training.latents import LatentCache, encode_batch_size, make_cache
 from rewardedit.training.loop import TrainingStopped
@@ -135,6 +135,18 @@ def test_a_killed_and_resumed_run_gives_the_losses_of_an_unbroken_one(tiny_edito
     )
 
 
+def test_a_run_goes_on_with_more_passes_an_update_as_fewer_processes_make(tiny_editor, cache, tmp_path):
+    config = TrainConfig(**FAST, ema=None)
+    whole = losses_of(config, tiny_editor, cache, tmp_path / "whole")
+    broken = tmp_path / "broken"
+    losses_of(replace(config, max_steps=3), tiny_editor, cache, broken)
+    more = replace(config, micro_batch_size=2)  # three updates of one pass are no multiple of two passes
+    assert losses_of(more, tiny_editor, cache, broken, resume=True) == pytest.approx(whole, rel=1e-4)
+    torch.testing.assert_close(
+        weights(broken / "pipeline"), weights(tmp_path / "whole" / "pipeline"), rtol=1e-3, atol=2e-5
+    )
+
+
 def broken_folder(path: Path) -> Path:
     path.mkdir()
     return path
@@ -187,6 +199,8 @@ def test_a_lora_of_a_text_to_image_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="lora_rank: the base has no channels for a source image"):
         make_trainable(load_editor(str(tmp_path)), TrainConfig(lora_rank=2), labels())
     with pytest.raises(ValueError, match="lora_rank: the base has no channels for a source image"):
+        require_trainable(TrainConfig(lora_rank=2, mixed_precision="no"), str(tmp_path), 32)
+    with pytest.raises(ValueError, match="lora_rank: the base has no channels for a source image"):
         trained_unet(load_blueprint(str(tmp_path), 32), TrainConfig(lora_rank=2))
     make_trainable(load_editor(str(tmp_path)), TrainConfig(), labels())
 
@@ -212,7 +226,11 @@ def test_what_a_lora_leaves_frozen_is_in_the_type_that_training_runs_in(
         validation_rows=1,
     )
     models = make_trainable(load_editor(tiny_editor), config, labels())
-    assert {p.dtype for p in models.unet.parameters() if not p.requires_grad} == {torch.bfloat16}
+    norms = (torch.nn.LayerNorm, torch.nn.GroupNorm)
+    of_norms = {p for m in models.unet.modules() if isinstance(m, norms) for p in m.parameters()}
+    frozen = {p for p in models.unet.parameters() if not p.requires_grad}
+    assert {p.dtype for p in frozen - of_norms} == {torch.bfloat16}
+    assert {p.dtype for p in of_norms} == {torch.float32}
     assert {p.dtype for p in models.trained} == {torch.float32}
     out = finetune(config, tiny_editor, cache, labels(), tmp_path)
     assert (tmp_path / "validation" / "step-000001" / "00.png").is_file()
@@ -221,6 +239,15 @@ def test_what_a_lora_leaves_frozen_is_in_the_type_that_training_runs_in(
     assert {p.dtype for p in make_trainable(load_editor(tiny_editor), full, labels()).unet.parameters()} == {
         torch.float32
     }
+
+
+def test_a_lora_of_the_small_editor_trains_in_bf16(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "cpu_knows_bf16", lambda: True)
+    data = DataConfig(rows=4, size=64)
+    latents = make_cache(open_rows(data), data, load_editor("shapes-editor"), tmp_path / "latents")
+    config = TrainConfig(**FAST | {"max_steps": 1}, ema=None, lora_rank=2, mixed_precision="bf16")
+    finetune(config, "shapes-editor", latents, RewardLabels(None, [0] * 4), tmp_path)
+    assert (tmp_path / "lora" / LORA).is_file()
 
 
 @pytest.mark.parametrize(
