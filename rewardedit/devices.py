@@ -64,6 +64,14 @@ def inference_dtype(name: str | None = None) -> torch.dtype:
     return torch.float32 if dtype == torch.bfloat16 and not computes_in_bf16() else dtype
 
 
+def number_type(dtype: torch.dtype | str) -> torch.dtype:
+    """By itself or its name; ValueError where there is none of that name."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"dtype: expected one such as float32 or bfloat16; got {dtype!r}")
+    return found
+
+
 def device_name() -> str:
     """For records of runs and measurements: the GPU's name, or how many threads the CPU computes with."""
     if default_device() == "cuda":

@@ -26,7 +26,7 @@ from rewardedit.regions.change_map import change_mask
 from rewardedit.report import Gallery, Report
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.scorers.load import packaged_weights
+from rewardedit.scorers.load import packaged_files
 from rewardedit.scoring import score_batch
 from rewardedit.selection import best_of_n
 
@@ -214,7 +214,7 @@ def stamps_of(config: JobConfig) -> dict[str, Any]:
     stamps: dict[str, Any] = {
         name: [stamp(text) for text in _texts_in(value)] for name, value in named.items()
     }
-    return stamps | {"weights": {} if config.scorer is None else packaged_weights(config.scorer)}
+    return stamps | {"weights": {} if config.scorer is None else packaged_files(config.scorer)}
 
 
 def _texts_in(value: Any) -> Iterator[str]:

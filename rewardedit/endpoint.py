@@ -19,6 +19,7 @@ Message = dict[str, Any]  # {"role": "user", "content": "…"}, or with a list o
 FAILURES = (OSError, http.client.HTTPException, ValueError)
 SHOWN = 100  # bytes of an answer that an error quotes
 LONGEST = 400  # characters of a refusal that an error quotes
+REFUSES_ALL = (401, 403, 404)  # statuses that say that the key, or the model's name, is wrong
 _COUNTING = threading.Lock()
 
 
@@ -78,32 +79,24 @@ class Endpoint:
                 f"a key belongs in the environment variable {self.key_variable}"
             )
 
-    def answer(self, chats: Sequence[Sequence[Message]], max_tokens: int = 300) -> list[str]:
-        """The model's answers to chats, at temperature 0, in their order.
+    def answer(self, chats: Sequence[Sequence[Message]], max_tokens: int = 300) -> list[str | EndpointError]:
+        """The model's answers to chats, at temperature 0, in their order; the error in the place of each that
+        could not be had after all retries.
 
         Raises:
-            EndpointError: where one gets no answer after all retries.
-        """
-        answers = []
-        for answer in self.try_answer(chats, max_tokens):
-            if isinstance(answer, EndpointError):
-                raise answer
-            answers.append(answer)
-        return answers
-
-    def try_answer(
-        self, chats: Sequence[Sequence[Message]], max_tokens: int = 300
-    ) -> list[str | EndpointError]:
-        """The same, with the error in the place of each answer that could not be had.
-
-        Raises:
+            EndpointError: where the endpoint refuses the key or does not know the model, as it then refuses
+                every chat.
             ValueError: where the key is not one that can be sent.
         """
         if not chats:
             return []
         key = self._key()
         with ThreadPoolExecutor(min(self.at_once, len(chats))) as pool:
-            return list(pool.map(lambda chat: self._ask(chat, max_tokens, key), chats))
+            answers = list(pool.map(lambda chat: self._ask(chat, max_tokens, key), chats))
+        for answer in answers:
+            if isinstance(answer, EndpointError) and answer.status in REFUSES_ALL:
+                raise answer
+        return answers
 
     def _key(self) -> str:
         key = (os.environ.get(self.key_variable) or "none").strip()

@@ -15,7 +15,7 @@ from rewardedit.once import Once
 from rewardedit.reward_prompt import PRESETS, RewardPrompt, RewardScale, label_rows
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.scorers.load import packaged_weights
+from rewardedit.scorers.load import packaged_files
 from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_shards, write_records
 from rewardedit.stages import Share
 from rewardedit.synthesis.candidates import CandidatesConfig
@@ -88,7 +88,7 @@ def relabel(
         "data": data,
         "candidates": candidates,
         "rows": count_rows(rows),
-        "models": packaged_weights(config.scorer),
+        "models": packaged_files(config.scorer),
     }
     name = spec_name(config.scorer)
 

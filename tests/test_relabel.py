@@ -1,17 +1,20 @@
 import json
 import math
+import shutil
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
 
-from rewardedit import EditBatch, EditSample, RewardPrompt, RewardScale, load_scorer
-from rewardedit.assets import digests
+from rewardedit import EditBatch, EditSample, RewardPrompt, RewardScale, assets, load_scorer
+from rewardedit.assets import fingerprints
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardEmbedding, label_rows
 from rewardedit.scorers import Scorer, load
-from rewardedit.scorers.load import packaged_weights
+from rewardedit.scorers.adiee import AdieeSettings
+from rewardedit.scorers.load import packaged_files
 from rewardedit.scoring import read_columns, read_shards, score_rows, write_records
 
 
@@ -180,18 +183,52 @@ def test_labels_are_not_taken_for_those_of_other_weights(tmp_path, monkeypatch):
     rows = open_rows(data)
     labels = relabel(RelabelConfig("clip_t"), rows, data, tmp_path).label
     assert relabel(RelabelConfig("clip_t"), rows, data, tmp_path).label == labels
-    monkeypatch.setattr(load, "digests", lambda: {"shapes-clip": "another"})
+    monkeypatch.setattr(load, "fingerprints", lambda: {"shapes-clip": "another"})
     with pytest.raises(ValueError, match=r"made of other settings: models\.shapes-clip"):
         relabel(RelabelConfig("clip_t"), rows, data, tmp_path)
 
 
-def test_the_packaged_models_of_a_scorer_are_known():
-    digest = digests()
-    assert packaged_weights("l1") == {}
-    assert packaged_weights("vifi_clip") == {"shapes-vifi-clip": digest["shapes-vifi-clip"]}
-    assert packaged_weights("clip_d:0.7,adiee:0.3").keys() == {"shapes-clip", "shapes-adiee-scorer"}
-    assert packaged_weights({"vifi_clip": {"checkpoint": "shapes-clip"}}).keys() == {"shapes-clip"}
-    assert packaged_weights("vifi_clip", checkpoint="runs/own/scorer") == {}
+def test_the_packaged_models_of_a_scorer_are_known(tmp_path):
+    digest = fingerprints()
+    assert packaged_files("l1") == {}
+    assert packaged_files("vifi_clip") == {"shapes-vifi-clip": digest["shapes-vifi-clip"]}
+    assert packaged_files("clip_d:0.7,adiee:0.3").keys() == {"shapes-clip", "shapes-adiee-scorer"}
+    assert packaged_files({"vifi_clip": {"checkpoint": "shapes-clip"}}).keys() == {"shapes-clip"}
+    assert packaged_files("vifi_clip", checkpoint="runs/own/scorer") == {}
+    adapter = tmp_path / "scorer"
+    adapter.mkdir()
+    (adapter / "adiee.json").write_text(json.dumps(asdict(AdieeSettings(base="shapes-vlm"))))
+    assert packaged_files("adiee", checkpoint=str(adapter)).keys() == {"shapes-vlm"}
+
+
+DINO = "IDEA-Research/grounding-dino-tiny"
+BOTH = {"shapes-detector", "shapes-segmenter"}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, BOTH),
+        ({"checkpoint": "openai/clip-vit-large-patch14"}, BOTH),
+        ({"regions": "change_map"}, {"shapes-detector"}),
+        ({"regions": {"detector": DINO}}, BOTH),  # its CLIP is the packaged detector's
+        ({"checkpoint": "x/clip", "regions": {"segmenter": "x/sam"}}, {"shapes-detector"}),
+        ({"checkpoint": "x/clip", "regions": {"detector": DINO, "segmenter": "x/sam"}}, set()),
+    ],
+)
+def test_what_bpm_finds_its_regions_with_is_known_too(options, expected):
+    assert packaged_files({"bpm": options}).keys() == expected
+
+
+def test_a_packaged_model_is_another_when_its_calibration_is(tmp_path, monkeypatch):
+    folder = tmp_path / assets.NAMES["shapes-detector"]
+    shutil.copytree(assets.resolve_model("shapes-detector"), folder)
+    monkeypatch.setattr(assets, "__file__", str(tmp_path / "__init__.py"))
+    before = fingerprints()
+    assert before.keys() == {"shapes-detector"}
+    ends = json.loads((folder / "bpm.json").read_text())
+    (folder / "bpm.json").write_text(json.dumps({**ends, "modify": [0, 1]}))
+    assert fingerprints() != before
 
 
 def test_rows_are_scored_labelled_and_kept_in_shards(tmp_path):

@@ -287,7 +287,7 @@ def test_an_interrupted_scoring_goes_on_with_the_same_command(tmp_path, monkeypa
     scored.clear()
     assert main([*words[:-2], "ssim", "--out", str(out)]) == 2  # of another scorer
     with monkeypatch.context() as patch:  # of one whose weights are others now
-        patch.setattr(load, "packaged_weights", lambda spec, **options: {"shapes-clip": "another"})
+        patch.setattr(load, "packaged_files", lambda spec, **options: {"shapes-clip": "another"})
         assert main([*words, str(out)]) == 2
     assert main([*words, str(out)]) == 0
     assert scored == [22]

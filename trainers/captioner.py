@@ -7,6 +7,7 @@ trains on the model's own turns. Its `max_length` is None: cut conversations wou
 Command: rewardedit train captioner data.path=FOLDER
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.data.datasets import Subset
 from rewardedit.images import fit, to_pil, to_tensor
 from rewardedit.processes import say
-from rewardedit.scorers.vlm import load_vlm, require_vlm
+from rewardedit.scorers.vlm import load_vlm, require_vlm, reserved_tokens, without
 from rewardedit.synthesis.captions import first_question, said, second_question
 from rewardedit.training import run
 
@@ -77,10 +78,11 @@ def require_captions(sample: EditSample) -> None:
         raise ValueError(f"row {sample.id}: expected source_caption and target_caption; it lacks one")
 
 
-def examples(rows: Rows, data: DataConfig) -> list[dict[str, Any]]:
+def examples(rows: Rows, data: DataConfig, reserved: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Rows as TRL's conversations: the model learns its two answers, the second after its first.
 
-    A conversation is given twice, with one answer each, so that only answers count in the loss.
+    A conversation is given twice, with one answer each, so that only answers count in the loss. Of a row's
+    texts what is `reserved`, as it steers the model, is left out.
     """
     found = []
     for i in range(len(rows)):
@@ -88,9 +90,12 @@ def examples(rows: Rows, data: DataConfig) -> list[dict[str, Any]]:
         assert row.source_caption is not None
         assert row.target_caption is not None
         image = to_pil(fit(to_tensor(row.source, 3)[None], require_size(data), data.policy)[0])
-        first = first_question(row.instruction)
-        second = second_question(row.instruction, row.source_caption)
-        for prompt, answer in ((first, row.source_caption), (second, row.target_caption)):
+        instruction, before, after = (
+            without(reserved, text) for text in (row.instruction, row.source_caption, row.target_caption)
+        )
+        first = first_question(instruction)
+        second = second_question(instruction, before)
+        for prompt, answer in ((first, before), (second, after)):
             found.append({"images": [image], "prompt": prompt, "completion": [said(answer)]})
     return found
 
@@ -141,7 +146,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     trainer = SFTTrainer(
         vlm.model,
         args=settings,
-        train_dataset=Dataset.from_list(examples(Subset(rows, usable), config.data)),
+        train_dataset=Dataset.from_list(examples(Subset(rows, usable), config.data, reserved_tokens(vlm))),
         processing_class=vlm.processor,
         peft_config=lora,
     )

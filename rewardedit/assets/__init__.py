@@ -1,8 +1,9 @@
 """The small trained models of the offline world, by name; each comes from the recipe of the same name."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 NAMES = {
     "shapes-adiee-scorer": "adiee",
@@ -46,6 +47,32 @@ def fetched(name: str, files: Sequence[str] | None = None) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"{name!r}: cannot be fetched ({first})") from error
+
+
+def names_in(settings: Any) -> set[str]:
+    """The packaged models that are named anywhere in settings: mappings, sequences, and texts in them."""
+    if isinstance(settings, str):
+        return {settings} & NAMES.keys()
+    if isinstance(settings, Mapping):
+        settings = list(settings.values())
+    parts = settings if isinstance(settings, list | tuple) else ()
+    return set().union(*map(names_in, parts))
+
+
+def fingerprints() -> dict[str, str]:
+    """Of each packaged model that is there, twelve hexadecimal digits of the SHA-256 of all its files:
+    weights, settings, calibrations, words.
+    """
+    found = {}
+    for name, folder in NAMES.items():
+        root = Path(__file__).parent / folder
+        content = hashlib.sha256()
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+            content.update(path.relative_to(root).as_posix().encode() + b"\0")
+            content.update(hashlib.sha256(path.read_bytes()).digest())
+        if root.is_dir():
+            found[name] = content.hexdigest()[:12]
+    return found
 
 
 def digests() -> dict[str, str]:

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.files import to_path
     from rewardedit.once import Once
     from rewardedit.scorers import Scorer, load_scorer
-    from rewardedit.scorers.load import families, packaged_weights
+    from rewardedit.scorers.load import families, packaged_files
 
     out = to_path(args.out) if args.out else None
     if out is not None and out.suffix not in (".parquet", ".json"):
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> None:
             write(batch, next(iter(load().values())), Path(path))
 
     if in_shards:
-        models = {name: packaged_weights(spec, **options) for name, spec in specs.items()}
+        models = {name: packaged_files(spec, **options) for name, spec in specs.items()}
         made_of = {
             "input": args.input,
             "rows": count_rows(rows),

@@ -4,6 +4,7 @@ file, or an OpenAI-compatible endpoint.
 Three questions are asked: for the objects before and after the edit, for the change of size, and for the
 relation to something else. Answers are read strictly, with their synonyms; where one cannot be read it is
 asked for once more, and then the instruction is invalid, with the answer as the reason. Nothing is guessed.
+Where an endpoint gives no answer the instruction is invalid for this time, and is asked about anew the next.
 """
 
 import hashlib
@@ -14,12 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rewardedit.endpoint import Message
+from rewardedit.endpoint import EndpointError, Message
 from rewardedit.files import append_json_line, read_json_lines
 from rewardedit.instructions.parsed import RELATIONS, Parsed, ParsedEdit, SizeState, Unparsed
 from rewardedit.instructions.words import COLOURS, PRONOUNS
 
-Answer = Callable[[Sequence[Sequence[Message]]], list[str]]  # chats to the model's answers
+# chats to the model's answers, with an error in the place of each that could not be had
+Answer = Callable[[Sequence[Sequence[Message]]], Sequence[str | EndpointError]]
 NONE = frozenset(("none", "nothing", "null", "n/a", "no object", ""))
 SIZES: dict[str, SizeState] = {
     **dict.fromkeys(("larger", "bigger", "increased", "increase", "enlarged", "taller", "longer"), "larger"),
@@ -89,15 +91,22 @@ class LlmParser:
     def __call__(self, instructions: Sequence[str]) -> list[Parsed]:
         """What each instruction asks for, in order."""
         wanted = [text for text in dict.fromkeys(instructions) if self._key(text) not in self.known]
+        unanswered: dict[str, Unparsed] = {}
         for first in range(0, len(wanted), self.batch_size):
             part = wanted[first : first + self.batch_size]
             for text, parsed in zip(part, self._parse(part), strict=True):
-                self.known[self._key(text)] = parsed
-                if self.cache is not None:
-                    self.cache.parent.mkdir(parents=True, exist_ok=True)
-                    record = {"key": self._key(text), "instruction": text, "parsed": asdict(parsed)}
-                    append_json_line(self.cache, record)
-        return [self.known[self._key(text)] for text in instructions]
+                if isinstance(parsed, _Unanswered):
+                    unanswered[text] = Unparsed(parsed.reason)
+                else:
+                    self._keep(text, parsed)
+        return [unanswered.get(text) or self.known[self._key(text)] for text in instructions]
+
+    def _keep(self, text: str, parsed: Parsed) -> None:
+        self.known[self._key(text)] = parsed
+        if self.cache is not None:
+            self.cache.parent.mkdir(parents=True, exist_ok=True)
+            record = {"key": self._key(text), "instruction": text, "parsed": asdict(parsed)}
+            append_json_line(self.cache, record)
 
     def _key(self, instruction: str) -> str:
         return hashlib.sha256(f"{self.name}\0{OBJECTS}{SIZE}{POSITION}\0{instruction}".encode()).hexdigest()
@@ -120,7 +129,7 @@ class LlmParser:
         """What is read from the answers, `Unparsed` where nothing can be read after a second try."""
         chats: list[list[Message]] = [[{"role": "user", "content": text}] for text in questions]
         answers = self.answer(chats)
-        found = [read(answer) for answer in answers]
+        found = [_read(answer, read) for answer in answers]
         unread = [i for i, value in enumerate(found) if value is None]
         if unread:
             again = [
@@ -132,9 +141,17 @@ class LlmParser:
                 for i in unread
             ]
             for i, answer in zip(unread, self.answer(again), strict=True):
-                value = read(answer)
+                value = _read(answer, read)
                 found[i] = Unparsed(f"the model answered {answer!r}") if value is None else value
         return found
+
+
+class _Unanswered(Unparsed):
+    """Nothing came back: what is parsed is not known yet."""
+
+
+def _read(answer: str | EndpointError, read: Callable[[str], Any]) -> Any:
+    return _Unanswered(f"no answer: {answer}") if isinstance(answer, EndpointError) else read(answer)
 
 
 def read_objects(answer: str) -> tuple[str, str] | None:

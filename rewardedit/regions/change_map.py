@@ -1,5 +1,7 @@
 """Where an edit changed the image: a soft mask from the images alone, without a model."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -13,6 +15,7 @@ PEAK_SHARE = (0.2, 0.4)
 PEAK = 0.995  # quantile of the distances that counts as the strongest
 STRONG = 2.5  # times the above: what stays even where it is thin
 DRIFT = 0.04  # the largest shift of the whole image, OKLab, that is taken for exposure and removed
+LARGEST = 2**24  # values of which torch takes a quantile; of a larger image every second, third …
 GRID = 64  # cleaning happens at the scale of an image of so many pixels a side
 
 
@@ -28,11 +31,13 @@ def change_mask(
     """
     with torch.no_grad():
         unit = max(1, round(max(source.shape[-2:]) / GRID))
-        difference = gaussian_blur(oklab(edited) - oklab(source), 0.7 * unit)
+        difference = gaussian_blur(oklab(edited.float()) - oklab(source.float()), 0.7 * unit)
         shift = difference.flatten(2).median(dim=2).values[:, :, None, None]
         difference = difference - shift * (shift.norm(dim=1, keepdim=True) < DRIFT)
         distance = difference.norm(dim=1, keepdim=True)
-        peak = distance.flatten(1).quantile(PEAK, dim=1)[:, None, None, None]
+        values = distance.flatten(1)
+        values = values[:, :: math.ceil(values.shape[1] / LARGEST)]
+        peak = values.quantile(PEAK, dim=1)[:, None, None, None]
         low, high = (
             torch.clamp(share * peak, min=floor) for share, floor in zip(PEAK_SHARE, FLOOR, strict=True)
         )

@@ -1,5 +1,6 @@
 """Locators by name."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,16 @@ WITHOUT_MODEL: dict[str, Callable[[], Locator]] = {"change_map": ChangedPlaces, 
 def locator_options(regions: str | Mapping[str, Any] | None) -> dict[str, Any]:
     """A locator's name and options; of a name alone, or of options with or without the name among them."""
     return {"name": DEFAULT, **({"name": regions} if isinstance(regions, str) else regions or {})}
+
+
+def locator_models(regions: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options of a locator, with the defaults of its finder where it has one; none of its models is
+    loaded.
+    """
+    options = locator_options(regions)
+    finder = FINDERS.get(options["name"])
+    parameters = {} if finder is None else inspect.signature(finder).parameters
+    return {name: value.default for name, value in parameters.items()} | options
 
 
 def load_locator(name: str, *, dtype: torch.dtype = torch.float32, **options: Any) -> Locator:

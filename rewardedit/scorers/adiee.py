@@ -3,7 +3,7 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rewardedit import devices
-from rewardedit.assets import fetched
+from rewardedit.assets import fetched, names_in, resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import clamp_straight_through, fit
@@ -29,7 +29,15 @@ from rewardedit.scorers.adiee_text import (
 )
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.prefix import Prefix, as_cache, followed, prefix_attention, split_rows
-from rewardedit.scorers.vlm import Bits, Vlm, fitting_adapter, load_processor, load_vlm, reserved_tokens
+from rewardedit.scorers.vlm import (
+    Bits,
+    Vlm,
+    fitting_adapter,
+    load_processor,
+    load_vlm,
+    reserved_tokens,
+    without,
+)
 
 GRADES = (0.0, 5.0, 10.0)  # of the head with classes
 SETTINGS = "adiee.json"
@@ -90,12 +98,12 @@ class ScoreHead(nn.Module):
         """A fresh head, or, where the model is a trained scorer, that scorer's.
 
         Raises:
-            ValueError: where that scorer has other settings.
+            ValueError: where that scorer has other settings, but for what a LoRA stands on.
         """
         head, folder = cls(width, settings), Path(model)
         if (folder / SETTINGS).is_file():
             before = AdieeSettings.read(folder)
-            if before != settings:
+            if replace(before, base=None, quantize=None) != replace(settings, base=None, quantize=None):
                 raise ValueError(f"model {model!r}: expected a scorer with {settings}; it has {before}")
             head.load_state_dict(load_file(folder / HEAD))
         return head
@@ -196,6 +204,13 @@ class Adiee(Scorer):
         head.load_state_dict(load_file(folder / HEAD))
         return cls(vlm, head, settings, question, share_prefix)
 
+    @classmethod
+    def packaged(cls, options: Mapping[str, Any]) -> set[str]:
+        """Beside those that the options name, the model that a folder's adapter was trained on."""
+        folder = Path(resolve_model(options["checkpoint"]))
+        base = AdieeSettings.read(folder).base if (folder / SETTINGS).is_file() else None
+        return names_in([options, base])
+
     def save(self, folder: Path, adapter: Any = None) -> None:
         """Model, processor, head and settings, as `from_pretrained` reads them; with an `adapter`, the model
         as PEFT wraps it, what that adds to the base in the place of the model.
@@ -219,9 +234,7 @@ class Adiee(Scorer):
         """The question as the model's chats are written, up to where it is to answer. Texts that steer the
         model, such as the place of an image, are taken out of the instruction.
         """
-        for token in self.reserved:
-            instruction = instruction.replace(token, " ")
-        return self.vlm.prompt(turns(question, instruction, self.settings.layout))
+        return self.vlm.prompt(turns(question, without(self.reserved, instruction), self.settings.layout))
 
     @torch.no_grad()
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:

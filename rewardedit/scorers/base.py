@@ -1,12 +1,14 @@
 """The contract of every scorer, and the weighted sum."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rewardedit.assets import names_in
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 
@@ -20,6 +22,13 @@ class Scorer(nn.Module):
     paper: str = ""  # where the score is defined
     # scorers that share weights or a kind of measurement; of a sum its members', joined by +
     family: str = "custom"
+
+    @classmethod
+    def packaged(cls, options: Mapping[str, Any]) -> set[str]:
+        """The package's own models that are loaded with all of these options, by name: those that the options
+        name. A class that loads others besides says so.
+        """
+        return names_in(options)
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
         """Everything that depends on the source side alone,
@@ -105,7 +114,9 @@ class WeightedSum(Scorer):
         for name, weight in weights.items():
             if not math.isfinite(weight) or weight == 0:
                 raise ValueError(f"{name}: expected a finite weight other than 0; got {weight}")
-        self.scorers = nn.ModuleDict(scorers)
+        # Not a ModuleDict: the name of a class of one's own has dots, which names of modules may not have.
+        self.names = tuple(scorers)
+        self.scorers = nn.ModuleList(scorers.values())
         self.weights = dict(weights)
         ends = [sorted(weight * end for end in scorers[name].range) for name, weight in weights.items()]
         self.range = (sum(low for low, _ in ends), sum(high for _, high in ends))
@@ -129,4 +140,5 @@ class WeightedSum(Scorer):
         return Scores.make(total, {name: s.score for name, s in scores.items()}, reasons)
 
     def _named(self) -> list[tuple[str, Scorer]]:
-        return [(name, scorer) for name, scorer in self.scorers.items() if isinstance(scorer, Scorer)]
+        named = zip(self.names, self.scorers, strict=True)
+        return [(name, scorer) for name, scorer in named if isinstance(scorer, Scorer)]

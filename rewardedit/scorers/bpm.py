@@ -1,7 +1,7 @@
 """BPM: parse the instruction, locate the edit, judge it (Li et al. 2025)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.assets import resolve_model
+from rewardedit.assets import names_in, resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess, clamp_straight_through
@@ -18,7 +18,7 @@ from rewardedit.instructions.load import load_parser
 from rewardedit.instructions.parsed import Parsed, ParsedEdit, Parser, Unparsed
 from rewardedit.regions.base import EditRegions, Instances, Locator, edit_masks
 from rewardedit.regions.boxes import filled
-from rewardedit.regions.load import load_locator, locator_options
+from rewardedit.regions.load import load_locator, locator_models, locator_options
 from rewardedit.scorers import bpm_released
 from rewardedit.scorers.bpm_judges import JudgeConfig
 from rewardedit.scorers.bpm_parts import crop, position_verdict, preserve, size_verdict
@@ -134,6 +134,13 @@ class BpmConfig:
         return self.calibration or (CODE if self.compat == "code" else PAPER)
 
 
+def _calibration(path: str | None, checkpoint: str, compat: str) -> Calibration | None:
+    """From a file; without one, the package's for its own model."""
+    if path is None and checkpoint == "shapes-detector" and compat != "code":
+        path = str(Path(resolve_model(checkpoint)) / CALIBRATION)
+    return None if path is None else Calibration.read(path)
+
+
 class Bpm(ClipScorer):
     """Balancing Preservation and Modification, in [0, 2].
 
@@ -209,9 +216,7 @@ class Bpm(ClipScorer):
         Raises:
             ValueError: what these raise.
         """
-        if calibration is None and checkpoint == "shapes-detector" and compat != "code":
-            calibration = str(Path(resolve_model(checkpoint)) / CALIBRATION)
-        ends = None if calibration is None else Calibration.read(calibration)
+        ends = _calibration(calibration, checkpoint, compat)
         given = {"regions": regions, "context": context, "judges": judges}
         chosen: dict[str, Any] = {"regions": None, "judges": {}, **(ends.options if ends else {})}
         chosen |= {name: value for name, value in given.items() if value is not None}
@@ -219,6 +224,13 @@ class Bpm(ClipScorer):
         judged = JudgeConfig(**chosen.pop("judges"))
         config = BpmConfig(compat, alpha, judged, ends, undetected=undetected, **chosen)
         return cls(*load_clip(checkpoint, dtype), load_parser(parser, parser_cache), locator, config)
+
+    @classmethod
+    def packaged(cls, options: Mapping[str, Any]) -> set[str]:
+        """Beside those that the options name, those that find the regions."""
+        ends = _calibration(options["calibration"], options["checkpoint"], options["compat"])
+        regions = options["regions"] or (ends.options.get("regions") if ends else None)
+        return names_in(options) | names_in(locator_models(regions))
 
     @torch.no_grad()
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:

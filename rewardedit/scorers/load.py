@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rewardedit.assets import NAMES, digests
+from rewardedit.assets import fingerprints
 from rewardedit.batch import EditBatch
 from rewardedit.scorer_spec import read_spec
 from rewardedit.scorers.base import FunctionScorer, Scorer, WeightedSum
@@ -62,15 +62,15 @@ def families(spec: str | Mapping[str, Any]) -> set[str]:
     return {find_scorer(name).family for name in read_spec(spec)}
 
 
-def packaged_weights(spec: str | Mapping[str, Any], **options: Any) -> dict[str, str]:
-    """The packaged models that `load_scorer(spec, **options)` loads, each with a digest of its weights, so
-    that what other weights have scored is known from it; nothing is loaded.
+def packaged_files(spec: str | Mapping[str, Any], **options: Any) -> dict[str, str]:
+    """The packaged models that `load_scorer(spec, **options)` loads, each with a digest of its files, so that
+    what another version of them has scored is known from it; no weights are read.
     """
-    found: set[Any] = set()
+    found: set[str] = set()
     for name, term in read_spec(spec).items():
-        taken = {key: value.default for key, value in _parameters(name).items()} | term.options | options
-        found.update(value for value in taken.values() if isinstance(value, str))
-    return {name: digest for name, digest in digests().items() if name in found & NAMES.keys()}
+        defaults = {key: value.default for key, value in _parameters(name).items()}
+        found |= find_scorer(name).packaged(defaults | term.options | options)
+    return {name: digest for name, digest in fingerprints().items() if name in found}
 
 
 def find_scorer(name: str) -> type[Scorer]:

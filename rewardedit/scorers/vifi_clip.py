@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rewardedit import devices
 from rewardedit.assets import fetched
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
@@ -90,7 +91,7 @@ class ViFiClip(ClipScorer):
         checkpoint: str = "shapes-vifi-clip",
         pooling: str | None = None,
         size: int | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | str = torch.float32,
     ) -> "ViFiClip":
         """A CLIP checkpoint (a hub name or a path), or one of `save`'s; "shapes-vifi-clip", a small one with
         temporal pooling, comes with the package.
@@ -101,11 +102,12 @@ class ViFiClip(ClipScorer):
             size: pixels a side, a multiple of the patch; by default the checkpoint's own.
 
         Raises:
-            ValueError: where there is no CLIP model, or on an unknown pooling or a size that patches do not
-                fill.
+            ValueError: where there is no CLIP model, or on an unknown pooling or dtype, or a size that
+                patches do not fill.
         """
         if pooling is not None and pooling not in POOLINGS:
             raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}; got {pooling!r}")
+        dtype = devices.number_type(dtype)
         model, tokenizer, preprocess = load_clip(checkpoint, dtype)
         if model.config.model_type != "clip":
             raise ValueError(

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.images import MODES, resize
 
@@ -102,12 +103,12 @@ def load_vlm(
             in `dtype`.
 
     Raises:
-        ValueError: where there is no such model or dtype, it is of another kind, or bitsandbytes is not
-            installed.
+        ValueError: where there is no such model or dtype, it is of another kind, an adapter does not fit it,
+            or bitsandbytes is not installed.
     """
     from transformers import AutoConfig, AutoModelForImageTextToText
 
-    dtype = number_type(dtype)
+    dtype = devices.number_type(dtype)
     name = resolve_model(name)
     try:
         kind = AutoConfig.from_pretrained(name).model_type
@@ -122,18 +123,11 @@ def load_vlm(
     if adapter is not None:
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+        with fitting_adapter(adapter, name):
+            model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
     if quantize is None:  # a quantised one is on its device
         model.to(device)
     return Vlm(model.eval().requires_grad_(False), processor)
-
-
-def number_type(dtype: torch.dtype | str) -> torch.dtype:
-    """By itself or its name; ValueError where there is none of that name."""
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype):
-        raise ValueError(f"dtype: expected one such as float32 or bfloat16; got {dtype!r}")
-    return found
 
 
 def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dict[str, Any]:
@@ -185,6 +179,13 @@ def reserved_tokens(vlm: Vlm) -> list[str]:
     tokenizer = vlm.processor.tokenizer
     added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     return sorted(added | set(tokenizer.all_special_tokens), key=lambda token: (-len(token), token))
+
+
+def without(reserved: Sequence[str], text: str) -> str:
+    """A text without any of the reserved ones."""
+    for token in reserved:
+        text = text.replace(token, " ")
+    return text
 
 
 @contextmanager

@@ -8,13 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.endpoint import Endpoint
 from rewardedit.images import resize
 from rewardedit.regions.change_map import change_mask
 from rewardedit.scorers.base import Scorer
-from rewardedit.scorers.vlm import Vlm, number_type, reserved_tokens
+from rewardedit.scorers.vlm import Vlm, reserved_tokens, without
 from rewardedit.scorers.vlm_judge_graders import ByDigits, ByEndpoint, ByText
 from rewardedit.scorers.vlm_judge_models import load_judge, model_hash
 from rewardedit.scorers.vlm_judge_prompts import (
@@ -149,7 +150,7 @@ class VlmJudge(Scorer):
                 )
             judge = Endpoint(url, model, key_variable, timeout, seed=seed)
         else:
-            judge = load_judge(checkpoint, adapter, number_type(dtype))
+            judge = load_judge(checkpoint, adapter, devices.number_type(dtype))
             model = checkpoint if adapter is None else f"{checkpoint}+{adapter}"
         return cls(judge, model, criteria, answer, apart, shown, max_new_tokens)
 
@@ -191,9 +192,7 @@ class VlmJudge(Scorer):
 
     def _plain(self, instruction: str) -> str:
         """An instruction without texts that steer the model."""
-        for token in self.reserved:
-            instruction = instruction.replace(token, " ")
-        return instruction
+        return without(self.reserved, instruction)
 
     def _images(self, question: Question, shown: Images) -> Float[Tensor, "b n 3 h w"]:
         """What a question shows, in the order of the chat's places."""

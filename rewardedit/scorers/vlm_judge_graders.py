@@ -17,7 +17,6 @@ from rewardedit.scorers.vlm_judge_models import ProcessorVlm
 from rewardedit.scorers.vlm_judge_prompts import BEGINNING, Chat, read_grade, unread
 
 DIGITS = "0123456789"
-NEVER = (401, 403, 404)  # statuses that every request would end in: the key, or the model's name, is wrong
 
 Asked = tuple[list[Chat], Tensor]  # b chats, and their images (b, n, 3, h, w), RGB in [0, 1]
 Graded = tuple[Tensor, list[str | None]]  # b grades, 0 to 10, NaN where the reason says why
@@ -105,10 +104,7 @@ class ByEndpoint:
         chats: list[list[Message]] = []
         for part, images in asked:
             chats += [messages(chat, row) for chat, row in zip(part, images, strict=True)]
-        answers = self.endpoint.try_answer(chats, self.max_new_tokens)
-        for answer in answers:
-            if isinstance(answer, EndpointError) and answer.status in NEVER:
-                raise answer
+        answers = self.endpoint.answer(chats, self.max_new_tokens)
         graded = []
         for part, images in asked:
             graded.append(read_all(answers[: len(part)], images.device))

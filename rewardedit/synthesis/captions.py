@@ -18,7 +18,7 @@ from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.datasets import SHARD_BATCHES
 from rewardedit.once import Once
-from rewardedit.scorers.vlm import Turn, Vlm, load_vlm
+from rewardedit.scorers.vlm import Turn, Vlm, load_vlm, reserved_tokens, without
 from rewardedit.stages import Share, stage
 from rewardedit.synthesis.outputs import read_parquet, read_rows
 
@@ -103,11 +103,16 @@ CAPTIONS = ("source_caption", "target_caption")
 def caption_pairs(
     vlm: Vlm, source: torch.Tensor, instructions: Sequence[str], max_new_tokens: int = 64
 ) -> list[tuple[str, str]]:
-    """Captions before and after, of b sources (b, 3, h, w) and their instructions."""
+    """Captions before and after, of b sources (b, 3, h, w) and their instructions. Texts that steer the
+    model, such as the place of an image, are taken out of what it is asked.
+    """
     images = source[:, None]
-    first = [first_question(text) for text in instructions]
+    reserved = reserved_tokens(vlm)
+    asked = [without(reserved, text) for text in instructions]
+    first = [first_question(text) for text in asked]
     before = vlm.answer([vlm.prompt(chat) for chat in first], images, max_new_tokens)
-    second = [second_question(text, caption) for text, caption in zip(instructions, before, strict=True)]
+    said_before = [without(reserved, caption) for caption in before]
+    second = [second_question(text, caption) for text, caption in zip(asked, said_before, strict=True)]
     after = vlm.answer([vlm.prompt(chat) for chat in second], images, max_new_tokens)
     return list(zip(before, after, strict=True))
 

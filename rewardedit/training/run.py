@@ -12,7 +12,7 @@ from rewardedit import config as configs
 from rewardedit.assets import NAMES, digests
 from rewardedit.files import remove, replaced, write_json
 from rewardedit.processes import on_main_process, processes
-from rewardedit.scorers.load import packaged_weights
+from rewardedit.scorers.load import packaged_files
 from rewardedit.stages import differences
 from rewardedit.training.environment import environment
 from rewardedit.training.loop import checkpoints, step_of
@@ -118,7 +118,7 @@ def packaged_models(settings: Any) -> set[str]:
     found = set()
     for key, value in settings.items() if isinstance(settings, dict) else ():
         if key == "scorer" and value:
-            found |= packaged_weights(value).keys()
+            found |= packaged_files(value).keys()
         elif key != "name":
             found |= packaged_models(value)
     return found

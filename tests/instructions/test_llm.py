@@ -249,14 +249,35 @@ def test_a_busy_endpoint_is_asked_again_and_a_refusal_is_not(server):
         endpoint.answer([ask("hello")])
     assert len(Handler.seen) == 4
     Handler.statuses[:] = [500] * 3
-    with pytest.raises(EndpointError, match="model 'm'"):
-        Endpoint(server, "m", pause=0.01, retries=2).answer([ask("hello")])
+    (failed,) = Endpoint(server, "m", pause=0.01, retries=2).answer([ask("hello")])
+    assert isinstance(failed, EndpointError)
+    assert "model 'm'" in str(failed)
     assert len(Handler.seen) == 7
 
 
 def test_an_endpoint_that_is_not_there_says_which(server):
-    with pytest.raises(EndpointError, match=r"127\.0\.0\.1:9"):
-        Endpoint("http://127.0.0.1:9/v1", "m", pause=0.01, retries=1).answer([ask("hello")])
+    (failed,) = Endpoint("http://127.0.0.1:9/v1", "m", pause=0.01, retries=1).answer([ask("hello")])
+    assert isinstance(failed, EndpointError)
+    assert "127.0.0.1:9" in str(failed)
+
+
+@pytest.mark.parametrize("question", list(GOOD))
+def test_an_instruction_without_an_answer_is_invalid_until_it_is_asked_again(question, tmp_path):
+    refusal = EndpointError("http://here, model 'm': 400 content filter", 400)
+    model = Scripted(GOOD)
+
+    def answer(chats: Sequence[Sequence[Any]]) -> list[str | EndpointError]:
+        said = model(chats)
+        refused = [question in chat[0]["content"] and "weapon" in chat[0]["content"] for chat in chats]
+        return [refusal if no else text for no, text in zip(refused, said, strict=True)]
+
+    cache = tmp_path / "parsed.jsonl"
+    texts = ["put a weapon on the tower", "put a bird on the tower"]
+    refused, found = LlmParser(answer, "scripted", cache)(texts)
+    assert refused == Unparsed("no answer: http://here, model 'm': 400 content filter")
+    assert found == ParsedEdit("add", None, "bird", "tower", position="up")
+    assert len(cache.read_text().splitlines()) == 1, "the other's answer is kept"
+    assert LlmParser(model, "scripted", cache)(texts) == [found, found], "asked again"
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The change mask: where images differ, and not where a codec or a camera drifts."""
 
 import io
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from skimage import data
 from rewardedit import change_mask, load_editor
 from rewardedit.data.shapes import Shapes
 from rewardedit.images import resize, to_pil, to_tensor
+from rewardedit.regions import change_map
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,28 @@ def jpeg(image: torch.Tensor, quality: int) -> torch.Tensor:
 
 def test_nothing_changed(photo):
     assert change_mask(photo, photo).sum() == 0
+
+
+def test_half_precision_finds_what_full_precision_finds(photo):
+    edited = photo.clone()
+    edited[..., 90:150, 60:130] = 0.9
+    whole = change_mask(photo.bfloat16().float(), edited.bfloat16().float())
+    assert torch.equal(change_mask(photo.bfloat16(), edited.bfloat16()), whole)
+
+
+def test_an_image_of_more_pixels_than_a_quantile_takes_has_a_mask(photo, monkeypatch):
+    edited = photo.clone()
+    edited[..., 90:150, 60:130] = 0.9
+    whole = change_mask(photo, edited)
+    monkeypatch.setattr(change_map, "LARGEST", 20_000)  # of 65,536 pixels
+    real = torch.Tensor.quantile
+
+    def bounded(own: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        assert own.shape[-1] <= 20_000
+        return real(own, *args, **options)
+
+    monkeypatch.setattr(torch.Tensor, "quantile", bounded)
+    assert (change_mask(photo, edited) - whole).abs().mean() < 0.01
 
 
 @pytest.mark.parametrize("quality", [50, 75, 95])

@@ -265,6 +265,15 @@ def test_each_scorer_of_a_sum_has_options_of_its_own():
     torch.testing.assert_close(loaded(batch).score, 0.25 * parts["l1"] + 2 * parts["ssim"])
 
 
+def test_a_class_of_ones_own_stands_in_a_sum(samples):
+    batch = EditBatch(samples.source, samples.instruction, samples.target)
+    own = load_scorer("rewardedit.scorers.preservation:L1:0.5,l2:2")
+    scores = own(batch)
+    assert set(scores.parts) == {"rewardedit.scorers.preservation:L1", "l2"}
+    expected = 0.5 * load_scorer("l1")(batch).score + 2 * load_scorer("l2")(batch).score
+    torch.testing.assert_close(scores.score, expected)
+
+
 def test_options_go_where_they_are_taken():
     with pytest.raises(ValueError, match="scorer 'l1' does not take checkpoint"):
         load_scorer("l1", checkpoint="x")

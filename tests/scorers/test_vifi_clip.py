@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rewardedit import EditBatch
+from rewardedit import EditBatch, load_scorer
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
@@ -82,3 +82,12 @@ def test_the_gradient_reaches_the_edit_through_both_paths(pair):
 def test_bad_settings_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         ViFiClip.from_pretrained(**options)
+
+
+def test_a_type_of_weights_by_name_is_that_type(pair):
+    scorer = load_scorer({"vifi_clip": {"dtype": "bfloat16"}})
+    assert {p.dtype for p in scorer.parameters()} == {torch.bfloat16}
+    given = load_scorer("vifi_clip", dtype=torch.bfloat16)
+    assert torch.equal(scorer(pair[0]).score, given(pair[0]).score)
+    with pytest.raises(ValueError, match="dtype: expected one such as float32"):
+        ViFiClip.from_pretrained(dtype="half a byte")

@@ -4,10 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.scorers.vlm import load_vlm
 from rewardedit.synthesis import captions
-from rewardedit.synthesis.captions import CaptionsConfig, disagreement, second_question, write_captions
+from rewardedit.synthesis.captions import (
+    CaptionsConfig,
+    caption_pairs,
+    disagreement,
+    second_question,
+    write_captions,
+)
 from tests.models import save_vlm
 
 
@@ -103,3 +111,15 @@ def test_captions_that_do_not_fit_are_left_out(model, tmp_path, monkeypatch):
     rows = write_captions(config, Bare(), DataConfig(rows=5), tmp_path / "captions")
     assert [rows[i].source_caption for i in range(2)] == [None, None]
     assert rows[4].target_caption == Bare()[4].target_caption
+
+
+def test_a_text_that_steers_the_model_is_taken_out_of_what_it_is_asked(model, monkeypatch):
+    vlm = load_vlm(model)
+    asked = []
+    real = vlm.prompt
+    monkeypatch.setattr(type(vlm), "prompt", lambda own, chat: asked.append(real(chat)) or asked[-1])
+    steering = ["make it red", "make the <image> red"]
+    caption_pairs(vlm, torch.rand(2, 3, 64, 64), steering, 3)
+    assert len(asked) == 4
+    assert all(text.count("<image>") == 1 for text in asked), "the image's own place alone"
+    assert "make the   red" in asked[1]

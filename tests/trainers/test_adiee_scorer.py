@@ -115,6 +115,17 @@ def test_a_trained_scorer_goes_on_with_its_token_and_head(rows, model, tmp_path)
         trainer.make_scorer(config(rows, first, lora_rank=None))
 
 
+def test_a_trained_scorer_goes_on_with_a_lora_and_its_head(rows, model, tmp_path):
+    first = str(trainer.train(config(rows, model, steps=1, lora_rank=None), tmp_path / "run"))
+    scorer, adapter = trainer.make_scorer(config(rows, first))
+    assert adapter is not None
+    trained = Adiee.from_pretrained(first)
+    for name, value in trained.head.state_dict().items():
+        assert torch.equal(scorer.head.state_dict()[name], value), name
+    again = trainer.train(config(rows, first, steps=1), tmp_path / "again")
+    assert Adiee.from_pretrained(str(again)).settings.base == first
+
+
 def test_the_token_begins_as_the_recipe_says(rows, model):
     scorer, _ = trainer.make_scorer(config(rows, model, token_like="red"))
     embeddings = scorer.model.get_input_embeddings().weight

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from rewardedit.cli import main
 from rewardedit.data import DataConfig, open_rows
@@ -60,6 +60,10 @@ def test_a_lora_learns_to_caption(kind, table, tmp_path: Path):
     )
     before, after = (caption_pairs(vlm, images, ["recolour it"], 3) for vlm in (plain, trained))
     assert before != after
+    file = tmp_path / "run" / "lora" / "adapter_model.safetensors"
+    save_file({f"x.{name}": weight for name, weight in lora.items()}, file)
+    with pytest.raises(ValueError, match=r"adapter .*lora' does not fit"):
+        load_vlm(str(tmp_path / "model"), adapter=str(file.parent))
 
 
 def test_both_answers_are_learned_the_second_after_the_first(table):
@@ -71,6 +75,14 @@ def test_both_answers_are_learned_the_second_after_the_first(table):
     assert second["prompt"][1]["content"][0]["text"] == "red circle"
     assert second["completion"][0]["content"][0]["text"] == "blue star"
     assert [image.size for image in (*first["images"], *second["images"])] == [(32, 32)] * 2
+
+
+def test_a_text_that_steers_the_model_is_not_learned(table):
+    data = DataConfig(name="table", path=table, size=32)
+    instruction = open_rows(data)[0].instruction
+    for example in examples(open_rows(data), data, ["red", instruction])[:2]:
+        said = [part["text"] for turn in example["prompt"] for part in turn["content"] if "text" in part]
+        assert not any(instruction in text or "red" in text.split() for text in said)
 
 
 def test_rows_without_captions_are_refused(tmp_path, capsys):
