@@ -15,6 +15,7 @@ import pytest
 
 from rewardedit.cli import main
 from rewardedit.images import load_image
+from tests.data.layouts import write_labelled_shapes
 from tests.readme import PAIRS, blocks, sections, write_images, write_pairs
 
 # The README's runs, cut short: fewer and smaller updates, no warm-up that would outlast them, one denoising
@@ -130,3 +131,18 @@ def test_fine_tune_on_pairs_of_ones_own_and_get_a_red_flag_if_it_cheats(here):
     assert watched[-1]["l1"] > watched[0]["l1"], "the reward has risen"
     assert watched[-1]["flag"] == flag[1]
     assert "edits that fade into their sources" in Path("runs/hacked/watch.html").read_text()
+
+
+def test_each_command_that_makes_a_scorer_s_training_data_can_begin_after_those_before_it(
+    here, tiny_editor, capsys
+):
+    *editors, rows, scorer = commands(sections("Label: training data for a scorer"))
+    for command in editors:
+        run([*command, "--dry-run"])
+        shutil.copytree(tiny_editor, here / "runs" / command[1] / "pipeline")
+    run([*rows, "--dry-run"])
+    assert main([*scorer, "--dry-run"]) == 2, "its rows are not there yet"
+    made = here / "runs" / rows[1] / "rows"
+    made.mkdir(parents=True)
+    write_labelled_shapes(made)
+    run([*scorer, "--dry-run"])
