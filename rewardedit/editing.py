@@ -33,6 +33,7 @@ from rewardedit.selection import best_of_n
 TEXTS = ("id", "source", "instruction")  # of a table's row
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 THUMBNAIL = 256  # pixels of the longer side in the gallery
+MOST_SHOWN = 200  # edits in the gallery, which holds their pictures
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class JobConfig:
     def __post_init__(self) -> None:
         if self.best_of < 1:
             raise ValueError(f"best-of: expected at least 1; got {self.best_of}")
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"size: expected at least 1; got {self.size}")
         if not 0 <= self.score <= 10:
             raise ValueError(f"score: expected a number from 0 to 10; got {self.score:g}")
 
@@ -234,6 +237,7 @@ def _edit(
             f"{folder}: holds the image itself, which its edit could overwrite; choose another --out"
         )
     source = _sized(load_image(job.path)[None], config.size, editor.pipe.vae_scale_factor)
+    (folder / f"{job.id}.json").unlink(missing_ok=True)  # it is not of the pictures that come now
     turns: list[dict[str, Any]] = []
     before = f"{job.name(0)}.png"
     to_pil(source[0]).save(folder / before)
@@ -305,9 +309,9 @@ def _sized(source: Float[Tensor, "1 3 h w"], size: int | None, factor: int) -> F
 
 
 def _gallery(done: list[dict[str, Any]], config: JobConfig, folder: Path) -> None:
-    """One row a turn: source, edit and mask with what was scored."""
+    """One row a turn: source, edit and mask with what was scored; of many edits the first."""
     gallery = Gallery(["source", "edited", *(["mask"] if config.mask else [])])
-    for record in done:
+    for record in done[:MOST_SHOWN]:
         for turn in record["turns"]:
             score = turn.get("score")
             caption = (
@@ -320,6 +324,8 @@ def _gallery(done: list[dict[str, Any]], config: JobConfig, folder: Path) -> Non
                 cells.append((turn["mask"], ""))
             gallery.row(turn["instruction"], [(_thumbnail(folder / name), text) for name, text in cells])
     report = Report(f"edits by {config.model}")
+    if len(done) > MOST_SHOWN:
+        report.text(f"The first {MOST_SHOWN} of {len(done)} edits; the others lie beside this page.")
     report.gallery(f"seed {config.seed}, best of {config.best_of}", gallery)
     report.save(folder / "gallery.html")
 

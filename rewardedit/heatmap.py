@@ -28,8 +28,8 @@ def heat_map(scorer: Scorer, batch: EditBatch, smooth: float = SMOOTH) -> Float[
     edited = batch.edited.detach().clone().requires_grad_(True)
     fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
     with torch.enable_grad():
-        total = scorer(EditBatch(**{**fields, "edited": edited})).mean() * len(batch)
-        (gradient,) = torch.autograd.grad(total, edited)
+        scores = scorer(EditBatch(**{**fields, "edited": edited}))
+        (gradient,) = torch.autograd.grad(scores.score[scores.valid].sum(), edited)
     heat = (gradient * (edited.detach() - batch.source)).sum(1, keepdim=True)
     return gaussian_blur(heat, smooth * min(heat.shape[-2:])) if smooth else heat
 

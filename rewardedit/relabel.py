@@ -11,6 +11,7 @@ from rewardedit import devices
 from rewardedit.data import DataConfig, Rows
 from rewardedit.data.stream import StreamedRows, count_rows
 from rewardedit.files import AnyPath, replaced, write_json
+from rewardedit.inputs import input_digests
 from rewardedit.once import Once
 from rewardedit.reward_prompt import PRESETS, RewardPrompt, RewardScale, label_rows
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
@@ -89,6 +90,7 @@ def relabel(
         "candidates": candidates,
         "rows": count_rows(rows),
         "models": packaged_files(config.scorer),
+        "files": input_digests([config, data, candidates]),
     }
     name = spec_name(config.scorer)
 

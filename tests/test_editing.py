@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from skimage import data
 
+from rewardedit import editing
 from rewardedit.cli import main
 from rewardedit.scorers import load
 
@@ -61,6 +62,43 @@ def test_an_edit_is_made_again_where_its_files_are_others(folder, tiny_editor, t
         before = made
     assert edit(*words, model=str(model)) == 0
     assert (out / "cat.png").stat().st_mtime_ns == before
+
+
+def test_pictures_of_an_interrupted_request_are_not_taken_for_those_of_the_one_before(
+    folder, tiny_editor, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    words = [folder / "cat.png", "make it red", "make it blue", "--out", out, "--seed"]
+    assert edit(*words, 1, model=tiny_editor) == 0
+    before = (out / "cat-1.png").read_bytes()
+    real = editing._turn
+
+    def cut(editor, scorer, source, instruction, *more):
+        if instruction == "make it blue":
+            raise KeyboardInterrupt
+        return real(editor, scorer, source, instruction, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(editing, "_turn", cut)
+        assert edit(*words, 9, model=tiny_editor) == 130
+    assert (out / "cat-1.png").read_bytes() != before
+    assert edit(*words, 1, model=tiny_editor) == 0
+    assert (out / "cat-1.png").read_bytes() == before
+
+
+def test_the_gallery_of_many_edits_shows_the_first(folder, tiny_editor, tmp_path, monkeypatch):
+    monkeypatch.setattr(editing, "MOST_SHOWN", 1)
+    out = tmp_path / "out"
+    assert edit(folder, "make it red", "--out", out, model=tiny_editor) == 0
+    page = (out / "gallery.html").read_text()
+    assert "The first 1 of 2 edits" in page
+    assert page.count("<img") == 2
+
+
+def test_a_size_of_nothing_is_refused(folder, tiny_editor, tmp_path, capsys):
+    words = ["edit", str(folder), "x", "--model", tiny_editor, "--size", "-5", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert "size: expected at least 1; got -5" in capsys.readouterr().err
 
 
 def test_an_edit_is_made_again_where_its_judge_is_another(folder, tiny_editor, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from rewardedit import EditBatch, EditSample, RewardPrompt, RewardScale, assets, load_scorer
 from rewardedit.assets import fingerprints
@@ -186,6 +187,23 @@ def test_labels_are_not_taken_for_those_of_other_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(load, "fingerprints", lambda: {"shapes-clip": "another"})
     with pytest.raises(ValueError, match=r"made of other settings: models\.shapes-clip"):
         relabel(RelabelConfig("clip_t"), rows, data, tmp_path)
+
+
+def test_labels_are_not_taken_for_those_of_another_table(tmp_path):
+    for name, colour in (("a.png", "black"), ("b.png", "white")):
+        Image.new("RGB", (8, 8), colour).save(tmp_path / name)
+    table = tmp_path / "rows.jsonl"
+    data = DataConfig(name="table", path=str(table), size=8)
+
+    def label(instruction: str) -> list:
+        row = {"source": "a.png", "instruction": instruction}
+        table.write_text("".join(json.dumps({**row, "target": f"{name}.png"}) + "\n" for name in "ab"))
+        return relabel(RelabelConfig("l1"), open_rows(data), data, tmp_path / "labels").label
+
+    labels = label("make it red")
+    assert label("make it red") == labels, "the same content, written again"
+    with pytest.raises(ValueError, match=r"made of other settings: files\..*rows\.jsonl"):
+        label("make it blue")
 
 
 def test_the_packaged_models_of_a_scorer_are_known(tmp_path):

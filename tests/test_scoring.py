@@ -218,6 +218,7 @@ def test_a_brushed_mask_is_where_it_is_transparent(pair, tmp_path, capsys):
         (["name=shapes", "rows=2", "--out", "x.csv"], "ends in .parquet or .json"),
         (["name=shapes", "rows=2", "--heatmap", "x.png"], "expected one edit and one scorer"),
         (["name=shapes", "rows=2", "--scorer", "clip_x"], "no scorer named"),
+        (["a.png", "b.png", "make it blue", "--size", "0"], "--size: expected at least 1"),
     ],
 )
 def test_what_cannot_be_scored_is_said_in_a_line(words, message, capsys):
@@ -256,6 +257,59 @@ def test_heat_adds_up_to_the_change_of_a_linear_score_and_stays_where_pictures_d
     assert drawn.max() <= 1
     with pytest.raises(ValueError, match="no gradient"):
         heat_map(load_scorer(lambda batch: batch.edited.mean((1, 2, 3))), batch)
+
+
+def test_heat_is_in_units_of_the_score_beside_a_row_that_cannot_be_scored():
+    samples = Shapes("val").batch(0, 3)
+
+    def mean(batch: EditBatch) -> torch.Tensor:
+        return torch.where(batch.mask.flatten(1).any(1), batch.edited.mean((1, 2, 3)), torch.nan)
+
+    scorer = load_scorer(mean, differentiable=True)
+    mask = samples.mask.clone()
+    mask[1] = 0
+    together = heat_map(scorer, EditBatch(samples.source, samples.instruction, samples.target, mask=mask))
+    alone = EditBatch(samples.source[:1], samples.instruction[:1], samples.target[:1], mask=mask[:1])
+    torch.testing.assert_close(together[:1], heat_map(scorer, alone))
+    assert (together[1] == 0).all()
+
+
+@pytest.mark.parametrize("spelling", ["table", "json"])
+def test_half_a_character_makes_one_row_invalid(spelling, pair, tmp_path):
+    rows = [{"source": "before.png", "edited": "after.png", "instruction": pair[2]} for _ in range(3)]
+    rows[1]["instruction"] = "make it \ud83d"
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / ("out.parquet" if spelling == "table" else "out.json")
+    assert main(["score", str(tmp_path), "--scorer", "l1", "--out", str(out)]) == 0
+    found = pq.read_table(out).to_pylist() if spelling == "table" else json.loads(out.read_text())
+    assert [row["valid"] for row in found] == [True, False, True]
+    assert "row 2: instruction: expected text" in found[1]["reason"]
+
+
+def test_a_table_that_is_written_anew_is_not_taken_for_the_one_before(pair, tmp_path, capsys, short_shards):
+    table = tmp_path / "rows.jsonl"
+    row = {"source": "before.png", "edited": "after.png", "instruction": pair[2]}
+    words = ["--scorer", "l1", "--out", str(tmp_path / "scores.parquet")]
+    parts = tmp_path / "scores.parquet.parts"
+
+    def begin(instruction: str) -> int:
+        table.write_text("".join(json.dumps({**row, "instruction": instruction}) + "\n" for _ in range(70)))
+        return main(["score", str(table), *words])
+
+    real = scoring.score_batch
+
+    def interrupted(batch: EditBatch, scorers: dict[str, Scorer]) -> dict[str, Scores]:
+        if list(parts.glob("scores-*.parquet")):
+            raise KeyboardInterrupt
+        return real(batch, scorers)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "score_batch", interrupted)
+        assert begin(pair[2]) == 130
+    capsys.readouterr()
+    assert begin("something else") == 2
+    assert "made of other settings: files." in capsys.readouterr().err
+    assert begin(pair[2]) == 0, "the same content, written again"
 
 
 @pytest.fixture

@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
     from rewardedit.data.stream import StreamedRows, count_rows
     from rewardedit.files import to_path
+    from rewardedit.inputs import input_digests
     from rewardedit.once import Once
     from rewardedit.scorers import Scorer, load_scorer
     from rewardedit.scorers.load import families, packaged_files
@@ -102,6 +103,7 @@ def run(args: argparse.Namespace) -> None:
             "scorers": specs,
             "options": options,
             "models": models,
+            "files": input_digests([args.input, specs, options]),
         }
         write_parquet(out, made_of, rows, load, size, policy, args.json)
     else:
@@ -191,6 +193,8 @@ def read_input(args: argparse.Namespace) -> tuple[Any, int | None, str]:
             f"{given[0]} goes with SOURCE EDITED INSTRUCTION; rows of a table or data set have their own"
         )
 
+    if args.size is not None and args.size < 1:
+        raise ValueError(f"--size: expected at least 1; got {args.size}")
     if all("=" in word for word in args.input):
         data = configs.build(DataConfig, configs.override({}, args.input))
         return read_or_stream(data), args.size or data.size, data.policy

@@ -50,7 +50,18 @@ def require_text(record: dict[str, Any], key: str, name: str) -> str:
     text = record.get(key)
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{name} has no {key}")
+    if not is_text(text):
+        raise ValueError(f"{name}: {key}: expected text; got {text!r}")
     return text
+
+
+def is_text(value: str) -> bool:
+    """False of a text with half a character, such as a cut-off emoji: JSON can write it, UTF-8 cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def find_image(folder: Path, image: str, within: tuple[str, ...] = ("",)) -> Path:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from rewardedit.batch import EditSample
 from rewardedit.data.datasets import DataConfig, PreparedRows, Rows, Unreadable, row_shards
-from rewardedit.files import append_json_line, replaced, write_json
+from rewardedit.files import append_json_line, remove, replaced, write_json
 from rewardedit.processes import on_main_process
 from rewardedit.stages import stage
 
@@ -135,7 +135,11 @@ def usable_rows(
     reasons: dict[int, str] = {}
     for path in paths:
         reasons |= {int(row): reason for row, reason in json.loads(path.read_text()).items()}
-    require_few(folder, unreadable_rows(reasons), len(rows), limit)
+    try:
+        require_few(folder, unreadable_rows(reasons), len(rows), limit)
+    except ValueError:  # once the rows are mended, they are to be read anew
+        on_main_process(lambda: remove(folder / "checked"))
+        raise
     return [row for row in range(len(rows)) if row not in reasons]
 
 

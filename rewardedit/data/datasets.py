@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
@@ -24,6 +25,7 @@ from rewardedit.data.table import Table
 from rewardedit.images import fit, is_of_the_machine, resize, to_tensor
 
 SHAPES_SIZE = 64
+PICTURES = ("source", "edited", "target", "mask")  # of a row
 SHARD_BATCHES = 16  # batches of a stage that a shard holds
 FEW_ROWS = 256
 MOST_WORKERS = 4
@@ -307,6 +309,41 @@ class PreparedRows(Dataset):
 
 
 @dataclass(frozen=True)
+class Packed:
+    """Some of `PreparedRows` on their way from the process that read them.
+
+    A tensor that one process hands to another holds a file descriptor open, and a process may often have
+    1,024: so of each kind there is one with the images of all rows.
+    """
+
+    rows: list[dict[str, Any] | Unreadable]  # fields of the rows, without their images
+    images: dict[str, tuple[list[int], Tensor]]  # of a kind, which rows have one, and these (n, c, h, w)
+
+    @classmethod
+    def pack(cls, rows: list[EditSample | Unreadable]) -> "Packed":
+        images = {}
+        for name in PICTURES:
+            having = [i for i, row in enumerate(rows) if getattr(row, name, None) is not None]
+            if having:
+                images[name] = (having, torch.stack([getattr(rows[i], name) for i in having]))
+        others = [row if isinstance(row, Unreadable) else vars(row).copy() for row in rows]
+        for row in others:
+            for name in images if isinstance(row, dict) else ():
+                row.pop(name)
+        return cls(others, images)
+
+    def unpack(self) -> list[EditSample | Unreadable]:
+        images: list[dict[str, Tensor]] = [{} for _ in self.rows]
+        for name, (having, found) in self.images.items():
+            for i, image in zip(having, found, strict=True):
+                images[i][name] = image
+        return [
+            row if isinstance(row, Unreadable) else EditSample(**row, **own)
+            for row, own in zip(self.rows, images, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
 class RowBatch:
     """Some rows of a data set, in order: those that can be read as a batch, and why the others cannot."""
 
@@ -339,10 +376,11 @@ def read_batches(
         PreparedRows(rows, size, policy, fields),
         batch_size=batch if size is not None else 1,
         num_workers=workers,
-        collate_fn=list,
+        collate_fn=Packed.pack,
         generator=torch.Generator(),  # or it draws from the global one, in whichever process reads
     )
-    for found in loader:
+    for packed in loader:
+        found = packed.unpack()
         numbered = list(enumerate(found, first))
         first += len(found)
         unreadable = {number: row.reason for number, row in numbered if isinstance(row, Unreadable)}

@@ -99,7 +99,7 @@ class HubRows(HubTable):
         """The source image of each row, by the content of its file; images are not decoded."""
         column = self.pictures[0]
         files = self.rows.select_columns([column])
-        return [_digest(row[column], number) for number, row in enumerate(files)]
+        return [content_id(row[column], number) for number, row in enumerate(files)]
 
     def other_source_ids(self) -> list[str | None]:
         """A second source image of each row, where it shows one."""
@@ -145,16 +145,18 @@ def load_rows(
     images: tuple[str, ...],
     optional: tuple[str, ...] = (),
     streaming: bool = False,
+    features: Any = None,
 ) -> Any:
     """The rows as a 🤗 `Dataset` that has at least `columns`, `optional` ones apart;
     those in `images` come as files that are not decoded.
 
     Local files are Parquet or WebDataset's .tar, whose names hold the split's, or Arrow, as `save_to_disk`
-    writes them, which holds one split. An image folder holds `metadata.jsonl` (or .csv) beside its images,
-    with the columns; the image columns are file names, written as `source_img_file_name` and so on, as 🤗
-    datasets' ImageFolder reads them, or plain.
+    writes them: of one split, or of several in folders of their names. An image folder holds `metadata.jsonl`
+    (or .csv) beside its images, with the columns; the image columns are file names, written as
+    `source_img_file_name` and so on, as 🤗 datasets' ImageFolder reads them, or plain.
 
     Args:
+        features: the columns that there may be, where they are not those of the first rows.
         streaming: gives an `IterableDataset`; nothing is copied into the cache, and from the hub nothing is
             fetched before it is read.
 
@@ -170,10 +172,12 @@ def load_rows(
             rows = _image_folder(local, columns, images, optional)
             rows = rows.to_iterable_dataset() if streaming else rows
         elif kind == "hub":
-            rows = datasets.load_dataset(path, split=split, streaming=streaming)
+            rows = datasets.load_dataset(path, split=split, streaming=streaming, features=features)
         else:
             files = {split: _data_files(local, kind, split)}
-            rows = datasets.load_dataset(kind, data_files=files, split=split, streaming=streaming)
+            rows = datasets.load_dataset(
+                kind, data_files=files, split=split, streaming=streaming, features=features
+            )
     except (OSError, datasets.exceptions.DatasetsError) as error:
         why = str(error).splitlines()[0]
         raise ValueError(
@@ -221,6 +225,12 @@ def _data_files(local: Path, kind: str, split: str) -> list[str]:
     """
     if local.is_file():
         return [str(local)]
+    if kind == "arrow" and (local / "dataset_dict.json").is_file():  # `save_to_disk` of several splits
+        local = local / split
+        if not local.is_dir():
+            raise ValueError(
+                f"{local.parent}: no split {split!r}; it has {', '.join(_folders(local.parent))}"
+            )
     files = sorted(local.rglob(f"*.{ENDINGS[kind]}"))
     if kind == "arrow":
         return [str(file) for file in files if not file.name.startswith("cache-")]  # of `map` and `filter`
@@ -231,6 +241,10 @@ def _data_files(local: Path, kind: str, split: str) -> list[str]:
             f"{split}-00000.{ENDINGS[kind]}"
         )
     return own
+
+
+def _folders(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
 
 
 def _undecoded(feature: Any) -> Any:
@@ -277,7 +291,7 @@ def stored_image(file: dict[str, Any]) -> Image.Image:
         raise ValueError(f"{file['path'] or 'an image'}: not an image that can be read ({error})") from error
 
 
-def _digest(file: dict[str, Any] | None, number: int) -> str:
+def content_id(file: dict[str, Any] | None, number: int) -> str:
     """What an image file holds, as a hash; a row whose image is missing has a name of its own."""
     try:
         content = file and (file["bytes"] or Path(file["path"]).read_bytes())

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from rewardedit.batch import EditSample
+from rewardedit.data.annotations import is_text
 from rewardedit.images import load_image, load_mask
 
 PICTURES = ("source", "edited", "target", "mask")
@@ -247,6 +248,8 @@ def require_texts(
             raise ValueError(
                 f"{file}: row {number}: {name}: expected text; got {json.dumps(value, default=str)}"
             )
+        if isinstance(value, str) and not is_text(value):
+            raise ValueError(f"{file}: row {number}: {name}: expected text; got {value!r}")
     for name in required:
         if not (record.get(name) or "").strip():
             raise ValueError(f"{file}: row {number} has no {name}")

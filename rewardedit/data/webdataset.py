@@ -8,8 +8,10 @@ KEY.mask.png, and KEY.json with "instruction" and, where there are any, "source_
 from typing import Any
 
 from rewardedit.batch import EditSample
-from rewardedit.data.hub import HubRows, load_rows, stored
+from rewardedit.data.hub import HubRows, content_id, load_rows
 
+PICTURES = ("source", "edited", "target", "mask")
+FORMATS = ("png", "jpg", "jpeg", "webp", "bmp", "gif", "tif", "tiff")
 TEXTS = ("source_caption", "target_caption", "edit_type")
 
 
@@ -20,29 +22,49 @@ class WebDatasetEdits(HubRows):
         ValueError: as `HubRows`.
     """
 
-    pictures = ("source", "edited", "target", "mask")
+    pictures = PICTURES
     optional_pictures = ("edited", "target", "mask")
     texts = TEXTS
 
     def __init__(self, path: str, split: str = "train", streaming: bool = False) -> None:
-        rows = load_rows(path, split, ("json",), (), streaming=streaming)
-        names = rows.column_names or list(next(iter(rows)))
-        endings = {name: name.split(".")[0] for name in names if name.split(".")[0] in self.pictures}
-        if "source" not in endings.values():
-            found = ", ".join(f"KEY.{name}" for name in names if not name.startswith("__"))
-            raise ValueError(f"{path}: lacks KEY.source.png, or another image format; it has {found}")
-        if len(set(endings.values())) < len(endings):
-            raise ValueError(f"{path}: expected one format an image; got {', '.join(sorted(endings))}")
-        rows = stored(rows, path, list(endings))  # first, or renaming would decode what is streamed
-        for name, picture in endings.items():
-            rows = rows.rename_column(name, picture)
-        self.rows = rows
+        self.rows = load_rows(path, split, ("json",), (), streaming=streaming, features=_features())
+        first = next(iter(self.rows), None)
+        if first is None:
+            raise ValueError(f"{path}: holds no row of split {split!r}")
+        wanting = [name for name in ("source", "json") if _file(first, name) is None]
+        if wanting:
+            raise ValueError(
+                f"{path}: expected KEY.json and KEY.source.png, or of another image format; row "
+                f"{first['__key__']} lacks its {' and '.join(wanting)}"
+            )
 
     def opened(self, row: dict[str, Any], number: int | str) -> dict[str, Any]:
-        said = row["json"] if isinstance(row["json"], dict) else {}
+        said = row["json"] or {}
         words = {name: said.get(name) for name in ("instruction", *TEXTS)}
-        return super().opened({**row, **words}, number)
+        files = {name: _file(row, name) for name in self.pictures}
+        return super().opened({"__key__": row["__key__"], **files, **words}, number)
+
+    def source_ids(self) -> list[str]:
+        columns = [name for name in self.rows.column_names if name.startswith("source.")]
+        files = self.rows.select_columns(columns)
+        return [content_id(_file(row, "source"), number) for number, row in enumerate(files)]
 
     def sample(self, row: dict[str, Any]) -> EditSample:
         parts = {name: row[name] for name in (*self.pictures, *TEXTS)}
         return EditSample(id=row["__key__"], instruction=row["instruction"], **parts)
+
+
+def _features() -> Any:
+    """The columns that there may be, said beforehand: else those of the first five rows are taken for all."""
+    import datasets
+
+    files = {f"{name}.{end}": datasets.Image(decode=False) for name in PICTURES for end in FORMATS}
+    said = {name: datasets.Value("string") for name in ("instruction", *TEXTS)}
+    key = {"__key__": datasets.Value("string")}
+    return datasets.Features({**key, **files, "json": said})
+
+
+def _file(row: dict[str, Any], name: str) -> Any:
+    """A member of a row, of whichever format; None where it has none."""
+    ends = [row.get(f"{name}.{end}") for end in FORMATS]
+    return next((file for file in (row.get(name), *ends) if file is not None), None)

@@ -11,12 +11,14 @@ from typing import Any
 from rewardedit import config as configs
 from rewardedit.assets import NAMES, digests
 from rewardedit.files import remove, replaced, write_json
+from rewardedit.inputs import input_digests
 from rewardedit.processes import on_main_process, processes
 from rewardedit.scorers.load import packaged_files
 from rewardedit.stages import differences
 from rewardedit.training.environment import environment
 from rewardedit.training.loop import checkpoints, step_of
 
+INPUTS = "inputs.json"
 # Settings that a resumed run may have otherwise: how long, how tolerant, how much is shown, what it is
 # measured on.
 CHANGEABLE = ("train.max_steps:", "bad_rows:", "examples:", "held_out", "evaluate")
@@ -30,7 +32,8 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
 
     Raises:
         ValueError: where a run to be resumed had other settings; more steps than before are no others. Where
-            its packaged models had other weights. Where several processes start one that is for one alone.
+            its packaged models had other weights, or its local inputs another content. Where several
+            processes start one that is for one alone.
     """
     count = processes().num_processes
     if alone and count > 1:
@@ -41,10 +44,12 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
         if resume and path.is_file():
             require_resumable(folder, configs.load_yaml(path), config)
             require_same_weights(folder, config)
+            require_same_inputs(folder, config)
         with replaced(path) as aside:
             aside.write_text(configs.dump(config))
         trainer = type(config).__module__.rpartition(".")[2]
         write_json(folder / "environment.json", {"trainer": trainer, **environment()})
+        write_json(folder / INPUTS, input_digests(config))
 
     on_main_process(write)
 
@@ -104,6 +109,21 @@ def require_same_weights(folder: Path, config: Any) -> None:
         raise ValueError(
             f"{folder} was begun with other weights of {', '.join(others)} than come with this version; "
             "start again with --overwrite, or in another folder"
+        )
+
+
+def require_same_inputs(folder: Path, config: Any) -> None:
+    """Raises ValueError where a local file or folder that a run takes holds something else than when it
+    began.
+    """
+    path = folder / INPUTS
+    now = input_digests(config)
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    others = [name for name, digest in before.items() if now.get(name) != digest]
+    if others:
+        raise ValueError(
+            f"{folder} was begun with another content of {', '.join(others)}; start again with --overwrite, "
+            "or in another folder"
         )
 
 

@@ -361,6 +361,20 @@ def test_a_part_of_streamed_rows_is_refused(tmp_path, capsys):
     assert "stream: this needs all rows at hand" in capsys.readouterr().err
 
 
+def test_one_of_several_splits_that_were_saved_together(tmp_path):
+    from datasets import Dataset, DatasetDict
+
+    table = write_layout(tmp_path / "table", "aurora", ({"source": "kubric"}, {"source": "ag"}))
+    rows = Dataset.from_parquet([str(path) for path in table.glob("*.parquet")])
+    saved = tmp_path / "saved"
+    DatasetDict({"train": rows.select([0]), "val": rows.select([1])}).save_to_disk(str(saved))
+    for split, kind in (("train", "kubric"), ("val", "ag")):
+        (row,) = open_rows(DataConfig("aurora", str(saved), split=split, size=16))
+        assert row.edit_type == kind
+    with pytest.raises(ValueError, match="no split 'test'; it has train, val"):
+        open_rows(DataConfig("aurora", str(saved), split="test", size=16))
+
+
 def write_tar(path, rows) -> None:
     """Rows as WebDataset's files: images by their names, texts as JSON."""
     import io
@@ -375,7 +389,7 @@ def write_tar(path, rows) -> None:
                     stored = content
                 else:
                     file = io.BytesIO()
-                    content.save(file, name.split(".")[-1].upper())
+                    content.save(file, {"jpg": "jpeg"}.get(name.split(".")[-1], name.split(".")[-1]).upper())
                     stored = file.getvalue()
                 entry = tarfile.TarInfo(f"{key}.{name}")
                 entry.size = len(stored)
@@ -414,18 +428,36 @@ def test_rows_of_a_web_dataset_streamed_or_not(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_masks_and_captions_of_a_web_dataset_may_begin_late(tmp_path, streamed):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    image = photograph("chelsea")
+    plain = {"source.png": image, "target.png": image, "json": {"instruction": "x", "source_caption": None}}
+    said = {"instruction": "x", "source_caption": "a cat", "edit_type": "replace", "author": "someone"}
+    full = {"source.jpg": image, "edited.webp": image, "mask.png": image.convert("L"), "json": said}
+    write_tar(folder / "train-0.tar", {f"{i}": plain for i in range(6)} | {"6": full})
+    data = DataConfig("webdataset", str(folder))
+    rows = list(stream_rows(data) if streamed else open_rows(data))
+    assert [row.source_caption for row in rows] == [None] * 6 + ["a cat"]
+    assert [row.edit_type for row in rows] == [None] * 6 + ["replace"]
+    assert [row.mask is not None for row in rows] == [False] * 6 + [True]
+    assert [row.edited is not None for row in rows] == [False] * 6 + [True]
+    assert [row.target is not None for row in rows] == [True] * 6 + [False]
+
+
 def test_tar_files_without_what_an_edit_needs_are_refused(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     image = photograph("chelsea")
     write_tar(folder / "train-0.tar", {"a": {"before.png": image, "json": {"instruction": "x"}}})
     data = DataConfig("webdataset", str(folder))
-    with pytest.raises(ValueError, match=r"lacks KEY\.source\.png, or another .*; it has KEY\.before"):
+    with pytest.raises(ValueError, match=r"expected KEY\.json and KEY\.source\.png.*row a lacks its source"):
         open_rows(data)
     with pytest.raises(ValueError, match=r"no webdataset file of split 'val'; .* such as val-00000\.tar"):
         open_rows(dataclasses.replace(data, split="val"))
     write_tar(folder / "other.tar", {"a": {"source.png": image}})
-    with pytest.raises(ValueError, match="lacks the columns json"):
+    with pytest.raises(ValueError, match="row a lacks its json"):
         open_rows(dataclasses.replace(data, path=str(folder / "other.tar")))
 
 

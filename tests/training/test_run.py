@@ -1,6 +1,8 @@
 """What all trainers share: files that are whole or not there, checkpoints, and the order of the rows."""
 
 import json
+import os
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from accelerate import Accelerator
 from rewardedit import RewardPrompt
 from rewardedit.assets import digests
 from rewardedit.config import to_dict
+from rewardedit.data import DataConfig
 from rewardedit.diffusion.editors import load_editor, save_editor
 from rewardedit.evaluation.compare import EvaluateConfig
 from rewardedit.files import write_json
@@ -159,3 +162,20 @@ def test_a_run_s_weights_are_looked_at_where_it_is_resumed(tmp_path):
     with pytest.raises(ValueError, match="shapes-editor"):
         start(tmp_path, config, resume=True)
     start(tmp_path, config)
+
+
+def test_a_run_whose_inputs_are_others_now_is_not_resumed(tiny_editor, tmp_path):
+    base = tmp_path / "base"
+    shutil.copytree(tiny_editor, base)
+    table = tmp_path / "pairs.csv"
+    table.write_text("source,target,instruction\n")
+    config = Config("x", base=str(base), data=DataConfig("table", str(table), size=64))
+    start(tmp_path / "run", config)
+    os.utime(table)
+    start(tmp_path / "run", config, resume=True)
+    weights = next(base.rglob("unet/*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ValueError, match=r"begun with another content of .*base; start again"):
+        start(tmp_path / "run", config, resume=True)
