@@ -12,7 +12,7 @@ from dataclasses import replace
 from rewardedit.instructions.parsed import Parsed, ParsedEdit, Unparsed
 from rewardedit.instructions.phrases import Found, name, without_place
 from rewardedit.instructions.rules import RULES
-from rewardedit.instructions.words import IMAGE, SIDE, SIDES
+from rewardedit.instructions.words import COLOURS, IMAGE, SIDE, SIDES
 
 
 def parse(instruction: str) -> ParsedEdit:
@@ -22,7 +22,8 @@ def parse(instruction: str) -> ParsedEdit:
         ValueError: where no rule fits, or it asks for several edits.
     """
     text = plain(instruction)
-    if re.search(SECOND, text) and not re.match(EXCHANGE, text):
+    second = re.search(SECOND, text) and not re.match(EXCHANGE, text)
+    if second or re.fullmatch(SECOND_COLOUR, text):
         raise ValueError(f"instruction {instruction!r}: asks for more than one edit")
     for rule in RULES:
         for pattern in rule.patterns:
@@ -48,9 +49,15 @@ def parse_all(instructions: Sequence[str]) -> list[Parsed]:
 # A second edit after the first; taking something away to put another thing there is one edit.
 VERB = (
     r"(?:add|insert|remove|delete|erase|make|change|turn|replace|paint|recolou?r|enlarge|shrink|move|put|"
-    r"place)"
+    r"place|open|close|give|let|have|blur|fill|write)"
 )
 SECOND = rf"(?:, then|, and(?: then)?|,| and(?: then)?) {VERB} "
+# "make the hat green and the shirt blue"
+_COLOUR = "|".join(sorted(COLOURS))
+SECOND_COLOUR = (
+    rf"(?:make|turn|paint|colou?r|dye) .+ (?:{_COLOUR}),? and (?:the|his|her|its|their) .+ (?:{_COLOUR})"
+)
+INSTEAD = rf"(.+ (?:{_COLOUR})) (?:instead of|rather than) (?:{_COLOUR})"
 EXCHANGE = (
     r"(?:remove|delete|erase|take|edit|get rid of|take away|take out|cut out) .+? "
     rf"and (?:add|adding|insert|put|putting|place|placing) (?!.*(?:, then|,| and(?: then)?) {VERB} )"
@@ -75,6 +82,7 @@ def plain(instruction: str) -> str:
     text = re.sub(r",? (?:please|pls)$", "", text)
     text = re.sub(r",? (?:as if|so that|as though) .+$", "", text)
     text = text.replace('"', "")
+    text = re.sub(rf"^{INSTEAD}$", r"\1", text)  # the colour that it has now
     before = None
     while before != text:
         before = text

@@ -22,7 +22,7 @@ def name(words: str | None) -> str | None:
     """A noun phrase without its article; None where it is empty or a pronoun."""
     if words is None:
         return None
-    words = re.sub(r"^(?:all of|both of|each of)\s+", "", words.strip(" ,"))
+    words = re.sub(r"^(?:all of|both of|each of|all(?= the)|both(?= the))\s+", "", words.strip(" ,"))
     words = re.sub(r"^(?:an?|the|some|any|all|both|this|that|these|those|it to|its)\s+", "", words)
     words = re.sub(r"\s+(?:there|here|away|completely|entirely|a little|a bit|slightly)$", "", words)
     return None if not words or words in PRONOUNS else words

@@ -22,6 +22,8 @@ from rewardedit.instructions.phrases import (
 from rewardedit.instructions.whole_image import Rule, background, light, rule, style, treat, whole_image
 from rewardedit.instructions.words import (
     ACTIONS,
+    CAMERA,
+    DETERMINERS,
     INTO,
     LARGER_VERBS,
     MATERIALS,
@@ -34,8 +36,10 @@ from rewardedit.instructions.words import (
 
 
 @rule(
-    r"(?:get rid of|take away|take out|cut out|remove|delete|erase|eliminate|lose|drop|clear|wipe|strip|"
-    r"clean up|clean|discard|hide|omit|edit out|crop out|no more) (?P<old>.+?)(?: (?:away|out))?",
+    r"(?:get rid of|take away|take out|cut out|remove|delete|erase|eliminate|lose|strip|clean up|discard|"
+    r"omit|edit out|crop out|no more|drop(?! an? | some )|hide(?!.* (?:behind|under|in|inside) )) "
+    r"(?P<old>.+?)(?: (?:away|out))?",
+    r"(?:clear|wipe|clean) (?P<old>.+?) (?:away|off(?: .+)?|from .+)",
     r"(?:take|shave|cut) (?P<old>.+) (?:away|off|out)",
     r"take (?P<old>.+?) off (?:of )?.+",
     r"(?P<old>.+) should(?:n't| not) be (?:there|here|in .+)",
@@ -44,6 +48,7 @@ from rewardedit.instructions.words import (
     rf"(?:the )?(?P<old>.+) (?:{SHOULD}) (?:go|disappear|vanish|be gone|be removed|leave)",
     r"(?:i )?(?:do not|don't) want (?P<old>.+?)(?: (?:there|any ?more))?",
     rf"(?:what if )?there (?:{SHOULD} be|were|was|is|are) no (?P<old>.+)",
+    r"let there be no (?:more )?(?P<old>.+)",
     r"without (?P<old>.+)",
     r"let (?:the )?.+ be without (?P<old>.+)",
     r"make (?:the )?.+ free of (?P<old>.+)",
@@ -51,7 +56,15 @@ from rewardedit.instructions.words import (
     r"make (?P<old>.+) disappear",
 )
 def remove(match: Match[str]) -> Found | None:
-    """An object goes."""
+    """An object goes.
+
+    Raises:
+        ValueError: where all but one thing is to go, which has no name.
+    """
+    if re.match(
+        r"(?:everything|everyone|everybody|all|anything)\b.* (?:except|but|other than) ", match["old"]
+    ):
+        raise ValueError(f"instruction {match[0]!r}: names what stays, and not what is to go")
     old = re.sub(r" (?:from|off) (?:the|this|his|her|their) .+$", "", match["old"])
     second = re.fullmatch(r"(?P<old>.+) and (?:add|put|place|insert) (?P<new>.+)", old)
     if second is not None:
@@ -90,10 +103,11 @@ def recolour(match: Match[str]) -> Found | None:
     """An object in another colour."""
     new = match["new"]
     old = match.groupdict().get("old")
-    if not is_colour(new):
-        # The last words are the colour: "paint the old door dark green".
+    if not is_colour(new) or old in DETERMINERS:
+        # The last words are the colour: "paint the old door dark green", and "paint the sky red".
         words = f"{old} {new}".split()
-        at = next((i for i in range(1, len(words)) if is_colour(" ".join(words[i:]))), None)
+        first = 2 if words[0] in DETERMINERS else 1
+        at = next((i for i in range(first, len(words)) if is_colour(" ".join(words[i:]))), None)
         if at is None:
             return None
         old, new = " ".join(words[:at]), " ".join(words[at:])
@@ -151,7 +165,7 @@ def lift(match: Match[str]) -> Found | None:
 
 
 @rule(
-    r"(?:put|place|set) (?P<what>(?:the|his|her|it|them)\b.+)",
+    r"(?:put|place|set|hide) (?P<what>(?:the|his|her|it|them)\b.+)",
     rf"(?P<what>the .+?) {SHOULD} be (?P<rest>.+)",
     r"let (?P<what>the .+?) be (?P<rest>.+)",
 )
@@ -219,7 +233,7 @@ def something_else(match: Match[str]) -> Found:
 
 @rule(
     r"(?:add|insert|include|place|put|draw|paste|plant|bring|set|show|stick|attach|hang|sprinkle|pour|"
-    r"throw|create|see|to see|want to see) (?P<new>.+?)",
+    r"throw|drop|create|see|to see|want to see) (?P<new>.+?)",
     rf"there (?:{SHOULD} )?(?:to be|be|is|are|was|were) (?P<new>.+)",
     r"let there be (?P<new>.+)",
     r"(?:what|how) about (?P<new>.+)",
@@ -283,7 +297,7 @@ def switch(match: Match[str]) -> Found:
 def fragment(match: Match[str]) -> Found | None:
     """ "sunglasses on the bulldog": no verb, a thing and its place."""
     what, position, reference = split_place(match["new"])
-    if position == "unchanged" or len(what.split()) > 4:
+    if position == "unchanged" or len(what.split()) > 4 or what.split()[0] in CAMERA:
         return None
     return {"edit_type": "add", "target": what, "position": position, "reference": reference}
 
@@ -293,6 +307,7 @@ def make(match: Match[str]) -> Found | None:
     """ "make the OLD NEW", where nothing stands between the two."""
     text = re.sub(r" out of (\w+)$", r" \1", match["all"])
     text = re.sub(r" look(?:s|ing)? like(?: it is| they are)? ", " ", text)
+    text = re.sub(r"(?<=\w) (?:more|even more|much more) (\w+)$", r" \1", text)
     verb = re.fullmatch(rf"(?P<old>(?:the |his |her |its )?[\w' ]+?) (?P<new>{VERBS}.*)", text)
     if verb is not None:
         doing = f"{name(verb['old'])} {present_participle(verb['new'])}"
@@ -301,9 +316,14 @@ def make(match: Match[str]) -> Found | None:
     # An article in the middle begins what it becomes: "make the truck a fire engine".
     for at in range(1, len(words) - 1):
         if words[at] in ("a", "an", "another"):
+            if match["lead"] in ("let", "have") and at > 1:  # "have the man ride a horse"
+                what = name(" ".join(words[: at - 1]))
+                doing = f"{what} {present_participle(words[at - 1])} {' '.join(words[at:])}"
+                return {"edit_type": "modify", "source": what, "target": doing}
             return become_of(" ".join(words[:at]), " ".join(words[at:]))
-    # Else the longest end that is a quality.
-    for at in range(1, len(words)):
+    # Else the longest end that is a quality: "make the sky purple" is not of a sky purple.
+    first = 2 if words[0] in DETERMINERS else 1
+    for at in range(first, len(words)):
         end = " ".join(words[at:])
         if is_quality(end):
             return become_of(" ".join(words[:at]), end)

@@ -48,12 +48,15 @@ COLOURS = frozenset(
         ),
     )
 )
+# What stands before a noun and is none.
+DETERMINERS = frozenset(("the", "a", "an", "my", "your", "his", "her", "its", "their", "our", "this", "that"))
 SHADES = frozenset(  # what may stand before a colour
     (
         *("dark", "darker", "light", "lighter", "bright", "brighter", "pale", "deep", "warm", "cool", "soft"),
         *("neon", "metallic", "pastel", "mustard", "hot", "baby", "sky", "forest", "lime", "royal", "olive"),
     )
 )
+CAMERA = frozenset(("zoom", "focus", "crop", "rotate", "flip", "pan", "tilt"))  # what is done to a picture
 LARGER = (
     r"(?:bigger|larger|big|large|huge|giant|taller|tall|longer|wider|higher|gigantic|enormous|massive|"
     r"twice (?:as (?:big|large|tall)|the size)|double (?:its|the|their) size)"

@@ -80,6 +80,21 @@ def test_the_world_s_instructions_are_parsed(wordings):
             ParsedEdit("background", "background", "mint background", is_global=True),
         ),
         ("change the background to a beach", ParsedEdit("background", "background", "beach", is_global=True)),
+        # An article alone is no object, and a colour that a thing has now is none that is asked for.
+        ("make the sky purple", ParsedEdit("recolour", "sky", "purple sky")),
+        ("paint the sky red", ParsedEdit("recolour", "sky", "red sky")),
+        ("make the orange green", ParsedEdit("recolour", "orange", "green orange")),
+        ("make the door dark green", ParsedEdit("recolour", "door", "dark green door")),
+        ("make the car red instead of blue", ParsedEdit("recolour", "car", "red car")),
+        ("make the flower more pink", ParsedEdit("recolour", "flower", "pink flower")),
+        ("make all the circles blue", ParsedEdit("recolour", "circles", "blue circles")),
+        # What is cleaned, dropped somewhere or hidden behind something is still there.
+        ("clean the car", ParsedEdit("modify", "car", "cleaned car")),
+        ("wipe the graffiti off the wall", ParsedEdit("remove", "graffiti", None)),
+        ("drop a ball on the floor", ParsedEdit("add", None, "ball", "floor", position="inside")),
+        ("hide the dog behind the tree", ParsedEdit("move", "dog", "dog", "tree", position="near")),
+        ("let there be no cars", ParsedEdit("remove", "cars", None)),
+        ("have the man ride a horse", ParsedEdit("modify", "man", "man riding a horse")),
         # The image, a part of it and a side of it are places and no objects to be found.
         ("add a dog to the image", ParsedEdit("add", None, "dog")),
         ("add a lamp in the background", ParsedEdit("add", None, "lamp")),
@@ -116,6 +131,8 @@ def test_what_is_no_instruction_is_refused(nonsense):
         "add a hat and make the car red",
         "remove the cat and add a dog and make the car red",
         "remove the cat, move the dog to the left",
+        "open the door and close the window",
+        "make the hat green and the shirt blue",
     ],
 )
 def test_several_edits_in_one_instruction_are_refused(several):
@@ -143,3 +160,11 @@ def test_places_are_split_off():
     assert towards("a little to the right") == ("right", None)
     assert towards("under the bed") == ("down", "the bed")
     assert towards("happily") is None
+
+
+@pytest.mark.parametrize(
+    "unknown", ["zoom in on the face", "remove everything except the dog", "clear the sky"]
+)
+def test_what_names_no_object_that_changes_is_refused(unknown):
+    (found,) = parse_all([unknown])
+    assert isinstance(found, Unparsed)
