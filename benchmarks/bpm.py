@@ -8,22 +8,12 @@ not found has failed. LPIPS stands among the rivals where REWARDEDIT_LPIPS names
 
 import itertools
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from bpm_checks import (
-    LEAST,
-    alpha_sweep,
-    component_checks,
-    plain_similarity,
-    seconds,
-    subset_alignment,
-    templates_parsed,
-    verdicts_on_true_edits,
-)
+from bpm_checks import LEAST, seconds, subset_alignment
 from bpm_regions import diffedit_masks, iou, mask_ious, medians
 from edits import best_settings_of, editors_in, edits_of
 from rate_text_to_image import draw
@@ -34,16 +24,12 @@ from rewardedit import devices, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.text_to_image import load_text_to_image
-from rewardedit.evaluation.parsing import parse_accuracy
 from rewardedit.evaluation.preferences import agreement, alignment, alignment_of_editors, favoured, mean_share
 from rewardedit.evaluation.statistics import paired_bootstrap, spearman
-from rewardedit.instructions.grammar import parse_all
-from rewardedit.instructions.parsed import Parsed
 from rewardedit.scorers import Scorer
-from rewardedit.scorers.bpm import PARTS, Bpm
+from rewardedit.scorers.bpm import Bpm
 
 N = 560  # test samples
-INSTRUCTIONS = Path(__file__).parents[1] / "tests" / "data" / "instructions.jsonl"
 SIGMAS = (5, 15, 50)  # of 255, of the noise on what is too well preserved
 
 
@@ -116,17 +102,6 @@ def two_seeds(
     return table
 
 
-def scores_by_the_truth(bpm: Bpm, test: ShapesBatch, edits: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """BPM's scores of each editor's edits where instructions are parsed by the world itself."""
-    meant = dict(zip(test.instruction, test.parsed, strict=True))
-
-    def parse_exactly(instructions: Sequence[str]) -> list[Parsed]:
-        return [meant[instruction] for instruction in instructions]
-
-    told = Bpm(bpm.model, bpm.tokenizer, bpm.preprocess, parse_exactly, bpm.locator, bpm.config)
-    return {name: scored(told, test, images).score.numpy() for name, images in edits.items()}
-
-
 def mask_table(bpm: Bpm, test: ShapesBatch, edits: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Median overlaps of masks with the true regions."""
     ious = {name: mask_ious(test, images, bpm) for name, images in edits.items()}
@@ -136,17 +111,6 @@ def mask_table(bpm: Bpm, test: ShapesBatch, edits: dict[str, torch.Tensor]) -> d
         "by_editor": {name: medians(own) for name, own in ious.items()},
         "true_edits": medians(mask_ious(test, test.target, bpm)),
         "diffedit": float(iou(diffedit_masks(test), test.mask[:, 0] > 0).median()),
-    }
-
-
-def parser_table(n: int) -> dict[str, Any]:
-    """What the grammar parses right, of people's instructions and of the world's own."""
-    return {
-        "parse": parse_accuracy(parse_all, INSTRUCTIONS),
-        "parse_templates": {
-            wordings: templates_parsed(Shapes("test", wordings=wordings).batch(0, n))
-            for wordings in ("usual", "reserved")
-        },
     }
 
 
@@ -170,7 +134,6 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
     ratings = {name: rating.score.numpy() for name, rating in rated.items()}
     found = {name: {e: scored(s, test, images) for e, images in edits.items()} for name, s in scorers.items()}
     values = {name: {e: scores.score.numpy() for e, scores in own.items()} for name, own in found.items()}
-    parts = {e: {name: scores.parts[name] for name in PARTS} for e, scores in found["bpm"].items()}
 
     aligned = alignment_table(values, ratings, prior, test.id)
     share = aligned["mean_over_pairs"]
@@ -178,8 +141,6 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
     worst = {name: min(shares["ground_truth"] for shares in by.values()) for name, by in truth.items()}
     masks = mask_table(bpm, test, edits)
     whole = np.array([kind == "background" for kind in test.edit_type])
-    by_truth = scores_by_the_truth(bpm, test, edits)
-    on_crop = {name: plain_similarity(bpm, test, images) for name, images in edits.items()}
     return {
         "n": n,
         "mask_iou_median": masks["edits"]["bpm"],
@@ -190,16 +151,8 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
         "prior": share["prior"],
         "ci95_vs_prior": aligned["ci95_vs_prior"],
         "alignment_table": aligned,
-        **parser_table(n),
         "rivals": {name: {"ground_truth": worst[name], "alignment": share[name]} for name in RIVALS},
         "two_seeds": two_seeds(bpm, test, edits, again),
-        "alpha": alpha_sweep(parts, ratings, bpm.config),
-        "components": component_checks(found, rated, test, on_crop),
-        "verdicts": verdicts_on_true_edits(bpm, test),
-        "parser": {
-            "grammar": share["bpm"],
-            "truth": subset_alignment(by_truth, ratings, np.ones(n, dtype=bool)),
-        },
         "by_extent": {
             "local": subset_alignment(values["bpm"], ratings, ~whole),
             "global": subset_alignment(values["bpm"], ratings, whole),

@@ -56,6 +56,9 @@ def component_checks(
     """Each part against what it stands for (Tables 5, 7 and 14), beside the metric that it should beat:
     preserve and L2 against the oracle's consistency; modify, CLIPScore and CLIP's plain similarity of the
     edited crop with the target's name against its alignment.
+
+    Each comparison is of the edits in which all have something to measure: nothing lies outside an edit of
+    the background, and what was removed has no crop and no name.
     """
     consistency = {name: rating.consistency.numpy() for name, rating in rated.items()}
     alignment = {name: rating.alignment.numpy() for name, rating in rated.items()}
@@ -65,16 +68,17 @@ def component_checks(
         rival: {name: scores.score.numpy() for name, scores in found[rival].items()}
         for rival in ("l2", "clip_t")
     }
-    every = np.ones(len(samples), dtype=bool)
+    local = np.array([kind != "background" for kind in samples.edit_type])
+    shown = np.array([kind != "remove" for kind in samples.edit_type])
     return {
         "consistency": {
-            "preserve": subset_alignment(kept, consistency, every),
-            "l2": subset_alignment(rivals["l2"], consistency, every),
+            "preserve": subset_alignment(kept, consistency, local),
+            "l2": subset_alignment(rivals["l2"], consistency, local),
         },
         "alignment": {
-            "modify": subset_alignment(changed, alignment, every),
-            "clip_t": subset_alignment(rivals["clip_t"], alignment, every),
-            "clip_on_crop": subset_alignment(on_crop, alignment, every),
+            "modify": subset_alignment(changed, alignment, shown),
+            "clip_t": subset_alignment(rivals["clip_t"], alignment, shown),
+            "clip_on_crop": subset_alignment(on_crop, alignment, shown),
         },
     }
 

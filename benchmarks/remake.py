@@ -81,6 +81,7 @@ PROGRAMS = {
     "throughput": "throughput.py",
     "refl-step": "refl.py",
     "bpm": "bpm.py",
+    "bpm-parts": "bpm_parts.py",
     "bpm-guidance": "bpm_guidance.py",
     "adiee": "adiee.py",
     "adiee-ablations": "adiee_ablations.py",

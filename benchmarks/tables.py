@@ -137,7 +137,7 @@ TABLES: dict[str, Callable[[], str]] = {
             ("vifi-rows", "vifi-rows", vifi_rows),
             ("bpm", "bpm", bpm),
             ("bpm-regions", "bpm", bpm_regions),
-            ("bpm-parts", "bpm", bpm_parts),
+            ("bpm-parts", "bpm-parts", bpm_parts),
             ("bpm-guidance", "bpm-guidance", bpm_guidance),
             ("bpm-best-of-8", "bpm-guidance", bpm_best_of),
             ("code-metrics", "code-metrics", code_metrics),

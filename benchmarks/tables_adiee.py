@@ -24,7 +24,7 @@ RULES = {
     "target": "the target → 10",
     "turns_none": "turns: none done → 0",
     "turns_some": "turns: some done → their share",
-    "turns_too_many": "turns: more done than asked → their share",
+    "turns_too_many": "turns: more done than asked → 5",
     "turns_all": "turns: all done → 10",
     "another_turn": "a turn under a later one's instruction → 0",
 }

@@ -78,6 +78,12 @@ def test_alignment_of_two_editors_beside_the_prior(samples, lenient):
     assert set(checks["alignment"]) == {"modify", "clip_t", "clip_on_crop"}
     assert set(checks["consistency"]) == {"preserve", "l2"}
     assert checks["alignment"]["modify"] > 0.65
+    local = np.array([kind != "background" for kind in samples.edit_type])
+    assert 0 < local.sum() < len(local)
+    kept = {name: scores.parts["preserve"].numpy() for name, scores in found["bpm"].items()}
+    assert all((own[~local] == 1).all() for own in kept.values()), "nothing lies outside a background"
+    consistency = {name: rating.consistency.numpy() for name, rating in rated.items()}
+    assert checks["consistency"]["preserve"] == bpm_checks.subset_alignment(kept, consistency, local)
     whole = np.ones(len(samples), dtype=bool)
     assert bpm_checks.subset_alignment(values["bpm"], ratings, whole) == right["mean_over_pairs"]["bpm"]
 
@@ -193,6 +199,7 @@ def test_the_tables_of_a_result_show_its_figures():
             "diffedit": 0.11,
         },
         "parse": {"object": 0.981, "size": 0.99, "position": 0.97},
+        "parse_held_out": {"object": 0.861, "size": 0.98, "position": 0.93},
         "parse_templates": {"usual": {"object": 1.0, "size": 0.995, "position": 1.0}},
         "seconds": dict.fromkeys(
             ("parse", "detect", "segment", "clip", "all_in_a_batch", "all_one_by_one"), 0.0123
@@ -216,9 +223,12 @@ def test_the_tables_of_a_result_show_its_figures():
     regions = tables_bpm.bpm_regions(result)
     assert "| boxes and masks (BPM) | 0.88 | 0.93 |" in regions
     assert "| DiffEdit's map, from true captions | 0.11 |  |" in regions
-    assert "usual 99.5 %" in regions
     assert "detector 12.3" in regions
     parts = tables_bpm.bpm_parts(result)
+    assert "object 98.1 %, size 99.0 %" in parts
+    assert "object 86.1 %" in parts
+    assert "usual 99.5 %" in parts
+    assert "| `preserve` against the oracle's consistency, all but backgrounds | 70.0 % |" in parts
     assert "| α = 0.7 | 81.0 % |" in parts
     assert "98.0 % and 97.0 % of true edits, and wrong in 100.0 % and 99.0 %" in parts
     assert "| bpm | 8.00 | [+0.50, +1.50] |" in tables_bpm.bpm_best_of(result)
