@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from rewardedit import load_editor, load_scorer
-from rewardedit.data.shapes import Shapes, ShapesOracle
+from rewardedit import Scores, load_editor, load_scorer
+from rewardedit.data.shapes import Rating, Shapes, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.scorers.bpm import PARTS
 from tests.scorers.test_bpm import scorer_of
@@ -78,14 +78,32 @@ def test_alignment_of_two_editors_beside_the_prior(samples, lenient):
     assert set(checks["alignment"]) == {"modify", "clip_t", "clip_on_crop"}
     assert set(checks["consistency"]) == {"preserve", "l2"}
     assert checks["alignment"]["modify"] > 0.65
-    local = np.array([kind != "background" for kind in samples.edit_type])
-    assert 0 < local.sum() < len(local)
-    kept = {name: scores.parts["preserve"].numpy() for name, scores in found["bpm"].items()}
-    assert all((own[~local] == 1).all() for own in kept.values()), "nothing lies outside a background"
-    consistency = {name: rating.consistency.numpy() for name, rating in rated.items()}
-    assert checks["consistency"]["preserve"] == bpm_checks.subset_alignment(kept, consistency, local)
     whole = np.ones(len(samples), dtype=bool)
     assert bpm_checks.subset_alignment(values["bpm"], ratings, whole) == right["mean_over_pairs"]["bpm"]
+
+
+def test_parts_are_compared_where_all_have_something_to_measure(samples):
+    """Nothing lies outside an edit of the background, which `preserve` so gives 1; what was removed has no crop."""
+    import bpm_checks
+
+    whole = torch.tensor([kind == "background" for kind in samples.edit_type])
+    gone = torch.tensor([kind == "remove" for kind in samples.edit_type])
+    assert whole.any()
+    assert gone.any()
+    n = len(samples)
+    marks = {"good": 10.0, "bad": 0.0}
+    rated = {name: Rating(*(torch.full((n,), mark) for _ in range(4))) for name, mark in marks.items()}
+    found: dict[str, dict[str, Scores]] = {"bpm": {}, "l2": {}, "clip_t": {}}
+    on_crop = {}
+    for name, mark in marks.items():
+        part = torch.full((n,), mark / 20)
+        parts = {"preserve": torch.where(whole, 1.0, part), "modify": part}
+        found["bpm"][name] = Scores.make(part, parts)
+        found["l2"][name] = found["clip_t"][name] = Scores.make(-part)
+        on_crop[name] = torch.where(gone, torch.nan, part).numpy()
+    checks = bpm_checks.component_checks(found, rated, samples, on_crop)
+    assert checks["consistency"] == {"preserve": 1.0, "l2": 0.0}
+    assert checks["alignment"] == {"modify": 1.0, "clip_t": 0.0, "clip_on_crop": 1.0}
 
 
 def test_verdicts_on_true_edits_and_on_untouched_sources(samples, lenient):
