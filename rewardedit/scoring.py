@@ -15,7 +15,8 @@ import torch
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.data.datasets import Rows, read_batches, reading_workers
+from rewardedit.data.datasets import Rows, reading_workers
+from rewardedit.data.reading import read_batches
 from rewardedit.data.sources import table_number
 from rewardedit.data.stream import StreamedRows, shards_of
 from rewardedit.files import AnyPath, remove, replaced

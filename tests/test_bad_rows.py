@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from rewardedit.batch import EditSample
-from rewardedit.data import DataConfig, bad_rows, datasets
+from rewardedit.data import DataConfig, bad_rows, reading
 from rewardedit.data.bad_rows import usable_rows
 
 
@@ -64,8 +64,8 @@ def test_rows_that_were_mended_are_read_anew(tmp_path):
 def test_images_of_a_batch_come_from_another_process_in_few_files(monkeypatch):
     """A tensor that a process sends holds a file open; a process may often have 1,024."""
     sent = []
-    real = datasets.Packed.pack
-    monkeypatch.setattr(datasets.Packed, "pack", lambda rows: sent.append(real(rows)) or sent[-1])
+    real = reading.Packed.pack
+    monkeypatch.setattr(reading.Packed, "pack", lambda rows: sent.append(real(rows)) or sent[-1])
     image = Image.new("RGB", (8, 8), "red")
     mask = Image.new("L", (8, 8), 255)
     rows = [
@@ -77,7 +77,7 @@ def test_images_of_a_batch_come_from_another_process_in_few_files(monkeypatch):
             super().__getitem__(index)
             return rows[index]
 
-    found = list(datasets.read_batches(Some(5, {2}), 8, "crop", 5))
+    found = list(reading.read_batches(Some(5, {2}), 8, "crop", 5))
     (packed,) = sent
     assert {name: len(images) for name, (_, images) in packed.images.items()} == {
         **dict.fromkeys(("source", "edited", "target"), 4),

@@ -83,7 +83,7 @@ def test_alignment_of_two_editors_beside_the_prior(samples, lenient):
 
 
 def test_parts_are_compared_where_all_have_something_to_measure(samples):
-    """Nothing lies outside an edit of the background, which `preserve` so gives 1; what was removed has no crop."""
+    """Nothing lies outside an edit of the background, so that `preserve` is 1; removals have no crop."""
     import bpm_checks
 
     whole = torch.tensor([kind == "background" for kind in samples.edit_type])

@@ -26,7 +26,8 @@ from rewardedit.assets import resolve_model
 from rewardedit.batch import EditSample, collate
 from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size, source_ids
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
-from rewardedit.data.datasets import images_of, read_batches, require_alike
+from rewardedit.data.datasets import images_of, require_alike
+from rewardedit.data.reading import read_batches
 from rewardedit.devices import Precision
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json

@@ -33,7 +33,7 @@ from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, collate
 from rewardedit.data import DataConfig, Rows, open_rows, row_shards
 from rewardedit.data.bad_rows import require_few, require_share
-from rewardedit.data.datasets import PreparedRows, read_shard
+from rewardedit.data.reading import PreparedRows, read_shard
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists, replaced, write_json
 from rewardedit.processes import processes

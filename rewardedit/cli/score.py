@@ -244,7 +244,7 @@ def line_of(record: dict[str, Any]) -> str:
 def read_batch(sample: Any, size: int | None, policy: str) -> Any:
     """One edit as a batch."""
     from rewardedit.batch import collate
-    from rewardedit.data.datasets import PreparedRows
+    from rewardedit.data.reading import PreparedRows
 
     return collate([PreparedRows([sample], size, policy).prepare(sample)])
 

@@ -10,7 +10,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from rewardedit.batch import EditSample
-from rewardedit.data.datasets import DataConfig, PreparedRows, Rows, Unreadable, row_shards
+from rewardedit.data.datasets import DataConfig, Rows, row_shards
+from rewardedit.data.reading import PreparedRows, Unreadable
 from rewardedit.files import append_json_line, remove, replaced, write_json
 from rewardedit.processes import on_main_process
 from rewardedit.stages import stage

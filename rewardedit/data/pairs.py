@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from torch.utils.data import Subset
 
 from rewardedit.batch import EditPair
-from rewardedit.data.datasets import Unreadable
 from rewardedit.data.editreward import EditReward, EditRewardBench
 from rewardedit.data.editscore import EditScoreBench
+from rewardedit.data.reading import Unreadable
 from rewardedit.data.stream import read_each
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from rewardedit.batch import EditSample
 from rewardedit.data.adapters import ADAPTERS
-from rewardedit.data.datasets import DataConfig, Unreadable, open_rows, row_shards
+from rewardedit.data.datasets import DataConfig, open_rows, row_shards
 from rewardedit.data.hub import HubRows
+from rewardedit.data.reading import Unreadable
 from rewardedit.data.sources import Rows
 from rewardedit.images import is_of_the_machine
 

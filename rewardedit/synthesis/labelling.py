@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.batch import EditBatch
-from rewardedit.data.datasets import RowBatch
 from rewardedit.data.labelled import LabelledEdit, encode_png
+from rewardedit.data.reading import RowBatch
 from rewardedit.data.sequences import EditSequence
 from rewardedit.images import fit, to_tensor
 from rewardedit.synthesis.augmentations import allowed_augmentations, augment

@@ -13,7 +13,7 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, Rows, row_shards
-from rewardedit.data.datasets import RowBatch
+from rewardedit.data.reading import RowBatch
 from rewardedit.images import load_image
 from rewardedit.once import Once
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name

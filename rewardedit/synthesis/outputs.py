@@ -7,8 +7,8 @@ from typing import Any
 
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, row_shards
-from rewardedit.data.datasets import RowBatch, read_shard
 from rewardedit.data.labelled import encode_png
+from rewardedit.data.reading import RowBatch, read_shard
 from rewardedit.files import AnyPath
 from rewardedit.once import Once
 from rewardedit.stages import Share, stage

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, Rows, require_size, row_shards
-from rewardedit.data.datasets import SHARD_BATCHES, read_shard
+from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.data.reading import read_shard
 from rewardedit.data.stream import StreamedRows, count_rows, shards_of
 from rewardedit.diffusion.editors import Editor, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json

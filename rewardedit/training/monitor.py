@@ -22,7 +22,7 @@ from rewardedit.data import (
     require_size,
     source_ids,
 )
-from rewardedit.data.datasets import PreparedRows, Unreadable
+from rewardedit.data.reading import PreparedRows, Unreadable
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs

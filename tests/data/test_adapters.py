@@ -8,7 +8,7 @@ from rewardedit import cli
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, open_rows, source_ids, stream_rows
 from rewardedit.data.adapters import ADAPTERS
-from rewardedit.data.datasets import Unreadable, read_batches
+from rewardedit.data.reading import Unreadable, read_batches
 from rewardedit.data.stream import stream_files
 from rewardedit.data.ultraedit import UltraEdit
 from rewardedit.images import to_tensor

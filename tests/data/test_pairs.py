@@ -7,7 +7,7 @@ from datasets import Image as ImageFeature
 
 from rewardedit.batch import EditPair, EditSample
 from rewardedit.data import PairsConfig, open_pairs, stream_pairs
-from rewardedit.data.datasets import Unreadable
+from rewardedit.data.reading import Unreadable
 from tests.data.layouts import photograph, same, write_parquet
 
 DATA = ("source_img", "left_output_image", "right_output_image")

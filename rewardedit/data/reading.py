@@ -1,0 +1,168 @@
+"""Rows with their images read, one by one or in batches, by this process or by others ahead of it."""
+
+import dataclasses
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
+from rewardedit.data.datasets import DataConfig
+from rewardedit.data.sources import Rows
+from rewardedit.images import fit, is_of_the_machine, resize, to_tensor
+
+PICTURES = ("source", "edited", "target", "mask")  # of a row
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A row that cannot be read, and why."""
+
+    id: str
+    reason: str
+
+
+class PreparedRows(Dataset):
+    """Rows with the images that are in use read and brought to one size;
+    those that cannot be are `Unreadable`.
+
+    Without a size each row's images are brought to its source's: editors often answer in a size of their own.
+    """
+
+    def __init__(
+        self, rows: Rows, size: int | None = None, policy: str = "crop", fields: Collection[str] = OPTIONAL
+    ) -> None:
+        self.rows = rows
+        self.size = size
+        self.policy = policy
+        self.images = ("source", "edited", *(name for name in ("target", "mask") if name in fields))
+        self.unused = [name for name in OPTIONAL if name not in fields]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> EditSample | Unreadable:
+        try:
+            return self.prepare(self.rows[index])
+        except (ValueError, OSError) as error:  # an OSError comes from a file that is cut off
+            if is_of_the_machine(error):
+                raise
+            return Unreadable(str(index), str(error))
+
+    def prepare(self, sample: EditSample) -> EditSample:
+        """The row with its images as tensors of one size.
+
+        Raises:
+            ValueError: where it has neither an edited image nor a target.
+        """
+        edited = sample.edited if sample.edited is not None else sample.target
+        if edited is None:
+            raise ValueError(f"row {sample.id}: expected an edited image or a target; it has neither")
+        sample = dataclasses.replace(sample, edited=edited, **dict.fromkeys(self.unused))
+        found = {name: getattr(sample, name) for name in self.images if getattr(sample, name) is not None}
+        tensors = {
+            name: to_tensor(image, channels=1 if name == "mask" else 3)[None] for name, image in found.items()
+        }
+        h, w = tensors["source"].shape[-2:]
+        for name, image in tensors.items():
+            tensors[name] = resize(image, (h, w)) if self.size is None else fit(image, self.size, self.policy)
+        return dataclasses.replace(sample, **{name: image[0] for name, image in tensors.items()})
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Some of `PreparedRows` on their way from the process that read them.
+
+    A tensor that one process hands to another holds a file descriptor open, and a process may often have
+    1,024: so of each kind there is one with the images of all rows.
+    """
+
+    rows: list[dict[str, Any] | Unreadable]  # fields of the rows, without their images
+    images: dict[str, tuple[list[int], Tensor]]  # of a kind, which rows have one, and these (n, c, h, w)
+
+    @classmethod
+    def pack(cls, rows: list[EditSample | Unreadable]) -> "Packed":
+        images = {}
+        for name in PICTURES:
+            having = [i for i, row in enumerate(rows) if getattr(row, name, None) is not None]
+            if having:
+                images[name] = (having, torch.stack([getattr(rows[i], name) for i in having]))
+        others = [row if isinstance(row, Unreadable) else vars(row).copy() for row in rows]
+        for row in others:
+            for name in images if isinstance(row, dict) else ():
+                row.pop(name)
+        return cls(others, images)
+
+    def unpack(self) -> list[EditSample | Unreadable]:
+        images: list[dict[str, Tensor]] = [{} for _ in self.rows]
+        for name, (having, found) in self.images.items():
+            for i, image in zip(having, found, strict=True):
+                images[i][name] = image
+        return [
+            row if isinstance(row, Unreadable) else EditSample(**row, **own)
+            for row, own in zip(self.rows, images, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Some rows of a data set, in order: those that can be read as a batch, and why the others cannot."""
+
+    numbers: list[int]  # of the rows of `batch`, in the data set
+    ids: list[str]
+    batch: EditBatch | None  # None where no row can be read
+    unreadable: dict[int, str]  # by the row's number: all come before the rows of the next batch
+
+
+def read_batches(
+    rows: Rows,
+    size: int | None,
+    policy: str,
+    batch: int,
+    fields: Collection[str] = OPTIONAL,
+    workers: int = 0,
+    first: int = 0,
+) -> Iterator[RowBatch]:
+    """All rows in order, in batches of at most `batch`.
+
+    A batch ends early where the next row has others of the optional `fields`; with `fields=()` none does, and
+    no target or mask is read in vain.
+
+    Args:
+        size: images are brought to size × size; None: every row comes by itself, at its source's size.
+        workers: processes that read ahead; 0: this one reads.
+        first: the number of the first row, where `rows` are a part of a data set.
+    """
+    loader = DataLoader(
+        PreparedRows(rows, size, policy, fields),
+        batch_size=batch if size is not None else 1,
+        num_workers=workers,
+        collate_fn=Packed.pack,
+        generator=torch.Generator(),  # or it draws from the global one, in whichever process reads
+    )
+    for packed in loader:
+        found = packed.unpack()
+        numbered = list(enumerate(found, first))
+        first += len(found)
+        unreadable = {number: row.reason for number, row in numbered if isinstance(row, Unreadable)}
+        numbers = [number for number, row in numbered if isinstance(row, EditSample)]
+        for part in split_by_fields([row for row in found if isinstance(row, EditSample)], fields):
+            own = numbers[: len(part)]
+            numbers = numbers[len(part) :]
+            before = {row: why for row, why in unreadable.items() if not numbers or row < numbers[0]}
+            unreadable = {row: why for row, why in unreadable.items() if row not in before}
+            yield RowBatch(own, [sample.id for sample in part], collate(part, fields=fields), before)
+        if unreadable:
+            yield RowBatch([], [], None, unreadable)
+
+
+def read_shard(
+    rows: Rows, data: DataConfig, batch: int, fields: Collection[str], first: int = 0
+) -> Iterator[RowBatch]:
+    """The rows of a part of a data set that begins with row `first`, brought to `data.size`;
+    see `read_batches`.
+    """
+    return read_batches(rows, data.size, data.policy, batch, fields, data.workers(len(rows)), first)
