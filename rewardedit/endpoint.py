@@ -40,6 +40,11 @@ class EndpointError(RuntimeError):
         super().__init__(message)
         self.status = status
 
+    @property
+    def may_pass(self) -> bool:
+        """True where the endpoint was not reached, failed or was busy: it may answer this chat later."""
+        return self.status is None or self.status >= 500 or self.status == 429
+
 
 @dataclass
 class Usage:

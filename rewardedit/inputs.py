@@ -7,47 +7,69 @@ from typing import Any
 
 from rewardedit.assets import resolve_model
 from rewardedit.config import to_dict
+from rewardedit.data.table import table_in
 
+WRITTEN = "parser_cache"  # a setting whose file the run writes
 PICTURES = frozenset((".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"))
 BLOCK = 2**16  # bytes that are read at once
 BLOCKS = 16  # of a large file, spread over all of it
 
 
-def input_digests(settings: Any) -> dict[str, str]:
-    """Of each local file or folder that settings name, by that name, a digest of what is in it. A name is a
-    text with a slash or a dot in it; of a run's folder its result counts.
+def input_digests(settings: Any, result: Any = None) -> dict[str, str]:
+    """Of each local file or folder that settings name, by that name, a digest of what is in it. A name is
+    what stands under `path`, or a text with a slash or a dot in it.
+
+    Of a folder with a table the table counts, of a run's folder its result, and of others all but what is
+    hidden.
+
+    Args:
+        result: where what is made of the inputs goes: it is no input, wherever it lies.
     """
-    texts = sorted(set(_texts(to_dict(settings))))
-    named = [text for text in texts if ("/" in text or "." in text) and Path(text).name]
-    return {text: _digest(Path(resolve_model(text))) for text in named if _exists(text)}
+    found = {}
+    for text in sorted(set(_names(to_dict(settings)))):
+        if _exists(text):
+            own = [Path(f"{result}{end}").resolve() for end in ("", ".parts")] if result is not None else []
+            found[text] = _digest(Path(resolve_model(text)), own)
+    return found
 
 
-def _texts(settings: Any) -> Iterator[str]:
+def _names(settings: Any, key: str = "") -> Iterator[str]:
     if isinstance(settings, str):
-        yield settings
+        if key == "path" or ((("/" in settings) or "." in settings) and Path(settings).name):
+            yield settings
     elif isinstance(settings, Mapping):
-        for value in settings.values():
-            yield from _texts(value)
+        for name, value in settings.items():
+            if name != WRITTEN:
+                yield from _names(value, name)
     elif isinstance(settings, list | tuple):
         for value in settings:
-            yield from _texts(value)
+            yield from _names(value, key)
 
 
 def _exists(text: str) -> bool:
     try:
-        return Path(text).exists()
+        return bool(text) and Path(text).exists()
     except (OSError, ValueError):  # longer than a name may be, or with a null in it
         return False
 
 
-def _digest(path: Path) -> str:
+def _files(path: Path, own: list[Path]) -> Iterator[Path]:
+    """The files of a folder, in order, without hidden ones and those of the result."""
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        whole = file.resolve()
+        if file.is_file() and not hidden and not any(whole == at or at in whole.parents for at in own):
+            yield file
+
+
+def _digest(path: Path, own: list[Path]) -> str:
     """Twelve hexadecimal digits of the SHA-256 of names, sizes and contents: of large files of blocks
     throughout them, of a folder's pictures of none. When a file was written does not count: it may have been
     copied.
     """
     found = hashlib.sha256()
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    for file in files:
+    path = table_in(path) or path
+    for file in _files(path, own) if path.is_dir() else [path]:
         size = file.stat().st_size
         found.update(f"{file.relative_to(path)} {size}\0".encode(errors="surrogateescape"))
         if file == path or file.suffix.lower() not in PICTURES:

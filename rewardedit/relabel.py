@@ -90,8 +90,9 @@ def relabel(
         "candidates": candidates,
         "rows": count_rows(rows),
         "models": packaged_files(config.scorer),
-        "files": input_digests([config, data, candidates]),
     }
+    if digests := input_digests([config, data, candidates], folder):
+        made_of["files"] = digests
     name = spec_name(config.scorer)
 
     @Once

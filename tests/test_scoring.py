@@ -286,7 +286,10 @@ def test_half_a_character_makes_one_row_invalid(spelling, pair, tmp_path):
     assert "row 2: instruction: expected text" in found[1]["reason"]
 
 
-def test_a_table_that_is_written_anew_is_not_taken_for_the_one_before(pair, tmp_path, capsys, short_shards):
+@pytest.mark.parametrize("named", [False, True])
+def test_a_table_that_is_written_anew_is_not_taken_for_the_one_before(
+    named, pair, tmp_path, capsys, short_shards
+):
     table = tmp_path / "rows.jsonl"
     row = {"source": "before.png", "edited": "after.png", "instruction": pair[2]}
     words = ["--scorer", "l1", "--out", str(tmp_path / "scores.parquet")]
@@ -294,7 +297,8 @@ def test_a_table_that_is_written_anew_is_not_taken_for_the_one_before(pair, tmp_
 
     def begin(instruction: str) -> int:
         table.write_text("".join(json.dumps({**row, "instruction": instruction}) + "\n" for _ in range(70)))
-        return main(["score", str(table), *words])
+        given = ["name=table", f"path={table}"] if named else [str(tmp_path)]
+        return main(["score", *given, *words])
 
     real = scoring.score_batch
 

@@ -103,11 +103,19 @@ def run(args: argparse.Namespace) -> None:
             "scorers": specs,
             "options": options,
             "models": models,
-            "files": input_digests([args.input, specs, options]),
         }
+        if digests := input_digests([named(args.input), specs, options], out):
+            made_of["files"] = digests
         write_parquet(out, made_of, rows, load, size, policy, args.json)
     else:
         write_or_print(out, args.json, rows, load(), size, policy)
+
+
+def named(words: list[str]) -> Any:
+    """The settings that words of the command line name; of a table its path."""
+    if all("=" in word for word in words):
+        return configs.override({}, words)
+    return {"path": words[0]} if len(words) == 1 else words
 
 
 def write_parquet(

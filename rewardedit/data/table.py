@@ -50,10 +50,10 @@ class Table(Sequence):
     def __init__(self, path: str) -> None:
         file = Path(path)
         if file.is_dir():
-            found = [file / name for name in NAMES if (file / name).is_file()]
-            if not found:
+            found = table_in(file)
+            if found is None:
                 raise ValueError(f"{path}: expected one of {', '.join(NAMES)} in the folder")
-            file = found[0]
+            file = found
         self.file = file
         self.records = read_records(file)
         self.faults: dict[int, str] = {}  # by row, counted from 0
@@ -133,6 +133,11 @@ class Table(Sequence):
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def table_in(folder: Path) -> Path | None:
+    """The table that a folder holds; None where it holds none."""
+    return next((folder / name for name in NAMES if (folder / name).is_file()), None)
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from rewardedit.batch import EditSample
 from rewardedit.data.hub import HubRows, content_id, load_rows
 
 PICTURES = ("source", "edited", "target", "mask")
-FORMATS = ("png", "jpg", "jpeg", "webp", "bmp", "gif", "tif", "tiff")
 TEXTS = ("source_caption", "target_caption", "edit_type")
 
 
@@ -39,7 +38,7 @@ class WebDatasetEdits(HubRows):
             )
 
     def opened(self, row: dict[str, Any], number: int | str) -> dict[str, Any]:
-        said = row["json"] or {}
+        said = row["json"] if isinstance(row["json"], dict) else {}
         words = {name: said.get(name) for name in ("instruction", *TEXTS)}
         files = {name: _file(row, name) for name in self.pictures}
         return super().opened({"__key__": row["__key__"], **files, **words}, number)
@@ -54,17 +53,23 @@ class WebDatasetEdits(HubRows):
         return EditSample(id=row["__key__"], instruction=row["instruction"], **parts)
 
 
+def _formats() -> list[str]:
+    """The endings of names of images, in small and in large letters."""
+    from datasets.packaged_modules.webdataset.webdataset import WebDataset
+
+    return [*WebDataset.IMAGE_EXTENSIONS, *(end.upper() for end in WebDataset.IMAGE_EXTENSIONS)]
+
+
 def _features() -> Any:
     """The columns that there may be, said beforehand: else those of the first five rows are taken for all."""
     import datasets
 
-    files = {f"{name}.{end}": datasets.Image(decode=False) for name in PICTURES for end in FORMATS}
-    said = {name: datasets.Value("string") for name in ("instruction", *TEXTS)}
-    key = {"__key__": datasets.Value("string")}
-    return datasets.Features({**key, **files, "json": said})
+    files = {f"{name}.{end}": datasets.Image(decode=False) for name in PICTURES for end in _formats()}
+    return datasets.Features({"__key__": datasets.Value("string"), **files, "json": datasets.Json()})
 
 
 def _file(row: dict[str, Any], name: str) -> Any:
     """A member of a row, of whichever format; None where it has none."""
-    ends = [row.get(f"{name}.{end}") for end in FORMATS]
-    return next((file for file in (row.get(name), *ends) if file is not None), None)
+    if row.get(name) is not None:
+        return row[name]
+    return next((row[f"{name}.{end}"] for end in _formats() if row.get(f"{name}.{end}") is not None), None)

@@ -4,14 +4,14 @@ file, or an OpenAI-compatible endpoint.
 Three questions are asked: for the objects before and after the edit, for the change of size, and for the
 relation to something else. Answers are read strictly, with their synonyms; where one cannot be read it is
 asked for once more, and then the instruction is invalid, with the answer as the reason. Nothing is guessed.
-Where an endpoint gives no answer the instruction is invalid for this time, and is asked about anew the next.
+An instruction that an endpoint refuses is invalid too, but is asked about anew the next time.
 """
 
 import hashlib
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +89,25 @@ class LlmParser:
             self.known[record["key"]] = kind(**record["parsed"])
 
     def __call__(self, instructions: Sequence[str]) -> list[Parsed]:
-        """What each instruction asks for, in order."""
+        """What each instruction asks for, in order.
+
+        Raises:
+            EndpointError: where the endpoint is not reached, fails or is busy; its other answers are kept.
+        """
         wanted = [text for text in dict.fromkeys(instructions) if self._key(text) not in self.known]
         unanswered: dict[str, Unparsed] = {}
+        failed: EndpointError | None = None
         for first in range(0, len(wanted), self.batch_size):
             part = wanted[first : first + self.batch_size]
             for text, parsed in zip(part, self._parse(part), strict=True):
-                if isinstance(parsed, _Unanswered):
-                    unanswered[text] = Unparsed(parsed.reason)
-                else:
+                if not isinstance(parsed, _Unanswered):
                     self._keep(text, parsed)
+                elif parsed.error.may_pass:
+                    failed = parsed.error
+                else:
+                    unanswered[text] = Unparsed(parsed.reason)
+            if failed is not None:
+                raise failed
         return [unanswered.get(text) or self.known[self._key(text)] for text in instructions]
 
     def _keep(self, text: str, parsed: Parsed) -> None:
@@ -146,12 +155,15 @@ class LlmParser:
         return found
 
 
+@dataclass(frozen=True)
 class _Unanswered(Unparsed):
     """Nothing came back: what is parsed is not known yet."""
 
+    error: EndpointError
+
 
 def _read(answer: str | EndpointError, read: Callable[[str], Any]) -> Any:
-    return _Unanswered(f"no answer: {answer}") if isinstance(answer, EndpointError) else read(answer)
+    return _Unanswered(f"no answer: {answer}", answer) if isinstance(answer, EndpointError) else read(answer)
 
 
 def read_objects(answer: str) -> tuple[str, str] | None:

@@ -26,6 +26,7 @@ from rewardedit.instructions.words import (
     DETERMINERS,
     INTO,
     LARGER_VERBS,
+    LITTER,
     MATERIALS,
     SHOULD,
     SMALLER_VERBS,
@@ -37,9 +38,10 @@ from rewardedit.instructions.words import (
 
 @rule(
     r"(?:get rid of|take away|take out|cut out|remove|delete|erase|eliminate|lose|strip|clean up|discard|"
-    r"omit|edit out|crop out|no more|drop(?! an? | some )|hide(?!.* (?:behind|under|in|inside) )) "
+    r"omit|edit out|crop out|no more|drop(?! an? | some )|hide(?!.* behind )) "
     r"(?P<old>.+?)(?: (?:away|out))?",
     r"(?:clear|wipe|clean) (?P<old>.+?) (?:away|off(?: .+)?|from .+)",
+    rf"(?:clear|wipe|clean) (?P<old>(?:the |all (?:the )?)?(?:{LITTER}))",
     r"(?:take|shave|cut) (?P<old>.+) (?:away|off|out)",
     r"take (?P<old>.+?) off (?:of )?.+",
     r"(?P<old>.+) should(?:n't| not) be (?:there|here|in .+)",
@@ -62,7 +64,8 @@ def remove(match: Match[str]) -> Found | None:
         ValueError: where all but one thing is to go, which has no name.
     """
     if re.match(
-        r"(?:everything|everyone|everybody|all|anything)\b.* (?:except|but|other than) ", match["old"]
+        r"(?:everything|everyone|everybody|all|anything)\b.* (?:except|but(?! keep)|other than) ",
+        match["old"],
     ):
         raise ValueError(f"instruction {match[0]!r}: names what stays, and not what is to go")
     old = re.sub(r" (?:from|off) (?:the|this|his|her|their) .+$", "", match["old"])
@@ -165,7 +168,7 @@ def lift(match: Match[str]) -> Found | None:
 
 
 @rule(
-    r"(?:put|place|set|hide) (?P<what>(?:the|his|her|it|them)\b.+)",
+    r"(?:put|place|set|hide(?=.* behind )) (?P<what>(?:the|his|her|it|them)\b.+)",
     rf"(?P<what>the .+?) {SHOULD} be (?P<rest>.+)",
     r"let (?P<what>the .+?) be (?P<rest>.+)",
 )
@@ -316,8 +319,10 @@ def make(match: Match[str]) -> Found | None:
     # An article in the middle begins what it becomes: "make the truck a fire engine".
     for at in range(1, len(words) - 1):
         if words[at] in ("a", "an", "another"):
-            if match["lead"] in ("let", "have") and at > 1:  # "have the man ride a horse"
-                what = name(" ".join(words[: at - 1]))
+            what = name(" ".join(words[: at - 1])) if at > 1 else None
+            does = re.fullmatch(r"(?!in$|on$|at$|with$|of$)\w+(?<!ing)(?<!ed)", words[at - 1]) is not None
+            asked = match["lead"] in ("let", "have") and not is_colour(" ".join(words[at + 1 :]))
+            if asked and does and what not in (None, *DETERMINERS):  # "have the man ride a horse"
                 doing = f"{what} {present_participle(words[at - 1])} {' '.join(words[at:])}"
                 return {"edit_type": "modify", "source": what, "target": doing}
             return become_of(" ".join(words[:at]), " ".join(words[at:]))

@@ -57,6 +57,11 @@ SHADES = frozenset(  # what may stand before a colour
     )
 )
 CAMERA = frozenset(("zoom", "focus", "crop", "rotate", "flip", "pan", "tilt"))  # what is done to a picture
+# What is cleared away, where other things are cleared of it.
+LITTER = (
+    "fog|mist|clouds?|people|crowd|leaves|snow|dirt|dust|graffiti|trash|rubbish|garbage|litter|debris|clutter|crumbs|"
+    "stains?|weeds?|smoke|mud"
+)
 LARGER = (
     r"(?:bigger|larger|big|large|huge|giant|taller|tall|longer|wider|higher|gigantic|enormous|massive|"
     r"twice (?:as (?:big|large|tall)|the size)|double (?:its|the|their) size)"

@@ -49,7 +49,7 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
             aside.write_text(configs.dump(config))
         trainer = type(config).__module__.rpartition(".")[2]
         write_json(folder / "environment.json", {"trainer": trainer, **environment()})
-        write_json(folder / INPUTS, input_digests(config))
+        write_json(folder / INPUTS, input_digests(config, folder))
 
     on_main_process(write)
 
@@ -117,9 +117,10 @@ def require_same_inputs(folder: Path, config: Any) -> None:
     began.
     """
     path = folder / INPUTS
-    now = input_digests(config)
+    now = input_digests(config, folder)
     before = json.loads(path.read_text()) if path.is_file() else {}
-    others = [name for name, digest in before.items() if now.get(name) != digest]
+    # What is named no more is a change of settings, of which `require_resumable` says whether it may be.
+    others = [name for name, digest in before.items() if now.get(name, digest) != digest]
     if others:
         raise ValueError(
             f"{folder} was begun with another content of {', '.join(others)}; start again with --overwrite, "

@@ -435,7 +435,7 @@ def test_masks_and_captions_of_a_web_dataset_may_begin_late(tmp_path, streamed):
     image = photograph("chelsea")
     plain = {"source.png": image, "target.png": image, "json": {"instruction": "x", "source_caption": None}}
     said = {"instruction": "x", "source_caption": "a cat", "edit_type": "replace", "author": "someone"}
-    full = {"source.jpg": image, "edited.webp": image, "mask.png": image.convert("L"), "json": said}
+    full = {"source.jpg": image, "edited.webp": image, "mask.PNG": image.convert("L"), "json": said}
     write_tar(folder / "train-0.tar", {f"{i}": plain for i in range(6)} | {"6": full})
     data = DataConfig("webdataset", str(folder))
     rows = list(stream_rows(data) if streamed else open_rows(data))
@@ -444,6 +444,24 @@ def test_masks_and_captions_of_a_web_dataset_may_begin_late(tmp_path, streamed):
     assert [row.mask is not None for row in rows] == [False] * 6 + [True]
     assert [row.edited is not None for row in rows] == [False] * 6 + [True]
     assert [row.target is not None for row in rows] == [True] * 6 + [False]
+
+
+def test_a_row_of_a_web_dataset_whose_text_is_none_is_told(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    image = photograph("chelsea")
+    rows = {
+        "0": {"source.png": image, "json": {"instruction": "x"}},
+        "1": {"source.png": image, "json": {"instruction": "x", "edit_type": ["a"]}},
+        "2": {"source.png": image, "json": {"instruction": 5}},
+    }
+    write_tar(folder / "train-0.tar", rows)
+    told = [getattr(row, "reason", None) for row in stream_rows(DataConfig("webdataset", str(folder)))]
+    assert told == [
+        None,
+        "edit_type: expected text; got ['a']",
+        "instruction: the instruction is missing or empty",
+    ]
 
 
 def test_tar_files_without_what_an_edit_needs_are_refused(tmp_path):

@@ -94,6 +94,10 @@ def test_the_world_s_instructions_are_parsed(wordings):
         ("drop a ball on the floor", ParsedEdit("add", None, "ball", "floor", position="inside")),
         ("hide the dog behind the tree", ParsedEdit("move", "dog", "dog", "tree", position="near")),
         ("let there be no cars", ParsedEdit("remove", "cars", None)),
+        ("clear the fog", ParsedEdit("remove", "fog", None)),
+        ("wipe the graffiti", ParsedEdit("remove", "graffiti", None)),
+        ("hide the person in the red shirt", ParsedEdit("remove", "person", None)),
+        ("have the door a dark green", ParsedEdit("recolour", "door", "dark green door")),
         ("have the man ride a horse", ParsedEdit("modify", "man", "man riding a horse")),
         # The image, a part of it and a side of it are places and no objects to be found.
         ("add a dog to the image", ParsedEdit("add", None, "dog")),

@@ -280,6 +280,22 @@ def test_an_instruction_without_an_answer_is_invalid_until_it_is_asked_again(que
     assert LlmParser(model, "scripted", cache)(texts) == [found, found], "asked again"
 
 
+@pytest.mark.parametrize("status", [None, 429, 500])
+def test_an_endpoint_that_may_answer_later_ends_the_parsing_and_its_other_answers_are_kept(status, tmp_path):
+    model = Scripted(GOOD)
+    down = EndpointError("http://here: no answer", status)
+
+    def answer(chats: Sequence[Sequence[Any]]) -> list[str | EndpointError]:
+        said = model(chats)
+        lost = ["weapon" in chat[0]["content"] for chat in chats]
+        return [down if no else text for no, text in zip(lost, said, strict=True)]
+
+    cache = tmp_path / "parsed.jsonl"
+    with pytest.raises(EndpointError, match="no answer"):
+        LlmParser(answer, "scripted", cache)(["put a weapon on the tower", "put a bird on the tower"])
+    assert len(cache.read_text().splitlines()) == 1
+
+
 @pytest.fixture(scope="module")
 def gemma(tmp_path_factory) -> str:
     """A tiny Gemma-2 with a chat template."""

@@ -16,9 +16,11 @@ from rewardedit.data import DataConfig
 from rewardedit.diffusion.editors import load_editor, save_editor
 from rewardedit.evaluation.compare import EvaluateConfig
 from rewardedit.files import write_json
+from rewardedit.inputs import input_digests
 from rewardedit.relabel import RelabelConfig
 from rewardedit.stages import is_made, mark_made
 from rewardedit.trainers.reward_conditioned import Config
+from rewardedit.trainers.vifi_clip import Config as VifiConfig
 from rewardedit.training import loop
 from rewardedit.training.loop import batch_rows, load_newest_checkpoint, save_checkpoint
 from rewardedit.training.run import packaged_models, require_resumable, require_same_weights, start
@@ -179,3 +181,41 @@ def test_a_run_whose_inputs_are_others_now_is_not_resumed(tiny_editor, tmp_path)
     weights.write_bytes(content)
     with pytest.raises(ValueError, match=r"begun with another content of .*base; start again"):
         start(tmp_path / "run", config, resume=True)
+
+
+def test_what_a_run_writes_itself_is_no_input_of_it(tmp_path):
+    cache = tmp_path / "parsed.jsonl"
+    cache.write_text("")
+    scorer = {"bpm": {"parser_cache": str(cache)}}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train-0.parquet").write_text("one")
+    data = DataConfig("magicbrush", str(tmp_path / "data"), size=64)
+    config = Config("x", relabel=RelabelConfig(scorer), data=data)
+    start(tmp_path / "data" / "run", config)
+    cache.write_text("more")
+    start(tmp_path / "data" / "run", config, resume=True)
+    (tmp_path / "data" / "train-0.parquet").write_text("two")
+    with pytest.raises(ValueError, match=r"another content of .*data"):
+        start(tmp_path / "data" / "run", config, resume=True)
+
+
+def test_inputs_that_are_named_no_more_are_none_of_a_resumed_run(tmp_path):
+    held_out = tmp_path / "b.csv"
+    held_out.write_text("source,target,instruction\n")
+    config = VifiConfig("x", held_out=DataConfig("table", str(held_out), size=64))
+    start(tmp_path / "run", config)
+    start(tmp_path / "run", replace(config, held_out=None), resume=True)
+
+
+def test_a_path_is_an_input_whatever_it_is_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs").mkdir()
+    table = tmp_path / "pairs" / "rows.csv"
+    table.write_text("one")
+    before = input_digests(DataConfig("table", "pairs", size=64))
+    assert before.keys() == {"pairs"}
+    (tmp_path / "pairs" / "scores.json").write_text("beside the table")
+    assert input_digests(DataConfig("table", "pairs", size=64)) == before
+    table.write_text("two")
+    assert input_digests(DataConfig("table", "pairs", size=64)) != before
+    assert input_digests({"scorer": "clip_d:0.7,l1:0.3", "name": "pairs"}) == {}
