@@ -8,7 +8,7 @@ from typing import Any
 from rewardedit.cli.score import read_scorer
 
 # of --best-of: the best without captions, which nobody gives here; see benchmarks/best_of_n.py
-JUDGE = "vifi_clip"
+JUDGE = "adiee"
 
 
 def add_parser(commands: Any) -> None:
