@@ -53,7 +53,6 @@ def score_rows(
     policy: str = "crop",
     batch: int = 64,
     workers: int = 0,
-    first: int = 0,
     prefix: str = "",
 ) -> Iterator[list[Record]]:
     """Records of all rows by all scorers, batch by batch; each scorer's are in the rows' order, those of rows
@@ -64,16 +63,15 @@ def score_rows(
             size, by itself.
         policy: how images are brought to size; see `images.fit`.
         workers: processes that read rows ahead; 0: this one reads.
-        first: the number of the first row.
         prefix: of the number in its table by which a row is known that cannot be read, where the rows are one
             file of several.
     """
-    for part in read_batches(rows, size, policy, batch, workers=workers, first=first):
+    for part in read_batches(rows, size, policy, batch, workers=workers):
         scored = {} if part.batch is None else score_batch(part.batch, scorers)
         records = []
         for name in scorers:
             found = {
-                row: _record(f"{prefix}{table_number(rows, row - first)}", None, name, None, reason)
+                row: _record(f"{prefix}{table_number(rows, row)}", None, name, None, reason)
                 for row, reason in part.unreadable.items()
             }
             if part.batch is not None:
@@ -130,7 +128,7 @@ def score_shards(
     def score(number: int, path: Path) -> None:
         part = parts[number].fetch()
         ahead = workers(len(part.rows))
-        found = score_rows(part.rows, load(), size, policy, batch, ahead, part.first, part.prefix)
+        found = score_rows(part.rows, load(), size, policy, batch, ahead, part.prefix)
         write_records([record for records in found for record in records], path)
 
     return stage(folder, made_of, score, len(parts), "scores-{:05d}.parquet", finish, share)

@@ -89,8 +89,7 @@ class Shard:
     """The rows that one shard of a stage is made of, in the order of the data set."""
 
     rows: Rows
-    first: int  # the number of the first of them; streamed rows are counted in each file
-    prefix: str = ""  # of the numbers of streamed rows: which file they are of
+    prefix: str = ""  # of the numbers of streamed rows, which are counted in each file: which one they are of
 
     def fetch(self) -> "Shard":
         """Itself; a shard that is streamed is read now."""
@@ -107,7 +106,7 @@ class StreamedFile:
 
     def fetch(self) -> Shard:
         """Its rows, read into memory as they are stored."""
-        return Shard(self.rows(), 0, f"{self.number}-")
+        return Shard(self.rows(), f"{self.number}-")
 
     def rows(self) -> FetchedRows:
         """Its rows of these types of edit; none: all."""
@@ -152,8 +151,7 @@ def shards_of(rows: Rows | StreamedRows, batch: int) -> Sequence[Shard | Streame
     """What the shards of a stage are made of: parts of the rows (see `row_shards`), or a file each."""
     if isinstance(rows, StreamedRows):
         return rows.files
-    parts = row_shards(rows, batch)
-    return [Shard(part, number * len(parts[0])) for number, part in enumerate(parts)]
+    return [Shard(part) for part in row_shards(rows, batch)]
 
 
 def count_rows(rows: Rows | StreamedRows) -> int | None:
