@@ -91,8 +91,8 @@ def suite(result: Result) -> str:
     before = f"at {result['commit_before']} it took {result['seconds_before']:.0f} s"
     red = f"{faults['red']} of {faults['planted']} planted faults turn their tests red"
     return (
-        f"`make test`: {passed} on two idle cores; {before}.\n"
-        f"`make faults`: {red}, in {faults['seconds']:.0f} s. {result['device']}, {result['date']}."
+        f"`make test`: {passed} on two idle cores; {before}. {result['device']}, {result['date']}.\n"
+        f"`make faults`: {red}, in {faults['seconds']:.0f} s, {faults['date']}."
     )
 
 
