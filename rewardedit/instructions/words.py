@@ -59,8 +59,8 @@ SHADES = frozenset(  # what may stand before a colour
 CAMERA = frozenset(("zoom", "focus", "crop", "rotate", "flip", "pan", "tilt"))  # what is done to a picture
 # What is cleared away, where other things are cleared of it.
 LITTER = (
-    "fog|mist|clouds?|people|crowd|leaves|snow|dirt|dust|graffiti|trash|rubbish|garbage|litter|debris|clutter|crumbs|"
-    "stains?|weeds?|smoke|mud"
+    "fog|mist|clouds?|people|crowd|leaves|snow|dirt|dust|graffiti|trash|rubbish|garbage|litter|debris|"
+    "clutter|crumbs|stains?|weeds?|smoke|mud"
 )
 LARGER = (
     r"(?:bigger|larger|big|large|huge|giant|taller|tall|longer|wider|higher|gigantic|enormous|massive|"

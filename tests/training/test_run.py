@@ -205,6 +205,7 @@ def test_inputs_that_are_named_no_more_are_none_of_a_resumed_run(tmp_path):
     config = VifiConfig("x", held_out=DataConfig("table", str(held_out), size=64))
     start(tmp_path / "run", config)
     start(tmp_path / "run", replace(config, held_out=None), resume=True)
+    assert json.loads((tmp_path / "run" / "inputs.json").read_text()) == {}
 
 
 def test_a_path_is_an_input_whatever_it_is_called(tmp_path, monkeypatch):
