@@ -14,6 +14,8 @@ from rewardedit.diffusion.editors import EditConfig, as_editor
 from rewardedit.images import to_tensor
 from rewardedit.scorers import Scorer
 
+CHANNELS = {"target": 3, "mask": 1}  # of the fields that are images
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -65,7 +67,8 @@ def best_of_n(
         scorer: any, by `load_scorer`; a sum such as "clip_d:0.7,l1:0.3" too.
         image: a PIL image, or RGB in [0, 1] (3, h, w).
         score: what a reward-conditioned editor is asked for, 0–10.
-        fields: what else the scorer wants to know of the edit, e.g. {"target_caption": "a cat with a hat"}.
+        fields: what else the scorer wants to know of the edit, e.g. {"target_caption": "a cat with a hat"};
+            target and mask are images as `image` is.
         batch_size: the largest number of candidates made at once; None for all n.
 
     Raises:
@@ -75,7 +78,8 @@ def best_of_n(
     if n < 1 or (batch_size is not None and batch_size < 1):
         raise ValueError(f"expected n and batch_size of at least 1; got {n} and {batch_size}")
     fields = {
-        name: value[None] if isinstance(value, Tensor) else [value] for name, value in (fields or {}).items()
+        name: to_tensor(value, CHANNELS[name])[None] if name in CHANNELS else [value]
+        for name, value in (fields or {}).items()
     }
     missing = sorted(scorer.needs - set(fields))
     if missing:

@@ -6,6 +6,7 @@ import torch
 from rewardedit import EditSample, Scorer, best_of_n, load_editor, load_scorer
 from rewardedit.batch import Scores
 from rewardedit.data.shapes import Shapes
+from rewardedit.images import to_pil
 from rewardedit.selection import Selection
 
 
@@ -115,3 +116,13 @@ def test_candidates_are_those_of_the_seeds_that_were_asked_for(editor, sample):
 def test_bad_input(editor, sample):
     with pytest.raises(ValueError, match="at least 1"):
         best_of_n(editor, load_scorer("l1"), sample.source, sample.instruction, n=0)
+
+
+def test_a_target_may_be_a_picture(editor, sample):
+    found = [
+        best_of_n(
+            editor, load_scorer("clip_i"), sample.source, sample.instruction, n=2, fields={"target": target}
+        )
+        for target in (sample.source, to_pil(sample.source))
+    ]
+    torch.testing.assert_close(found[1].scores.score, found[0].scores.score, rtol=0, atol=1e-3)

@@ -257,8 +257,11 @@ def test_choosing_and_guiding(dtype, standin_device, tiny_editor):
     with mask_guidance(editor.pipe, torch.ones(1, 1, 32, 32).tril()):
         editor(source, instruction, [0], settings=settings)
     assert two_round_edit(editor, source, instruction, settings=settings).edited.shape == source.shape
-    with reward_guidance(editor.pipe, scorer, source, instruction):
-        editor(source, instruction, [0], settings=settings)
+    there = source.to(standin_device)
+    assert two_round_edit(editor, there, instruction, settings=settings).edited.shape == source.shape
+    for judge in (scorer, load_scorer("clip_d"), load_scorer("l1")):  # there, on the CPU, and without weights
+        with reward_guidance(editor.pipe, judge, source, instruction):
+            editor(source, instruction, [0], settings=settings)
 
 
 def interrupted_at(step: int):

@@ -36,6 +36,16 @@ class EditConfig:
     guidance_scale: float = 7.5  # s_T
     image_guidance_scale: float = 1.5  # s_I
 
+    def __post_init__(self) -> None:
+        if self.num_inference_steps < 1:
+            raise ValueError(f"num_inference_steps: expected at least 1; got {self.num_inference_steps}")
+        # A pipeline's own default may be None, for guidance that it has not.
+        if self.guidance_scale is not None and self.guidance_scale > 1 and self.image_guidance_scale < 1:
+            raise ValueError(
+                "image_guidance_scale: expected at least 1 beside a guidance_scale above 1, as pipelines "
+                f"leave out both otherwise; got {self.image_guidance_scale:g}"
+            )
+
 
 @dataclass
 class Editor:

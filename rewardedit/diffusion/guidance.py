@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rewardedit.diffusion.editors import EditConfig, as_editor
 from rewardedit.diffusion.families import family_of
+from rewardedit.diffusion.schedulers import require_between
 from rewardedit.images import gaussian_blur, resize
 from rewardedit.regions.change_map import change_mask, dilated
 
@@ -61,9 +62,7 @@ def mask_guidance(
         ValueError: for another pipeline, a mask outside [0, 1] or of another shape or batch than the sources;
             within the block, for a call without classifier-free guidance (there is no text term to restrict).
     """
-    start, stop = between
-    if not 0 <= start < stop <= 1:
-        raise ValueError(f"between: expected two rising shares in [0, 1]; got {between}")
+    require_between(between)
     family = family_of(pipe)
     hook = family.mask_hook(pipe, soften(mask, dilate, feather), between)
     handle = family.denoiser(pipe).register_forward_hook(torch.compiler.disable(hook), with_kwargs=True)
@@ -132,7 +131,7 @@ def two_round_edit(
         if first is None:
             first = editor.sample(encoded, seeds, settings=settings, **options)
         height, width = first.shape[-2:]
-        mask = mask(resize(image, (height, width)), first)
+        mask = mask(resize(image.to(first.device), (height, width)), first)
         dilate = editor.pipe.vae_scale_factor * mask.shape[-1] // width
     with mask_guidance(editor.pipe, mask, dilate=dilate):
         return TwoRounds(editor.sample(encoded, seeds, settings=settings, **options), mask, first)

@@ -18,7 +18,13 @@ from torch import Tensor
 
 from rewardedit.batch import EditBatch
 from rewardedit.diffusion.families import EditFamily, family_of
-from rewardedit.diffusion.schedulers import pred_x0_coefficients, require_coefficients
+from rewardedit.diffusion.schedulers import (
+    holds_for,
+    pred_x0_coefficients,
+    require_between,
+    require_coefficients,
+    step_index,
+)
 from rewardedit.scorers import Scorer
 
 
@@ -51,15 +57,14 @@ def reward_guidance(
     scorer.require_gradient()
     if scale < 0:
         raise ValueError(f"scale: expected at least 0; got {scale}")
-    start, stop = between
-    if not 0 <= start < stop <= 1:
-        raise ValueError(f"between: expected two rising shares in [0, 1]; got {between}")
+    require_between(between)
     family = family_of(pipe)
     scheduler = pipe.scheduler
     require_coefficients(scheduler)
     captions = {"source_caption": source_caption, "target_caption": target_caption}
     texts = {name: None if value is None else list(value) for name, value in captions.items()}
-    source = source.to(pipe.device)
+    device = next((p.device for p in scorer.parameters()), pipe.device)
+    source = source.to(device)
     with torch.no_grad():
         prepared = scorer.prepare(source, list(instruction))
     step = scheduler.step
@@ -71,17 +76,14 @@ def reward_guidance(
             )
 
         def score(edited: Tensor) -> Tensor:
-            return scorer(EditBatch(source, list(instruction), edited, **texts), prepared).mean() * len(
-                source
-            )
+            return scorer(EditBatch(source, list(instruction), edited.to(device), **texts), prepared).mean()
 
         return (scale * ascent_direction(family, pipe.vae, score, clean)).to(clean.dtype)
 
     @functools.wraps(step)
     def guided(model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **options: Any) -> Any:
-        index = int((scheduler.timesteps - timestep).abs().argmin())
-        if start <= index / len(scheduler.timesteps) < stop:
-            a, b = pred_x0_coefficients(scheduler, timestep, index)
+        if holds_for(between, scheduler, timestep):
+            a, b = pred_x0_coefficients(scheduler, timestep, step_index(scheduler, timestep))
             model_output = model_output + uphill(a * sample + b * model_output) / b
         return step(model_output, timestep, sample, *args, **options)
 
@@ -110,7 +112,7 @@ def ascent_direction(
     A decoder that overflows in float16 (SDXL's does) runs in float32.
 
     Args:
-        score: of images (b, 3, h, w), a scalar: the sum over the rows.
+        score: of images (b, 3, h, w), a scalar: the sum or the mean over the rows.
     """
     direction = _ascent_direction(family, vae, score, clean)
     if vae.dtype == torch.float16 and not direction.isfinite().all():

@@ -12,6 +12,8 @@ from diffusers.schedulers.scheduling_ddim_inverse import DDIMSchedulerOutput
 from jaxtyping import Float
 from torch import Tensor
 
+EULER = ("EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler")
+
 
 def step_options(
     scheduler: Any, generator: torch.Generator | Sequence[torch.Generator] | None
@@ -48,13 +50,32 @@ def pred_x0(
     )
 
 
+def require_between(between: tuple[float, float]) -> None:
+    """Raises ValueError for what is no part of the denoising steps, as two rising shares of them."""
+    if not 0 <= between[0] < between[1] <= 1:
+        raise ValueError(f"between: expected two rising shares in [0, 1]; got {between}")
+
+
+def step_index(scheduler: Any, timestep: Tensor | float) -> int:
+    """The place of a time step in the schedule, from 0 (the first)."""
+    times = scheduler.timesteps
+    return int((times - torch.as_tensor(timestep).flatten()[0].to(times)).abs().argmin())
+
+
+def holds_for(between: tuple[float, float], scheduler: Any, timestep: Tensor | float) -> bool:
+    """Whether a step lies in a part of the schedule; where one part ends, the next begins."""
+    if between == (0.0, 1.0):
+        return True  # without waiting for the accelerator, which has the time steps
+    return between[0] <= step_index(scheduler, timestep) / len(scheduler.timesteps) < between[1]
+
+
 def pred_x0_coefficients(scheduler: Any, timestep: Any, index: int) -> tuple[float, float]:
     """a and b of the predicted clean latents, a · sample + b · prediction, at step `index` of the schedule.
 
     For what has to go back from the clean latents to the prediction;
     `require_coefficients` says for which schedulers.
     """
-    if "Euler" in type(scheduler).__name__:
+    if type(scheduler).__name__ in EULER:
         return 1.0, -float(scheduler.sigmas[index])
     alpha = float(scheduler.alphas_cumprod[int(timestep)])
     prediction_type = scheduler.config.prediction_type
@@ -69,7 +90,7 @@ def require_coefficients(scheduler: Any) -> None:
     """Raises ValueError for a scheduler whose predictions `pred_x0_coefficients` cannot read."""
     prediction_type = scheduler.config.get("prediction_type")
     name = type(scheduler).__name__
-    if "Euler" in name and prediction_type == "epsilon" and not scheduler.config.get("use_flow_sigmas"):
+    if name in EULER and prediction_type == "epsilon" and not scheduler.config.get("use_flow_sigmas"):
         return
     known = name in ("DDIMScheduler", "DDPMScheduler", "LCMScheduler")
     if not known or prediction_type not in ("epsilon", "v_prediction", "sample"):

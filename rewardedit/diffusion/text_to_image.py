@@ -2,6 +2,7 @@
 text encoder and keep no copy of them.
 """
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,6 @@ def save_text_to_image(pipe: Any, folder: Path, editor: str) -> None:
     """Writes the UNet in fp16 and the schedule, and the name of the `editor` that the other parts are of."""
     with replaced(folder) as aside:
         aside.mkdir()
-        pipe.unet.half().save_pretrained(aside / "unet")
+        copy.deepcopy(pipe.unet).half().save_pretrained(aside / "unet")
         pipe.scheduler.save_pretrained(aside / "scheduler")
         write_json(aside / SHARED, {"editor": editor})

@@ -57,6 +57,8 @@ class EvaluateConfig:
         for name, least in (("n", 2), ("val_n", 1), ("batch_size", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
+        Shapes("test", self.seed, self.backdrops)  # refuses backdrops that there are not
+        self.grid()  # and settings that no pipeline takes
 
     def around(self, base: EditConfig) -> "EvaluateConfig":
         """With a grid around the base's own settings where none is given."""
@@ -68,12 +70,15 @@ class EvaluateConfig:
         return replace(self, num_inference_steps=steps, guidance_scale=scales, image_guidance_scale=image)
 
     def grid(self) -> list[EditConfig]:
-        """All settings. With a text guidance scale of 1 the image's means nothing, and comes once."""
-        images = self.image_guidance_scale or (1.0,)
+        """All settings; what is not given is as it is by default. With a text guidance scale of 1 the image's
+        means nothing, and comes once.
+        """
+        own = EditConfig()
+        images = self.image_guidance_scale or (own.image_guidance_scale,)
         return [
             EditConfig(steps, text, image)
-            for steps in self.num_inference_steps or ()
-            for text in self.guidance_scale or ()
+            for steps in self.num_inference_steps or (own.num_inference_steps,)
+            for text in self.guidance_scale or (own.guidance_scale,)
             for image in (images if text > 1 else images[:1])
         ]
 

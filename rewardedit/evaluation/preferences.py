@@ -40,7 +40,7 @@ def agreement(
     Raises:
         ValueError: on values of different length, or ratings that are not finite.
     """
-    metric = [np.nan_to_num(np.asarray(scores, dtype=float), nan=-np.inf) for scores in (scores_a, scores_b)]
+    metric = [_worst_if_not_scored(scores) for scores in (scores_a, scores_b)]
     people = [np.asarray(ratings, dtype=float) for ratings in (ratings_a, ratings_b)]
     shapes = {array.shape for array in (*metric, *people)}
     if len(shapes) > 1 or metric[0].ndim != 1:
@@ -54,15 +54,17 @@ def agreement(
     return np.where((wanted != 0) & (apart >= least), right, np.nan)
 
 
+def _worst_if_not_scored(scores: Values) -> np.ndarray:
+    return np.nan_to_num(np.asarray(scores, dtype=float), nan=-np.inf)
+
+
 def alignment(
     scores_a: Values, scores_b: Values, ratings_a: Values, ratings_b: Values, least: float = 0.0
 ) -> Alignment:
     """The human alignment test of two editors; arguments and errors are those of `agreement`."""
     right = agreement(scores_a, scores_b, ratings_a, ratings_b, least)
     counted = ~np.isnan(right)
-    same = np.nan_to_num(np.asarray(scores_a, dtype=float), nan=-np.inf) == np.nan_to_num(
-        np.asarray(scores_b, dtype=float), nan=-np.inf
-    )
+    same = _worst_if_not_scored(scores_a) == _worst_if_not_scored(scores_b)
     n = int(counted.sum())
     share = float(right[counted].mean()) if n else float("nan")
     return Alignment(share, n, int((same & counted).sum()), len(right) - n)
@@ -90,9 +92,7 @@ def favoured(scores: Mapping[str, Values]) -> dict[str, float]:
     Args:
         scores: (n,) of each kind, e.g. "ground truth", "noise", "generated"; NaN: not scored.
     """
-    table = np.stack(
-        [np.nan_to_num(np.asarray(values, dtype=float), nan=-np.inf) for values in scores.values()]
-    )
+    table = np.stack([_worst_if_not_scored(values) for values in scores.values()])
     best = table == table.max(0)
     shares = (best / best.sum(0)).mean(1)
     return dict(zip(scores, map(float, shares), strict=True))

@@ -30,8 +30,8 @@ class Retrieval:
 
     @property
     def ranks(self) -> Int[Tensor, " n"]:
-        """Of each edit's own instruction, from 1; whatever scores the same counts as better."""
-        return (self.scores >= self.own[:, None]).sum(1)
+        """Of each edit's own instruction, from 1; what scores the same, or NaN, counts as better."""
+        return (~(self.scores < self.own[:, None])).sum(1)
 
     @property
     def swap_won(self) -> Bool[Tensor, " n"]:

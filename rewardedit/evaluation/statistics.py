@@ -27,7 +27,7 @@ class Correlation:
     """Spearman's ρ of two rankings of the same items."""
 
     rho: float  # NaN where one of them does not vary
-    ci95: tuple[float, float]
+    ci95: tuple[float, float]  # NaN where all items are of one source image
     n: int
 
     def as_dict(self) -> dict:
@@ -53,13 +53,15 @@ def spearman(
     """
     a = np.asarray(a, dtype=float)
     b = np.asarray(b, dtype=float)
-    names = np.arange(len(a)) if cluster is None else np.asarray(cluster)
+    names = _names(cluster, len(a))
     if a.shape != b.shape or a.ndim != 1 or len(names) != len(a) or len(a) < 3:
         raise ValueError(
             f"expected paired (n,) values of at least 3 items; got {a.shape}, {b.shape}, {names.shape}"
         )
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise ValueError("expected finite values; leave invalid scores out first")
+    if len(set(names)) < 2:
+        return Correlation(_rho(a, b), (float("nan"), float("nan")), len(a))
     drawn = _resampled(names, resamples, seed)
     low, high = np.nanpercentile([_rho(a[rows], b[rows]) for rows in drawn], [2.5, 97.5])
     return Correlation(_rho(a, b), (float(low), float(high)), len(a))
@@ -81,16 +83,27 @@ def spearman_difference(
         cluster: (n,) the source image of each item.
 
     Raises:
-        ValueError: as `spearman`.
+        ValueError: as `spearman`, and on fewer than two source images.
     """
     rho_a, rho_b = (spearman(values, truth, cluster, resamples=1).rho for values in (a, b))
     a, b, truth = (np.asarray(values, dtype=float) for values in (a, b, truth))
-    names = np.asarray(cluster)
+    names = _names(cluster, len(a))
+    _require_two(names)
     drawn = _resampled(names, resamples, seed)
     found = [_rho(a[rows], truth[rows]) - _rho(b[rows], truth[rows]) for rows in drawn]
     low, high = np.nanpercentile(found, [2.5, 97.5])
     ends = (float(low), float(high))
     return Comparison(rho_a, rho_b, rho_a - rho_b, ends, len(a), len(np.unique(names)))
+
+
+def _names(cluster: Sequence[Hashable] | np.ndarray | None, n: int) -> np.ndarray:
+    """The source image of each of n items, by names of any kind: numpy would make tuples a second axis."""
+    return np.fromiter(range(n) if cluster is None else cluster, dtype=object)
+
+
+def _require_two(names: np.ndarray) -> None:
+    if len(set(names)) < 2:
+        raise ValueError(f"expected at least two source images; got {len(set(names))}")
 
 
 def _resampled(names: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray]:
@@ -125,19 +138,17 @@ def paired_bootstrap(
         ValueError: on variants of different length, fewer than two clusters, or values that are not finite.
     """
     difference = np.asarray(a, dtype=float) - np.asarray(b, dtype=float)
-    names = np.arange(len(difference)) if cluster is None else np.asarray(cluster)
+    names = _names(cluster, len(difference))
     if np.shape(a) != np.shape(b) or np.ndim(a) != 1 or len(names) != len(difference):
         raise ValueError(
             f"expected paired (n,) values and clusters; got {np.shape(a)}, {np.shape(b)}, {np.shape(names)}"
         )
     if not np.isfinite(difference).all():
         raise ValueError("expected finite values; leave invalid scores out before comparing")
+    _require_two(names)
     _, index = np.unique(names, return_inverse=True)
     total = np.bincount(index, difference)
     count = np.bincount(index)
-    k = len(total)
-    if k < 2:
-        raise ValueError(f"expected at least two source images; got {k}")
     drawn = bootstrap(
         (total, count),
         lambda total, count, axis: total.sum(axis) / count.sum(axis),
@@ -155,7 +166,7 @@ def paired_bootstrap(
         float(difference.mean()),
         (float(low), float(high)),
         len(difference),
-        k,
+        len(total),
     )
 
 
@@ -175,17 +186,19 @@ def difference_of_groups(
         cluster: (n,) the source image of each item.
 
     Raises:
-        ValueError: on values of different length or that are not finite, or a group without items.
+        ValueError: on values of different length or that are not finite, a group without items, or fewer than
+            two source images.
     """
     values = np.asarray(values, dtype=float)
     in_a = np.asarray(in_a, dtype=bool)
-    names = np.asarray(cluster)
+    names = _names(cluster, len(values))
     if not values.shape == in_a.shape == names.shape or values.ndim != 1:
         raise ValueError(f"expected (n,) values, groups and clusters; got {values.shape}, {in_a.shape}")
     if not np.isfinite(values).all():
         raise ValueError("expected finite values; leave invalid scores out before comparing")
     if in_a.all() or not in_a.any():
         raise ValueError("expected items in both groups; one has none")
+    _require_two(names)
     _, index = np.unique(names, return_inverse=True)
     k = int(index.max()) + 1
     total_a = np.bincount(index, values * in_a, k)

@@ -307,8 +307,10 @@ class RewardRollouts:
         x_t = scheduler.add_noise(edited, noise.to(device), times)
 
         bare = self.family.denoiser(self.pipe)
-        with torch.no_grad():
-            bare.disable_adapters()
-            target = self.family.predict(bare, x_t, times, cond)
+        bare.disable_adapters()
+        try:
+            with torch.no_grad():
+                target = self.family.predict(bare, x_t, times, cond)
+        finally:
             bare.enable_adapters()
         return F.mse_loss(self.family.predict(unet, x_t, times, cond).float(), target.float())

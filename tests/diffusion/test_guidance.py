@@ -171,6 +171,14 @@ def test_dilate_feather_and_a_range_of_steps():
     distances = [(r - stock).abs().mean() for r in results]
     assert distances[3] < distances[0]  # fewer steps are masked
     assert all(not torch.equal(results[0], r) for r in results[1:])
+    with mask_guidance(pipe, half()):
+        short = ask(pipe, num_inference_steps=3)
+    with mask_guidance(pipe, half(), between=(0, 0.999)):  # all of three steps: the last begins at two thirds
+        assert torch.equal(ask(pipe, num_inference_steps=3), short)
+    with mask_guidance(
+        pipe, half(), between=(0, 2 / 3)
+    ):  # the last, which begins where this ends, is left out
+        assert not torch.equal(ask(pipe, num_inference_steps=3), short)
     with mask_guidance(pipe, half(), dilate=32):
         assert torch.equal(ask(pipe, num_inference_steps=4), stock)
 
@@ -215,6 +223,14 @@ def test_nothing_stays_hooked_after_an_error():
         ask(pipe)
     assert not pipe.unet._forward_hooks
     assert torch.equal(ask(pipe), stock)
+
+
+def test_a_call_without_guidance_is_refused_also_after_one_with_it():
+    pipe = tiny_pipeline()
+    with mask_guidance(pipe, half()):
+        ask(pipe, ["make it red"] * 3)
+        with pytest.raises(ValueError, match="classifier-free guidance"):
+            ask(pipe, ["make it red"] * 9, guidance_scale=1.0)  # as many rows as the guided call had
 
 
 def test_bad_input():
@@ -370,6 +386,14 @@ def test_pipelines_with_one_call_a_branch(make, call, small_qwen):
         guided = call(pipe)
     assert (guided - stock)[..., :8].abs().mean() < (guided - stock)[..., 24:].abs().mean()
     assert (guided - negative)[..., 24:].abs().mean() < (stock - negative)[..., 24:].abs().mean()
+    parts = []
+    for between in ((0, 0.5), (0.5, 1)):
+        with mask_guidance(pipe, torch.zeros(1, 1, 32, 32), between=between):
+            parts.append(call(pipe))
+    for part in parts:
+        assert not torch.equal(part, stock)
+        assert not torch.equal(part, negative)
+    assert not torch.equal(*parts)
     with pytest.raises(ValueError, match="negative_prompt"), mask_guidance(pipe, half()):
         call(pipe, negative=False)
     assert not pipe.transformer._forward_hooks
@@ -397,6 +421,17 @@ def test_two_rounds_share_noise_and_encodings():
     )
     assert own.first is None
     assert torch.equal(own.edited, rounds.first)
+
+
+def test_a_mask_that_was_found_grows_by_one_place_of_the_latents():
+    pipe = tiny_pipeline()
+    pipe.set_progress_bar_config(disable=True)
+    found = two_round_edit(pipe, sources(), PROMPTS, mask=lambda s, e: half(), num_inference_steps=2)
+    grown = torch.zeros(1, 1, 32, 32)
+    grown[..., : 16 + pipe.vae_scale_factor] = 1
+    for mask, is_same in ((grown, True), (half(), False)):
+        own = two_round_edit(pipe, sources(), PROMPTS, mask=mask, num_inference_steps=2)
+        assert torch.equal(own.edited, found.edited) == is_same
 
 
 @pytest.mark.parametrize("cosxl", [False, True])

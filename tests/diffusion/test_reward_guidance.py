@@ -6,6 +6,7 @@ from diffusers import (
     DDIMScheduler,
     DDPMScheduler,
     DPMSolverMultistepScheduler,
+    EDMEulerScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
     LCMScheduler,
@@ -81,9 +82,11 @@ def test_it_holds_for_the_steps_asked_for_and_leaves_nothing_behind(pipe):
         return batch.edited.mean((1, 2, 3))
 
     scorer = load_scorer(count, differentiable=True)
-    with reward_guidance(pipe, scorer, SOURCE, TEXTS, between=(0.5, 1.0)):
-        edit(pipe)
-    assert calls == [2, 2]
+    for between in ((0.5, 1.0), (0.0, 0.5)):
+        calls.clear()
+        with reward_guidance(pipe, scorer, SOURCE, TEXTS, between=between):
+            edit(pipe)
+        assert calls == [2, 2]  # two of four steps
     with (
         pytest.raises(ValueError, match="2 sources for 4 images"),
         reward_guidance(pipe, scorer, SOURCE, TEXTS),
@@ -117,12 +120,13 @@ def test_scorers_without_gradient_and_other_schedulers_are_refused_before_any_ca
     flat = load_scorer(lambda batch: batch.edited.mean((1, 2, 3)))
     with pytest.raises(ValueError, match="has no gradient"), reward_guidance(pipe, flat, SOURCE, TEXTS):
         pass
-    pipe.scheduler = DPMSolverMultistepScheduler()
-    with (
-        pytest.raises(ValueError, match="DPMSolverMultistepScheduler"),
-        reward_guidance(pipe, load_scorer("l1"), SOURCE, TEXTS),
-    ):
-        pass
+    for other in (DPMSolverMultistepScheduler, EDMEulerScheduler):
+        pipe.scheduler = other()
+        with (
+            pytest.raises(ValueError, match=other.__name__),
+            reward_guidance(pipe, load_scorer("l1"), SOURCE, TEXTS),
+        ):
+            pass
 
 
 def test_the_small_editor_is_guided_by_clip():

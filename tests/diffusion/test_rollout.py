@@ -3,6 +3,7 @@ and gradients that are right.
 """
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -115,6 +116,19 @@ def test_mask_guidance_is_the_hooks(pipe, given):
     }
     with mask_guidance(pipe, mask):
         assert torch.equal(ours, pipe(TEXTS, image=picture, latents=noise(), **options).images)
+
+
+def test_a_mask_fits_a_unet_of_half_precision(pipe, given):
+    _, conditions = given
+    mask = torch.ones(2, 1, 16, 16)
+    halves = (part.bfloat16() for part in (conditions.embeds, conditions.source, conditions.null_embeds))
+    half = Conditioning(*halves, mask)
+    unet = copy.deepcopy(pipe.unet).bfloat16()
+    found = FAMILY.predict(unet, noise().bfloat16(), torch.tensor(500), half, 3.0, 1.5)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(
+        found, FAMILY.predict(unet, noise().bfloat16(), torch.tensor(500), replace(half, mask=None), 3.0, 1.5)
+    )
 
 
 @pytest.mark.parametrize(

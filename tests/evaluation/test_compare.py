@@ -56,6 +56,19 @@ def test_numbers_that_would_fail_after_the_training_are_refused(setting):
         EvaluateConfig(**setting)
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"backdrops": ("foto",)}, "foto"),
+        ({"num_inference_steps": (4, 0)}, "num_inference_steps: expected at least 1"),
+        ({"image_guidance_scale": (0.9,)}, "image_guidance_scale: expected at least 1"),
+    ],
+)
+def test_settings_that_would_fail_after_the_training_are_refused(setting, message):
+    with pytest.raises(ValueError, match=message):
+        EvaluateConfig(**setting)
+
+
 def test_a_grid_that_is_not_given_lies_around_the_base_s_own_settings():
     asked = EvaluateConfig().around(EditConfig(10, 1.75, 1.0))
     assert (asked.num_inference_steps, asked.guidance_scale) == ((10,), (1.5, 1.75, 2.0))

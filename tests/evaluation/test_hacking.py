@@ -91,6 +91,12 @@ def test_changes_are_in_spreads_of_the_base():
     assert change.at_least(-1, 0.05) < 0
 
 
+def test_copies_are_counted_in_shares_of_the_images():
+    copied = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    assert measure_change("copied", copied, torch.zeros(4)).size == pytest.approx(0.25)
+    assert measure_change("copied", copied, copied.flip(0)).size == 0
+
+
 def planted_hacks(source: torch.Tensor, edited: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
     """The edits with a hack of each kind planted; by the sign and direction that is to find it."""
     generator = torch.Generator().manual_seed(3)

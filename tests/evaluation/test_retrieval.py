@@ -24,6 +24,11 @@ def test_ties_count_against_us():
     assert (add["n"], add["mean_rank"], add["recall@1"]) == (2, 1.5, 0.5)
 
 
+def test_a_score_that_is_none_is_the_worst():
+    scores = torch.tensor([[3.0, 1.0], [torch.nan, torch.nan]])
+    assert Retrieval(scores, swapped=torch.zeros(2), identity=torch.zeros(2)).ranks.tolist() == [1, 2]
+
+
 def test_the_median_rank_is_no_mean():
     scores = torch.eye(12)
     scores[-1, :-1] = 2.0  # the last is found behind all others

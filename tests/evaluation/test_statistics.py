@@ -156,3 +156,30 @@ def test_two_rank_correlations_are_compared_on_the_same_resamples():
     assert same.ci95 == (0, 0)
     shifted = spearman_difference(good, 3 * good + 1, truth, ids)
     assert shifted.ci95 == (0, 0), "ranks are the same"
+
+
+def test_one_source_image_gives_no_interval():
+    values = np.arange(6.0)
+    same = ["a"] * 6
+    found = spearman(values, values, same)
+    assert found.rho == pytest.approx(1)
+    assert np.isnan(found.ci95).all()
+    for refused in (
+        lambda: paired_bootstrap(values, values, same),
+        lambda: spearman_difference(values, values, values, same),
+        lambda: difference_of_groups(values, values > 2, same),
+    ):
+        with pytest.raises(ValueError, match="at least two source images; got 1"):
+            refused()
+
+
+def test_source_images_may_be_named_by_pairs():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=12)
+    truth = values + rng.normal(size=12)
+    numbers = np.repeat(np.arange(4), 3)
+    names = [("magicbrush", int(number)) for number in numbers]
+    assert spearman(values, truth, names) == spearman(values, truth, numbers)
+    assert paired_bootstrap(values, truth, names) == paired_bootstrap(values, truth, numbers)
+    in_a = np.arange(12) % 2 == 0
+    assert difference_of_groups(values, in_a, names) == difference_of_groups(values, in_a, numbers)

@@ -26,6 +26,7 @@ from rewardedit.trainers import refl
 from rewardedit.trainers.refl import Config, TrainConfig, plan, train, variant_reward
 from rewardedit.trainers.reward_conditioned import RelabelConfig
 from rewardedit.training import reward as reward_of_training
+from rewardedit.training.latents import LatentCache
 from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts
 from rewardedit.training.reward import RewardConfig, require_effect, reward_loss, rollout_scheduler
 from tests.forks import launch, run_here
@@ -380,7 +381,7 @@ def test_a_run_that_goes_for_the_reward_alone_is_stopped_and_taken_back(lora_ran
     torch.testing.assert_close(now, was, rtol=0, atol=1e-4)
 
 
-def test_a_conditioned_editor_goes_on_with_its_labels(tiny_editor, tmp_path):
+def test_a_conditioned_editor_goes_on_with_its_labels(tiny_editor, tmp_path, monkeypatch):
     editor = load_editor(tiny_editor)
     prompt = RewardPrompt.adiee(scale=RewardScale((0.0, 0.5, 1.0)))
     save_editor(replace(editor, prompt=prompt), tmp_path / "base" / "pipeline")
@@ -390,8 +391,12 @@ def test_a_conditioned_editor_goes_on_with_its_labels(tiny_editor, tmp_path):
         train(Config("x", base, DATA, REWARD, fast, LOOK), tmp_path / "none")
     config = Config("x", base, DATA, REWARD, fast, LOOK, labels=RelabelConfig("clip_d"))
     assert any("all files and models are there" in line for line in plan(config))
+    asked = []
+    texts = LatentCache.texts
+    monkeypatch.setattr(LatentCache, "texts", lambda self, *own: asked.append(own[1]) or texts(self, *own))
     result = load_editor(str(train(config, tmp_path / "run")))
     assert result.prompt == prompt
+    assert any(set(labels.label) == {len(prompt.words) - 1} for labels in asked)  # rollouts, for the best
     with pytest.raises(ValueError, match="is a LoRA"):
         train(replace(config, base=str(tmp_path / "run")), tmp_path / "again")
     with pytest.raises(ValueError, match="not reward-conditioned"):

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from rewardedit.diffusion.schedulers import holds_for
 from rewardedit.encoded import Encoded, Shared
 from rewardedit.images import to_pil
 
@@ -154,18 +155,24 @@ class MaskHook:
         self.mask = mask
         self.between = between
         self.fitted: Tensor | None = None
+        self.times: Tensor | None = None  # the pipeline's time steps in the present call
 
     def __call__(self, denoiser: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         """Called by torch after each forward pass; what it returns, if anything, takes the output's place."""
         raise NotImplementedError
 
+    def begins(self) -> bool:
+        """Whether a call of the pipeline begins, which makes its time steps anew: what an earlier one,
+        perhaps a failed one, left is void.
+        """
+        times = self.pipe.scheduler.timesteps
+        begins = times is not self.times
+        self.times = times
+        return begins
+
     def holds_for(self, timestep: Tensor | float) -> bool:
         """Whether the mask holds for a step."""
-        if self.between == (0.0, 1.0):
-            return True
-        times = self.pipe.scheduler.timesteps
-        index = int((times - torch.as_tensor(timestep).flatten()[0].to(times)).abs().argmin())
-        return self.between[0] <= index / len(times) < self.between[1]
+        return holds_for(self.between, self.pipe.scheduler, timestep)
 
     def rows(self, n: int) -> Float[Tensor, "n 1 h w"]:
         """The mask's rows for n sources.

@@ -61,7 +61,8 @@ class InstructPix2Pix(EditFamily):
         every prompt has its vector of `label`.
         """
         embeds = self._embeds(pipe, prompts, embedding, label)
-        image = pipe.image_processor.preprocess(source.to(pipe.device))
+        # diffusers takes a batch with any value below 0 for one in [-1, 1], and would not normalise its rows.
+        image = pipe.image_processor.preprocess(source.clamp(0, 1).to(pipe.device))
         dtype = embeds["prompt_embeds"].dtype
         latents = pipe.prepare_image_latents(image, len(source), 1, dtype, pipe.device, False)
         if not _is_sdxl(pipe):
@@ -202,7 +203,7 @@ class InstructPix2Pix(EditFamily):
             return model_pred
         text, image, uncond = model_pred.chunk(3)
         if cond.mask is not None:
-            text = torch.lerp(image, text, cond.mask)
+            text = torch.lerp(image, text, cond.mask.to(text))
         return uncond + guidance_scale * (text - image) + image_guidance_scale * (image - uncond)
 
     def loss(
@@ -257,7 +258,7 @@ class OneCall(MaskHook):
         timestep = args[1] if len(args) > 1 else kwargs["timestep"]
         model_pred = output[0]
         n, (h, w) = len(model_pred) // 3, model_pred.shape[-2:]
-        if self.fitted is None or self.fitted.shape != (n, 1, h, w):
+        if self.begins() or self.fitted is None:
             self.fitted = self._fit(sample, n, h, w).to(model_pred)
         if not self.holds_for(timestep):
             return None

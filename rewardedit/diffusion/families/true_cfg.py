@@ -38,15 +38,11 @@ class TwoCalls(MaskHook):
     def __init__(self, pipe: Any, mask: Tensor, between: tuple[float, float]) -> None:
         super().__init__(pipe, mask, between)
         self.waiting: tuple[Tensor, Tensor] | None = None
-        self.times: Tensor | None = None
 
     def __call__(self, transformer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         model_pred = output[0]
         timestep = kwargs["timestep"]
-        if self.pipe.scheduler.timesteps is not self.times:
-            # A pipeline makes its time steps anew in every call: what an earlier one, perhaps a failed one,
-            # left is void.
-            self.times = self.pipe.scheduler.timesteps
+        if self.begins():
             self.waiting = None
             self.fitted = None
         if self.waiting is None:
