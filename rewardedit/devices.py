@@ -1,5 +1,6 @@
 """Where models run: the one place that all commands, trainers and benchmarks ask."""
 
+import re
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, Literal
@@ -7,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 Precision = Literal["no", "bf16", "fp16"]  # mixed precision, as accelerate names it
+GPU_FAULT = re.compile(r"(?:CUDA|HIP|cuDNN) error|CUBLAS_STATUS|CUDNN_STATUS|out of memory")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -62,6 +64,21 @@ def inference_dtype(name: str | None = None) -> torch.dtype:
         raise ValueError(f"dtype: expected one of {', '.join(DTYPES)}; got {name!r}")
     dtype = DTYPES[name]
     return torch.float32 if dtype == torch.bfloat16 and not computes_in_bf16() else dtype
+
+
+def language_dtype() -> torch.dtype:
+    """Type of the weights of language models that are not trained: bfloat16 on a GPU, where many of them
+    overflow in float16, and float32 on a CPU.
+    """
+    return torch.float32 if default_device() == "cpu" else torch.bfloat16
+
+
+def is_of_the_gpu(error: BaseException) -> bool:
+    """True for a fault that says nothing of what was computed: memory that ran out, a library of the GPU's
+    that failed, of which torch tells in plain RuntimeErrors.
+    """
+    named = isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError)
+    return named or (isinstance(error, RuntimeError) and GPU_FAULT.search(str(error)) is not None)
 
 
 def number_type(dtype: torch.dtype | str) -> torch.dtype:

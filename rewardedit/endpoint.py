@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 Message = dict[str, Any]  # {"role": "user", "content": "…"}, or with a list of texts and images as content
 # What a request may end in. An HTTPError is an OSError; a broken answer is an HTTPException or a ValueError.
 FAILURES = (OSError, http.client.HTTPException, ValueError)
-SHOWN = 100  # bytes of an answer that an error quotes
-LONGEST = 400  # characters of a refusal that an error quotes
+LONGEST = 400  # characters of a refusal, or of an answer that is none, that an error quotes
 REFUSES_ALL = (401, 403, 404)  # statuses that say that the key, or the model's name, is wrong
+UNREADABLE = 200  # the status of an answer that is none of a chat model's
 _COUNTING = threading.Lock()
 
 
@@ -34,7 +34,7 @@ OPENER = urllib.request.build_opener(_NoRedirect)
 
 
 class EndpointError(RuntimeError):
-    """An endpoint gave no answer; `status` is the HTTP status of its refusal, where it sent one."""
+    """An endpoint gave no answer; `status` is the HTTP status of what it sent, None where nothing came."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -90,8 +90,7 @@ class Endpoint:
 
         Raises:
             EndpointError: where the endpoint refuses the key or does not know the model, as it then refuses
-                every chat.
-            ValueError: where the key is not one that can be sent.
+                every chat; where the key is not one that can be sent.
         """
         if not chats:
             return []
@@ -106,7 +105,8 @@ class Endpoint:
     def _key(self) -> str:
         key = (os.environ.get(self.key_variable) or "none").strip()
         if not (key.isascii() and key.isprintable() and " " not in key):
-            raise ValueError(f"{self.key_variable}: expected a key of plain characters without spaces")
+            message = f"{self.key_variable}: expected a key of plain characters without spaces"
+            raise EndpointError(message, REFUSES_ALL[0])  # as an endpoint would say: no chat is at fault
         return key
 
     def _ask(self, chat: Sequence[Message], max_tokens: int, key: str) -> str | EndpointError:
@@ -126,9 +126,9 @@ class Endpoint:
                 return text
             except FAILURES as error:
                 self._count(failures=1)
-                status = getattr(error, "code", None)
+                status = getattr(error, "code", UNREADABLE if isinstance(error, ValueError) else None)
                 # What the endpoint refuses it will refuse again, but for "too many requests".
-                if attempt == self.retries or (status is not None and status < 500 and status != 429):
+                if attempt == self.retries or (status is not None and 400 <= status < 500 and status != 429):
                     reason = reason_of(error)
                     if key != "none":  # before it is cut, or a part of the key might stay
                         reason = reason.replace(key, "***")
@@ -167,5 +167,6 @@ def read_completion(content: bytes) -> tuple[str, int, int]:
     except (LookupError, TypeError, ValueError, AttributeError):
         text = tokens = None
     if not isinstance(text, str) or tokens is None:
-        raise ValueError(f"expected a chat completion; got {content[:SHOWN]!r}")
+        said = content[: 10 * LONGEST].decode(errors="replace").strip()
+        raise ValueError(f"expected a chat completion; got {said or 'nothing'}")
     return text, tokens[0], tokens[1]

@@ -267,6 +267,7 @@ class Preprocess:
         return replace(self, size=size, shorter=None)
 
     def __call__(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 size size"]:
+        image = image.to(torch.promote_types(image.dtype, torch.float32))  # no CPU resizes half precision
         image = fit(image, self.size, self.policy, self.mode, self.shorter)
         mean, std = (
             torch.tensor(v, device=image.device, dtype=image.dtype)[:, None, None]

@@ -174,7 +174,8 @@ def push(run: Path, repo: str, license: str = "other", private: bool = False) ->
     """Writes the card and uploads the run's result to the hub; returns its address.
 
     Raises:
-        ValueError: where the name is none of the hub's, the run has no result, or the hub refuses it.
+        ValueError: where the name is none of the hub's, the run has no result, the hub refuses it or is
+            not reached, or what is to be private is there and public.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
@@ -185,8 +186,11 @@ def push(run: Path, repo: str, license: str = "other", private: bool = False) ->
     api = HfApi()
     try:
         api.create_repo(repo, private=private, exist_ok=True)
+        if private and not api.repo_info(repo).private:
+            raise ValueError(f"{repo}: is there already, and everybody sees it; take another name")
         info = api.upload_folder(repo_id=repo, folder_path=str(result_of(run)))
-    except (HfHubHTTPError, LocalTokenNotFoundError, OSError) as error:
+    # Its client's error where nothing is reached is no OSError; the hub's own are built on it.
+    except (*HfHubHTTPError.__bases__, LocalTokenNotFoundError, OSError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"{repo}: cannot be uploaded ({first}); hf auth login gives the key") from error
     return str(info)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rewardedit import devices
+from rewardedit.assets import fingerprints, names_in
 from rewardedit.data import DataConfig, Rows
 from rewardedit.data.stream import StreamedRows, count_rows
 from rewardedit.files import AnyPath, replaced, write_json
@@ -84,12 +85,13 @@ def relabel(
         ValueError: where the folder holds labels by another scorer, of other rows, or in other words; where
             no row can be scored, or the scores give no scale.
     """
+    editors = [] if candidates is None else list(candidates.editors)
     made_of = {
         "relabel": config,
         "data": data,
         "candidates": candidates,
         "rows": count_rows(rows),
-        "models": packaged_files(config.scorer),
+        "models": packaged_files(config.scorer) | fingerprints(names_in(editors)),
     }
     if digests := input_digests([config, data, candidates], folder):
         made_of["files"] = digests

@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from huggingface_hub.errors import HfHubHTTPError
 
 from rewardedit import model_card
 from rewardedit.cli import main
@@ -96,6 +98,9 @@ def test_the_command_writes_the_card_and_uploads_the_result(run, monkeypatch, ca
         def create_repo(self, repo, private, exist_ok):
             calls.append((repo, private, exist_ok))
 
+        def repo_info(self, repo):
+            return SimpleNamespace(private=repo != "me/public")
+
         def upload_folder(self, repo_id, folder_path):
             calls.append((repo_id, folder_path))
             return f"https://hub/{repo_id}"
@@ -104,6 +109,10 @@ def test_the_command_writes_the_card_and_uploads_the_result(run, monkeypatch, ca
     assert main(["share", str(run), "--push-to-hub", "me/mine", "--private"]) == 0
     assert calls == [("me/mine", True, True), ("me/mine", str(run / "pipeline"))]
     assert "https://hub/me/mine" in capsys.readouterr().out
+    calls.clear()
+    assert main(["share", str(run), "--push-to-hub", "me/public", "--private"]) == 2
+    assert "is there already, and everybody sees it" in capsys.readouterr().err
+    assert calls == [("me/public", True, True)], "nothing was uploaded"
 
 
 def test_what_cannot_be_shared_says_so(run, tmp_path_factory, monkeypatch, capsys):
@@ -122,4 +131,12 @@ def test_what_cannot_be_shared_says_so(run, tmp_path_factory, monkeypatch, capsy
 
     monkeypatch.setattr("huggingface_hub.HfApi", Refuses)
     with pytest.raises(ValueError, match=r"cannot be uploaded \(no key\)"):
+        model_card.push(run, "me/mine")
+
+    class Unreached:
+        def create_repo(self, *args, **options):
+            raise HfHubHTTPError.__bases__[0]("no network")  # as its HTTP client says
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Unreached)
+    with pytest.raises(ValueError, match=r"cannot be uploaded \(no network\)"):
         model_card.push(run, "me/mine")

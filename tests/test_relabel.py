@@ -1,7 +1,7 @@
 import json
 import math
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,8 @@ from rewardedit.scorers import Scorer, load
 from rewardedit.scorers.adiee import AdieeSettings
 from rewardedit.scorers.load import packaged_files
 from rewardedit.scoring import read_columns, read_shards, score_rows, write_records
+from rewardedit.synthesis import candidates
+from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_labels_are_not_taken_for_those_of_other_weights(tmp_path, monkeypatch):
     rows = open_rows(data)
     labels = relabel(RelabelConfig("clip_t"), rows, data, tmp_path).label
     assert relabel(RelabelConfig("clip_t"), rows, data, tmp_path).label == labels
-    monkeypatch.setattr(load, "fingerprints", lambda: {"shapes-clip": "another"})
+    monkeypatch.setattr(load, "fingerprints", lambda names: {"shapes-clip": "another"})
     with pytest.raises(ValueError, match=r"made of other settings: models\.shapes-clip"):
         relabel(RelabelConfig("clip_t"), rows, data, tmp_path)
 
@@ -204,6 +206,30 @@ def test_labels_are_not_taken_for_those_of_another_table(tmp_path):
     assert label("make it red") == labels, "the same content, written again"
     with pytest.raises(ValueError, match=r"made of other settings: files\..*rows\.jsonl"):
         label("make it blue")
+
+
+def test_candidates_are_not_taken_for_those_of_another_table_or_editor(tiny_editor, tmp_path, monkeypatch):
+    Image.new("RGB", (32, 32), "black").save(tmp_path / "a.png")
+    table = tmp_path / "rows.jsonl"
+    data = DataConfig(name="table", path=str(table), size=32)
+    config = CandidatesConfig((tiny_editor,), num_inference_steps=1, guidance_scale=1.0)
+
+    def ask(instruction: str, config: CandidatesConfig = config) -> None:
+        table.write_text(
+            json.dumps({"source": "a.png", "target": "a.png", "instruction": instruction}) + "\n"
+        )
+        candidate_rows(config, data, tmp_path / "candidates")
+
+    ask("make it red")
+    ask("make it red")
+    with pytest.raises(ValueError, match=r"made of other settings: files\..*rows\.jsonl"):
+        ask("make it blue")
+    packaged = replace(config, editors=("shapes-editor",))
+    shutil.rmtree(tmp_path / "candidates")
+    ask("make it red", packaged)
+    monkeypatch.setattr(candidates, "fingerprints", lambda names: dict.fromkeys(names, "another"))
+    with pytest.raises(ValueError, match=r"made of other settings: models\.shapes-editor"):
+        ask("make it red", packaged)
 
 
 def test_the_packaged_models_of_a_scorer_are_known(tmp_path):

@@ -133,6 +133,17 @@ def require_captions(config: Config, rows: Rows) -> None:
     )
 
 
+def require_captioned(without: Sequence[dict[str, Any]], rows: int) -> None:
+    """Raises ValueError where most captions do not fit their instructions, as those of a model that says
+    anything do: what follows would take hours for few rows.
+    """
+    if 2 * len(without) > rows:
+        raise ValueError(
+            f"captions: {len(without)} of {rows} rows have none that fit their instruction, row "
+            f"{without[0]['row']} because {without[0]['reason']}; take another model, or captions.check=false"
+        )
+
+
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Makes the data set in `folder`.
 
@@ -158,6 +169,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         made_of = {**made_of, "captions": config.captions}
         uncaptioned = of_captions(list(rows.paths))
         require_few_skipped(config, folder, len(rows), uncaptioned)
+        require_captioned(uncaptioned, len(rows))
 
     # Every method edits every row (Sec. 3.1).
     outputs: dict[str, list[Path]] = {}

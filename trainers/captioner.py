@@ -24,6 +24,7 @@ from rewardedit.processes import say
 from rewardedit.scorers.vlm import load_vlm, require_vlm, reserved_tokens, without
 from rewardedit.synthesis.captions import first_question, said, second_question
 from rewardedit.training import run
+from rewardedit.training.vlm_lora import language_layers
 
 ANSWERS = 2  # that a row gives: the source's caption, and the target's
 
@@ -105,7 +106,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     Raises:
         ValueError: where TRL is not installed, or more rows than `bad_rows` allows cannot be read or have no
-            captions.
+            captions; where it is started as several processes.
     """
     try:
         from trl import SFTConfig, SFTTrainer
@@ -113,7 +114,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         raise ValueError("captioner needs TRL: pip install rewardedit[sft]") from error
     from peft import LoraConfig
 
-    run.start(folder, config, resume)
+    run.start(folder, config, resume, alone=True)
     rows = open_rows(config.data)
     usable = usable_rows(rows, config.data, require_captions, folder, config.bad_rows)
     on_gpu = devices.default_device() == "cuda"
@@ -138,7 +139,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     lora = LoraConfig(
         r=config.train.lora_rank,
         lora_alpha=2 * config.train.lora_rank,
-        target_modules=["q_proj", "v_proj"],
+        target_modules=language_layers(vlm.model),
         task_type="CAUSAL_LM",
     )
     from datasets import Dataset

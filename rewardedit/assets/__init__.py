@@ -1,7 +1,7 @@
 """The small trained models of the offline world, by name; each comes from the recipe of the same name."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +59,20 @@ def names_in(settings: Any) -> set[str]:
     return set().union(*map(names_in, parts))
 
 
-def fingerprints() -> dict[str, str]:
-    """Of each packaged model that is there, twelve hexadecimal digits of the SHA-256 of all its files:
-    weights, settings, calibrations, words.
+def fingerprints(names: Collection[str] = NAMES.keys()) -> dict[str, str]:
+    """Of each of the packaged models that is there, twelve hexadecimal digits of the SHA-256 of all its
+    files: weights, settings, calibrations, words.
     """
     found = {}
     for name, folder in NAMES.items():
         root = Path(__file__).parent / folder
+        if name not in names or not root.is_dir():
+            continue
         content = hashlib.sha256()
         for path in sorted(path for path in root.rglob("*") if path.is_file()):
             content.update(path.relative_to(root).as_posix().encode() + b"\0")
             content.update(hashlib.sha256(path.read_bytes()).digest())
-        if root.is_dir():
-            found[name] = content.hexdigest()[:12]
+        found[name] = content.hexdigest()[:12]
     return found
 
 

@@ -36,7 +36,8 @@ def altered(
     word = choice.choice(others)
     # "a star" for "an orange star" would tell that a word is altered.
     article = "an" if word[0].lower() in "aeiou" else "a"
-    before = re.sub(r"\ban? $", f"{article} ", instruction[: found.start()])
+    before = instruction[: found.start()]
+    before = re.sub(r"\b(a)n? $", lambda own: f"{own[1]}{article[1:]} ", before, flags=re.IGNORECASE)
     return before + word + instruction[found.end() :]
 
 

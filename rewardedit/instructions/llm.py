@@ -279,7 +279,9 @@ def load_chat_model(
             for chat in chats
         ]
         inputs = tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt").to(device)
-        made = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
+        made = model.generate(
+            **inputs, max_new_tokens=max_new_tokens, do_sample=False, repetition_penalty=1.0
+        )
         new = made[:, inputs["input_ids"].shape[1] :]
         return [text.strip() for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
 

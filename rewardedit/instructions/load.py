@@ -16,7 +16,7 @@ def load_parser(name: str = "grammar", cache: str | None = None) -> Parser:
         name: "grammar", the rules, which need no model; "URL#MODEL", a model behind an OpenAI-compatible
             endpoint, e.g. "http://localhost:8000/v1#gemma"; else the hub name or folder of a causal LM, such
             as BPM's "princeton-nlp/gemma-2-9b-it-SimPO", or "NAME#FILE" with a GGUF file in it. It runs where
-            all models do, in half precision on a GPU.
+            all models do, in bfloat16 on a GPU.
         cache: a JSONL file that keeps what a model answered.
 
     Raises:
@@ -27,14 +27,15 @@ def load_parser(name: str = "grammar", cache: str | None = None) -> Parser:
     kept = None if cache is None else Path(cache)
     if name.startswith(("http://", "https://")):
         url, _, model = name.partition("#")
+        endpoint = Endpoint(url, model)  # which refuses an address with a key, before an error may quote it
         if not model:
             raise ValueError(f"parser {name!r}: expected URL#MODEL, an endpoint and the name of its model")
-        return LlmParser(Endpoint(url, model).answer, name, kept)
+        return LlmParser(endpoint.answer, name, kept)
     model, _, gguf_file = name.partition("#")
     answer = load_chat_model(
         model,
         gguf_file=gguf_file or None,
         device=devices.default_device(),
-        dtype=devices.inference_dtype(),
+        dtype=devices.language_dtype(),
     )
     return LlmParser(answer, name, kept)

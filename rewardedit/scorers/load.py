@@ -70,7 +70,7 @@ def packaged_files(spec: str | Mapping[str, Any], **options: Any) -> dict[str, s
     for name, term in read_spec(spec).items():
         defaults = {key: value.default for key, value in _parameters(name).items()}
         found |= find_scorer(name).packaged(defaults | term.options | options)
-    return {name: digest for name, digest in fingerprints().items() if name in found}
+    return fingerprints(found)
 
 
 def find_scorer(name: str) -> type[Scorer]:

@@ -67,6 +67,7 @@ class LpipsNetwork(nn.Module):
             raise ValueError(
                 f"lpips: expected images of at least {SMALLEST} pixels a side; got {tuple(image.shape[-2:])}"
             )
+        image = image.float()  # as the weights are
         shift, scale = (image.new_tensor(v)[:, None, None] for v in (SHIFT, SCALE))
         x = (2 * image - 1 - shift) / scale
         read = []

@@ -79,9 +79,11 @@ class Vlm:
     def answer(
         self, texts: list[str], images: Float[Tensor, "b n 3 h w"], max_new_tokens: int = 64
     ) -> list[str]:
-        """The model's answers, without sampling."""
+        """The model's answers, each token the likeliest, whatever its own settings of generation are."""
         inputs = self.inputs(texts, images)
-        made = self.model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
+        made = self.model.generate(
+            **inputs, max_new_tokens=max_new_tokens, do_sample=False, repetition_penalty=1.0
+        )
         new = made[:, inputs["input_ids"].shape[1] :]
         return [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
 

@@ -240,7 +240,7 @@ def views(
 
 
 def _covered(image: Float[Tensor, "b 3 h w"], weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 3 h w"]:
-    return torch.full_like(image, GRAY).lerp(image, weight)
+    return torch.full_like(image, GRAY).lerp(image, weight.to(image.dtype))
 
 
 def combine(asked: list[Question], parts: dict[str, Tensor]) -> dict[str, Float[Tensor, " b"]]:

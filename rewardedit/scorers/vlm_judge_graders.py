@@ -81,17 +81,19 @@ class ByText:
         return {
             "answer": "text",
             "do_sample": False,
+            "repetition_penalty": 1.0,
             "max_new_tokens": self.max_new_tokens,
             "dtype": dtype,
         }
 
 
 class ByEndpoint:
-    """The grade at the end of a text by an endpoint's model; rows without one, or without an answer, are
-    invalid.
+    """The grade at the end of a text by an endpoint's model; rows without one, or whose question the endpoint
+    refuses, are invalid.
 
     Raises:
-        EndpointError: where the endpoint refuses the key or does not know the model.
+        EndpointError: where the endpoint refuses the key, does not know the model, or may answer later: a row
+            that was not judged is no bad one, and a run goes on from there.
     """
 
     differentiable = False
@@ -105,6 +107,9 @@ class ByEndpoint:
         for part, images in asked:
             chats += [messages(chat, row) for chat, row in zip(part, images, strict=True)]
         answers = self.endpoint.answer(chats, self.max_new_tokens)
+        for answer in answers:
+            if isinstance(answer, EndpointError) and answer.may_pass:
+                raise answer
         graded = []
         for part, images in asked:
             graded.append(read_all(answers[: len(part)], images.device))

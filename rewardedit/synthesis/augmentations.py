@@ -27,7 +27,8 @@ DIRECTIONS = (
         "rotat",
         "turn",
     ),
-    *("rotation", "reflection", "tilt", "invert", "higher", "overhead", "uppermost", "bottommost"),
+    *("way", "side", "opposite", "reverse", "revers", "direction", "face", "fac", "around", "swap", "swapp"),
+    *("switch", "rotation", "reflection", "tilt", "invert", "higher", "overhead", "uppermost", "bottommost"),
     *("leftward", "leftwards", "rightward", "rightwards"),
     *("horizontal", "horizontally", "vertical", "vertically", "text", "word", "letter", "sign", "clock"),
 )

@@ -4,12 +4,14 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rewardedit.assets import fingerprints, names_in
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.data.datasets import SHARD_BATCHES
 from rewardedit.data.stream import StreamedRows, read_or_stream
 from rewardedit.files import AnyPath, reopened
 from rewardedit.images import load_image
+from rewardedit.inputs import input_digests
 from rewardedit.stages import Share
 from rewardedit.synthesis.methods import MethodConfig
 from rewardedit.synthesis.outputs import Output, make_outputs, read_outputs
@@ -95,16 +97,23 @@ def candidate_rows(
     where they are not there yet.
 
     Raises:
-        ValueError: as `open_rows` and `stream_files`; for candidates of rows that are to be streamed.
+        ValueError: where the folder holds candidates of other rows or by other editors; as `open_rows` and
+            `stream_files`; for candidates of rows that are to be streamed.
     """
     if config is None:
         return read_or_stream(data)
     rows = open_rows(data)
+    # Where the rows or an editor become others, what was made before is of no use.
+    known = {
+        "models": fingerprints(names_in(list(config.editors))),
+        "files": input_digests([data, config], folder),
+    }
+    more = {name: digests for name, digests in known.items() if digests}
     outputs = {}
     for k, editor in enumerate(config.editors):
         name = f"editor-{k}"
         method = config.method(editor)
         outputs[name] = make_outputs(
-            method, rows, data, folder / name, config.seed, config.batch_size, share=share
+            method, rows, data, folder / name, config.seed, config.batch_size, more, share
         )
     return WithCandidates(rows, config, outputs)

@@ -20,7 +20,7 @@ from rewardedit.data.datasets import SHARD_BATCHES
 from rewardedit.once import Once
 from rewardedit.scorers.vlm import Turn, Vlm, load_vlm, reserved_tokens, without
 from rewardedit.stages import Share, stage
-from rewardedit.synthesis.outputs import read_parquet, read_rows
+from rewardedit.synthesis.outputs import CAPTIONS, read_parquet, read_rows
 
 BEFORE = (
     'The edit "{instruction}" will be made of this image later. Describe the image with it in mind, briefly.'
@@ -68,7 +68,7 @@ def write_captions(
     @Once
     def load() -> Vlm:
         device = devices.default_device()
-        return load_vlm(config.model, adapter=config.adapter, device=device, dtype=devices.inference_dtype())
+        return load_vlm(config.model, adapter=config.adapter, device=device, dtype=devices.language_dtype())
 
     def make(number: int, path: Path) -> None:
         found: list[dict[str, Any]] = []
@@ -95,9 +95,6 @@ def write_captions(
     made_of = {"captions": config, "data": data, "rows": len(rows), **(more or {})}
     paths = stage(folder, made_of, make, len(parts), "part-{:05d}.parquet", share=share)
     return WithCaptions(rows, paths, SHARD_BATCHES * config.batch_size)
-
-
-CAPTIONS = ("source_caption", "target_caption")
 
 
 def caption_pairs(

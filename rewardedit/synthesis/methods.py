@@ -357,11 +357,11 @@ def edit_rows(method: Method, config: MethodConfig, wanted: Requests) -> list[Te
     try:
         made = method(wanted).float().cpu()
     except (ValueError, RuntimeError, OSError) as error:
-        if is_of_the_machine(error) or isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
+        if is_of_the_machine(error) or devices.is_of_the_gpu(error):
             raise
         if len(wanted) > 1:
             return [edit for one in wanted.one_by_one() for edit in edit_rows(method, config, one)]
-        return [str(error).splitlines()[0]]
+        return [(str(error).strip() or type(error).__name__).splitlines()[0]]
     if made.shape != wanted.source.shape:
         raise ValueError(
             f"{config.model}: expected images {tuple(wanted.source.shape)}; got {tuple(made.shape)}"

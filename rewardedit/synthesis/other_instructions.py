@@ -95,7 +95,10 @@ def another_object(i: int, batch: EditBatch, named: Sequence[str | None], u: flo
     """
     own, captions = named[i], batch.source_caption
     text = batch.instruction[i]
-    if own is None or captions is None or len(re.findall(rf"\b{re.escape(own)}\b", text)) != 1:
+    if own is None or captions is None:
+        return None
+    said = re.compile(rf"\b{re.escape(own)}\b", re.IGNORECASE)
+    if len(said.findall(text)) != 1:
         return None
     clauses = [words_of(clause) for clause in CLAUSES.split(captions[i])]
     elsewhere = [clause for clause in clauses if not words_of(own) <= clause]
@@ -107,4 +110,5 @@ def another_object(i: int, batch: EditBatch, named: Sequence[str | None], u: flo
     found = [name for name in found if not words_of(name) <= words_of(own)]
     if not found:
         return None
-    return re.sub(rf"\b{re.escape(own)}\b", found[int(u * len(found))], text)
+    other = found[int(u * len(found))]
+    return said.sub(lambda _: other, text)

@@ -14,6 +14,8 @@ from rewardedit.once import Once
 from rewardedit.stages import Share, stage
 from rewardedit.synthesis.methods import Method, MethodConfig, Requests, edit_rows, load_method
 
+CAPTIONS = ("source_caption", "target_caption")
+
 
 @dataclass(frozen=True)
 class Output:
@@ -26,7 +28,7 @@ class Output:
 
 class _Sources(Sequence):
     """Rows with their source in the place of an edit: the edits that a data set has beside its targets are
-    of no account here.
+    of no account here. A caption that says nothing is none.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -39,7 +41,8 @@ class _Sources(Sequence):
         sample = self.rows[index]
         if not (sample.instruction or "").strip():
             raise ValueError("it has no instruction")
-        return replace(sample, edited=sample.source)
+        captions = {name: (getattr(sample, name) or "").strip() or None for name in CAPTIONS}
+        return replace(sample, edited=sample.source, **captions)
 
 
 def read_rows(
@@ -81,7 +84,7 @@ def make_outputs(
 
     def make(number: int, path: Path) -> None:
         first = number * len(parts[0])
-        fields = ("source_caption", "target_caption") if config.needs_captions else ()
+        fields = CAPTIONS if config.needs_captions else ()
         found: list[Output] = []
         for part in read_rows(parts[number], data, batch_size, first, fields):
             found += [Output(row, None, reason) for row, reason in part.unreadable.items()]

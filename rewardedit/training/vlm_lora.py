@@ -1,4 +1,4 @@
-"""A LoRA on the language model of a vision-language model that answers with a token of its own."""
+"""A LoRA on the language model of a vision-language model."""
 
 from typing import Any, Literal
 
@@ -14,14 +14,22 @@ def wrap_lora(model: Any, token: int, rank: int, embeddings: Embeddings) -> Any:
     """
     from peft import LoraConfig, get_peft_model
 
+    more: dict[str, Any] = {"modules_to_save": ["embed_tokens", "lm_head"]}
+    if embeddings == "token":
+        more = {"trainable_token_indices": {"embed_tokens": [token], "lm_head": [token]}}
+    lora = LoraConfig(
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=language_layers(model), **more
+    )
+    return get_peft_model(model, lora)
+
+
+def language_layers(model: Any) -> list[str]:
+    """The names of the layers that make queries and values in the language model of a vision-language
+    model.
+    """
     inner = {id(module) for module in model.model.get_decoder().modules()}
-    layers = [
+    return [
         name
         for name, module in model.named_modules()
         if id(module) in inner and name.endswith(("q_proj", "v_proj"))
     ]
-    more: dict[str, Any] = {"modules_to_save": ["embed_tokens", "lm_head"]}
-    if embeddings == "token":
-        more = {"trainable_token_indices": {"embed_tokens": [token], "lm_head": [token]}}
-    lora = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=layers, **more)
-    return get_peft_model(model, lora)

@@ -47,6 +47,7 @@ def test_an_article_fits_its_word():
     found = {altered("draw a red thing", ALIKE, random.Random(i)) for i in range(60)}
     assert "draw an orange thing" in found
     assert "draw a blue thing" in found
+    assert all_of("An orange box", [("orange", "red")]) == {"A red box"}
 
 
 def test_other_articles_stay_as_they_are():

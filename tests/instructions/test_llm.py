@@ -21,6 +21,7 @@ from rewardedit.instructions.llm import (
     read_position,
     read_size,
 )
+from rewardedit.instructions.load import load_parser
 from rewardedit.instructions.parsed import Unparsed
 
 
@@ -253,6 +254,12 @@ def test_a_busy_endpoint_is_asked_again_and_a_refusal_is_not(server):
     assert isinstance(failed, EndpointError)
     assert "model 'm'" in str(failed)
     assert len(Handler.seen) == 7
+
+
+def test_an_address_with_a_key_is_refused_and_not_told():
+    with pytest.raises(ValueError, match="a key belongs in the environment") as refused:
+        load_parser("http://me:sesame@localhost:1/v1")
+    assert "sesame" not in str(refused.value)
 
 
 def test_an_endpoint_that_is_not_there_says_which(server):

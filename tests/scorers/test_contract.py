@@ -1,5 +1,6 @@
 """One contract over every scorer."""
 
+import dataclasses
 import math
 
 import pytest
@@ -135,6 +136,15 @@ def test_bf16_is_near_fp32(spec, scorer, samples):
     with torch.autocast("cpu", torch.bfloat16):
         rough = scorer(batch).score
     assert (rough - exact).abs().nanmedian() < BF16.get(spec, 0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_images_may_be_of_any_precision(dtype, spec, scorer, samples):
+    batch = make_batch(samples, samples.target)[:6]
+    fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
+    images = {name: v.to(dtype) for name, v in fields.items() if isinstance(v, torch.Tensor)}
+    found = scorer(dataclasses.replace(batch, **images)).score.float()
+    assert (found - scorer(batch).score).abs().nanmedian() < BF16.get(spec, 0.05)
 
 
 def test_the_untouched_source_scores_as_documented(spec, scorer, samples):

@@ -1,5 +1,7 @@
 """Vision-language models: our tensor preprocessing beside their own processors, gradients, and answers."""
 
+import copy
+
 import pytest
 import torch
 from PIL import Image
@@ -97,3 +99,16 @@ def test_lanczos_is_pil_s(old, new):
     assert away.mean() < 0.4 / 255
     assert away.max() < 3 / 255
     torch.testing.assert_close(lanczos(old[0], new[0]).sum(1), torch.ones(new[0], dtype=torch.float64))
+
+
+def test_an_answer_is_the_likeliest_whatever_the_model_s_own_settings_are(vlm):
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "red red red"}]}]
+    images = torch.rand(1, 1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    own = vlm.model.generation_config
+    plain = vlm.answer([vlm.prompt(chat)], images, 8)
+    before = copy.deepcopy(own)
+    own.update(do_sample=True, temperature=50.0, repetition_penalty=3.0)
+    try:
+        assert vlm.answer([vlm.prompt(chat)], images, 8) == plain
+    finally:
+        vlm.model.generation_config = before

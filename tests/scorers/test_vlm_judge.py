@@ -244,6 +244,13 @@ def test_inside_and_outside_the_change_mask_are_judged_apart(folder):
     assert torch.equal(scores.parts["quality"], quality.amin(0))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_views_are_of_the_images_precision(dtype):
+    batch = make_batch()
+    for seen in views(batch.source.to(dtype), batch.edited.to(dtype), apart=True).values():
+        assert {image.dtype for image in seen} == {dtype}
+
+
 def test_each_view_shows_its_part_and_gray():
     batch = make_batch(1, side=64)
     mask = change_mask(batch.source, batch.edited)
@@ -436,7 +443,8 @@ def test_the_fingerprint_tells_weights_prompts_examples_and_decoding_apart(folde
         other.model.get_output_embeddings().weight.mul_(1.5)
     assert model_hash(other) != judge.fingerprint["model_hash"]
     text = VlmJudge(load_vlm(folder), "tiny", answer="text", max_new_tokens=9).fingerprint["decoding"]
-    assert text == {"answer": "text", "do_sample": False, "max_new_tokens": 9, "dtype": "float32"}
+    greedy = {"do_sample": False, "repetition_penalty": 1.0}
+    assert text == {"answer": "text", **greedy, "max_new_tokens": 9, "dtype": "float32"}
 
 
 # Other models.
@@ -538,6 +546,7 @@ def graded(text: str) -> tuple[int, bytes] | None:
         ("busy", (429, b"{}")),
         ("broken", (500, b"{}")),
         ("nonsense", (200, b"<html>")),
+        ("refused", (400, b"{}")),
         ("empty", (200, completion(None))),
         ("silent", None),
         ("prose", (200, completion("A fine edit."))),
@@ -602,11 +611,9 @@ def test_an_example_is_an_answered_turn_of_the_chat(server):
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("busy", "no answer: .*429"),
-        ("broken", "no answer: .*500"),
-        ("nonsense", "no answer: .*expected a chat completion; got b'<html>'"),
+        ("refused", "no answer: .*400"),
+        ("nonsense", "no answer: .*expected a chat completion; got <html>"),
         ("other", "no answer: .*expected a chat completion"),
-        ("silent", "no answer: .*closed"),
         ("empty", "no grade could be read; the model answered ''"),
         ("prose", "no grade could be read; the model answered 'A fine edit.'"),
     ],
@@ -623,6 +630,24 @@ def test_a_row_that_gets_no_grade_is_invalid_and_the_others_are_not(server, faul
     assert re.match(f"followed: {reason}", scores.reason[1]), scores.reason[1]
 
 
+@pytest.mark.parametrize(("fault", "reason"), [("busy", "429"), ("broken", "500"), ("silent", "closed")])
+def test_an_endpoint_that_may_answer_later_stops_the_judging(server, fault, reason):
+    """A row that was not judged would stand in a finished result as one that cannot be."""
+    judge = VlmJudge(Endpoint(server, "m", pause=0.001, retries=1), "m")
+    with pytest.raises(EndpointError, match=reason):
+        judge(dataclasses.replace(make_batch(), instruction=["add a hat", fault]))
+    assert judge(make_batch()).valid.all()
+
+
+def test_each_pause_is_twice_the_one_before(server, monkeypatch):
+    pauses = []
+    monkeypatch.setattr("rewardedit.endpoint.time.sleep", pauses.append)
+    Handler.reply = staticmethod(lambda text: (503, b"{}"))
+    with pytest.raises(EndpointError, match="503"):
+        VlmJudge(Endpoint(server, "m", pause=1, retries=4, at_once=1), "m")(make_batch(1))
+    assert pauses[:4] == [1, 2, 4, 8]
+
+
 def test_a_key_that_is_refused_stops_and_is_never_told(server, monkeypatch, caplog):
     judge = VlmJudge(Endpoint(server, "m", pause=0.001, retries=1), "m")
     Handler.reply = staticmethod(lambda text: (401, b"{}"))
@@ -630,14 +655,14 @@ def test_a_key_that_is_refused_stops_and_is_never_told(server, monkeypatch, capl
     with pytest.raises(EndpointError, match=refusal) as told:
         judge(make_batch())
     assert told.value.status == 401
-    Handler.reply = staticmethod(lambda text: (500, b"sk-secret"))
+    Handler.reply = staticmethod(lambda text: (400, b"sk-secret"))
     scores = judge(make_batch())
     assert not scores.valid.any()
     assert Handler.seen[0]["key"] == "Bearer sk-secret"
     said = [*scores.reason, str(told.value), repr(judge.endpoint), str(judge.fingerprint), caplog.text]
     assert "sk-secret" not in "".join(str(text) for text in said)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-\nsecret")
-    with pytest.raises(ValueError, match="OPENAI_API_KEY: expected a key of plain characters") as refused:
+    with pytest.raises(EndpointError, match="OPENAI_API_KEY: expected a key of plain characters") as refused:
         judge(make_batch())
     assert "secret" not in str(refused.value)
 
@@ -649,11 +674,16 @@ def test_a_refusal_says_why_and_never_a_part_of_the_key(server):
     assert "max_tokens is not supported" in scores.reason[0]
     assert "***" in scores.reason[0]
     assert "s" not in scores.reason[0].rpartition("}")[2]
+    Handler.reply = staticmethod(
+        lambda text: (200, b"x" * 90 + b"Bearer sk-secret")
+    )  # an answer that is none
+    scores = VlmJudge(Endpoint(server, "m", pause=0.001, retries=0), "m")(make_batch(1))
+    assert scores.reason[0].endswith("Bearer ***")
 
 
 def test_failed_calls_count_and_cost_no_tokens(server):
     endpoint = Endpoint(server, "m", pause=0.001, retries=2)
-    VlmJudge(endpoint, "m")(dataclasses.replace(make_batch(1), instruction=["broken"]))
+    VlmJudge(endpoint, "m")(dataclasses.replace(make_batch(1), instruction=["nonsense"]))
     # Two questions with the instruction fail three times each; the two without are answered.
     assert dataclasses.astuple(endpoint.usage) == (8, 6, 200, 14)
 

@@ -104,6 +104,20 @@ def test_rows_without_captions_get_them_and_others_keep_theirs(model, tmp_path: 
     assert [again[i].target_caption for i in range(5)] == [rows[i].target_caption for i in range(5)]
 
 
+def test_captions_that_say_nothing_are_none(model, tmp_path, monkeypatch):
+    class Blank(Bare):
+        def __getitem__(self, index: int):
+            return replace(super().__getitem__(index), source_caption=" ", target_caption="")
+
+    monkeypatch.setattr(
+        captions, "caption_pairs", lambda *args: [("a cat", "a cat with a hat")] * len(args[2])
+    )
+    rows = write_captions(
+        CaptionsConfig(model, check=False), Blank(), DataConfig(rows=5), tmp_path / "captions"
+    )
+    assert [rows[i].target_caption for i in range(5)] == ["a cat with a hat"] * 5
+
+
 def test_captions_that_do_not_fit_are_left_out(model, tmp_path, monkeypatch):
     pairs = iter([[("a cat", "a cat"), ("", "x")], [("one shape", "no shape at all"), ("x", "y")]])
     monkeypatch.setattr(captions, "caption_pairs", lambda *args: next(pairs))

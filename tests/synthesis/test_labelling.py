@@ -293,6 +293,14 @@ def test_a_turn_under_a_later_turns_instruction_has_failed():
     assert len(rows) == len(by_id) == 4 * 6 + 3
 
 
+def test_a_turn_has_the_captions_of_its_source_and_its_target():
+    rows = {row.id: row for row in turns_of(0.0, "one", "two", "three")[0]}
+    assert len(rows) == 4 * 6
+    for name, row in rows.items():
+        source, target, _ = (int(number) for number in name.removeprefix("s/").split("-"))
+        assert (row.source_caption, row.target_caption) == ("abcd"[source], "abcd"[target]), name
+
+
 def test_turns_stand_under_later_ones_in_a_share_of_cases_and_never_under_their_own_words():
     assert not [row for rows in turns_of(1.0, "one", "one") for row in rows if row.rule == ANOTHER_TURN]
     assert not [row for rows in turns_of(0.0, "one", "two") for row in rows if row.rule == ANOTHER_TURN]

@@ -116,7 +116,13 @@ def test_outputs_made_elsewhere_are_brought_to_the_size_as_sources_are(policy, t
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "No space left on device"), torch.AcceleratorError("an illegal address")]
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        torch.AcceleratorError("an illegal address"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    ],
 )
 def test_a_full_disk_or_a_broken_gpu_is_no_row_s_fault(error):
     def method(request: Requests) -> torch.Tensor:
@@ -136,6 +142,13 @@ def test_one_bad_row_does_not_take_others_with_it():
     assert made[1] == "the sampler broke"
     assert torch.equal(made[0], wanted().source[0])
     assert torch.equal(made[2], wanted().source[2])
+
+
+def test_an_error_without_a_text_is_a_reason_by_its_name():
+    def method(request: Requests) -> torch.Tensor:
+        raise NotImplementedError
+
+    assert edit_rows(method, MethodConfig("editor", "x"), wanted(1)) == ["NotImplementedError"]
 
 
 def test_an_output_that_is_not_finite_is_none():

@@ -54,6 +54,8 @@ def test_an_instruction_names_another_object_of_its_image():
     found = asked(texts, first, "a green star", "a black cross", u=0.0)
     assert found == ["make the black cross blue", None, None]
     assert asked(texts, first, "", "", u=0.99)[0] == "make the green star blue"
+    texts[0] = "Make the Red Circle blue"
+    assert asked(texts, first, "", "", u=0.99)[0] == "Make the green star blue"
 
 
 @pytest.mark.parametrize(
