@@ -178,7 +178,7 @@ def push(run: Path, repo: str, license: str = "other", private: bool = False) ->
             not reached, or what is to be private is there and public.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+    from huggingface_hub.errors import HTTPError, LocalTokenNotFoundError
 
     if not HUB_NAME.fullmatch(repo):
         raise ValueError(f"repository {repo!r}: expected a name such as me/my-editor")
@@ -189,8 +189,7 @@ def push(run: Path, repo: str, license: str = "other", private: bool = False) ->
         if private and not api.repo_info(repo).private:
             raise ValueError(f"{repo}: is there already, and everybody sees it; take another name")
         info = api.upload_folder(repo_id=repo, folder_path=str(result_of(run)))
-    # Its client's error where nothing is reached is no OSError; the hub's own are built on it.
-    except (*HfHubHTTPError.__bases__, LocalTokenNotFoundError, OSError) as error:
+    except (HTTPError, LocalTokenNotFoundError, OSError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"{repo}: cannot be uploaded ({first}); hf auth login gives the key") from error
     return str(info)

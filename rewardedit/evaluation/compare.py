@@ -188,23 +188,9 @@ def compare(
     main = next(iter(results))
     edits = folder / "evaluation"
     on_main_process(lambda: remove(edits))  # an earlier one may be of editors that were trained less
-    val = Shapes("val", evaluate.seed, evaluate.backdrops).batch(0, evaluate.val_n)
     test = Shapes("test", evaluate.seed, evaluate.backdrops).batch(0, evaluate.n)
-    paths: dict[str, list[Path]] = {}
-    best: dict[str, EditConfig] = {}
-    chosen: dict[str, Any] = {}
-    device = devices.default_device()
-    for name, path in {"base": base, **{variant: str(path) for variant, path in results.items()}}.items():
-        load = Once(partial(load_editor, path, device=device, dtype=devices.inference_dtype(evaluate.dtype)))
-        if name == "base":
-            evaluate = evaluate.around(load().settings)
-        best[name], grid = choose_settings(load, val, evaluate, edits / name / "val")
-        chosen[name] = {**_recorded(best[name]), "val": grid}
-        paths[name] = edit_all(load, test, BEST, best[name], evaluate, edits / name / "test")
-        if name == "conditioned_five":
-            paths["conditioned_one"] = edit_all(
-                load, test, WORST, best[name], evaluate, edits / name / "test-worst"
-            )
+    editors = {"base": base, **{variant: str(path) for variant, path in results.items()}}
+    paths, best, chosen = _edit(editors, test, evaluate, edits)
 
     # All processes have seen the last edits: from here on none looks for them but the main one.
     processes().wait_for_everyone()
@@ -218,19 +204,13 @@ def compare(
     ratings = {name: ShapesOracle().rate(test, images) for name, images in edited.items()}
     health = {name: hacking_signs(test.source, p, test.mask) for name, p in edited.items()}
     scores = _rewards(edited, test, rewards)
-
-    def flag(name: str) -> str | None:
-        now, base = (scores[variant] | health[variant] for variant in (name, "base"))
-        return hacking_flag(now, base, *list(rewards)[:2]) if len(rewards) > 1 else None
-
     metrics = {
         "oracle": _oracle(ratings, test, main),
         "kinds": {name: _by_kind(rating, test) for name, rating in ratings.items()},
         "aspects": {name: _aspects(rating) for name, rating in ratings.items()},
         "trivial": _trivial(test),
         "rewards": {name: _means(values) for name, values in scores.items()},
-        # An editor that is asked for the worst is no sign of hacking.
-        "flags": {name: None if name == "conditioned_one" else flag(name) for name in edited},
+        "flags": _flags(scores, health, list(rewards)),
         "health": {name: _means(values) for name, values in health.items()},
         "change_outside": _change_outside(health, test),
         "settings": chosen,
@@ -241,6 +221,44 @@ def compare(
     print(f"report: {path}")
     remove(edits)
     return metrics
+
+
+def _edit(
+    editors: dict[str, str], test: ShapesBatch, evaluate: EvaluateConfig, folder: Path
+) -> tuple[dict[str, list[Path]], dict[str, EditConfig], dict[str, Any]]:
+    """Each editor's test edits, at the settings that are best for it on val; these, and as they are recorded.
+    The base comes first: a grid that is not given lies around its own settings.
+    """
+    val = Shapes("val", evaluate.seed, evaluate.backdrops).batch(0, evaluate.val_n)
+    paths: dict[str, list[Path]] = {}
+    best: dict[str, EditConfig] = {}
+    chosen: dict[str, Any] = {}
+    device = devices.default_device()
+    for name, path in editors.items():
+        load = Once(partial(load_editor, path, device=device, dtype=devices.inference_dtype(evaluate.dtype)))
+        if name == "base":
+            evaluate = evaluate.around(load().settings)
+        best[name], grid = choose_settings(load, val, evaluate, folder / name / "val")
+        chosen[name] = {**_recorded(best[name]), "val": grid}
+        paths[name] = edit_all(load, test, BEST, best[name], evaluate, folder / name / "test")
+        if name == "conditioned_five":
+            worst = folder / name / "test-worst"
+            paths["conditioned_one"] = edit_all(load, test, WORST, best[name], evaluate, worst)
+    return paths, best, chosen
+
+
+def _flags(
+    scores: dict[str, dict[str, Tensor]], health: dict[str, dict[str, Tensor]], rewards: list[str]
+) -> dict[str, str | None]:
+    """Why each variant looks as if it hacked its reward; None where it does not, or no other reward is there
+    to tell. An editor that is asked for the worst is no sign of hacking.
+    """
+    signs = {name: scores[name] | health[name] for name in scores}
+    flags: dict[str, str | None] = dict.fromkeys(signs)
+    if len(rewards) > 1:
+        for name in set(signs) - {"conditioned_one"}:
+            flags[name] = hacking_flag(signs[name], signs["base"], *rewards[:2])
+    return flags
 
 
 def _recorded(settings: EditConfig) -> dict[str, Any]:
