@@ -76,6 +76,8 @@ class Claims:
         except FileExistsError:
             if not self._is_abandoned(file):
                 return False
+        except FileNotFoundError:  # the folder is gone: all was made, and taken from there
+            return False
         write_json(file, json.loads(_owner(0)), writer_name())
         return True
 

@@ -72,17 +72,18 @@ RENAMED = {
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML where `1e-4` is a number, as everyone who writes a learning rate means it, and `no` a word,
-    as in YAML 1.2.
+    """YAML where `1e-4` is a number, as everyone who writes a learning rate means it, and `no`, `1:30` and
+    `2026-11-26` are texts, as in YAML 1.2.
     """
 
 
-_BOOL = "tag:yaml.org,2002:bool"
+_BOOL, _INT, _TIME = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "timestamp"))
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag != _BOOL]
+    first: [(tag, pattern) for tag, pattern in found if tag not in (_BOOL, _INT, _TIME)]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(_BOOL, re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(_INT, re.compile(r"^[-+]?(0|[1-9]\d*)$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$|^[-+]?\.inf$|^\.nan$"),

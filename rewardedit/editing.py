@@ -4,6 +4,7 @@ a record of each and a gallery out.
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from tqdm import tqdm
 
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch
-from rewardedit.data.table import NAMES, read_records, require_texts
+from rewardedit.data.table import NAMES, SUFFIXES, read_records, require_texts, table_in
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
 from rewardedit.files import stamp, write_json
@@ -72,12 +73,17 @@ class JobConfig:
     dtype: str = "float32"  # of the editor's weights
 
     def __post_init__(self) -> None:
-        if self.best_of < 1:
-            raise ValueError(f"best-of: expected at least 1; got {self.best_of}")
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"size: expected at least 1; got {self.size}")
-        if not 0 <= self.score <= 10:
-            raise ValueError(f"score: expected a number from 0 to 10; got {self.score:g}")
+        require_numbers(self.best_of, self.size, self.score)
+
+
+def require_numbers(best_of: int, size: int | None, score: float) -> None:
+    """Raises ValueError for numbers of a `JobConfig` that it does not take."""
+    if best_of < 1:
+        raise ValueError(f"best-of: expected at least 1; got {best_of}")
+    if size is not None and size < 1:
+        raise ValueError(f"size: expected at least 1; got {size}")
+    if not 0 <= score <= 10:
+        raise ValueError(f"score: expected a number from 0 to 10; got {score:g}")
 
 
 @dataclass(frozen=True)
@@ -115,18 +121,19 @@ def _moved(part: Any, device: torch.device | str) -> Any:
 
 
 def read_jobs(path: str, instructions: list[str]) -> list[Job]:
-    """The jobs of an image, a folder of images, or a table (CSV, JSONL,
-    or a folder with one) with its own instructions.
+    """The jobs of an image, a folder of images, or a table (CSV, JSONL, Parquet, or a folder with one) with
+    its own instructions.
 
-    A table has the columns source (a path beside it) and instruction (in JSONL also a list), and may have id.
+    A table has the columns source (a path beside it) and instruction (but in CSV also a list), and may have
+    id.
 
     Raises:
         ValueError: where there is nothing to edit, an instruction is missing or given twice, or two jobs
             would write the same file.
     """
     at = Path(path)
-    table = next((at / name for name in NAMES if (at / name).is_file()), None) if at.is_dir() else at
-    if table is not None and table.suffix in (".csv", ".jsonl"):
+    table = table_in(at) if at.is_dir() else at
+    if table is not None and table.suffix in SUFFIXES:
         if instructions:
             raise ValueError(
                 f"{path}: the table has instructions of its own; leave those of the command line out"
@@ -137,13 +144,15 @@ def read_jobs(path: str, instructions: list[str]) -> list[Job]:
             raise ValueError(
                 'say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR'
             )
+        if not at.exists():
+            raise ValueError(f"{path}: no such file")
         files = sorted(f for f in at.iterdir() if f.suffix.lower() in IMAGES) if at.is_dir() else [at]
         if not files:
             raise ValueError(
                 f"{path}: holds no images ({', '.join(IMAGES)}) and no table ({', '.join(NAMES)})"
             )
-        stems = [f.stem for f in files]
-        jobs = [Job(f.stem if stems.count(f.stem) == 1 else f.name, f, tuple(instructions)) for f in files]
+        stems = Counter(f.stem for f in files)
+        jobs = [Job(f.stem if stems[f.stem] == 1 else f.name, f, tuple(instructions)) for f in files]
     owner: dict[str, str] = {}
     for job in jobs:
         for name in job.files:
@@ -197,7 +206,8 @@ def run_jobs(
         }
         made_of = json.loads(json.dumps(made_of))  # as it comes back from a record
         finished = json.loads(record.read_text()) if record.is_file() else {}
-        if finished.get("request") != made_of:
+        there = all((folder / name).is_file() for name in _images_of(finished))
+        if finished.get("request") != made_of or not there:
             try:
                 turns = _edit(editor, scorer, job, config, masks, folder)
             except ValueError as error:
@@ -209,6 +219,13 @@ def run_jobs(
     if done:
         _gallery(done, config, folder)
     return failed
+
+
+def _images_of(record: dict[str, Any]) -> list[str]:
+    """The files that the turns of a record name."""
+    return [
+        turn[key] for turn in record.get("turns", []) for key in ("source", "image", "mask") if key in turn
+    ]
 
 
 def stamps_of(config: JobConfig) -> dict[str, Any]:

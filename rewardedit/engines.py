@@ -71,6 +71,8 @@ def by_processes(shards: Shards) -> None:
         name = shards.paths[0].parent.name
         quiet = not state.is_main_process
         for i in tqdm(todo, desc=name, unit="shard", disable=quiet, leave=False):
+            if shards.is_whole():
+                return
             with claims.claim(shards.paths[i]) as granted:
                 if granted and not shards.paths[i].exists() and not shards.is_whole():
                     make_shard(shards, i)

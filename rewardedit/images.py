@@ -104,6 +104,10 @@ def to_tensor(image: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h 
         if is_of_the_machine(error):
             raise
         raise ValueError(f"not an image that can be read ({error})") from error
+    if image.mode == "F":
+        raise ValueError(
+            "its pixels are floating-point numbers, whose range is not known; save it in 8 or 16 bits"
+        )
     if image.mode.startswith("I"):  # 16 bits a pixel, which PIL would cut off at 255
         gray = torch.from_numpy(np.asarray(image, dtype=np.float32) / 65535).clamp(0, 1)
         return gray[None].expand(channels, -1, -1).contiguous()

@@ -6,6 +6,7 @@ a row is labelled, label and text. A row that cannot be read, or that a scorer c
 score is None and `reason` says why.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.data.datasets import Rows, reading_workers
 from rewardedit.data.reading import read_batches
-from rewardedit.data.sources import table_number
+from rewardedit.data.sources import row_id
 from rewardedit.data.stream import StreamedRows, shards_of
 from rewardedit.files import AnyPath, remove, replaced
 from rewardedit.processes import processes
@@ -53,7 +54,6 @@ def score_rows(
     policy: str = "crop",
     batch: int = 64,
     workers: int = 0,
-    prefix: str = "",
 ) -> Iterator[list[Record]]:
     """Records of all rows by all scorers, batch by batch; each scorer's are in the rows' order, those of rows
     that cannot be read among them.
@@ -63,15 +63,13 @@ def score_rows(
             size, by itself.
         policy: how images are brought to size; see `images.fit`.
         workers: processes that read rows ahead; 0: this one reads.
-        prefix: of the number in its table by which a row is known that cannot be read, where the rows are one
-            file of several.
     """
     for part in read_batches(rows, size, policy, batch, workers=workers):
         scored = {} if part.batch is None else score_batch(part.batch, scorers)
         records = []
         for name in scorers:
             found = {
-                row: _record(f"{prefix}{table_number(rows, row)}", None, name, None, reason)
+                row: _record(row_id(rows, row), None, name, None, reason)
                 for row, reason in part.unreadable.items()
             }
             if part.batch is not None:
@@ -85,9 +83,14 @@ def _records(ids: list[str], instructions: list[str], scorer: str, scores: Score
     parts = {name: values.tolist() for name, values in scores.parts.items()}
     columns = zip(ids, instructions, scores.score.tolist(), scores.reason, strict=True)
     return [
-        _record(row, instruction, scorer, value, reason, {name: values[i] for name, values in parts.items()})
+        _record(row, instruction, scorer, value, reason, _known(parts, i))
         for i, (row, instruction, value, reason) in enumerate(columns)
     ]
+
+
+def _known(parts: dict[str, list[float]], i: int) -> dict[str, float]:
+    """A row's parts that have a value: JSON has no NaN."""
+    return {name: values[i] for name, values in parts.items() if math.isfinite(values[i])}
 
 
 def _record(
@@ -128,7 +131,7 @@ def score_shards(
     def score(number: int, path: Path) -> None:
         part = parts[number].fetch()
         ahead = workers(len(part.rows))
-        found = score_rows(part.rows, load(), size, policy, batch, ahead, part.prefix)
+        found = score_rows(part.rows, load(), size, policy, batch, ahead)
         write_records([record for records in found for record in records], path)
 
     return stage(folder, made_of, score, len(parts), "scores-{:05d}.parquet", finish, share)

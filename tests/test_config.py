@@ -158,3 +158,12 @@ def test_settings_are_written_as_they_can_be_typed(monkeypatch):
     assert [line for line in lines if line.startswith("*")] == [
         "* first.lr=0.001                    of both classes (float)"
     ]
+
+
+def test_what_looks_like_a_time_is_a_text_as_in_yaml_1_2():
+    for text in ("2026-11-26", "1:30", "4:3", "1_000"):
+        assert parse_value(text) == text
+    assert [parse_value(text) for text in ("3", "-4", "0", "010", "1e-4", "1.5", "[1, 2]")] == [
+        3, -4, 0, 10, 1e-4, 1.5, [1, 2],
+    ]  # fmt: skip
+    assert isinstance(parse_value("3"), int)

@@ -5,11 +5,14 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 from skimage import data
 
-from rewardedit import editing
+from rewardedit import EditConfig, editing, load_editor, load_scorer
 from rewardedit.cli import main
 from rewardedit.scorers import load
 
@@ -38,6 +41,9 @@ def test_a_folder_is_edited_and_a_second_run_does_nothing_again(folder, tiny_edi
     assert edit(folder, "make it red", "--out", out, model=tiny_editor) == 0
     assert (out / "cat.png").stat().st_mtime_ns == made["cat.png"]  # its record is there
     assert (out / "coffee.png").stat().st_mtime_ns > made["coffee.png"]
+    (out / "cat.png").unlink()
+    assert edit(folder, "make it red", "--out", out, model=tiny_editor) == 0
+    assert (out / "cat.png").is_file(), "what was removed is made again"
     assert edit(folder, "make it blue", "--out", out, model=tiny_editor) == 0
     assert json.loads((out / "cat.json").read_text())["turns"][0]["instruction"] == "make it blue"
 
@@ -106,7 +112,7 @@ def test_an_edit_is_made_again_where_its_judge_is_another(folder, tiny_editor, t
     words = [folder / "cat.png", "make it red", *judge, "--out", tmp_path / "out"]
     made = []
     for digest in ("one", "one", "another"):
-        monkeypatch.setattr(load, "fingerprints", lambda digest=digest: {"shapes-clip": digest})
+        monkeypatch.setattr(load, "fingerprints", lambda _, digest=digest: {"shapes-clip": digest})
         assert edit(*words, model=tiny_editor) == 0
         made.append((tmp_path / "out" / "cat.png").stat().st_mtime_ns)
     assert made[0] == made[1] < made[2]
@@ -223,6 +229,29 @@ def test_a_mask_of_one_s_own(folder, tiny_editor, tmp_path, capsys):
     assert "nowhere.png: no such file" in capsys.readouterr().err
 
 
+def test_the_second_round_is_of_the_chosen_seed(tiny_editor, monkeypatch):
+    """A judge that likes the third of three."""
+    asked = []
+    rounds = editing.two_round_edit
+    monkeypatch.setattr(editing, "two_round_edit", lambda *a, **k: asked.append(k["seed"]) or rounds(*a, **k))
+    editor = load_editor(tiny_editor)
+    source = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    settings = EditConfig(1)
+    third = editor(source, ["make it red"], [9], settings=settings)
+    judge = load_scorer(lambda batch: -(batch.edited - third).abs().mean((1, 2, 3)))
+    config = editing.JobConfig("x", settings, seed=7, best_of=3, mask="auto")
+    editing._turn(editor, judge, source, "make it red", config, editing.open_masks("auto", "cpu"))
+    assert asked == [9]
+
+
+def test_a_parquet_table_is_one(folder, tmp_path):
+    row = {"source": str(folder / "cat.png"), "instruction": "make it red"}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    for at in (tmp_path, tmp_path / "rows.parquet"):
+        (job,) = editing.read_jobs(str(at), [])
+        assert job.instructions == ("make it red",)
+
+
 def test_the_judge_is_the_best_of_those_that_score_any_instruction(folder, tiny_editor, tmp_path):
     result = json.loads((Path(__file__).parents[1] / "benchmarks" / "results" / "best-of-n.json").read_text())
     others = ("one sample", "random choice", "oracle's choice")
@@ -249,11 +278,14 @@ def test_bad_requests(folder, tmp_path, tiny_editor, capsys):
     (tmp_path / "empty").mkdir()
     for words, message in (
         ([tmp_path / "empty", "make it red"], "holds no images"),
+        ([folder / "dog.png", "make it red"], "dog.png: no such file"),
+        ([folder / "cat.png", "make it red", "--mask", tmp_path / "none.png"], "none.png: no such file"),
         ([folder / "cat.png", "make it red", "--best-of", "0"], "best-of: expected at least 1"),
         ([folder / "cat.png", "make it red", "--score", "11"], "score: expected a number from 0 to 10"),
         ([folder / "cat.png", "make it red", "--scorer", "nonsense"], "no scorer named 'nonsense'"),
     ):
-        assert edit(*words, "--out", tmp_path / "out", model=tiny_editor) == 2
+        # It is told before the editor, of which there is none, is loaded.
+        assert edit(*words, "--out", tmp_path / "out", model="no/editor") == 2
         assert message in capsys.readouterr().err
 
 

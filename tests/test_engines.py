@@ -1,7 +1,9 @@
 """Who makes the shards of a stage: claims between processes, late and dead ones, and a Ray cluster."""
 
+import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -127,10 +129,29 @@ def test_a_stage_that_others_have_ended_is_not_made_again(tmp_path):
 
     by_processes(Shards(make, [tmp_path / "a"], range(1), lambda: True))
     assert made == []
-    over = iter([False, False, True, True])
+    over = iter([False, False, False, True, True])
     by_processes(Shards(make, [tmp_path / "a"], range(1), lambda: next(over)))
     assert made == [0]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("gone_at", [1, 2])
+def test_a_folder_that_is_taken_away_meanwhile_is_a_stage_that_is_over(gone_at, tmp_path):
+    """By the same command, started twice: it joins all shards and removes them."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    looks = itertools.count()
+
+    def is_whole() -> bool:
+        if next(looks) == gone_at:
+            shutil.rmtree(folder)
+        return not folder.exists()
+
+    paths = [folder / "a", folder / "b"]
+    by_processes(Shards(lambda number, path: path.write_text("late"), paths, range(2), is_whole))
+    assert not folder.exists()
+    with Claims().claim(folder / "a") as granted:
+        assert not granted
 
 
 def test_what_was_cleared_away_while_it_was_made_is_no_error_in_a_stage_that_is_over(tmp_path):

@@ -146,3 +146,18 @@ def test_a_disk_that_fails_is_no_fault_of_the_image():
 def test_senseless_tags_do_not_keep_an_image_from_being_read(tmp_path):
     stripes().save(tmp_path / "tags.jpg", exif=b"Exif\x00\x00II*\x00\xff\xff\xff\x7f")
     assert load_image(tmp_path / "tags.jpg").shape == (3, 32, 20)
+
+
+def test_a_tall_image_is_cut_in_its_middle_and_a_wide_one_padded_evenly():
+    bands = torch.arange(3.0).repeat_interleave(8)[:, None].expand(24, 8) / 2
+    assert torch.equal(fit(bands.expand(1, 3, 24, 8), 8, "crop"), torch.full((1, 3, 8, 8), 0.5))
+    padded = fit(torch.ones(1, 3, 4, 8), 8, "pad")[0, 0]
+    assert torch.equal(padded, padded.flip(0))
+    assert not torch.equal(padded[0], padded[4])
+
+
+def test_floating_point_pixels_are_refused(tmp_path):
+    """Their range is not known: taken for 0 to 255 they would be black."""
+    Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match="its pixels are floating-point numbers"):
+        load_image(tmp_path / "a.tif")

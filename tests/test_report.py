@@ -10,6 +10,7 @@ import torch
 from markupsafe import escape
 from PIL import Image
 
+from rewardedit import report as report_module
 from rewardedit.curves import Curve, draw_plain, draw_with_matplotlib, share_bands, ticks
 from rewardedit.report import Gallery, Report
 
@@ -169,3 +170,12 @@ def test_a_browser_shows_it(page, tmp_path):
     image = Image.open(shot).convert("RGB")
     assert image.size == (1240, 1400)
     assert len(image.getcolors(2**24) or []) > 1000  # images, curves and words, no blank page
+
+
+def test_values_beyond_a_histogram_stand_in_its_last_bins(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(report_module, "draw", lambda curves, *_: drawn.extend(curves) or "")
+    Report("x").histogram("Scores", {"ours": [-5.0, 0.5, 99.0]}, 0, 1)
+    shares = [share for _, share in drawn[0].points]
+    assert sum(shares) == pytest.approx(1)
+    assert (shares[0], shares[-1]) == pytest.approx((1 / 3, 1 / 3))

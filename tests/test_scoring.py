@@ -1,5 +1,6 @@
 """`rewardedit score`: a pair, a table, bad rows that are kept, and heat maps."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,11 @@ from rewardedit import EditBatch, Scorer, Scores, load_scorer, scoring
 from rewardedit.batch import EditSample
 from rewardedit.cli import main
 from rewardedit.data.shapes import Shapes
+from rewardedit.data.table import Table
 from rewardedit.heatmap import draw_heat, heat_map
 from rewardedit.images import load_image, to_pil
 from rewardedit.scorers import load
+from rewardedit.scoring import score_rows
 
 
 class MaskArea(Scorer):
@@ -253,6 +256,9 @@ def test_heat_adds_up_to_the_change_of_a_linear_score_and_stays_where_pictures_d
     assert (heat[still] == 0).all()
     assert heat_map(scorer, batch).shape == (7, 1, 64, 64)
     drawn = draw_heat(batch.edited, heat)
+    (up, down) = draw_heat(torch.zeros(1, 3, 1, 2), torch.tensor([[[[1.0, -1.0]]]]))[0, :, 0].T
+    assert up[1] > up[0], "what raised the score is green"
+    assert down[0] > down[1], "what lowered it is red"
     assert drawn.min() >= 0
     assert drawn.max() <= 1
     with pytest.raises(ValueError, match="no gradient"):
@@ -363,6 +369,41 @@ def test_a_row_that_cannot_be_read_is_known_by_its_number_in_the_data_set(tmp_pa
     table = pq.read_table(out).to_pylist()
     assert [row["id"] for row in table if not row["valid"]] == ["70"]
     assert {row["id"] for row in table} == {str(i) for i in range(74)}
+
+
+def test_a_row_that_cannot_be_read_keeps_its_own_id(tmp_path, pair):
+    (tmp_path / "broken.png").write_text("no image")
+    good = {"source": "before.png", "edited": "after.png", "instruction": pair[2]}
+    rows = [{**good, "id": 1}, {**good, "id": 2, "edited": "broken.png"}, {**good, "id": 3}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = list(itertools.chain(*score_rows(Table(str(tmp_path)), {"l1": load_scorer("l1")}, 16)))
+    assert [(record["id"], record["valid"]) for record in found] == [("1", True), ("2", False), ("3", True)]
+
+
+def test_a_part_without_a_value_is_left_out(tmp_path, pair, capsys):
+    """NaN is no JSON, and strict readers refuse the whole file."""
+    both = ["--source-caption", "a circle", "--target-caption", "a circle"]
+    assert main(["score", *pair, *both, "--scorer", "clip_d:0.7,l1:0.3", "--json"]) == 2
+    (record,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert record["parts"].keys() == {"l1"}
+
+
+def test_a_table_s_path_may_have_an_equals_sign(tmp_path, pair, capsys):
+    folder = tmp_path / "lr=1e-4"
+    folder.mkdir()
+    row = {"source": pair[0], "edited": pair[1], "instruction": pair[2]}
+    (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    assert main(["score", str(folder), "--scorer", "l1"]) == 0
+    assert "l1" in capsys.readouterr().out
+
+
+def test_an_interruption_says_what_was_kept(pair, monkeypatch, capsys):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scoring, "score_batch", interrupted)
+    assert main(["score", *pair, "--scorer", "l1"]) == 130
+    assert "only an --out FILE.parquet keeps what was scored" in capsys.readouterr().err
 
 
 def test_of_selected_rows_one_that_cannot_be_read_is_known_by_its_number_in_the_table(tmp_path, pair):

@@ -63,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = args.run(args)
     except KeyboardInterrupt:
         how = "go on with --resume" if "train" in words[:2] else "the same command goes on"
+        if "score" in words[:1] and not str(getattr(args, "out", "")).endswith(".parquet"):
+            how = "only an --out FILE.parquet keeps what was scored"
         print(f"interrupted; {how}", file=sys.stderr)
         return 130
     except Exception as error:

@@ -49,7 +49,8 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--mask",
         help='a second round where the first changed the image ("auto"), or where the objects are that the '
-        'instruction names ("{bpm: {regions: …}}", with its models); or a mask file, white: change',
+        'instruction names ("{bpm: {regions: …}}", with its models); or a mask file, where change is wanted '
+        "transparent, or white in one without transparency",
     )
     p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
     p.add_argument("--seed", type=int, default=0)
@@ -67,12 +68,18 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
-    from rewardedit.diffusion.editors import load_editor
-    from rewardedit.editing import JobConfig, read_jobs, run_jobs
+    from rewardedit.diffusion.editors import EditConfig, load_editor
+    from rewardedit.editing import JobConfig, open_masks, read_jobs, require_numbers, run_jobs
     from rewardedit.scorers import load_scorer
 
     # What is wrong with the input is told before a model is loaded.
     jobs = read_jobs(args.input, args.instruction)
+    require_numbers(args.best_of, args.size, args.score)
+    if args.steps is not None:
+        EditConfig(args.steps)
+    mask = read_scorer(args.mask) if args.mask else None
+    if isinstance(mask, str) and mask not in ("auto", "bpm"):
+        open_masks(mask, "cpu")
     device = devices.default_device()
     judge = read_scorer(args.scorer) if args.scorer else JUDGE if args.best_of > 1 else None
     scorer = load_scorer(judge).to(device) if judge else None
@@ -93,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
         size=args.size,
         best_of=args.best_of,
         scorer=judge,
-        mask=read_scorer(args.mask) if args.mask else None,
+        mask=mask,
         dtype=str(dtype).removeprefix("torch."),
     )
     failed = run_jobs(editor, scorer, jobs, config, Path(args.out))

@@ -10,6 +10,7 @@ from rewardedit import config as configs
 from rewardedit.cli.engine import PROCESSES, add_engine_option
 from rewardedit.scorer_spec import ScorerSpec, full_name
 
+MASK = "of a pair: where change is wanted transparent, or white in a file without transparency"
 EXAMPLES = "e.g. clip_d l1 clip_d:0.7,l1:0.3 '{l1: {region: outside}}'"
 
 
@@ -28,7 +29,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--source-caption", help="of a pair")
     p.add_argument("--target-caption", help="of a pair")
     p.add_argument("--target", metavar="FILE", help="of a pair: the ground-truth edit")
-    p.add_argument("--mask", metavar="FILE", help="of a pair: white where change is wanted")
+    p.add_argument("--mask", metavar="FILE", help=MASK)
     p.add_argument(
         "--size", type=int, help="bring images to this many pixels a side (cutting) and score in batches"
     )
@@ -113,9 +114,14 @@ def run(args: argparse.Namespace) -> None:
 
 def named(words: list[str]) -> Any:
     """The settings that words of the command line name; of a table its path."""
-    if all("=" in word for word in words):
+    if are_settings(words):
         return configs.override({}, words)
     return {"path": words[0]} if len(words) == 1 else words
+
+
+def are_settings(words: list[str]) -> bool:
+    """Whether words name a data set by its settings; a table's path may have an equals sign in it too."""
+    return all("=" in word for word in words) and not (len(words) == 1 and Path(words[0]).exists())
 
 
 def write_parquet(
@@ -203,7 +209,7 @@ def read_input(args: argparse.Namespace) -> tuple[Any, int | None, str]:
 
     if args.size is not None and args.size < 1:
         raise ValueError(f"--size: expected at least 1; got {args.size}")
-    if all("=" in word for word in args.input):
+    if are_settings(args.input):
         data = configs.build(DataConfig, configs.override({}, args.input))
         return read_or_stream(data), args.size or data.size, data.policy
     if len(args.input) == 3:

@@ -18,6 +18,8 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.model_card import push, write_card
 
     folder = Path(args.folder)
+    if args.private and args.push_to_hub is None:
+        raise ValueError("--private: goes with --push-to-hub, as nothing is uploaded without it")
     if args.push_to_hub is None:
         print(f"model card: {write_card(folder, folder.name, args.license)}")
         return

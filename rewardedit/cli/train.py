@@ -43,8 +43,11 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--dry-run", action="store_true", help="check everything and print the plan, without computing"
     )
-    p.add_argument("--resume", action="store_true", help="go on where an interrupted run stopped")
-    p.add_argument("--overwrite", action="store_true", help="remove an earlier run in the same folder first")
+    earlier = p.add_mutually_exclusive_group()
+    earlier.add_argument("--resume", action="store_true", help="go on where an interrupted run stopped")
+    earlier.add_argument(
+        "--overwrite", action="store_true", help="remove an earlier run in the same folder first"
+    )
     add_engine_option(p)
     p.set_defaults(run=run, parser=p, words="settings")
 

@@ -10,7 +10,7 @@ here: they call the instruction "instruction" in training data and "prompt" in v
 from typing import Any
 
 from rewardedit.batch import EditSample
-from rewardedit.data.hub import ROW_NUMBER, HubRows
+from rewardedit.data.hub import HubRows
 
 
 class Aurora(HubRows):
@@ -23,7 +23,7 @@ class Aurora(HubRows):
 
     def sample(self, row: dict[str, Any]) -> EditSample:
         return EditSample(
-            id=str(row[ROW_NUMBER]),
+            id=self.row_id(row),
             source=row["input"],
             instruction=row["instruction"],
             target=row["output"],

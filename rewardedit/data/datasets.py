@@ -73,6 +73,7 @@ class DataConfig:
     stream: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", os.path.expanduser(self.path))
         if self.name == "shapes" and self.size is None:
             object.__setattr__(self, "size", SHAPES_SIZE)
         if self.hold_out and self.name == "shapes":

@@ -16,9 +16,12 @@ class EmuEdit(HubRows):
     texts = ("task", "input_caption", "output_caption")
     columns = ("idx", "task", "instruction", "input_caption", "output_caption", *pictures)
 
+    def row_id(self, row: dict[str, Any]) -> str:
+        return str(row["idx"])
+
     def sample(self, row: dict[str, Any]) -> EditSample:
         return EditSample(
-            id=str(row["idx"]),
+            id=self.row_id(row),
             source=row["image"],
             instruction=row["instruction"],
             source_caption=row["input_caption"],

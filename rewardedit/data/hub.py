@@ -105,6 +105,14 @@ class HubRows(HubTable):
         """A second source image of each row, where it shows one."""
         return [None] * len(self)
 
+    def id_of(self, index: int) -> str:
+        """A row's id, also where the row cannot be read."""
+        return self.row_id({**self.rows[index], ROW_NUMBER: index})
+
+    def row_id(self, row: dict[str, Any]) -> str:
+        """The id of a row, by its columns and `ROW_NUMBER`; its images need not be opened."""
+        return str(row[ROW_NUMBER])
+
     def sample(self, row: dict[str, Any]) -> EditSample:
         """A row as `opened` gives it, as an edit."""
         raise NotImplementedError

@@ -26,9 +26,12 @@ class HumanEdit(HubRows):
         *pictures,
     )
 
+    def row_id(self, row: dict[str, Any]) -> str:
+        return str(row["IMAGE_ID"])
+
     def sample(self, row: dict[str, Any]) -> EditSample:
         return EditSample(
-            id=str(row["IMAGE_ID"]),
+            id=self.row_id(row),
             source=row["INPUT_IMG"],
             instruction=row["EDITING_INSTRUCTION"],
             target=row["OUTPUT_IMG"],

@@ -9,7 +9,7 @@ rows have no id. The card states no licence.
 from typing import Any
 
 from rewardedit.batch import EditSample
-from rewardedit.data.hub import ROW_NUMBER, HubRows
+from rewardedit.data.hub import HubRows
 
 
 class InstructPix2Pix(HubRows):
@@ -28,7 +28,7 @@ class InstructPix2Pix(HubRows):
 
     def sample(self, row: dict[str, Any]) -> EditSample:
         return EditSample(
-            id=str(row[ROW_NUMBER]),
+            id=self.row_id(row),
             source=row["original_image"],
             instruction=row["edit_prompt"],
             target=row["edited_image"],

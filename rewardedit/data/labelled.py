@@ -59,13 +59,16 @@ class LabelledEdits(HubRows):
         """The image that a row's edit is made of, where it is another's."""
         return list(self.rows["other_source_id"])
 
+    def row_id(self, row: dict[str, Any]) -> str:
+        return str(row["id"])
+
     def sample(self, row: dict[str, Any]) -> EditSample:
         captions = {name: row.get(name) for name in ("source_caption", "target_caption")}
         axes = json.loads(row.get("axes") or "{}")
         if not isinstance(axes, dict):
             raise ValueError(f"axes: expected labels by name; got {axes!r}")
         return EditSample(
-            id=str(row["id"]),
+            id=self.row_id(row),
             source=row["source"],
             instruction=row["instruction"],
             edited=row["edited"],

@@ -22,9 +22,12 @@ class MagicBrush(HubRows):
         """The image of each row: what later turns of a session start from comes from it too."""
         return [str(image) for image in self.rows["img_id"]]
 
+    def row_id(self, row: dict[str, Any]) -> str:
+        return f"{row['img_id']}-{row['turn_index']}"
+
     def sample(self, row: dict[str, Any]) -> EditSample:
         return EditSample(
-            id=f"{row['img_id']}-{row['turn_index']}",
+            id=self.row_id(row),
             source=row["source_img"],
             instruction=row["instruction"],
             target=row["target_img"],

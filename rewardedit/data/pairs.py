@@ -1,5 +1,6 @@
 """Data sets of preferences as sequences of `EditPair`."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -42,6 +43,7 @@ class PairsConfig:
     first: int = 0  # the first pair that is taken
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", os.path.expanduser(self.path))
         if self.first < 0 or (self.rows is not None and self.rows < 1):
             raise ValueError(
                 f"rows, first: expected at least 1 and at least 0; got {self.rows}, {self.first}"
@@ -72,5 +74,5 @@ def stream_pairs(config: PairsConfig) -> Iterator[EditPair | Unreadable]:
     table = PREFERENCES[config.name](config.path, config.split, streaming=True)
     found = islice(enumerate(table.rows.skip(config.first), config.first), config.rows)
     return read_each(
-        ((number, (row, number)) for number, row in found), lambda row: table.pair(table.opened(*row))
+        ((str(number), (row, number)) for number, row in found), lambda row: table.pair(table.opened(*row))
     )

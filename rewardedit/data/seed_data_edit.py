@@ -46,6 +46,10 @@ class SeedRealEdits(Sequence):
         source, target = (stored_image({"bytes": None, "path": str(image)}) for image in images)
         return EditSample(name, source, require_text(record, "instruction", name), target=target)
 
+    def id_of(self, index: int) -> str:
+        """The name of a row's line, also where it cannot be read."""
+        return self.lines[index][0]
+
     def source_ids(self) -> list[str]:
         """The name of each row's source image; a line without one has its own."""
         return [_source(name, line) for name, line in self.lines]

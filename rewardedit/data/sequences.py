@@ -1,5 +1,6 @@
 """Data sets of edit sequences: instructions in a row, each on the image that the one before it left."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -62,6 +63,7 @@ class SequencesConfig:
     seed: int = 0  # of the shapes world
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", os.path.expanduser(self.path))
         if self.name != "shapes" and not self.path:
             raise ValueError(f"path: sequences of {self.name} need one: a hub id, a folder or a file")
         if self.name == "seed_data_edit" and self.split != "train":

@@ -18,12 +18,14 @@ class Rows(Protocol):
     def __getitem__(self, index: int, /) -> EditSample: ...
 
 
-def table_number(rows: Any, index: int) -> int:
-    """Which row of its table a row is, where some of the table's are selected."""
+def row_id(rows: Any, index: int) -> str:
+    """The id of a row that cannot be read: as its table says it, which may hold more rows than were selected;
+    else its number there.
+    """
     while isinstance(rows, Subset):
         index = rows.indices[index]
         rows = rows.dataset
-    return rows.number(index) if hasattr(rows, "number") else index
+    return rows.id_of(index) if hasattr(rows, "id_of") else str(index)
 
 
 def source_ids(rows: Rows) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any
 from rewardedit.batch import EditSample
 from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.datasets import DataConfig, open_rows, row_shards
-from rewardedit.data.hub import HubRows
+from rewardedit.data.hub import ROW_NUMBER, HubRows
 from rewardedit.data.reading import Unreadable
-from rewardedit.data.sources import Rows
+from rewardedit.data.sources import Rows, row_id
 from rewardedit.images import is_of_the_machine
 
 
@@ -21,30 +21,31 @@ def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:
     fetched than is read.
 
     Raises:
-        ValueError: where files, columns or the split are missing, or sources are held out, which all rows
-            would have to be read for.
+        ValueError: where files, columns or the split are missing, or sources are held out or a share of them
+            is taken, which all rows would have to be read for.
     """
-    if data.hold_out:
-        raise ValueError("hold_out: streamed rows cannot tell which sources there are; use open_rows")
+    if data.hold_out or data.share < 1:
+        raise ValueError("hold_out, share: streamed rows cannot tell which sources there are; use open_rows")
     table = _streamed_table(data)
     if table is None:
         rows = open_rows(data)  # images are in files, which are read when a row is
-        return read_each(((number, number) for number in range(len(rows))), rows.__getitem__)
+        return read_each(((row_id(rows, number), number) for number in range(len(rows))), rows.__getitem__)
     found = islice(table.stream(data.first, data.edit_types), data.rows)
     return read_each(
-        ((number, (row, number)) for number, row in found), lambda row: table.sample(table.opened(*row))
+        ((table.row_id({**row, ROW_NUMBER: number}), (row, number)) for number, row in found),
+        lambda row: table.sample(table.opened(*row)),
     )
 
 
-def read_each(rows: Iterable[tuple[int, Any]], read: Callable[[Any], Any]) -> Iterator[Any]:
-    """What `read` makes of each row; where it cannot, `Unreadable` with the row's number and the reason."""
-    for number, row in rows:
+def read_each(rows: Iterable[tuple[str, Any]], read: Callable[[Any], Any]) -> Iterator[Any]:
+    """What `read` makes of each row; where it cannot, `Unreadable` with the row's id and the reason."""
+    for name, row in rows:
         try:
             yield read(row)
         except (ValueError, OSError) as error:
             if is_of_the_machine(error):
                 raise
-            yield Unreadable(str(number), str(error))
+            yield Unreadable(name, str(error))
 
 
 def _streamed_table(data: DataConfig) -> HubRows | None:
@@ -75,13 +76,15 @@ class FetchedRows(Sequence):
     def __len__(self) -> int:
         return len(self.found)
 
-    def number(self, index: int) -> int:
-        """The row's place in its file."""
-        return self.found[index][0]
+    def _number(self, index: int) -> str:
+        return f"{self.file}-{self.found[index][0]}"
+
+    def id_of(self, index: int) -> str:
+        """A row's id, also where the row cannot be read."""
+        return self.table.row_id({**self.found[index][1], ROW_NUMBER: self._number(index)})
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
-        number, row = self.found[index]
-        return self.table.sample(self.table.opened(row, f"{self.file}-{number}"))
+        return self.table.sample(self.table.opened(self.found[index][1], self._number(index)))
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,6 @@ class Shard:
     """The rows that one shard of a stage is made of, in the order of the data set."""
 
     rows: Rows
-    prefix: str = ""  # of the numbers of streamed rows, which are counted in each file: which one they are of
 
     def fetch(self) -> "Shard":
         """Itself; a shard that is streamed is read now."""
@@ -106,7 +108,7 @@ class StreamedFile:
 
     def fetch(self) -> Shard:
         """Its rows, read into memory as they are stored."""
-        return Shard(self.rows(), f"{self.number}-")
+        return Shard(self.rows())
 
     def rows(self) -> FetchedRows:
         """Its rows of these types of edit; none: all."""

@@ -17,7 +17,7 @@ from rewardedit.images import load_image, load_mask
 
 PICTURES = ("source", "edited", "target", "mask")
 TEXTS = ("id", "instruction", "source_caption", "target_caption", "edit_type")
-EDIT_TYPES = (".csv", ".jsonl", ".parquet")
+SUFFIXES = (".csv", ".jsonl", ".parquet")
 NAMES = tuple(f"{name}{kind}" for name in ("rows", "metadata") for kind in (".jsonl", ".csv", ".parquet"))
 
 
@@ -112,6 +112,11 @@ class Table(Sequence):
                 found.append(_digest(source.read()))
         return found
 
+    def id_of(self, index: int) -> str:
+        """A row's id, its number from 0 where it has none; also where the row cannot be read."""
+        own = self.records[index].get("id")
+        return str(index) if own in (None, "") else str(own)
+
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         if not 0 <= index < len(self):
             raise IndexError(index)
@@ -120,7 +125,7 @@ class Table(Sequence):
         record = self.records[index]
         images = {name: self._picture(index, name) for name in PICTURES if record.get(name)}
         texts = {name: str(record[name]) for name in TEXTS if record.get(name) not in (None, "")}
-        return EditSample(**{"id": str(index), **texts, **images})
+        return EditSample(**{**texts, **images, "id": self.id_of(index)})
 
     def _picture(self, index: int, name: str) -> Tensor:
         load = load_mask if name == "mask" else load_image
@@ -146,13 +151,13 @@ def read_records(file: Path) -> list[dict[str, Any]]:
 
     CSV and JSONL are UTF-8 with or without a byte-order mark; empty lines are no rows. Cells of a CSV file
     are text as they stand ("007"), and may hold quoted line breaks; those that a row leaves out at its end
-    are None. Images that a Parquet file holds are `StoredPicture`s.
+    are None. Images that a Parquet file holds are `StoredImage`s.
 
     Raises:
         ValueError: where it is missing, empty, of another kind, or a row cannot be read.
     """
-    if file.suffix not in EDIT_TYPES:
-        raise ValueError(f"{file}: expected a table that ends in {', '.join(EDIT_TYPES)}")
+    if file.suffix not in SUFFIXES:
+        raise ValueError(f"{file}: expected a table that ends in {', '.join(SUFFIXES)}")
     if not file.is_file():
         raise ValueError(f"{file}: no such file")
     records = _read_parquet(file) if file.suffix == ".parquet" else _read_text(file)
@@ -210,7 +215,11 @@ def _read_text(file: Path) -> list[dict[str, Any]]:
 def _read_csv(file: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
     records = []
     try:
-        for number, record in enumerate(csv.DictReader(lines, strict=True), 1):
+        reader = csv.DictReader(lines, strict=True)
+        columns = reader.fieldnames or []
+        if len(set(columns)) < len(columns):
+            raise ValueError(f"{file}: expected columns of different names; got {', '.join(columns)}")
+        for number, record in enumerate(reader, 1):
             if None in record:  # where DictReader puts what is left over
                 raise ValueError(
                     f"{file}: row {number} has more cells than there are columns; put texts with commas "

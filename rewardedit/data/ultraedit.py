@@ -38,9 +38,12 @@ class UltraEdit(HubRows):
             )
         super().__init__(path, split, streaming)
 
+    def row_id(self, row: dict[str, Any]) -> str:
+        return str(row["idx"])
+
     def sample(self, row: dict[str, Any]) -> EditSample:
         return EditSample(
-            id=str(row["idx"]),
+            id=self.row_id(row),
             source=row["source_image"],
             instruction=row["edit_prompt"],
             target=row["edited_image"],

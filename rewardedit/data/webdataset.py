@@ -48,9 +48,12 @@ class WebDatasetEdits(HubRows):
         files = self.rows.select_columns(columns)
         return [content_id(_file(row, "source"), number) for number, row in enumerate(files)]
 
+    def row_id(self, row: dict[str, Any]) -> str:
+        return row["__key__"]
+
     def sample(self, row: dict[str, Any]) -> EditSample:
         parts = {name: row[name] for name in (*self.pictures, *TEXTS)}
-        return EditSample(id=row["__key__"], instruction=row["instruction"], **parts)
+        return EditSample(id=self.row_id(row), instruction=row["instruction"], **parts)
 
 
 def _formats() -> list[str]:

@@ -8,6 +8,7 @@ from rewardedit.assets import fingerprints, names_in
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.data.sources import row_id
 from rewardedit.data.stream import StreamedRows, read_or_stream
 from rewardedit.files import AnyPath, reopened
 from rewardedit.images import load_image
@@ -67,6 +68,11 @@ class WithCandidates(Sequence):
 
     def __len__(self) -> int:
         return len(self.rows) * len(self.kinds)
+
+    def id_of(self, index: int) -> str:
+        """A candidate's id, also where its row cannot be read."""
+        at, kind = divmod(index, len(self.kinds))
+        return f"{row_id(self.rows, at)}/{self.kinds[kind]}"
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         if not 0 <= index < len(self):

@@ -9,6 +9,7 @@ from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, open_rows, source_ids, stream_rows
 from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.reading import Unreadable, read_batches
+from rewardedit.data.sources import row_id
 from rewardedit.data.stream import stream_files
 from rewardedit.data.ultraedit import UltraEdit
 from rewardedit.images import to_tensor
@@ -93,8 +94,23 @@ def test_bad_rows_are_told_with_their_reason_and_the_others_are_read(name, tmp_p
     assert told == {number: reason for number, (_, reason) in bad.items()}
 
     streamed = list(stream_rows(data))
-    assert {int(row.id): row.reason for row in streamed if isinstance(row, Unreadable)} == told
+    assert {number: row.reason for number, row in enumerate(streamed) if isinstance(row, Unreadable)} == told
     assert [type(row) for row in (streamed[0], streamed[-1])] == [EditSample, EditSample]
+
+
+def test_a_row_that_cannot_be_read_has_its_own_id_also_where_it_is_streamed(tmp_path):
+    changes = ({"idx": 11}, {"idx": 12, "instruction": ""}, {"idx": 13})
+    data = config("emu_edit_generations", write_layout(tmp_path, "emu_edit_generations", changes))
+    assert [row.id for row in stream_rows(data)] == ["11", "12", "13"]
+    assert [row_id(open_rows(data), number) for number in range(3)] == ["11", "12", "13"]
+    later = open_rows(dataclasses.replace(data, first=1))
+    assert row_id(later, 0) == "12"
+
+
+def test_a_share_of_the_sources_is_not_streamed(tmp_path):
+    data = config("emu_edit_generations", write_layout(tmp_path, "emu_edit_generations", ({}, {})), share=0.5)
+    with pytest.raises(ValueError, match="share: streamed rows cannot tell"):
+        stream_rows(data)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -125,7 +141,7 @@ def test_edits_of_one_pair_of_captions_are_held_out_together(tmp_path):
     left = source_ids(rows)
     assert len(set(left)) == 2
     assert left.count("a cat") in (0, 2)
-    with pytest.raises(ValueError, match="hold_out: streamed rows cannot tell"):
+    with pytest.raises(ValueError, match="hold_out, share: streamed rows cannot tell"):
         stream_rows(config("instruct_pix2pix", folder, hold_out=2))
 
 
