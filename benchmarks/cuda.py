@@ -54,6 +54,8 @@ def _work(name: str, weight: float) -> Part:
 PYTEST = (
     "-m",
     "pytest",
+    "tests/test_gpu.py",  # by name: others import what a GPU machine may lack
+    "tests/test_attention.py",
     "-o",
     "addopts=--strict-markers",
     "-p",

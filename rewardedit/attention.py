@@ -116,7 +116,7 @@ def load_xformers(device: torch.device) -> Attend:
         _preload_cuda12()
     try:
         from xformers import ops  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
+    except Exception as error:  # one that was built for another torch raises anything
         raise RuntimeError(
             f"xformers cannot be imported ({error}); pip install 'rewardedit[xformers]'"
         ) from error

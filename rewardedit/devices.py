@@ -24,10 +24,13 @@ def cpu_knows_bf16() -> bool:
 
 
 def computes_in_bf16(device: str | None = None) -> bool:
-    """Whether bf16 saves time on a type of device, by default the one that models run on: on a GPU, and on a
-    CPU that has instructions for it. On one without, a matrix product takes some 80 times as long in it.
+    """Whether bf16 saves time on a type of device, by default the one that models run on: on a GPU or a CPU
+    that has units for it. On a CPU without, a matrix product takes some 80 times as long in it.
     """
-    return (device or default_device()) != "cpu" or cpu_knows_bf16()
+    device = device or default_device()
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device != "cpu" or cpu_knows_bf16()
 
 
 def autocast(device: str, enabled: bool = True) -> torch.autocast:

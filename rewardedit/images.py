@@ -54,6 +54,7 @@ def _open(path: str | Path | io.BytesIO) -> Image.Image:
         raise ValueError(f"{path}: not an image that can be read ({error})") from None
 
 
+MOST_SHRUNK = 32  # fold, by one bicubic or bilinear step
 # What PIL raises on files that are cut off, too large to be meant, or made up.
 UNREADABLE = (
     OSError,
@@ -172,6 +173,10 @@ def resize(
     if mode == "lanczos":  # which torch has not
         rows, columns = (lanczos(old, new).to(image) for old, new in zip(image.shape[-2:], size, strict=True))
         return (rows @ image @ columns.T).clamp(0, 1)
+    # CUDA's kernel holds a few times the scale in shared memory, which ends at some 47-fold.
+    within = (min(image.shape[-2], MOST_SHRUNK * size[0]), min(image.shape[-1], MOST_SHRUNK * size[1]))
+    if within != tuple(image.shape[-2:]):
+        image = F.interpolate(image, within, mode="area")
     return F.interpolate(image, size=size, mode=mode, antialias=True, align_corners=False).clamp(0, 1)
 
 

@@ -1,5 +1,7 @@
+import sys
 from collections import Counter
 from importlib import metadata
+from types import ModuleType
 
 import pytest
 import torch
@@ -96,6 +98,30 @@ def test_the_cuda_12_runtime_is_loaded_where_its_package_is(monkeypatch, tmp_pat
     monkeypatch.setattr(attention.metadata, "files", lambda name: [])
     with pytest.raises(RuntimeError, match=r"holds no libcudart\.so\.12; reinstall it"):
         attention._preload_cuda12()
+
+
+def test_an_xformers_that_cannot_be_imported_is_passed_over(monkeypatch):
+    """One that was built for another torch fails in any way."""
+
+    class Broken(ModuleType):
+        def __getattr__(self, name: str) -> None:
+            raise TypeError("an unknown operator")
+
+    monkeypatch.setitem(sys.modules, "xformers", Broken("xformers"))
+    monkeypatch.setattr(attention, "_preload_cuda12", lambda: None)
+    with pytest.raises(RuntimeError, match=r"xformers cannot be imported \(an unknown operator\)"):
+        attention.load_xformers(torch.device("cuda"))
+
+
+def test_a_shape_counts_as_often_as_layers_have_it(monkeypatch):
+    ticks = iter(range(1000))
+    monkeypatch.setattr(attention.time, "perf_counter", lambda: next(ticks))
+    shape = AttentionShape(4, 4, 1, 2)
+    once, thrice = (
+        attention.time_attention(sdpa, Counter({shape: n}), torch.device("cpu"), torch.float32, False)
+        for n in (1, 3)
+    )
+    assert thrice == 3 * once
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -196,3 +196,12 @@ def test_the_makefile_hands_over_what_it_is_given():
         check=True,
     ).stdout
     assert re.fullmatch(r'python9 benchmarks/cuda\.py --out "there" --parts "tests,attention"\n', shown)
+
+
+def test_the_files_with_tests_for_a_gpu_are_named():
+    """Others import what a machine with one may lack."""
+    marked = {
+        str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in p.read_text()
+    }
+    named = {word for word in cuda.PYTEST if word.startswith("tests/")}
+    assert named == marked - {"tests/test_cuda.py"}

@@ -41,6 +41,18 @@ def test_muon_computes_in_bf16_where_that_saves_time(knows_bf16):
     assert (torch.linalg.svdvals(found) - 0.95).abs().max() < 0.3
 
 
+@pytest.mark.parametrize("has_units", [True, False])
+def test_a_gpu_computes_in_bf16_where_it_has_units_for_it(has_units, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **how: asked.append(how) or has_units)
+    assert devices.computes_in_bf16("cuda") == has_units
+    assert asked == [{"including_emulation": False}]
+
+
+def test_language_models_overflow_in_float16(standin_device):
+    assert devices.language_dtype() == torch.bfloat16
+
+
 def test_another_device_than_the_cpu_computes_in_bf16_whatever_the_cpu_knows(standin_device, monkeypatch):
     monkeypatch.setattr(devices, "cpu_knows_bf16", lambda: False)
     assert devices.inference_dtype("bfloat16") == torch.bfloat16

@@ -7,7 +7,7 @@ from PIL import Image
 from skimage import data
 from transformers import CLIPImageProcessorPil
 
-from rewardedit.images import Preprocess, fit, load_image, load_mask, to_pil, to_tensor
+from rewardedit.images import Preprocess, fit, load_image, load_mask, resize, to_pil, to_tensor
 
 
 def test_preprocess_equals_the_model_s_own_processor_and_has_a_gradient():
@@ -161,3 +161,13 @@ def test_floating_point_pixels_are_refused(tmp_path):
     Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(tmp_path / "a.tif")
     with pytest.raises(ValueError, match="its pixels are floating-point numbers"):
         load_image(tmp_path / "a.tif")
+
+
+def test_a_large_image_is_made_small_in_two_steps():
+    """CUDA's kernel refuses to do it in one."""
+    photo = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    large = torch.nn.functional.interpolate(photo, (8 * 50, 8 * 50), mode="bilinear")
+    torch.testing.assert_close(
+        resize(large, (8, 8)), resize(large[..., 9:-9, 9:-9], (8, 8)), rtol=0, atol=0.1
+    )
+    assert resize(large, (8, 8)).shape == (1, 3, 8, 8)

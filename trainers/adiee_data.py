@@ -40,7 +40,7 @@ from rewardedit.once import Once
 from rewardedit.processes import processes, say
 from rewardedit.scorers.vlm import require_vlm
 from rewardedit.stages import stage
-from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, write_captions
+from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, require_captioned, write_captions
 from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, summary
 from rewardedit.synthesis.damage import DAMAGES
 from rewardedit.synthesis.data_report import write_report
@@ -131,17 +131,6 @@ def require_captions(config: Config, rows: Rows) -> None:
         "rules: outputs of strong methods are labelled by CLIP-D, for which no row has captions; give "
         "captions, rules.clip_d, rules.unreached, or other grades of the methods"
     )
-
-
-def require_captioned(without: Sequence[dict[str, Any]], rows: int) -> None:
-    """Raises ValueError where most captions do not fit their instructions, as those of a model that says
-    anything do: what follows would take hours for few rows.
-    """
-    if 2 * len(without) > rows:
-        raise ValueError(
-            f"captions: {len(without)} of {rows} rows have none that fit their instruction, row "
-            f"{without[0]['row']} because {without[0]['reason']}; take another model, or captions.check=false"
-        )
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:

@@ -16,6 +16,7 @@ Command: rewardedit train adiee-scorer data.magicbrush.path=FOLDER
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,9 +27,9 @@ from rewardedit.assets import resolve_model
 from rewardedit.batch import EditSample, collate
 from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size, source_ids
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
-from rewardedit.data.datasets import images_of, require_alike
+from rewardedit.data.datasets import images_of, require_alike, warn_of_shared_sources
 from rewardedit.data.reading import read_batches
-from rewardedit.devices import Precision
+from rewardedit.devices import Precision, require_precision
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
@@ -46,7 +47,7 @@ from rewardedit.training.loop import (
     make_accelerator,
     step_generator,
 )
-from rewardedit.training.optimizer import Muon, parameter_groups
+from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
 from rewardedit.training.score_token import losses
 from rewardedit.training.shared_images import require_shared_images, rows_by_edit, with_its_edit
 from rewardedit.training.trainable import autocast_type
@@ -114,6 +115,8 @@ class Config:
 
 def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
+    shares(config)
+    require_precision(config.train.mixed_precision)
     rows = open_named(config.data)
     require_label(rows[0])
     if config.held_out is not None:
@@ -194,17 +197,23 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     scores with the labels of held-out rows.
 
     Raises:
-        ValueError: where more rows than `bad_rows` allows cannot be read or have no label.
+        ValueError: where more rows than `bad_rows` allows cannot be read or have no label, or a batch does
+            not part into micro-batches.
         TrainingStopped: where the loss is not a number.
     """
+    shares(config)  # before hours are spent
+    require_precision(config.train.mixed_precision)
     run.start(folder, config, resume)
     spent = run.minutes_spent(folder)
     torch.manual_seed(config.train.seed)
-    held_out = None if config.held_out is None else open_rows(config.held_out)  # before hours are spent
+    held_out = None if config.held_out is None else open_rows(config.held_out)
+    if config.held_out is not None:
+        warn_of_shared_sources(config.data.values(), config.held_out)
     rows = open_named(config.data)
     usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
     require_axes(rows, usable, config.axes)
     scorer, adapter = make_scorer(config)
+    torch.manual_seed(config.train.seed + processes().process_index)  # dropout of each process's own
     per_edit = config.train.questions_per_edit
     if per_edit > 1:
         require_shared_images(scorer, config.train.gradient_checkpointing)
@@ -258,23 +267,15 @@ def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> Trai
         betas=(0.9, config.train.beta2),
         weight_decay=config.train.weight_decay,
     )
-    lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: learning_rate_share(config.train, step)
-    )
+    last = config.train.max_steps if config.train.lr_scheduler == "cosine" else None
+    share = partial(learning_rate_share, warmup=config.train.lr_warmup_steps, last=last)
+    lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     # Not prepared: losses call modules by parts, and a checkpoint needs no copy of what is frozen.
     accelerator.register_for_checkpointing(TrainedParameters(rest + head))
     optimizer = accelerator.prepare(optimizer)
     return TrainLoop(
         config.train, accelerator, optimizer, lr_scheduler, rest + head, folder, resume, label=folder.name
     )
-
-
-def learning_rate_share(config: TrainConfig, step: int) -> float:
-    """The share of the learning rate at a step."""
-    share = min(1.0, (step + 1) / max(config.lr_warmup_steps, 1))
-    if config.lr_scheduler == "cosine":
-        share *= 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / config.max_steps))
-    return share
 
 
 def shares(config: Config) -> list[slice]:

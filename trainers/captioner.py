@@ -19,6 +19,7 @@ from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, open_rows, require_size
 from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.data.datasets import Subset
+from rewardedit.files import replaced
 from rewardedit.images import fit, to_pil, to_tensor
 from rewardedit.processes import say
 from rewardedit.scorers.vlm import load_vlm, require_vlm, reserved_tokens, without
@@ -136,6 +137,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         remove_unused_columns=False,
         report_to="none",
     )
+    settings._n_gpu = 1  # one process trains on one GPU: DataParallel would multiply the batch
     lora = LoraConfig(
         r=config.train.lora_rank,
         lora_alpha=2 * config.train.lora_rank,
@@ -151,9 +153,17 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         processing_class=vlm.processor,
         peft_config=lora,
     )
-    trainer.train(resume_from_checkpoint=resume and any((folder / "checkpoints").glob("checkpoint-*")))
-    trainer.model.save_pretrained(folder / "lora")
+    checkpoint = newest_checkpoint(folder / "checkpoints") if resume else None
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    with replaced(folder / "lora") as aside:
+        trainer.model.save_pretrained(aside)
     return folder / "lora"
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint: Trainer writes into its place, and trainer_state.json last."""
+    whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

@@ -220,7 +220,6 @@ def train_leg(config: Config, number: int, pipe: Any, edits: Edits, folder: Path
         module.requires_grad_(False).eval()
     family = family_of(pipe)
     unet = pipe.unet.to(memory_format=torch.channels_last)
-    predict = torch.compile(unet) if leg.compile else unet
     head = MapsHead(unet, 2 * CHANNELS)
     tails = Tails(pipe.tokenizer, config.tail)
     no_words = family.tokenize(pipe, [""]).input_ids[0]
@@ -247,7 +246,7 @@ def train_leg(config: Config, number: int, pipe: Any, edits: Edits, folder: Path
         with torch.no_grad():
             embeds = pipe.text_encoder(words).last_hidden_state
         cond = Conditioning(embeds, image)
-        losses = family.loss(predict, pipe.scheduler, latents, noise, t, cond)
+        losses = family.loss(unet, pipe.scheduler, latents, noise, t, cond)
         weights = compute_snr(pipe.scheduler, t).clamp(1, largest_weight)
         return (weights * losses).mean() + config.maps_weight * head.loss(maps, known)
 

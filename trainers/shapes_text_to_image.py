@@ -75,7 +75,6 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     images, tokens, maps = _images(config, pipe)
     scale = pipe.vae.config.scaling_factor
     unet = pipe.unet.to(memory_format=torch.channels_last)
-    predict = torch.compile(unet) if config.train.compile else unet
     head = MapsHead(unet, CHANNELS)
     noiser = noising(pipe.scheduler)
     no_words = tokens[-1]
@@ -92,7 +91,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         latents, noisy, t, words, maps_of, known = (tensor.to(unet.device) for tensor in inputs)
         with torch.no_grad():
             embeds = pipe.text_encoder(words).last_hidden_state
-        model_pred = predict(noisy, t, embeds, return_dict=False)[0]
+        model_pred = unet(noisy, t, embeds, return_dict=False)[0]
         loss = (model_pred.float() - latents).square().mean()
         return loss + config.maps_weight * head.loss(maps_of, known)
 

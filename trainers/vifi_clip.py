@@ -33,6 +33,7 @@ from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, collate
 from rewardedit.data import DataConfig, Rows, open_rows, row_shards
 from rewardedit.data.bad_rows import require_few, require_share
+from rewardedit.data.datasets import warn_of_shared_sources
 from rewardedit.data.reading import PreparedRows, read_shard
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists, replaced, write_json
@@ -146,6 +147,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         TrainingStopped: where the loss is not a number.
     """
     run.start(folder, config, resume)
+    if config.held_out is not None:
+        warn_of_shared_sources([config.data], config.held_out)
     torch.manual_seed(config.train.seed)
     scorer = ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size)
     pairs = read_pairs(

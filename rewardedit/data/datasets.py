@@ -2,7 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -124,14 +125,35 @@ def open_rows(data: DataConfig) -> Rows:
     return Subset(rows, kept)
 
 
-def held_out_rows(data: DataConfig) -> Rows:
-    """The first row of each source image that `data.hold_out` keeps from `open_rows`.
+def held_out_rows(data: DataConfig, most: int | None = None) -> Rows:
+    """The first row of each source image that `data.hold_out` keeps from `open_rows`, at most so many.
 
     Raises:
         ValueError: as `open_rows`.
     """
     rows = _open_all(data)
-    return Subset(rows, hold_out(source_ids(rows), data.hold_out, data.seed)[1])
+    return Subset(rows, hold_out(source_ids(rows), data.hold_out, data.seed)[1][:most])
+
+
+def shared_sources(data: Iterable[DataConfig], held_out: DataConfig) -> int:
+    """How many source images of held-out rows are among those of others; the shapes world's samples, which
+    have splits of their own, count as none.
+    """
+
+    def of(own: DataConfig) -> set[str]:
+        return set() if own.name == "shapes" else set(source_ids(open_rows(own)))
+
+    return len(of(held_out) & set().union(*map(of, data)))
+
+
+def warn_of_shared_sources(data: Iterable[DataConfig], held_out: DataConfig) -> None:
+    """Warns where figures of held-out rows would be too good."""
+    if shared := shared_sources(data, held_out):
+        warnings.warn(
+            f"held_out: {shared} of its source images are trained on, so that its figures are too good; "
+            "take another split",
+            stacklevel=2,
+        )
 
 
 def distinct_rows(data: DataConfig, n: int) -> Rows:

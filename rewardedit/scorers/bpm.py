@@ -73,7 +73,7 @@ class Calibration:
             values = scores.parts[name][scores.valid].float()
             if not len(values):
                 raise ValueError("a calibration needs edits that can be scored; there are none")
-            low, high = values.quantile(torch.tensor([0.01, 0.99])).tolist()
+            low, high = values.quantile(values.new_tensor([0.01, 0.99])).tolist()
             ends.append((low, high))
         return cls(ends[0], ends[1], origin, compat, options or {})
 

@@ -109,14 +109,20 @@ def modify(
     h, w = source.shape[-2:]
     across = (EXPAND - 1) / 2 * (x1 - x0)
     down = (EXPAND - 1) / 2 * (y1 - y0)
-    rows = slice(max(0, round(y0 - down)), min(h, round(y1 + down)))
-    columns = slice(max(0, round(x0 - across)), min(w, round(x1 + across)))
+    rows = _within(y0 - down, y1 + down, h)
+    columns = _within(x0 - across, x1 + across, w)
     before, after = images([source[:, rows, columns], edited[:, rows, columns]])
     named = [name for name in (parsed.source, parsed.target) if name is not None]
     words = dict(zip(named, texts(named), strict=True))
     nothing = torch.zeros_like(before)
     direction = words.get(parsed.target or "", nothing) - words.get(parsed.source or "", nothing)
     return F.cosine_similarity(after - before, direction, dim=0)
+
+
+def _within(low: float, high: float, length: int) -> slice:
+    """The pixels of a side between two places, at least one."""
+    first = min(max(0, round(low)), length - 1)
+    return slice(first, max(first + 1, min(length, round(high))))
 
 
 def parts(

@@ -26,12 +26,17 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 NAME = "shared_prefix"
 
 
+Layers = tuple[tuple[Tensor, Tensor], ...]  # keys and values, a pair a layer
+
+
 @dataclass(frozen=True)
 class Prefix:
     """Keys and values of a prefix, one pair a layer."""
 
     keys: tuple[Float[Tensor, "1 heads p d"], ...]
     values: tuple[Float[Tensor, "1 heads p d"], ...]
+    whole: Layers | None = None  # of all rows that were computed together, of which this is a view
+    row: int = 0  # which of them this is
 
     def __len__(self) -> int:
         """Its tokens."""
@@ -78,21 +83,29 @@ class PrefixLayer(CacheLayerMixin):
         """It has no end."""
         return -1
 
+    get_max_cache_shape = get_max_length  # its name in earlier releases of transformers
+
 
 def split_rows(cache: Any) -> list[Prefix]:
     """The rows of a model's cache, each a view of it."""
-    layers = [(layer.keys.detach(), layer.values.detach()) for layer in cache.layers]
+    layers = tuple((layer.keys.detach(), layer.values.detach()) for layer in cache.layers)
     return [
-        Prefix(tuple(k[i : i + 1] for k, _ in layers), tuple(v[i : i + 1] for _, v in layers))
+        Prefix(tuple(k[i : i + 1] for k, _ in layers), tuple(v[i : i + 1] for _, v in layers), layers, i)
         for i in range(len(layers[0][0]))
     ]
 
 
 def as_cache(prefixes: Sequence[Prefix]) -> Cache:
-    """Prefixes of b continuations as what a model takes; where all are one it is not copied."""
+    """Prefixes of b continuations as what a model takes; nothing is copied where all are one, or all rows
+    that were computed together in their order.
+    """
     first = prefixes[0]
     if all(prefix is first for prefix in prefixes):
         return Cache(layers=[PrefixLayer([part]) for part in zip(first.keys, first.values, strict=True)])
+    whole = first.whole
+    in_order = [prefix.row for prefix in prefixes if prefix.whole is whole] == [*range(len(prefixes))]
+    if whole is not None and in_order and len(whole[0][0]) == len(prefixes):
+        return Cache(layers=[PrefixLayer([part]) for part in whole])
     layers = range(len(first.keys))
     keys = [torch.cat([prefix.keys[i] for prefix in prefixes]) for i in layers]
     values = [torch.cat([prefix.values[i] for prefix in prefixes]) for i in layers]

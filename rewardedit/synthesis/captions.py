@@ -97,6 +97,17 @@ def write_captions(
     return WithCaptions(rows, paths, SHARD_BATCHES * config.batch_size)
 
 
+def require_captioned(without: Sequence[dict[str, Any]], rows: int) -> None:
+    """Raises ValueError where most captions do not fit their instructions, as those of a model that says
+    anything do: what follows would take hours for few rows.
+    """
+    if 2 * len(without) > rows:
+        raise ValueError(
+            f"captions: {len(without)} of {rows} rows have none that fit their instruction, row "
+            f"{without[0]['row']} because {without[0]['reason']}; take another model, or captions.check=false"
+        )
+
+
 def caption_pairs(
     vlm: Vlm, source: torch.Tensor, instructions: Sequence[str], max_new_tokens: int = 64
 ) -> list[tuple[str, str]]:

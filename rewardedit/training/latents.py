@@ -193,7 +193,7 @@ def make_cache(
 
 def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarray, dict[str, list[str]]]:
     """The sources as memory-mapped bytes (n, 3, s, s), black where a row cannot be read, and captions where
-    all rows have them.
+    any row has one; "" for rows without.
     """
     parts = row_shards(rows, ENCODE_BATCH)
     names = ("source_caption", "target_caption")
@@ -221,7 +221,8 @@ def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarra
         join_arrays([shard / "images.npy" for shard in shards], folder / "images.npy")
         captions = join_lists([shard / "captions.json" for shard in shards])
         write_json(
-            folder / "captions.json", {name: texts for name, texts in captions.items() if None not in texts}
+            folder / "captions.json",
+            {name: [text or "" for text in texts] for name, texts in captions.items() if any(texts)},
         )
 
     stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)

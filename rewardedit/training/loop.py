@@ -39,7 +39,7 @@ KEPT_CHECKPOINTS = 2
 
 
 class TrainingStopped(RuntimeError):
-    """Training cannot go on: the loss is not a number. The message names the batch."""
+    """Training cannot go on: the loss or the gradient is not a number. The message names the batch."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,10 @@ class LoopConfig:
         for name in ("max_steps", "batch_size", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm: expected above 0 (.inf: any); got {self.max_grad_norm:g}")
+        if self.ema is not None and not 0 <= self.ema < 1:
+            raise ValueError(f"ema: expected at least 0 and below 1; got {self.ema:g}")
 
 
 class TrainLoop:
@@ -108,6 +112,7 @@ class TrainLoop:
         self.step = 0
         self._losses: list[float] = []  # of the steps since the last line of the log
         self._loss = 0.0  # of the step's micro-batches so far
+        self._ids: list[str] = []  # of their rows
         # sums and numbers of rows since the last line of the log
         self._recorded: dict[str, tuple[float, int]] = {}
 
@@ -151,19 +156,28 @@ class TrainLoop:
             TrainingStopped: where the loss is NaN or infinite.
         """
         require_finite(loss.detach(), self.step, ids)
+        self._ids += ids
         self.accelerator.backward(loss)
         self._loss += loss.item() / self.accelerator.gradient_accumulation_steps
 
     def update(self) -> None:
-        """One step of the optimizer, the learning rate and the averages; then the log."""
+        """One step of the optimizer, the learning rate and the averages; then the log.
+
+        Raises:
+            TrainingStopped: where the gradient is NaN or infinite, before anything is made of it.
+        """
         if not self.wrapped:
             average_gradients(self.accelerator, self.parameters)
-        self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        norm = self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
+        if self.accelerator.scaler is None:  # which in fp16 passes over such a step itself
+            require_finite(norm, self.step, self._ids, "gradient")
+        self._ids = []
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.lr_scheduler.step()
-        if self.ema is not None:
-            self.ema.step(self.parameters)
+        if not self.optimizer.step_was_skipped:
+            self.lr_scheduler.step()
+            if self.ema is not None:
+                self.ema.step(self.parameters)
         loss = torch.tensor(self._loss, device=self.accelerator.device)
         self.last_loss = float(self.accelerator.reduce(loss, "mean"))
         self._losses.append(self.last_loss)
@@ -350,16 +364,16 @@ def average_gradients(accelerator: Accelerator, parameters: list[nn.Parameter]) 
                 p.grad = accelerator.reduce(p.grad, "mean")
 
 
-def require_finite(loss: Tensor, step: int, ids: list[str]) -> None:
-    """Stops a run whose loss is NaN or infinite.
+def require_finite(value: Tensor, step: int, ids: list[str], what: str = "loss") -> None:
+    """Stops a run whose loss, or the norm of whose gradient, is NaN or infinite.
 
     Raises:
         TrainingStopped: naming the step and the batch.
     """
-    if not torch.isfinite(loss):
+    if not torch.isfinite(value):
         shown = ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
         raise TrainingStopped(
-            f"the loss is {loss.item()} at step {step}, in the batch of rows {shown}; check those rows. "
+            f"the {what} is {value.item()} at step {step}, in the batch of rows {shown}; check those rows. "
             "--resume comes to the same batch again; for a lower train.lr or train.mixed_precision=no take "
             "another folder: stages that are copied there, such as relabelled/ and cache/, are not made again"
         )

@@ -4,7 +4,6 @@ by scores that it is not trained on.
 
 import dataclasses
 import json
-import shutil
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -18,10 +17,9 @@ from rewardedit.data import (
     DataConfig,
     distinct_rows,
     held_out_rows,
-    open_rows,
     require_size,
-    source_ids,
 )
+from rewardedit.data.datasets import shared_sources
 from rewardedit.data.reading import PreparedRows, Unreadable
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, save_editor
@@ -64,7 +62,7 @@ def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:
     """
     if config.data is None:
         if data.name != "shapes":
-            return dataclasses.replace(data, hold_out=config.n)
+            return dataclasses.replace(data, hold_out=max(data.hold_out, config.n))
         if data.split == "val":
             raise ValueError(
                 "watch.data: trained on is the val split, which is watched by default; give a split to watch"
@@ -73,16 +71,12 @@ def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:
     if data.name == config.data.name == "shapes":
         shared = (data.split, data.seed) == (config.data.split, config.data.seed)
     else:
-        shared = bool(_source_ids(data) & _source_ids(config.data))
+        shared = bool(shared_sources([data], config.data))
     if shared:
         raise ValueError(
             "watch.data: shares source images with the training data; give another split or data set"
         )
     return data
-
-
-def _source_ids(data: DataConfig) -> set[str]:
-    return set() if data.name == "shapes" else set(source_ids(open_rows(data)))
 
 
 def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, ShapesBatch | None]:
@@ -101,7 +95,7 @@ def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, S
         captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
         truth = {"target": samples.target, "mask": samples.mask, **captions}
         return EditBatch(samples.source, samples.instruction, samples.source, **truth), samples
-    rows = held_out_rows(data) if watched is None else distinct_rows(watched, config.n)
+    rows = held_out_rows(data, config.n) if watched is None else distinct_rows(watched, config.n)
     shape = watched or data
     prepared = PreparedRows(rows, require_size(shape), shape.policy)
     found = [prepared[i] for i in range(len(rows))]
@@ -176,10 +170,9 @@ class HackingMonitor:
         if is_best:
             self.best = found[self.held_out]
         if processes().is_main_process:
-            append_json_line(self.folder / LOG, {"step": step, **found})
-            if is_best:
-                shutil.rmtree(self.best_folder, ignore_errors=True)
+            if is_best:  # before it is said: the log tells which editor is the best
                 save_editor(editor, self.best_folder, base=self.lora_of)
+            append_json_line(self.folder / LOG, {"step": step, **found})
             if found["flag"]:
                 print(f"red flag at step {step}: {found['flag']}")
         self.stopped = self.config.stop and found["flag"] is not None

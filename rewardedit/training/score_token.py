@@ -38,7 +38,8 @@ def losses(
         hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
     raw = scorer.head(scorer.at_token(hidden, ids))
     known = labels.isfinite()
-    score = score_loss(raw[known], labels[known], compat, upper_weight)
+    # Each label weighs alike, however a batch is divided.
+    score = score_loss(raw[known], labels[known], compat, upper_weight) * known.float().mean()
     return answer_loss(scorer, hidden, ids), score
 
 

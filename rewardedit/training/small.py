@@ -2,9 +2,9 @@
 modules that losses call by parts.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rewardedit.devices import Precision
 from rewardedit.training.loop import LoopConfig, TrainLoop, make_accelerator, step_generator
-from rewardedit.training.optimizer import Muon, parameter_groups
+from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
 from rewardedit.training.trackers import Tracker
 
 LossOf = Callable[[int, torch.Generator], Tensor]
@@ -32,7 +32,6 @@ class SmallTrainConfig(LoopConfig):
     muon_lr: float | None = None  # of hidden matrices and convolutions; None: AdamW for all
     beta2: float = 0.99  # of AdamW
     floor: float = 0.0  # share of the learning rate at which the cosine ends
-    compile: bool = False  # needs a C++ compiler on a CPU
 
 
 def fit(
@@ -59,7 +58,7 @@ def fit(
         weight_decay=config.weight_decay,
         fused=True,
     )
-    lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: cosine(config, step))
+    lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(config))
     optimizer = accelerator.prepare(optimizer)
     parameters = [p for module in modules.values() for p in module.parameters() if p.requires_grad]
     loop = TrainLoop(
@@ -77,11 +76,10 @@ def fit(
         module.eval()
 
 
-def cosine(config: SmallTrainConfig, step: int) -> float:
-    """The share of the learning rate at a step: a linear warm-up times a cosine that ends at the floor."""
+def schedule(config: SmallTrainConfig) -> Callable[[int], float]:
+    """The share of the learning rate at each step."""
     last = config.schedule_steps or config.max_steps
-    down = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / last))
-    return min(1.0, (step + 1) / max(config.lr_warmup_steps, 1)) * max(down, config.floor)
+    return partial(learning_rate_share, warmup=config.lr_warmup_steps, last=last, floor=config.floor)
 
 
 def count(module: nn.Module) -> str:

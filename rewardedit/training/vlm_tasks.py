@@ -181,7 +181,7 @@ def match_odds(
     length = max(map(len, said)) + len(after)
     padding = tokenizer.pad_token_id  # comes last: nothing sees it
     ids = torch.tensor([[*own, *after, *[padding] * (length - len(own) - len(after))] for own in said])
-    ids = ids.to(images.device)
+    ids = ids.to(vlm.model.device)
     begin = shared["input_ids"].shape[1]
     positions = torch.arange(begin, begin + length, device=ids.device).expand(len(ids), -1)
     hidden = vlm.model.model(
@@ -205,6 +205,7 @@ def match_loss(
     """Where the first of k instructions was followed: that it is the likeliest, and its words. That "yes" is
     said of these and "no" of all others, half of the weight each.
     """
+    followed = followed.to(odds.device)
     right = torch.zeros_like(odds, dtype=torch.bool)
     right[:, 0] = followed
     count = followed.sum().clamp_min(1)

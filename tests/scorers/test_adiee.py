@@ -18,7 +18,7 @@ from rewardedit.scorers.adiee_text import (
     question,
     require_token,
 )
-from rewardedit.scorers.prefix import shared
+from rewardedit.scorers.prefix import as_cache, shared
 from rewardedit.scorers.vlm import Vlm, load_vlm
 from tests.models import VLMS, save_vlm
 
@@ -226,6 +226,29 @@ def test_further_axes_are_parts(llava, batch):
     scores = make(llava, axes=("overall", "alignment", "quality"))(batch)
     assert {"alignment", "quality"} <= set(scores.parts)
     assert not torch.equal(scores.parts["alignment"], scores.parts["quality"])
+    beyond = make(llava, axes=("overall", "alignment"), bias=40.0)
+    edited = batch.edited.clone().requires_grad_(True)
+    alignment = beyond(EditBatch(batch.source, batch.instruction, edited)).parts["alignment"]
+    assert alignment.tolist() == [10.0] * 4
+    (gradient,) = torch.autograd.grad(alignment.sum(), edited)
+    assert (gradient.flatten(1).abs().sum(1) > 0).all()
+
+
+def test_images_of_another_size_than_the_scorer_s_have_one_prefix_too(llava, batch):
+    small = EditBatch(batch.source[..., :48, :], batch.instruction, batch.edited[..., :48, :])
+    shared_prefix, whole = (make(llava, share_prefix=share, side=32)(small).score for share in (True, False))
+    assert near(whole, shared_prefix)
+
+
+def test_prefixes_that_were_computed_together_are_not_copied(llava, batch):
+    scorer = make(llava, share_prefix=True)
+    prefixes = scorer.prepare(batch.source, batch.instruction).inputs["prefix"]
+    keys = as_cache(prefixes).layers[0].parts[0][0]
+    assert keys.data_ptr() == prefixes[0].keys[0].data_ptr()
+    assert len(keys) == len(batch)
+    turned = as_cache(prefixes[::-1]).layers[0].parts[0][0]
+    assert torch.equal(turned, keys.flip(0))
+    assert torch.equal(as_cache(prefixes[:2]).layers[0].parts[0][0], keys[:2])
 
 
 def test_the_mean_over_questions_is_that_of_each(llava, batch):

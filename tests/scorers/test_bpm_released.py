@@ -103,6 +103,14 @@ def test_one_box_is_cut_out_of_both_images():
     assert heights == [[(30, 30), (30, 30)]]
 
 
+@pytest.mark.parametrize("box", [(199.9, 10, 200, 20), (0, 10, 0.1, 20), (10, 0, 20, 0.1)])
+def test_a_sliver_at_the_border_is_cut_out_too(box):
+    source = torch.rand(3, *IMAGE, generator=torch.Generator().manual_seed(0))
+    regions = EditRegions(at(box), at(box))
+    found = modify(source, 1 - source, regions, ParsedEdit("recolour", "red", "blue"), images, texts)
+    assert found.isfinite()
+
+
 def test_what_is_missing_has_a_value():
     edited = torch.zeros(3, *IMAGE)
     edited[2] = 1.0

@@ -91,3 +91,14 @@ def test_a_type_of_weights_by_name_is_that_type(pair):
     assert torch.equal(scorer(pair[0]).score, given(pair[0]).score)
     with pytest.raises(ValueError, match="dtype: expected one such as float32"):
         ViFiClip.from_pretrained(dtype="half a byte")
+
+
+def test_the_video_is_the_mean_of_its_frames_and_what_the_pooling_adds(pair):
+    scorer = awake(ViFiClip.from_pretrained("shapes-clip", pooling="temporal"))
+    source, edited = (scorer.frame(image) for image in (pair[0].source, pair[0].edited))
+    with torch.no_grad():
+        added = scorer.temporal(source["tokens"], edited["tokens"]).float()
+        found = scorer.video(source, edited)
+    assert added.abs().max() > 0.01
+    wanted = torch.nn.functional.normalize((source["feature"] + edited["feature"]) / 2 + added, dim=-1)
+    torch.testing.assert_close(found, wanted)

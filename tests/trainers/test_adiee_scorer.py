@@ -68,6 +68,9 @@ def test_an_adapter_holds_all_that_was_trained(rows, model, tmp_path, embeddings
     assert any("embed_tokens" in name for name in names)
     assert any(name.endswith("lm_head.weight") for name in names) == (embeddings == "all")
     assert any("lm_head" in name for name in names)
+    lora = json.loads((out / ADAPTER / "adapter_config.json").read_text())
+    assert lora["lora_alpha"] == 2 * lora["r"]
+    assert lora["lora_dropout"] == 0.05
     scorer = Adiee.from_pretrained(str(out))
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["held_out"]
     assert metrics["n"] == 28
@@ -334,6 +337,26 @@ def test_the_weight_of_upper_labels_reaches_the_loss(rows, model):
             float(losses(scorer, batch, labels, [0, 1], upper_weight=weight)[1]) for weight in (1.0, 3.0)
         )
         assert weighed == pytest.approx(times * plain, rel=1e-4)
+
+
+def test_a_label_weighs_alike_however_a_batch_is_divided(rows, model):
+    scorer, _ = trainer.make_scorer(config(rows, model, lora_rank=None, axes=("alignment", "quality")))
+    samples = Shapes("train").batch(0, 2)
+    batch = EditBatch(samples.source, samples.instruction, samples.target)
+    labels = torch.tensor([[10.0, 0.0, 5.0], [0.0, math.nan, math.nan]])
+    with torch.no_grad():
+        whole = losses(scorer, batch, labels, [0, 1])[1]
+        parts = [losses(scorer, batch[i : i + 1], labels[i : i + 1], [i])[1] for i in range(2)]
+    assert float(whole) == pytest.approx(float(sum(parts)) / 2, rel=1e-4)
+
+
+def test_a_batch_that_does_not_part_is_told_before_anything_is_loaded(rows, model, tmp_path):
+    asked = config(rows, model)
+    asked = replace(asked, train=replace(asked.train, batch_size=5, micro_batch_size=2))
+    for stage in (trainer.plan, lambda config: trainer.train(config, tmp_path / "run")):
+        with pytest.raises(ValueError, match="batch_size: expected 5 to part into micro-batches of 2"):
+            stage(asked)
+    assert not (tmp_path / "run").exists()
 
 
 def test_words_of_the_questions_are_trained_as_tokens(rows, model):

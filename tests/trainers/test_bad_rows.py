@@ -110,6 +110,13 @@ def test_the_caches_keep_every_row_in_its_place(tiny_editor, tmp_path):
     images, captions = cache_sources(rows, data, tmp_path / "sources")
     assert [bool(image.any()) for image in images] == [False, False] + 6 * [True]
     assert captions == {}
+    records = [json.loads(line) for line in (tmp_path / "whole" / "rows.jsonl").read_text().splitlines()]
+    records[3] |= {"source_caption": "a cat", "target_caption": "a dog"}
+    (tmp_path / "whole" / "rows.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    _, captions = cache_sources(open_rows(whole), whole, tmp_path / "captioned")
+    assert captions["source_caption"] == ["", "", "", "a cat", "", "", "", ""], (
+        "one without takes none from others"
+    )
 
 
 def test_a_row_that_lacks_something_is_told_when_it_is_read(tmp_path):

@@ -15,7 +15,14 @@ from rewardedit.data.bad_rows import usable_rows
 from rewardedit.images import to_pil
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.synthesis.captions import caption_pairs
-from rewardedit.trainers.captioner import Config, SftConfig, examples, plan, require_captions
+from rewardedit.trainers.captioner import (
+    Config,
+    SftConfig,
+    examples,
+    newest_checkpoint,
+    plan,
+    require_captions,
+)
 from tests.models import save_vlm
 
 
@@ -118,3 +125,12 @@ def test_the_plan_counts_both_answers_of_a_row_and_reads_no_weights(table, tmp_p
         SftConfig(batch_size=8, micro_batch_size=3)
     with pytest.raises(ValueError, match="model 'nowhere'"):
         plan(replace(own, model="nowhere"))
+
+
+def test_a_checkpoint_that_was_half_written_is_passed_over(tmp_path):
+    assert newest_checkpoint(tmp_path) is None
+    for step, whole in ((9, True), (10, True), (11, False)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        if whole:
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"

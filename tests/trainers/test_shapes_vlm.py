@@ -170,6 +170,15 @@ def test_many_instructions_about_one_edit_are_answered_as_each_alone(asked, open
             assert float(words[i]) == pytest.approx(-sum(likely) / len(own_ids), abs=1e-3)
 
 
+def test_instructions_are_matched_where_the_model_is(model, standin_device):
+    """The images come from the CPU."""
+    vlm = load_vlm(model, device=standin_device)
+    odds, words = vlm_tasks.match_odds(vlm, torch.rand(2, 2, 3, 64, 64), [["add a star", "remove it"]] * 2)
+    loss = vlm_tasks.match_loss(odds, words, torch.tensor([True, False]))
+    assert loss.device.type == standin_device
+    assert loss.isfinite()
+
+
 def test_of_the_instructions_about_an_edit_the_first_was_followed():
     samples = {
         "instruction": ["draw a red star", "remove it", "shift the square left", "use a mint background"],

@@ -19,7 +19,7 @@ from rewardedit.files import read_log
 from rewardedit.trainers import shapes_editor as editor_trainer
 from rewardedit.trainers.shapes_editor import Config, Leg, leg_config
 from rewardedit.trainers.shapes_text_encoder import Tails
-from rewardedit.training.small import cosine
+from rewardedit.training.small import schedule
 from tests.forks import launch
 
 UNET = "diffusion_pytorch_model.safetensors"
@@ -121,10 +121,10 @@ def test_a_leg_may_end_before_its_learning_rate_has_fallen():
     config = Config("x", legs=(Leg(4, 8), Leg(8, 8, 0.5)))
     first, second = (leg_config(config, number) for number in (1, 2))
     assert first.max_steps == 4
-    assert cosine(replace(first, lr_warmup_steps=1), 4) == pytest.approx(0.5)
+    assert schedule(replace(first, lr_warmup_steps=1))(4) == pytest.approx(0.5)
     assert second.lr == pytest.approx(0.5 * first.lr)
     alone = leg_config(Config("x", legs=(Leg(4),)), 1)
-    assert cosine(replace(alone, lr_warmup_steps=1), 4) == pytest.approx(0.0)
+    assert schedule(replace(alone, lr_warmup_steps=1))(4) == pytest.approx(0.0)
     with pytest.raises(ValueError, match="expected at least one step"):
         Leg(0)
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, held_out_rows, open_rows
+from rewardedit.data.datasets import warn_of_shared_sources
 from rewardedit.images import to_pil, to_tensor
 from rewardedit.training.monitor import MonitorConfig, fixed_prompts, training_data
 
@@ -81,6 +84,27 @@ def test_no_source_that_is_watched_is_trained_on(kind, tmp_path):
     )
     assert torch.equal(again.source, prompts.source)
     assert not torch.equal(other.source, prompts.source)
+
+
+def test_what_the_user_holds_out_is_not_trained_on_either(tmp_path):
+    data = replace(write(tmp_path / "data", "table"), hold_out=3)
+    held = {content(row.source) for row in held_out_rows(data)}
+    kept = training_data(data, MonitorConfig(n=2))
+    assert len(held) == 3
+    assert not held & {content(row.source) for row in open_rows(kept)}
+    prompts, _ = fixed_prompts(kept, MonitorConfig(n=2))
+    assert len(prompts) == 2
+    assert {content(image) for image in prompts.source} <= held
+
+
+def test_figures_of_sources_that_are_trained_on_are_called_too_good(tmp_path):
+    data = write(tmp_path / "data", "table")
+    overlapping = write(tmp_path / "overlapping", "table", first=SOURCES - 1)
+    with pytest.warns(UserWarning, match="1 of its source images are trained on"):
+        warn_of_shared_sources([data], overlapping)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_shared_sources([data], write(tmp_path / "apart", "table", first=SOURCES))
 
 
 def test_a_data_set_of_its_own_is_watched_if_it_shares_no_source(tmp_path):
