@@ -81,6 +81,13 @@ class _Hooks(backend_registration._DummyPrivateUse1Hook):
         return _Hooks.available
 
 
+def is_wanted(marks: str) -> bool:
+    """Whether the tests of a choice such as "gpu and not slow" want it: torch would prefer it to CUDA, and
+    could then pin no memory.
+    """
+    return "gpu" not in marks or "not gpu" in marks
+
+
 def register() -> None:
     """Makes the device known to torch, once and before the first backward pass, which counts the devices."""
     if _libraries:

@@ -24,6 +24,7 @@ from rewardedit.diffusion.editors import EditConfig
 from rewardedit.training import loop
 from rewardedit.training.loop import checkpoints
 from rewardedit.training.small import SmallTrainConfig, fit
+from tests import standin
 
 SHORT = [
     "data.rows=14",
@@ -84,6 +85,13 @@ def test_the_stand_in_allows_what_cuda_allows(name, standin_device):
     found = ALLOWED[name](there.to(standin_device), there.clone())
     assert found.device.type == standin_device
     assert torch.equal(found.cpu(), ALLOWED[name](there.clone(), there.clone()))
+
+
+@pytest.mark.parametrize(
+    ("marks", "is_wanted"), [("", True), ("not slow", True), ("not gpu", True), ("gpu and not slow", False)]
+)
+def test_beside_cuda_there_is_no_stand_in(marks, is_wanted):
+    assert standin.is_wanted(marks) == is_wanted
 
 
 def test_the_stand_in_computes_what_the_cpu_computes(standin_device):
