@@ -77,15 +77,15 @@ class _Loader(yaml.SafeLoader):
     """
 
 
-_BOOL, _INT, _TIME = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "timestamp"))
+_BOOL, _INT, _FLOAT, _TIME = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "timestamp"))
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag not in (_BOOL, _INT, _TIME)]
+    first: [(tag, pattern) for tag, pattern in found if tag not in (_BOOL, _INT, _FLOAT, _TIME)]
     for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(_BOOL, re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Loader.add_implicit_resolver(_INT, re.compile(r"^[-+]?(0|[1-9]\d*)$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
+    _FLOAT,
     re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$|^[-+]?\.inf$|^\.nan$"),
     list("-+0123456789."),
 )

@@ -128,7 +128,7 @@ class Endpoint:
                 self._count(failures=1)
                 status = getattr(error, "code", UNREADABLE if isinstance(error, ValueError) else None)
                 # What the endpoint refuses it will refuse again, but for "too many requests".
-                if attempt == self.retries or (status is not None and 400 <= status < 500 and status != 429):
+                if attempt == self.retries or (status is not None and 300 <= status < 500 and status != 429):
                     reason = reason_of(error)
                     if key != "none":  # before it is cut, or a part of the key might stay
                         reason = reason.replace(key, "***")

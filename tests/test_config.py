@@ -1,3 +1,4 @@
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Literal
@@ -161,9 +162,11 @@ def test_settings_are_written_as_they_can_be_typed(monkeypatch):
 
 
 def test_what_looks_like_a_time_is_a_text_as_in_yaml_1_2():
-    for text in ("2026-11-26", "1:30", "4:3", "1_000"):
+    for text in ("2026-11-26", "1:30", "1:30.5", "4:3", "1_000", "1_000.5"):
         assert parse_value(text) == text
     assert [parse_value(text) for text in ("3", "-4", "0", "010", "1e-4", "1.5", "[1, 2]")] == [
         3, -4, 0, 10, 1e-4, 1.5, [1, 2],
     ]  # fmt: skip
     assert isinstance(parse_value("3"), int)
+    assert parse_value("[.inf, -.inf]") == [math.inf, -math.inf]
+    assert math.isnan(parse_value(".nan"))

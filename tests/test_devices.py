@@ -29,7 +29,7 @@ def test_bf16_is_taken_where_the_cpu_has_instructions_for_it(knows_bf16):
 def test_a_training_says_that_it_computes_in_fp32_in_the_place_of_bf16(knows_bf16, tmp_path, capsys):
     accelerator = make_accelerator(tmp_path, "bf16", 1, "none")
     assert accelerator.mixed_precision == ("bf16" if knows_bf16 else "no")
-    said = "mixed_precision: this CPU has no instructions for bf16; computing in fp32\n"
+    said = "mixed_precision: this CPU has no units for bf16; computing in fp32\n"
     assert capsys.readouterr().out == ("" if knows_bf16 else said)
 
 

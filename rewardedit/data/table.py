@@ -216,7 +216,9 @@ def _read_csv(file: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
     records = []
     try:
         reader = csv.DictReader(lines, strict=True)
-        columns = reader.fieldnames or []
+        columns = [
+            name for name in reader.fieldnames or [] if name
+        ]  # spreadsheets leave empty ones at the end
         if len(set(columns)) < len(columns):
             raise ValueError(f"{file}: expected columns of different names; got {', '.join(columns)}")
         for number, record in enumerate(reader, 1):
@@ -225,6 +227,8 @@ def _read_csv(file: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
                     f"{file}: row {number} has more cells than there are columns; put texts with commas "
                     "in quotes"
                 )
+            if record.pop("", None):
+                raise ValueError(f"{file}: row {number} has a cell in a column without a name")
             records.append(record)
     except csv.Error as error:
         raise ValueError(f"{file}: row {len(records) + 1} is not CSV ({error})") from error

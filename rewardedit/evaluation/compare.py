@@ -66,7 +66,8 @@ class EvaluateConfig:
         own = base.guidance_scale
         around = (max(1.0, round(own * 6 / 7, 3)), own, round(own * 8 / 7, 3))
         scales = self.guidance_scale or tuple(sorted(set(around)))
-        image = self.image_guidance_scale or (base.image_guidance_scale,)
+        # Below 1, where it says nothing without text guidance, it is refused beside it.
+        image = self.image_guidance_scale or (max(1.0, base.image_guidance_scale),)
         return replace(self, num_inference_steps=steps, guidance_scale=scales, image_guidance_scale=image)
 
     def grid(self) -> list[EditConfig]:

@@ -109,16 +109,13 @@ def candidate_rows(
     if config is None:
         return read_or_stream(data)
     rows = open_rows(data)
-    # Where the rows or an editor become others, what was made before is of no use.
-    known = {
-        "models": fingerprints(names_in(list(config.editors))),
-        "files": input_digests([data, config], folder),
-    }
-    more = {name: digests for name, digests in known.items() if digests}
     outputs = {}
     for k, editor in enumerate(config.editors):
         name = f"editor-{k}"
         method = config.method(editor)
+        # Where the rows or the editor become others, what was made before is of no use.
+        models, files = fingerprints(names_in([editor])), input_digests([data, method], folder)
+        more = {key: digests for key, digests in (("models", models), ("files", files)) if digests}
         outputs[name] = make_outputs(
             method, rows, data, folder / name, config.seed, config.batch_size, more, share
         )

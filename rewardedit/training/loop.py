@@ -256,7 +256,7 @@ def make_accelerator(
     folder: Path, precision: Precision, accumulation_steps: int, tracker: Tracker
 ) -> Accelerator:
     """An accelerate handle that logs where it was asked to; it computes in fp32, and says so, where bf16 is
-    asked for on a CPU that has no instructions for it.
+    asked for on a CPU or a GPU that has no units for it.
 
     Raises:
         ValueError: if fp16 is asked for without a GPU.
@@ -264,7 +264,8 @@ def make_accelerator(
     devices.require_precision(precision)
     here = devices.precision_here(precision)
     if here != precision:
-        say(f"mixed_precision: this CPU has no instructions for {precision}; computing in fp32")
+        where = "CPU" if devices.default_device() == "cpu" else "GPU, which may be faster in fp16,"
+        say(f"mixed_precision: this {where} has no units for {precision}; computing in fp32")
     # Several trainings may follow one another in a process, each with its own precision and accumulation.
     processes()
     AcceleratorState._reset_state()

@@ -221,7 +221,7 @@ class RolloutPrompts:
     cache: LatentCache
     texts: TextCache
     images: np.ndarray  # (n, 3, s, s) uint8, the sources
-    captions: dict[str, list[str]]  # source_caption, target_caption, where all rows have them
+    captions: dict[str, list[str]]  # source_caption, target_caption, where any row has one
 
     def batch(self, rows: Int[Tensor, " b"], edited: Float[Tensor, "b 3 h w"]) -> EditBatch:
         """The rows with their edits, for a scorer."""

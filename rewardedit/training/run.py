@@ -21,7 +21,8 @@ from rewardedit.training.loop import checkpoints, step_of
 INPUTS = "inputs.json"
 # Settings that a resumed run may have otherwise: how long, how tolerant, how much is shown, what it is
 # measured on.
-CHANGEABLE = ("train.max_steps:", "bad_rows:", "examples:", "held_out", "evaluate")
+# train.compile was a setting once, and changed no result.
+CHANGEABLE = ("train.max_steps:", "train.compile:", "bad_rows:", "examples:", "held_out", "evaluate")
 
 
 def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) -> None:

@@ -81,6 +81,18 @@ def test_tables_as_programs_write_them(folder):
     ] * 2
 
 
+def test_empty_columns_at_a_table_s_end_are_none(folder):
+    """As spreadsheets write them."""
+    (folder / "rows.csv").write_text("source,instruction,target,,\na.png,make it blue,b.png,,\n")
+    assert Table(str(folder / "rows.csv"))[0].instruction == "make it blue"
+    (folder / "rows.csv").write_text("source,instruction,target,,\na.png,make it blue,b.png,,lost\n")
+    with pytest.raises(ValueError, match="row 1 has a cell in a column without a name"):
+        Table(str(folder / "rows.csv"))
+    (folder / "rows.csv").write_text("source,instruction,target,target\na.png,make it blue,b.png,a.png\n")
+    with pytest.raises(ValueError, match="expected columns of different names"):
+        Table(str(folder / "rows.csv"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -73,6 +73,7 @@ def test_a_grid_that_is_not_given_lies_around_the_base_s_own_settings():
     asked = EvaluateConfig().around(EditConfig(10, 1.75, 1.0))
     assert (asked.num_inference_steps, asked.guidance_scale) == ((10,), (1.5, 1.75, 2.0))
     assert EvaluateConfig().around(EditConfig(1, 1.05, 1.0)).guidance_scale == (1.0, 1.05, 1.2)
+    assert EvaluateConfig().around(EditConfig(1, 1.0, 0.9)).image_guidance_scale == (1.0,)
     given = EvaluateConfig(num_inference_steps=(2, 4), guidance_scale=(3.0,))
     assert given.around(EditConfig(10, 1.5, 1.2)) == replace(given, image_guidance_scale=(1.2,))
 

@@ -648,6 +648,14 @@ def test_each_pause_is_twice_the_one_before(server, monkeypatch):
     assert pauses[:4] == [1, 2, 4, 8]
 
 
+def test_an_endpoint_that_sends_elsewhere_is_asked_once(server):
+    Handler.reply = staticmethod(lambda text: (307, b"{}"))
+    endpoint = Endpoint(server, "m", pause=0.001, retries=3)
+    (refused,) = endpoint.answer([[{"role": "user", "content": [{"type": "text", "text": "?"}]}]])
+    assert isinstance(refused, EndpointError)
+    assert (refused.status, len(Handler.seen)) == (307, 1)
+
+
 def test_a_key_that_is_refused_stops_and_is_never_told(server, monkeypatch, caplog):
     judge = VlmJudge(Endpoint(server, "m", pause=0.001, retries=1), "m")
     Handler.reply = staticmethod(lambda text: (401, b"{}"))
