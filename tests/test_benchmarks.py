@@ -261,14 +261,18 @@ def test_what_was_measured_holds_what_is_promised():
     assert min(comparison[key][0] for key in ("ci95", "ci95_vs_one", "ci95_vs_unconditioned")) > 0
 
 
-@pytest.mark.xfail(reason="not reached: +13.9 % after 1600 updates", strict=True)
 def test_reward_conditioning_gains_what_is_aimed_at():
-    assert recorded("shapes-reward-conditioned")["oracle"]["relative_gain"] >= 0.15
+    found = recorded("shapes-reward-conditioned")
+    assert found["oracle"]["relative_gain"] >= 0.15
+    assert found["flags"]["conditioned_five"] is None
+    assert found["change_outside"]["conditioned_five"]["ci95"][0] <= 0
+    best = recorded("shapes-editor")["settings"]["10"]["guidance_scale"]
+    assert found["settings"]["base"]["text_guidance"] == best, "the base is at its best too"
 
 
 def test_labels_of_the_adiee_scorer_gain_without_captions():
     found = recorded("shapes-reward-conditioned-adiee")
-    oracle, with_captions = found["oracle"], recorded("shapes-reward-conditioned")["oracle"]
+    oracle, with_captions = found["oracle"], recorded("shapes-reward-conditioned-1600")["oracle"]
     assert oracle["n"] >= 560
     assert oracle["base"] == pytest.approx(with_captions["base"], abs=0.01)  # one editor, one grid, one test
     assert min(oracle["ci95"][0], oracle["ci95_vs_one"][0]) > 0
