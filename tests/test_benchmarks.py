@@ -508,7 +508,8 @@ def test_labellers_and_rewards_stand_side_by_side_where_the_world_is_this_one(tm
     ):
         (tmp_path / f"{name}.json").write_text(json.dumps({**found, "oracle": oracle, "settings": settings}))
     rows = labellers().splitlines()[2:4]
-    assert rows[0] == "| labels, asked for five | `adiee` | 560 | 1.75 | 7.00 | 7.50 | +0.50 [+0.12, +0.75] |"
+    adiee = "| labels, asked for five | `adiee`, that earlier recipe |"
+    assert rows[0] == f"{adiee} 560 | 1.75 | 7.00 | 7.50 | +0.50 [+0.12, +0.75] |"
     assert rows[1] == "| reward (ReFL) | `adiee` | 560 | 1.75 | 7.00 | 7.25 | +0.25 [+0.12, +0.75] |"
     assert "vifi_clip" not in labellers()
 

@@ -275,7 +275,7 @@ def test_choosing_and_guiding(dtype, standin_device, tiny_editor):
 def interrupted_at(step: int):
     """A stand-in for `loop.require_finite` that ends the run at a step, as Ctrl-C does."""
 
-    def check(loss: torch.Tensor, now: int, ids: list[str]) -> None:
+    def check(loss: torch.Tensor, now: int, ids: list[str], what: str = "loss") -> None:
         if now == step:
             raise KeyboardInterrupt
 
