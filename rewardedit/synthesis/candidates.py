@@ -114,7 +114,8 @@ def candidate_rows(
         name = f"editor-{k}"
         method = config.method(editor)
         # Where the rows or the editor become others, what was made before is of no use.
-        models, files = fingerprints(names_in([editor])), input_digests([data, method], folder)
+        models = fingerprints(names_in([editor]))
+        files = input_digests([data, method], folder)
         more = {key: digests for key, digests in (("models", models), ("files", files)) if digests}
         outputs[name] = make_outputs(
             method, rows, data, folder / name, config.seed, config.batch_size, more, share
