@@ -110,7 +110,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             captions; where it is started as several processes.
     """
     try:
-        from trl import SFTConfig, SFTTrainer
+        from trl import SFTTrainer
     except ImportError as error:
         raise ValueError("captioner needs TRL: pip install rewardedit[sft]") from error
     from peft import LoraConfig
@@ -122,22 +122,6 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     dtype = torch.bfloat16 if on_gpu else torch.float32  # 7 billion weights in fp32 do not fit 24 GB
     vlm = load_vlm(config.model, device=devices.default_device(), dtype=dtype)
     vlm.model.requires_grad_(True).train()
-    settings = SFTConfig(
-        output_dir=str(folder / "checkpoints"),
-        num_train_epochs=config.train.epochs,
-        per_device_train_batch_size=config.train.micro_batch_size,
-        gradient_accumulation_steps=config.train.batch_size // config.train.micro_batch_size,
-        learning_rate=config.train.lr,
-        seed=config.train.seed,
-        save_steps=config.train.save_steps,
-        max_length=None,
-        completion_only_loss=True,
-        bf16=on_gpu,
-        use_cpu=devices.default_device() == "cpu",
-        remove_unused_columns=False,
-        report_to="none",
-    )
-    settings._n_gpu = 1  # one process trains on one GPU: DataParallel would multiply the batch
     lora = LoraConfig(
         r=config.train.lora_rank,
         lora_alpha=2 * config.train.lora_rank,
@@ -148,7 +132,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     trainer = SFTTrainer(
         vlm.model,
-        args=settings,
+        args=sft_config(config, folder / "checkpoints"),
         train_dataset=Dataset.from_list(examples(Subset(rows, usable), config.data, reserved_tokens(vlm))),
         processing_class=vlm.processor,
         peft_config=lora,
@@ -158,6 +142,29 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     with replaced(folder / "lora") as aside:
         trainer.model.save_pretrained(aside)
     return folder / "lora"
+
+
+def sft_config(config: Config, folder: Path) -> Any:
+    """TRL's settings of the training, whose checkpoints go into `folder`."""
+    from trl import SFTConfig
+
+    settings = SFTConfig(
+        output_dir=str(folder),
+        num_train_epochs=config.train.epochs,
+        per_device_train_batch_size=config.train.micro_batch_size,
+        gradient_accumulation_steps=config.train.batch_size // config.train.micro_batch_size,
+        learning_rate=config.train.lr,
+        seed=config.train.seed,
+        save_steps=config.train.save_steps,
+        max_length=None,
+        completion_only_loss=True,
+        bf16=devices.default_device() == "cuda",
+        use_cpu=devices.default_device() == "cpu",
+        remove_unused_columns=False,
+        report_to="none",
+    )
+    settings._n_gpu = 1  # one process trains on one GPU: DataParallel would multiply the batch
+    return settings
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

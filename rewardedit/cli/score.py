@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.inputs import input_digests
     from rewardedit.once import Once
     from rewardedit.scorers import Scorer, load_scorer
-    from rewardedit.scorers.load import families, packaged_files
+    from rewardedit.scorers.load import packaged_files
 
     out = to_path(args.out) if args.out else None
     if out is not None and out.suffix not in (".parquet", ".json"):
@@ -69,11 +69,7 @@ def run(args: argparse.Namespace) -> None:
     rows, size, policy = read_input(args)
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
-    specs = {full_name(spec): spec for spec in map(read_scorer, args.scorer)}
-    if len(specs) < len(args.scorer):
-        raise ValueError(f"--scorer: expected each once; got {' '.join(args.scorer)}")
-    for spec in specs.values():
-        families(spec)  # refuses names that there are not, before anything is begun
+    specs = read_scorers(args.scorer)
     in_shards = out is not None and out.suffix == ".parquet"
     if isinstance(rows, StreamedRows) and not in_shards:
         raise ValueError("stream: goes with --out FILE.parquet, which is made file by file")
@@ -85,16 +81,12 @@ def run(args: argparse.Namespace) -> None:
         device = devices.default_device()  # of the process that scores
         return {name: load_scorer(spec, **options).to(device) for name, spec in specs.items()}
 
-    for option, path, write in (
-        ("--heatmap", args.heatmap, write_heatmap),
-        ("--explain", args.explain, write_explanation),
-    ):
-        if path:
-            n = count_rows(rows)
-            if isinstance(rows, StreamedRows) or n != 1 or len(specs) != 1:
-                raise ValueError(f"{option}: expected one edit and one scorer; got {n} and {len(specs)}")
-            batch = read_batch(rows[0], size, policy).to(devices.default_device())
-            write(batch, next(iter(load().values())), Path(path))
+    if args.heatmap or args.explain:
+        batch = one_edit(args, rows, size, policy, specs)
+        (scorer,) = load().values()
+        for path, write in ((args.heatmap, write_heatmap), (args.explain, write_explanation)):
+            if path:
+                write(batch, scorer, Path(path))
 
     if in_shards:
         models = {name: packaged_files(spec, **options) for name, spec in specs.items()}
@@ -110,6 +102,40 @@ def run(args: argparse.Namespace) -> None:
         write_parquet(out, made_of, rows, load, size, policy, args.json)
     else:
         write_or_print(out, args.json, rows, load(), size, policy)
+
+
+def read_scorers(words: list[str]) -> dict[str, ScorerSpec]:
+    """The scorers that the command line names, by their full names.
+
+    Raises:
+        ValueError: for a name that there is not, and where one is named twice.
+    """
+    from rewardedit.scorers.load import families
+
+    specs = {full_name(spec): spec for spec in map(read_scorer, words)}
+    if len(specs) < len(words):
+        raise ValueError(f"--scorer: expected each once; got {' '.join(words)}")
+    for spec in specs.values():
+        families(spec)
+    return specs
+
+
+def one_edit(
+    args: argparse.Namespace, rows: Any, size: int | None, policy: str, specs: dict[str, ScorerSpec]
+) -> Any:
+    """The edit of which a picture is drawn, as a batch of one.
+
+    Raises:
+        ValueError: where there are several edits or scorers.
+    """
+    from rewardedit import devices
+    from rewardedit.data.stream import StreamedRows, count_rows
+
+    n = count_rows(rows)
+    if isinstance(rows, StreamedRows) or n != 1 or len(specs) != 1:
+        option = "--heatmap" if args.heatmap else "--explain"
+        raise ValueError(f"{option}: expected one edit and one scorer; got {n} and {len(specs)}")
+    return read_batch(rows[0], size, policy).to(devices.default_device())
 
 
 def named(words: list[str]) -> Any:

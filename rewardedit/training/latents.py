@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -152,30 +154,10 @@ def make_cache(
 
     def encode(number: int, path: Path) -> None:
         path.mkdir()
-        part = parts[number].fetch().rows
-        ids = [""] * len(part)
-        instructions = [""] * len(part)
-        reasons: list[str | None] = [None] * len(part)
-        latents: dict[str, np.ndarray] = {}
-        for found in read_shard(part, data, size, fields=()):
-            for row, reason in found.unreadable.items():
-                reasons[row] = reason
-            if found.batch is None:
-                continue
-            for name in ("edited", "source"):
-                values = encoded(getattr(found.batch, name))
-                if name not in latents:
-                    latents[name] = np.zeros((len(part), *values.shape[1:]), np.float16)
-                latents[name][found.numbers] = values
-            for i, row in enumerate(found.numbers):
-                ids[row] = found.ids[i]
-                instructions[row] = found.batch.instruction[i]
-        if not latents:  # no row can be read
-            shape = encoded(torch.zeros(1, 3, require_size(data), require_size(data))).shape[1:]
-            latents = {name: np.zeros((len(part), *shape), np.float16) for name in ("edited", "source")}
+        latents, records = _encode_rows(parts[number].fetch().rows, data, size, encoded)
         for name, values in latents.items():
             np.save(path / f"{name}.npy", values)
-        write_json(path / "rows.json", {"ids": ids, "instructions": instructions, "unreadable": reasons})
+        write_json(path / "rows.json", records)
 
     def join(shards: list[Path]) -> None:
         _join(folder, ("edited", "source"), shards)
@@ -189,6 +171,35 @@ def make_cache(
     scaling = float(editor.pipe.vae.config.scaling_factor)
     unreadable = {row: reason for row, reason in enumerate(texts["unreadable"]) if reason is not None}
     return LatentCache(rows, data, texts["ids"], texts["instructions"], folder, scaling, *arrays, unreadable)
+
+
+def _encode_rows(
+    rows: Rows, data: DataConfig, size: int, encode: Callable[[Tensor], np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
+    """The latents of `edited` and `source`, (n, c, h, w) fp16 and zero where a row cannot be read; and the
+    ids, the instructions and the reasons of these rows.
+    """
+    ids = [""] * len(rows)
+    instructions = [""] * len(rows)
+    reasons: list[str | None] = [None] * len(rows)
+    latents: dict[str, np.ndarray] = {}
+    for found in read_shard(rows, data, size, fields=()):
+        for row, reason in found.unreadable.items():
+            reasons[row] = reason
+        if found.batch is None:
+            continue
+        for name in ("edited", "source"):
+            values = encode(getattr(found.batch, name))
+            if name not in latents:
+                latents[name] = np.zeros((len(rows), *values.shape[1:]), np.float16)
+            latents[name][found.numbers] = values
+        for i, row in enumerate(found.numbers):
+            ids[row] = found.ids[i]
+            instructions[row] = found.batch.instruction[i]
+    if not latents:  # no row can be read
+        shape = encode(torch.zeros(1, 3, require_size(data), require_size(data))).shape[1:]
+        latents = {name: np.zeros((len(rows), *shape), np.float16) for name in ("edited", "source")}
+    return latents, {"ids": ids, "instructions": instructions, "unreadable": reasons}
 
 
 def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarray, dict[str, list[str]]]:
