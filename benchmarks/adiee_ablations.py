@@ -170,7 +170,8 @@ def measure(scorer: Scorer, samples: ShapesBatch, edits: dict[str, torch.Tensor]
     scores = scores.nan_to_num(-1.0)
     within = [spearman(*both, samples.id).rho for both in zip(scores.numpy(), truth.numpy(), strict=True)]
     ranks = spearman(scores.flatten().numpy(), truth.flatten().numpy(), samples.id * len(edits))
-    return {**ranks.as_dict(), "within_editors": float(np.mean(within)), "unscored": unscored}
+    mean = float(np.mean(within)) if np.isfinite(within).all() else None
+    return {**ranks.as_dict(), "within_editors": mean, "unscored": unscored}
 
 
 def make_rows(name: str, folder: Path) -> None:

@@ -1,6 +1,5 @@
 """Tables of ADIEE's scorer and of the data that it is trained on."""
 
-import math
 from typing import Any
 
 from table_parts import Result, interval, markdown, measured
@@ -177,6 +176,6 @@ def vifi_rows(result: Result) -> str:
 
 def rank_correlations(found: dict[str, Any]) -> tuple[str, str]:
     """Over all editors' edits, and the mean over editors."""
-    if math.isnan(found["rho"]):
+    if found["rho"] is None:
         return "– (one score for all)", "–"
     return f"{found['rho']:.2f} {interval(found['ci95'])}", f"{found['within_editors']:.2f}"

@@ -410,10 +410,9 @@ def test_variants_are_settings_of_the_recipe(labelled):
 def test_the_table_of_variants_says_which_gives_one_score_for_all():
     from tables_adiee import adiee_ablations
 
-    nan = float("nan")
     figures = {
         "a": {"rho": 0.5, "ci95": [0.4, 0.6], "within_editors": 0.3, "rows": 1200},
-        "b": {"rho": nan, "ci95": [nan, nan], "within_editors": nan, "rows": 7},
+        "b": {"rho": None, "ci95": [None, None], "within_editors": None, "rows": 7},
     }
     made = {"command": "python x.py", "device": "CPU", "date": "2026-11-26"}
     page = adiee_ablations({"n": 1120, "steps": 9, "spearman": figures, **made})

@@ -56,7 +56,7 @@ def test_every_file_of_the_tree_is_there():
     "path", sorted((ROOT / "benchmarks" / "results").glob("*.json")), ids=lambda p: p.stem
 )
 def test_results_say_where_they_come_from(path):
-    result = json.loads(path.read_text())
+    result = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert {"command", "date", "packages", "device"} <= set(result)
     assert (
         path.stem.startswith(("throughput", "refl-step", "same-weights", "code-metrics", "cuda-"))

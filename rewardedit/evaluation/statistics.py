@@ -31,7 +31,9 @@ class Correlation:
     n: int
 
     def as_dict(self) -> dict:
-        return asdict(self)
+        """With None in the place of NaN, which JSON does not have."""
+        rho, low, high = (value if np.isfinite(value) else None for value in (self.rho, *self.ci95))
+        return {"rho": rho, "ci95": (low, high), "n": self.n}
 
 
 def spearman(

@@ -164,6 +164,7 @@ def test_one_source_image_gives_no_interval():
     found = spearman(values, values, same)
     assert found.rho == pytest.approx(1)
     assert np.isnan(found.ci95).all()
+    assert found.as_dict() == {"rho": found.rho, "ci95": (None, None), "n": 6}, "JSON has no NaN"
     for refused in (
         lambda: paired_bootstrap(values, values, same),
         lambda: spearman_difference(values, values, values, same),
