@@ -124,6 +124,28 @@ def test_rollouts_are_drawn_from_what_is_asked():
     assert early.mean_steps == pytest.approx((1 + 6) / 2)
     assert {how.scored for how in late} == {"pred_x0"}
     assert RewardConfig(preset="draft", grad_steps=4).rollout(torch.Generator()).grad_steps == 4
+    short = RewardConfig(num_inference_steps=(10,), stop_before_end=(2, 2), grad_steps=20)
+    assert short.rollout(torch.Generator()).grad_steps == 8, "no more than the steps that are taken"
+
+
+@pytest.mark.parametrize(
+    ("preset", "steps", "left_out", "scored", "loss", "weight"),
+    [
+        ("adiee", range(10, 101, 5), (1, 1), "prev_sample", ("hinge", 10), 1e-3),
+        ("imagereward", (40,), (0, 9), "pred_x0", ("hinge", 2), 1e-3),
+        ("draft", (50,), (0, 0), "prev_sample", ("linear", 0), 1),
+    ],
+)
+def test_presets_are_those_of_the_papers(preset, steps, left_out, scored, loss, weight):
+    found = RewardConfig(preset=preset)
+    assert (found.num_inference_steps, found.stop_before_end) == (tuple(steps), left_out)
+    assert (found.scored, (found.loss, found.hinge), found.weight) == (scored, loss, weight)
+
+
+@pytest.mark.parametrize("left_out", [(2, 1), (-1, 1), (3, 3)])
+def test_a_rollout_takes_at_least_one_step_and_leaves_out_no_fewer_than_none(left_out):
+    with pytest.raises(ValueError, match="stop_before_end: expected at least one step"):
+        RewardConfig(num_inference_steps=(3, 4), stop_before_end=left_out)
 
 
 def trained(base: str, folder, reward: RewardConfig = REWARD, **settings) -> Config:
