@@ -53,7 +53,7 @@ RUNS: dict[str, list[str]] = {
         "variants=[words]",
         "train.text_encoder_lr=2e-5",  # the small text encoder has not learned the labels' words
     ],
-    "shapes-refl": ["shapes-refl", "variants=[refl, pairs_only, predicted_x0]"],
+    "shapes-refl": ["shapes-refl"],
     # by quantiles: its raw values of about 75 lie above the hinge's 10 and would train nothing
     "shapes-refl-vifi-clip": [
         "shapes-refl",

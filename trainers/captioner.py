@@ -132,7 +132,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     trainer = SFTTrainer(
         vlm.model,
-        args=sft_config(config, folder / "checkpoints"),
+        args=sft_config(config, folder / "checkpoints", on_gpu),
         train_dataset=Dataset.from_list(examples(Subset(rows, usable), config.data, reserved_tokens(vlm))),
         processing_class=vlm.processor,
         peft_config=lora,
@@ -144,7 +144,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     return folder / "lora"
 
 
-def sft_config(config: Config, folder: Path) -> Any:
+def sft_config(config: Config, folder: Path, on_gpu: bool) -> Any:
     """TRL's settings of the training, whose checkpoints go into `folder`."""
     from trl import SFTConfig
 
@@ -158,7 +158,7 @@ def sft_config(config: Config, folder: Path) -> Any:
         save_steps=config.train.save_steps,
         max_length=None,
         completion_only_loss=True,
-        bf16=devices.default_device() == "cuda",
+        bf16=on_gpu,
         use_cpu=devices.default_device() == "cpu",
         remove_unused_columns=False,
         report_to="none",
