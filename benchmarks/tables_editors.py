@@ -25,12 +25,11 @@ ARMS = {
     "learned_embedding_five": "learned reward embedding, asked for five",
 }
 LABELLED_BY = {
-    "shapes-reward-conditioned": "`clip_d`, exact captions (best case)",
-    "shapes-reward-conditioned-1600": "the same, an earlier recipe of 1,600 updates",
-    "shapes-reward-conditioned-instructions": "`clip_d`, the instruction in the place of captions",
-    "shapes-reward-conditioned-without-captions": "`vifi_clip`",
-    "shapes-reward-conditioned-adiee": "`adiee`, that earlier recipe",
-    "shapes-reward-conditioned-adiee-data": "`adiee`, on edits of its own training data",
+    "labels-clip-d": "`clip_d`, exact captions (best case)",
+    "labels-clip-d-instructions": "`clip_d`, the instruction in the place of captions",
+    "labels-vifi-clip": "`vifi_clip`",
+    "labels-adiee": "`adiee`",
+    "labels-adiee-data": "`adiee`, on edits of its own training data",
 }
 REWARDED_BY = {"shapes-refl": "`adiee`", "shapes-refl-vifi-clip": "`vifi_clip`"}
 REFL_ARMS = {

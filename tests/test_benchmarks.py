@@ -271,8 +271,8 @@ def test_reward_conditioning_gains_what_is_aimed_at():
 
 
 def test_labels_of_the_adiee_scorer_gain_without_captions():
-    found = recorded("shapes-reward-conditioned-adiee")
-    oracle, with_captions = found["oracle"], recorded("shapes-reward-conditioned-1600")["oracle"]
+    found = recorded("labels-adiee")
+    oracle, with_captions = found["oracle"], recorded("labels-clip-d")["oracle"]
     assert oracle["n"] >= 560
     assert oracle["base"] == pytest.approx(with_captions["base"], abs=0.01)  # one editor, one grid, one test
     assert min(oracle["ci95"][0], oracle["ci95_vs_one"][0]) > 0
@@ -502,13 +502,13 @@ def test_labellers_and_rewards_stand_side_by_side_where_the_world_is_this_one(tm
     oracle = {"base": 7.0, "conditioned_five": 7.5, "refl": 7.25, "ci95": [0.125, 0.75], "n": 560}
     settings = {"base": {"text_guidance": 1.75}}
     for name, found in (
-        ("shapes-reward-conditioned-adiee", here),
+        ("labels-adiee", here),
         ("shapes-refl", here),
         ("shapes-refl-vifi-clip", {**here, "world": 1}),
     ):
         (tmp_path / f"{name}.json").write_text(json.dumps({**found, "oracle": oracle, "settings": settings}))
     rows = labellers().splitlines()[2:4]
-    adiee = "| labels, asked for five | `adiee`, that earlier recipe |"
+    adiee = "| labels, asked for five | `adiee` |"
     assert rows[0] == f"{adiee} 560 | 1.75 | 7.00 | 7.50 | +0.50 [+0.12, +0.75] |"
     assert rows[1] == "| reward (ReFL) | `adiee` | 560 | 1.75 | 7.00 | 7.25 | +0.25 [+0.12, +0.75] |"
     assert "vifi_clip" not in labellers()
