@@ -41,7 +41,7 @@ RUNS: dict[str, list[str]] = {
     "labels-adiee-data": [  # ADIEE App. B: edits of the scorer's own data, relabelled
         *LABELS,
         "data={name: labelled, path: runs/shapes-adiee-data-compared/rows, size: 64, "
-        "edit_types: [target, source, unreached, untouched]}",
+        "rows: 28000, edit_types: [target, source, unreached, untouched]}",
         "relabel.scorer=adiee",
         "relabel.upper=null",
     ],
@@ -92,17 +92,20 @@ PARTS = {
         ["judge", "runs/hacking"],
     ],
 }
+# Recipes whose runs a result needs, and which make no result that ships.
+NEEDS = {
+    "shapes-editors": [f"shapes-editor-{kind}" for kind in QUALITIES],
+    "labels-adiee-data": ["shapes-adiee-data-compared"],
+}
 ORDER = ("shapes-editor", *RUNS, *PROGRAMS)
 
 
 def commands(name: str) -> list[list[str]]:
     """What makes a result."""
     python = sys.executable
+    made = [train(recipe, [recipe]) for recipe in NEEDS.get(name, [])]
     if name in RUNS:
-        return [train(name, RUNS[name])]
-    made = []
-    if name == "shapes-editors":  # its editors are not shipped
-        made = [train(f"shapes-editor-{kind}", [f"shapes-editor-{kind}"]) for kind in QUALITIES]
+        return [*made, train(name, RUNS[name])]
     program = str(ROOT / "benchmarks" / ("rate_editor.py" if name == "shapes-editor" else PROGRAMS[name]))
     return [*made, *([python, program, *words] for words in PARTS.get(name, [[]]))]
 

@@ -486,6 +486,10 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
         ["train", "runs/hacking", "test", "reward_only"],
         ["judge", "runs/hacking"],
     ]
+    data, labels = remake.commands("labels-adiee-data")
+    assert "shapes-adiee-data-compared" in data
+    made = f"runs/{data[-1].removeprefix('name=')}/rows"
+    assert load_recipe("shapes-reward-conditioned", labels[3:-1])[1].data.path == made
     for recipe, *settings in remake.RUNS.values():
         load_recipe(recipe, settings)  # none is refused
 
