@@ -116,6 +116,10 @@ def test_candidates_are_those_of_the_seeds_that_were_asked_for(editor, sample):
 def test_bad_input(editor, sample):
     with pytest.raises(ValueError, match="at least 1"):
         best_of_n(editor, load_scorer("l1"), sample.source, sample.instruction, n=0)
+    with pytest.raises(ValueError, match="at least 1; got 2 and 0"):
+        best_of_n(editor, load_scorer("l1"), sample.source, sample.instruction, n=2, batch_size=0)
+    with pytest.raises(ValueError, match="needs target; give them as fields"):
+        best_of_n(editor, load_scorer("clip_i"), sample.source, sample.instruction, n=2)
 
 
 def test_a_target_may_be_a_picture(editor, sample):
