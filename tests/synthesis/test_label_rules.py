@@ -124,7 +124,16 @@ def test_nothing_to_take_a_percentile_of_is_refused():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"similarity_percentile": 101}, {"clip_d_percentile": -1}, {"reconstructed": 1.5}]
+    "wrong",
+    [
+        {"similarity_percentile": 101},
+        {"clip_d_percentile": -1},
+        {"reconstructed": 1.5},
+        {"another_turn": -0.1},
+        {"another_word": -1, "alike": (("left", "right"),)},
+        {"damaged": -1},
+        {"alike": (("left", "right"), ("red", "Red"))},  # one word is no choice
+    ],
 )
 def test_numbers_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
