@@ -270,14 +270,17 @@ def test_reward_conditioning_gains_what_is_aimed_at():
     assert found["settings"]["base"]["text_guidance"] == best, "the base is at its best too"
 
 
-def test_labels_of_the_adiee_scorer_gain_without_captions():
-    found = recorded("labels-adiee")
+@pytest.mark.parametrize("name", ["labels-adiee", "labels-vifi-clip"])
+def test_labels_gain_without_captions(name):
+    found = recorded(name)
     oracle, with_captions = found["oracle"], recorded("labels-clip-d")["oracle"]
     assert oracle["n"] >= 560
     assert oracle["base"] == pytest.approx(with_captions["base"], abs=0.01)  # one editor, one grid, one test
     assert min(oracle["ci95"][0], oracle["ci95_vs_one"][0]) > 0
     assert found["flags"]["conditioned_five"] is None
     assert found["change_outside"]["conditioned_five"]["ci95"][0] <= 0
+    best = recorded("shapes-editor")["settings"]["10"]["guidance_scale"]
+    assert found["settings"]["base"]["text_guidance"] == best, "the base is at its best too"
 
 
 def test_what_was_measured_of_the_editor_holds_what_is_promised():
