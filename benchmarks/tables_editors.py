@@ -112,14 +112,14 @@ def labellers() -> str:
             oracle = result["oracle"]
             mean = oracle["conditioned_five" if names is LABELLED_BY else "refl"]
             gain = f"{mean - oracle['base']:+.2f} {interval(oracle['ci95'])}"
-            scale = f"{result['settings']['base']['text_guidance']:g}"
-            rows.append((task, words, str(oracle["n"]), scale, f"{oracle['base']:.2f}", f"{mean:.2f}", gain))
+            one = f"{oracle['conditioned_one']:.2f}" if names is LABELLED_BY else ""
+            rows.append((task, words, str(oracle["n"]), f"{oracle['base']:.2f}", f"{mean:.2f}", gain, one))
             sources.append(measured(result))
     if not rows:
         return NOT_RECORDED
     head = (
-        *("used as", "scorer", "n", "base's text guidance", "base (oracle, 0–10)"),
-        *("fine-tuned", "difference, 95 % interval"),
+        *("used as", "scorer", "n", "base (oracle, 0–10)", "fine-tuned"),
+        *("difference, 95 % interval", "asked for one"),
     )
     return markdown(head, rows, " ".join(sources))
 

@@ -283,6 +283,13 @@ def test_labels_gain_without_captions(name):
     assert found["settings"]["base"]["text_guidance"] == best, "the base is at its best too"
 
 
+def test_labels_by_clip_d_of_the_instruction_alone_say_nothing():
+    found = recorded("labels-clip-d-instructions")
+    low, high = found["oracle"]["ci95_vs_one"]
+    assert low < 0 < high, "the pages say that it does as well where it is asked for one"
+    assert found["oracle"]["base"] == pytest.approx(recorded("labels-clip-d")["oracle"]["base"], abs=0.01)
+
+
 def test_what_was_measured_of_the_editor_holds_what_is_promised():
     found = recorded("shapes-editor")
     assert found["n"] >= 560
@@ -506,18 +513,19 @@ def test_labellers_and_rewards_stand_side_by_side_where_the_world_is_this_one(tm
     monkeypatch.setattr(table_parts, "RESULTS", tmp_path)
     assert labellers() == table_parts.NOT_RECORDED
     here = {"command": "this", **environment(), "date": "today"}
-    oracle = {"base": 7.0, "conditioned_five": 7.5, "refl": 7.25, "ci95": [0.125, 0.75], "n": 560}
-    settings = {"base": {"text_guidance": 1.75}}
+    five, one = 7.5, 0.25
+    oracle = {"base": 7.0, "conditioned_five": five, "conditioned_one": one, "refl": 7.25}
+    oracle |= {"ci95": [0.125, 0.75], "n": 560}
     for name, found in (
         ("labels-adiee", here),
         ("shapes-refl", here),
         ("shapes-refl-vifi-clip", {**here, "world": 1}),
     ):
-        (tmp_path / f"{name}.json").write_text(json.dumps({**found, "oracle": oracle, "settings": settings}))
+        (tmp_path / f"{name}.json").write_text(json.dumps({**found, "oracle": oracle}))
     rows = labellers().splitlines()[2:4]
     adiee = "| labels, asked for five | `adiee` |"
-    assert rows[0] == f"{adiee} 560 | 1.75 | 7.00 | 7.50 | +0.50 [+0.12, +0.75] |"
-    assert rows[1] == "| reward (ReFL) | `adiee` | 560 | 1.75 | 7.00 | 7.25 | +0.25 [+0.12, +0.75] |"
+    assert rows[0] == f"{adiee} 560 | 7.00 | 7.50 | +0.50 [+0.12, +0.75] | 0.25 |"
+    assert rows[1] == "| reward (ReFL) | `adiee` | 560 | 7.00 | 7.25 | +0.25 [+0.12, +0.75] |  |"
     assert "vifi_clip" not in labellers()
 
 
