@@ -156,19 +156,25 @@ class HackingMonitor:
         self.checks = checks
         self.lora_of = lora_of
         self.base: dict[str, Tensor] | None = None
+        self.refusals: dict[str, str] = {}  # scorer: why it could not score some prompt of this process
         self.best_folder = folder / "best"
         self.stopped = False
         earlier = read_log(folder, LOG) if self.best_folder.is_dir() else []
-        self.best = max((check[self.held_out] for check in earlier), default=-float("inf"))
+        liked = [check[self.held_out] for check in earlier]
+        self.best = max((mean for mean in liked if mean is not None), default=-float("inf"))
 
     def check(self, editor: Editor, step: int) -> bool:
         """Evaluates the current weights, saves them where the held-out reward is best;
         returns True to stop training.
+
+        Raises:
+            ValueError: where a reward can score no prompt of the base.
         """
         found = self.evaluate(editor)
-        is_best = self.config.stop and found[self.held_out] > self.best
+        liked = found[self.held_out]
+        is_best = self.config.stop and liked is not None and liked > self.best
         if is_best:
-            self.best = found[self.held_out]
+            self.best = liked
         if processes().is_main_process:
             if is_best:  # before it is said: the log tells which editor is the best
                 save_editor(editor, self.best_folder, base=self.lora_of)
@@ -179,13 +185,21 @@ class HackingMonitor:
         return self.stopped
 
     def evaluate(self, editor: Editor) -> dict[str, Any]:
-        """Means over the prompts of rewards, oracle and signs of hacking, and `flag` (see `hacking_flag`).
+        """Means over the prompts of rewards, oracle and signs of hacking, and `flag` (see `hacking_flag`);
+        None where no prompt has a value.
 
         The first editor that is evaluated is the one that others are compared with.
+
+        Raises:
+            ValueError: where a reward can score none of its prompts.
         """
         values = self.measure(editor)
-        self.base = values if self.base is None else self.base
-        means = {name: float(value.nanmean()) for name, value in values.items()}
+        if self.base is None:
+            self._require_scores(values)
+            self.base = values
+        means = {
+            name: float(value.nanmean()) if value.isfinite().any() else None for name, value in values.items()
+        }
         return {**means, "flag": hacking_flag(values, self.base, self.reward, self.held_out, self.checks)}
 
     @torch.no_grad()
@@ -210,9 +224,21 @@ class HackingMonitor:
         order = torch.tensor([row for rows, _ in parts for row in rows]).argsort()
         return {name: torch.cat([values[name] for _, values in parts])[order] for name in parts[0][1]}
 
+    def _require_scores(self, values: dict[str, Tensor]) -> None:
+        """Nothing could be compared with a base without scores."""
+        for name, part in ((self.reward, "reward.scorer"), (self.held_out, "watch.held_out")):
+            if not values[name].isfinite().any():
+                reason = self.refusals.get(name, "see the other processes")
+                raise ValueError(f"{part}: scores none of the {len(self.prompts)} watched prompts: {reason}")
+
     def _values(self, prompts: EditBatch, edited: Tensor, truth: ShapesBatch | None) -> dict[str, Tensor]:
         batch = dataclasses.replace(prompts, edited=edited)
-        values = {name: scores.score.float() for name, scores in score_batch(batch, self.scorers).items()}
+        values = {}
+        for name, scores in score_batch(batch, self.scorers).items():
+            values[name] = scores.score.float()
+            reason = next((reason for reason in scores.reason if reason), None)
+            if reason is not None:
+                self.refusals[name] = reason
         if truth is not None:
             values["oracle"] = ShapesOracle().rate(truth, edited).score
         return values | hacking_signs(prompts.source, edited, prompts.mask)
@@ -238,7 +264,8 @@ class HackingMonitor:
         }
         report.table("By share of the change, from the base (0) to the result (1)", rows)
         for name in (*self.scorers, *(["oracle"] if self.truth is not None else [])):
-            report.lines(name, {name: [(check["step"], check[name]) for check in checks]})
+            points = [(check["step"], check[name]) for check in checks if check[name] is not None]
+            report.lines(name, {name: points})
         write_json(self.folder / "watch.json", {"looks": checks, "sweep": sweep})
         report.save(self.folder / "watch.html")
 

@@ -351,6 +351,39 @@ def test_a_flag_stops_where_asked_and_the_best_comes_back(tiny_editor, tmp_path)
     assert resumed.best == monitor.best
 
 
+class OfSome(Scorer):
+    """Mean brightness where asked to see, and else nothing."""
+
+    range = (0.0, 1.0)
+    sees = True
+
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        reason = None if self.sees else ["no object is found" for _ in range(len(batch))]
+        return Scores.make(batch.edited.mean((1, 2, 3)), reason=reason)
+
+
+def test_a_look_without_scores_has_no_mean_and_is_not_the_best(tiny_editor, tmp_path):
+    held_out = OfSome()
+    scorers = {"reward": load_scorer("l1"), "held out": held_out}
+    config = MonitorConfig(n=4, num_inference_steps=1, stop=True)
+    prompts = fixed_prompts(DATA, config)
+    monitor = HackingMonitor(*prompts, scorers, tmp_path, config, checks=3)
+    editor = load_editor(tiny_editor)
+    held_out.sees = False
+    with pytest.raises(ValueError, match=r"watch\.held_out: scores none of the 4 .* no object is found"):
+        monitor.check(editor, 0)
+    held_out.sees = True
+    monitor.check(editor, 0)
+    best = monitor.best
+    held_out.sees = False
+    assert not monitor.check(editor, 1)
+    assert monitor.best == best
+    assert [look["held out"] for look in read_log(tmp_path, "watch.jsonl")] == [best, None]
+    assert HackingMonitor(*prompts, scorers, tmp_path, config, checks=3).best == best
+    monitor.report([])
+    assert "NaN" not in (tmp_path / "watch.json").read_text()
+
+
 class Bright(Scorer):
     """Mean brightness."""
 
