@@ -290,6 +290,15 @@ def test_labels_by_clip_d_of_the_instruction_alone_say_nothing():
     assert found["oracle"]["base"] == pytest.approx(recorded("labels-clip-d")["oracle"]["base"], abs=0.01)
 
 
+def test_labels_on_edits_of_the_scorers_own_data_gain_nothing_that_is_told_apart():
+    found = recorded("labels-adiee-data")
+    low, high = found["oracle"]["ci95"]
+    assert low < 0 < high, "the page says that it may be nothing"
+    assert found["oracle"]["ci95_vs_one"][0] > 0
+    assert found["oracle"]["base"] == pytest.approx(recorded("labels-clip-d")["oracle"]["base"], abs=0.01)
+    assert found["change_outside"]["conditioned_five"]["ci95"][1] < 0
+
+
 def test_what_was_measured_of_the_editor_holds_what_is_promised():
     found = recorded("shapes-editor")
     assert found["n"] >= 560
