@@ -505,7 +505,9 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
         ["train", "runs/hacking", "test", "reward_only"],
         ["judge", "runs/hacking"],
     ]
-    data, labels = remake.commands("labels-adiee-data")
+    data, labels = (  # without the last word of those that go on, where runs/ has them here
+        [word for word in words if word != "--resume"] for words in remake.commands("labels-adiee-data")
+    )
     assert "shapes-adiee-data-compared" in data
     made = f"runs/{data[-1].removeprefix('name=')}/rows"
     assert load_recipe("shapes-reward-conditioned", labels[3:-1])[1].data.path == made
