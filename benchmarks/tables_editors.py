@@ -25,7 +25,7 @@ ARMS = {
     "learned_embedding_five": "learned reward embedding, asked for five",
 }
 LABELLED_BY = {
-    "labels-clip-d": "`clip_d`, exact captions (best case)",
+    "labels-clip-d": "`clip_d`, exact captions",
     "labels-clip-d-instructions": "`clip_d`, the instruction in the place of captions",
     "labels-vifi-clip": "`vifi_clip`",
     "labels-adiee": "`adiee`",
@@ -80,12 +80,10 @@ def _compared(oracle: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def reward_conditioning() -> str:
-    """The quickstart with labels from instructions alone, and beside it from exact captions,
-    the best case.
-    """
+    """The quickstart with labels from instructions alone, and beside it from exact captions."""
     columns = {
         "quickstart-without-captions": "labels from instructions alone, by `vifi_clip`",
-        "quickstart": "labels from exact captions, by `clip_d` (best case)",
+        "quickstart": "labels from exact captions, by `clip_d`",
     }
     results = {words: result for name, words in columns.items() if (result := read(name)) is not None}
     if not results:

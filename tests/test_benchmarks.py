@@ -250,8 +250,10 @@ def test_what_was_measured_holds_what_is_promised():
     guidance = recorded("guidance")
     without_captions = recorded("quickstart-without-captions")["oracle"]
     assert min(without_captions["ci95"][0], without_captions["ci95_vs_one"][0]) > 0
+    assert without_captions["n"] == quickstart["n"]
+    assert without_captions["base"] == pytest.approx(quickstart["base"], abs=0.01)  # side by side on the page
     assert min(quickstart["ci95"][0], quickstart["ci95_vs_one"][0]) > 0
-    assert quickstart["n"] >= 128
+    assert quickstart["n"] >= 256
     assert guidance["n"] >= 1024
     assert guidance["guided_minus_plain"]["preservation"]["ci95"][0] > 0
     assert guidance["guided_minus_plain"]["alignment"]["difference"] >= -0.2
