@@ -21,6 +21,7 @@ LABELS = (
     *("data.rows=28000", "train.max_steps=1600", "train.lr_warmup_steps=50", "train.ema=0.995"),
     "variants=[conditioned]",
 )
+REWARDS = ("shapes-refl", "reward.scale=quantiles", "variants=[refl]")
 # result: the recipe whose run it is, with its settings
 RUNS: dict[str, list[str]] = {
     "quickstart": ["quickstart"],
@@ -51,13 +52,9 @@ RUNS: dict[str, list[str]] = {
         "train.text_encoder_lr=2e-5",  # the small text encoder has not learned the labels' words
     ],
     "shapes-refl": ["shapes-refl"],
-    # by quantiles: its raw values of about 75 lie above the hinge's 10 and would train nothing
-    "shapes-refl-vifi-clip": [
-        "shapes-refl",
-        "reward.scorer=vifi_clip",
-        "reward.scale=quantiles",
-        "variants=[refl]",
-    ],
+    # by quantiles: the hinge's 10 is on adiee's scale; vifi_clip's values of about 75 would train nothing
+    "shapes-refl-vifi-clip": [*REWARDS, "reward.scorer=vifi_clip"],
+    "shapes-refl-clip-d": [*REWARDS, "reward.scorer=clip_d"],
     "shapes-refl-conditioned": [
         "shapes-refl",
         "base=runs/shapes-reward-conditioned-words",  # rollouts know prompts of words alone

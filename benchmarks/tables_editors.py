@@ -31,7 +31,11 @@ LABELLED_BY = {
     "labels-adiee": "`adiee`",
     "labels-adiee-data": "`adiee`, on edits of its own training data",
 }
-REWARDED_BY = {"shapes-refl": "`adiee`", "shapes-refl-vifi-clip": "`vifi_clip`"}
+REWARDED_BY = {
+    "shapes-refl-clip-d": "`clip_d`, exact captions",
+    "shapes-refl-vifi-clip": "`vifi_clip`",
+    "shapes-refl": "`adiee`",
+}
 REFL_ARMS = {
     "base": "base",
     "refl": "**ReFL**",
