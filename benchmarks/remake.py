@@ -52,7 +52,7 @@ RUNS: dict[str, list[str]] = {
         "train.text_encoder_lr=2e-5",  # the small text encoder has not learned the labels' words
     ],
     "shapes-refl": ["shapes-refl"],
-    # by quantiles: the hinge's 10 is on adiee's scale; vifi_clip's values of about 75 would train nothing
+    # by quantiles: the hinge's 10 is for scores of 0 to 10; vifi_clip's are about 75, clip_d's below 1
     "shapes-refl-vifi-clip": [*REWARDS, "reward.scorer=vifi_clip"],
     "shapes-refl-clip-d": [*REWARDS, "reward.scorer=clip_d"],
     "shapes-refl-conditioned": [

@@ -292,6 +292,19 @@ def test_labels_by_clip_d_of_the_instruction_alone_say_nothing():
     assert found["oracle"]["base"] == pytest.approx(recorded("labels-clip-d")["oracle"]["base"], abs=0.01)
 
 
+def test_other_rewards_gain_less_and_vifi_clip_is_flagged():
+    vifi_clip, clip_d = (recorded(f"shapes-refl-{name}") for name in ("vifi-clip", "clip-d"))
+    ours = recorded("shapes-refl")["oracle"]
+    for found in (vifi_clip, clip_d):
+        assert found["oracle"]["n"] == ours["n"]
+        assert found["oracle"]["base"] == pytest.approx(ours["base"], abs=0.01)
+        assert found["oracle"]["ci95"][0] > 0
+        assert found["oracle"]["refl"] < ours["refl"]
+    assert "change_outside" in vifi_clip["flags"]["refl"]
+    assert vifi_clip["change_outside"]["refl"]["ci95"][0] > 0
+    assert clip_d["flags"]["refl"] is None
+
+
 def test_labels_on_edits_of_the_scorers_own_data_gain_nothing_that_is_told_apart():
     found = recorded("labels-adiee-data")
     low, high = found["oracle"]["ci95"]

@@ -18,7 +18,7 @@ from rewardedit.data.labelled import made_from
 from rewardedit.data.shapes import Rating, Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig, Editor, load_editor, save_settings
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
-from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.evaluation.statistics import paired_bootstrap, valid_means
 from rewardedit.files import read_log, remove, write_json
 from rewardedit.once import Once
 from rewardedit.processes import on_main_process, processes
@@ -210,9 +210,9 @@ def compare(
         "kinds": {name: _by_kind(rating, test) for name, rating in ratings.items()},
         "aspects": {name: _aspects(rating) for name, rating in ratings.items()},
         "trivial": _trivial(test),
-        "rewards": {name: _means(values) for name, values in scores.items()},
+        "rewards": {name: valid_means(values) for name, values in scores.items()},
         "flags": _flags(scores, health, list(rewards)),
-        "health": {name: _means(values) for name, values in health.items()},
+        "health": {name: valid_means(values) for name, values in health.items()},
         "change_outside": _change_outside(health, test),
         "settings": chosen,
     }
@@ -290,13 +290,6 @@ def _by_kind(rating: Rating, test: ShapesBatch) -> dict[str, float]:
 
 def _aspects(rating: Rating) -> dict[str, float]:
     return {name: float(getattr(rating, name).mean()) for name in ("alignment", "consistency", "quality")}
-
-
-def _means(values: dict[str, Tensor]) -> dict[str, float | None]:
-    """Means over the valid rows; None where there are none."""
-    return {
-        name: float(value.nanmean()) if value.isfinite().any() else None for name, value in values.items()
-    }
 
 
 def _change_outside(health: dict[str, dict[str, Tensor]], test: ShapesBatch) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Paired comparisons and rank correlations with bootstrap intervals, clustered by source image."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from scipy.stats import bootstrap, rankdata
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,13 @@ class Correlation:
         """With None in the place of NaN, which JSON does not have."""
         rho, low, high = (value if np.isfinite(value) else None for value in (self.rho, *self.ci95))
         return {"rho": rho, "ci95": (low, high), "n": self.n}
+
+
+def valid_means(values: Mapping[str, Tensor]) -> dict[str, float | None]:
+    """Means (of (n,) each) over the rows that are not NaN; None where there are none."""
+    return {
+        name: float(value.nanmean()) if value.isfinite().any() else None for name, value in values.items()
+    }
 
 
 def spearman(

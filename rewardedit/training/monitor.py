@@ -24,6 +24,7 @@ from rewardedit.data.reading import PreparedRows, Unreadable
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
+from rewardedit.evaluation.statistics import valid_means
 from rewardedit.files import append_json_line, read_log, write_json
 from rewardedit.processes import processes
 from rewardedit.report import Report
@@ -197,10 +198,8 @@ class HackingMonitor:
         if self.base is None:
             self._require_scores(values)
             self.base = values
-        means = {
-            name: float(value.nanmean()) if value.isfinite().any() else None for name, value in values.items()
-        }
-        return {**means, "flag": hacking_flag(values, self.base, self.reward, self.held_out, self.checks)}
+        flag = hacking_flag(values, self.base, self.reward, self.held_out, self.checks)
+        return {**valid_means(values), "flag": flag}
 
     @torch.no_grad()
     def measure(self, editor: Editor) -> dict[str, Tensor]:

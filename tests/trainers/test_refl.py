@@ -351,8 +351,8 @@ def test_a_flag_stops_where_asked_and_the_best_comes_back(tiny_editor, tmp_path)
     assert resumed.best == monitor.best
 
 
-class OfSome(Scorer):
-    """Mean brightness where asked to see, and else nothing."""
+class Blind(Scorer):
+    """Mean brightness while it `sees`; all rows are invalid while it does not."""
 
     range = (0.0, 1.0)
     sees = True
@@ -363,7 +363,7 @@ class OfSome(Scorer):
 
 
 def test_a_look_without_scores_has_no_mean_and_is_not_the_best(tiny_editor, tmp_path):
-    held_out = OfSome()
+    held_out = Blind()
     scorers = {"reward": load_scorer("l1"), "held out": held_out}
     config = MonitorConfig(n=4, num_inference_steps=1, stop=True)
     prompts = fixed_prompts(DATA, config)
