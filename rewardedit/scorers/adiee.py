@@ -18,15 +18,7 @@ from rewardedit.assets import fetched, names_in, resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import clamp_straight_through, fit
-from rewardedit.scorers.adiee_text import (
-    ANSWER,
-    QUESTIONS,
-    TOKEN,
-    Layout,
-    add_token,
-    require_token,
-    turns,
-)
+from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Layout, add_token, require_token, turns
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.prefix import Prefix, as_cache, followed, prefix_attention, split_rows
 from rewardedit.scorers.vlm import (
@@ -43,7 +35,7 @@ GRADES = (0.0, 5.0, 10.0)  # of the head with classes
 SETTINGS = "adiee.json"
 HEAD = "head.safetensors"
 ADAPTER = "adapter"
-ALWAYS_FITS = 64  # tokens of an instruction; longer ones are measured
+SLACK = 8  # tokens that an instruction may have more within its question than alone
 # Kinds of models whose positions count tokens: what comes first has the same ones whatever follows.
 WITH_PREFIX = ("llava_next", "idefics3")
 HeadKind = Literal["scalar", "classes"]
@@ -175,6 +167,7 @@ class Adiee(Scorer):
         self.head = head
         self.settings = settings
         self.questions = range(len(QUESTIONS)) if question is None else (question,)
+        self.frames: dict[tuple[int, ...], int] = {}  # tokens of question and images, by question and size
         self.share_prefix = able if share_prefix is None else share_prefix
         if self.share_prefix and not (self.parts_cleanly() and self.parts_cleanly(2)):
             if share_prefix:
@@ -290,10 +283,13 @@ class Adiee(Scorer):
         tokenizer = self.vlm.processor.tokenizer
         tokens = tokenizer(instruction, add_special_tokens=False, return_offsets_mapping=True)
         ends = [end for _, end in tokens["offset_mapping"]]
-        if len(ends) < ALWAYS_FITS:
-            return instruction
         limit = self.model.config.get_text_config().max_position_embeddings
-        room = limit - self._length("", question, batch)
+        size = (question, *batch.source.shape[2:])
+        if size not in self.frames:
+            self.frames[size] = self._length("", question, batch)
+        room = limit - self.frames[size]
+        if len(ends) + SLACK <= room:
+            return instruction
         if room < 0:
             raise ValueError(
                 "the images and the question alone are longer than the model's context; take smaller images"
@@ -305,9 +301,10 @@ class Adiee(Scorer):
         return ""
 
     def _length(self, instruction: str, question: int, batch: EditBatch) -> int:
-        """The tokens of a question about images of the batch's size."""
+        """The tokens of a question about images of the batch's size and of the answer, as in training."""
         blank = torch.zeros_like(batch.source[:1])
-        return self.inputs(self.texts([instruction], question), blank, blank)["input_ids"].shape[1]
+        text = self.prompt(instruction, question) + ANSWER
+        return self.inputs([text], blank, blank)["input_ids"].shape[1]
 
     def sized(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h2 w2"]:
         """Images at the size that the scorer sees them in; the aspect ratio is lost, as in ADIEE."""

@@ -2,8 +2,8 @@
 
 In a causal model the keys and values of what comes first do not depend on what follows. They are computed
 once, without gradient, and every continuation attends to them beside its own, so that they are not computed
-again and no backward pass goes through them. Where nothing needs a gradient, all continuations of one prefix
-read it without a copy; with a gradient each layer puts it beside the row's own for as long as it attends.
+again and no backward pass goes through them. All continuations of one prefix read it without a copy, with and
+without a gradient.
 
 A continuation may be followed by several others in its turn, such as an edited image by questions about it:
 what they attend to is then in parts, the prefix of all and the row's own continuation (`followed`).
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface
@@ -67,6 +68,8 @@ class PrefixLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """What came before beside a continuation's own keys and values, for `attend`."""
+        # Under autocast the rotary embedding leaves keys in another type than values.
+        key_states = key_states.to(value_states.dtype)
         self.own = (key_states, value_states)
         keys, values = (tuple(part) for part in zip(*self.parts, strict=True))
         return Joined(keys, key_states), Joined(values, value_states)
@@ -88,7 +91,9 @@ class PrefixLayer(CacheLayerMixin):
 
 def split_rows(cache: Any) -> list[Prefix]:
     """The rows of a model's cache, each a view of it."""
-    layers = tuple((layer.keys.detach(), layer.values.detach()) for layer in cache.layers)
+    layers = tuple(
+        (layer.keys.detach().to(layer.values.dtype), layer.values.detach()) for layer in cache.layers
+    )
     return [
         Prefix(tuple(k[i : i + 1] for k, _ in layers), tuple(v[i : i + 1] for _, v in layers), layers, i)
         for i in range(len(layers[0][0]))
@@ -151,27 +156,32 @@ def attend(
     """
     if kwargs.get("dropout") or attention_mask is not None:
         raise ValueError("a shared prefix: expected no dropout and no mask beside the causal one")
-    groups = query.shape[1] // key.own.shape[1]  # grouped heads are repeated, also for the backward pass
-    # Under autocast the rotary embedding leaves queries and keys in another type than values.
-    dtype = value.own.dtype
+    dtype = (
+        value.own.dtype
+    )  # another than the queries' under autocast, than the prefix's where that began later
+    keys, values = ([part.to(dtype) for part in (*joined.before, joined.own)] for joined in (key, value))
     query = query.to(dtype)
-    keys, values = (
-        [part.to(dtype).repeat_interleave(groups, 1) for part in (*joined.before, joined.own)]
-        for joined in (key, value)
-    )
-    one_for_all = len(query) > 1 and any(len(part) == 1 for part in keys)
-    # Words after an edited image need none themselves; what they attend to does.
-    needs_gradient = torch.is_grad_enabled() and any(part.requires_grad for part in (query, *keys, *values))
-    if one_for_all and not needs_gradient and has_log_sum(query):
-        out = shared(query, keys, values, scaling)
+    if has_log_sum(query):
+        out = AttentionInParts.apply(query, scaling, *keys, *values)
     else:
-        k, v = (
-            torch.cat([part.expand(len(query), -1, -1, -1) for part in parts], dim=2)
-            for parts in (keys, values)
-        )
-        bias = bottom_right(query.shape[2], k.shape[2])
-        out = F.scaled_dot_product_attention(query, k, v, attn_mask=bias, scale=scaling)
+        out = in_one(query, keys, values, scaling)
     return out.transpose(1, 2).contiguous(), None
+
+
+def in_one(
+    query: Float[Tensor, "b heads s d"],
+    keys: Sequence[Float[Tensor, "_ kv_heads _ d"]],
+    values: Sequence[Float[Tensor, "_ kv_heads _ d"]],
+    scaling: float | None,
+) -> Float[Tensor, "b heads s d"]:
+    """Attention to all parts side by side, copied for every row, where no kernel gives log-sum-exps."""
+    groups = query.shape[1] // keys[-1].shape[1]
+    k, v = (
+        torch.cat([part.expand(len(query), -1, -1, -1) for part in parts], 2).repeat_interleave(groups, 1)
+        for parts in (keys, values)
+    )
+    bias = bottom_right(query.shape[2], k.shape[2])
+    return F.scaled_dot_product_attention(query, k, v, attn_mask=bias, scale=scaling)
 
 
 def bottom_right(queries: int, keys: int) -> Any:
@@ -182,45 +192,127 @@ def bottom_right(queries: int, keys: int) -> Any:
         return causal_lower_right(queries, keys)
 
 
-def shared(
-    query: Float[Tensor, "b heads s d"],
-    keys: Sequence[Float[Tensor, "_ heads _ d"]],
-    values: Sequence[Float[Tensor, "_ heads _ d"]],
-    scaling: float | None,
-) -> Float[Tensor, "b heads s d"]:
-    """Attention to each part by itself, put together by their log-sum-exps; the last part is the rows' own.
-    All rows' queries attend to a part of one row as one long row, so that it is read once.
+class AttentionInParts(torch.autograd.Function):
+    """Attention to each part by itself, put together by the parts' log-sum-exps; the last part is the rows'
+    own, and causal.
+
+    For the backward pass it keeps the parts as they are. With the whole attention's output and log-sum-exp a
+    fused kernel's backward pass gives a single part's share of the gradient.
     """
-    b, heads, s, d = query.shape
-    folded = query.transpose(0, 1).reshape(1, heads, b * s, d)
-    out, weight = with_log_sum(query, keys[-1], values[-1], scaling, causal=True)
-    for key, value in zip(keys[:-1], values[:-1], strict=True):
-        if len(key) == b:
-            seen, seen_weight = with_log_sum(query, key, value, scaling, causal=False)
-        else:
-            seen, seen_weight = with_log_sum(folded, key, value, scaling, causal=False)
-            seen = seen.view(heads, b, s, d).transpose(0, 1)
-            seen_weight = seen_weight.view(heads, b, s).transpose(0, 1)
-        share = torch.sigmoid(seen_weight - weight)[..., None].to(out.dtype)
-        out = out + share * (seen - out)
-        weight = torch.logaddexp(weight, seen_weight)
-    return out
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, scaling: float | None, *parts: Tensor) -> Tensor:
+        """`parts`: all keys, then all values (b or 1, key-value heads, n, d)."""
+        keys, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+        out, weight, ctx.seeds = None, None, []
+        for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+            fold = Fold.of(query, key, causal=number == len(keys) - 1)
+            found, seen_weight, seeds = with_log_sum(
+                fold.rows(query), fold.spread(key), fold.spread(value), scaling, fold.causal
+            )
+            seen, seen_weight = fold.back(found), fold.back(seen_weight[..., None])
+            ctx.seeds.append(seeds)
+            if out is None or weight is None:
+                out, weight = seen, seen_weight
+                continue
+            share = torch.sigmoid(seen_weight - weight).to(out.dtype)
+            out = out + share * (seen - out)
+            weight = torch.logaddexp(weight, seen_weight)
+        ctx.save_for_backward(query, out, weight, *parts)
+        ctx.scaling = scaling
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Of the query and of those parts that need one."""
+        query, out, weight, *parts = ctx.saved_tensors
+        keys, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+        of_query, of_keys, of_values = torch.zeros_like(query), [], []
+        for number, (key, value, seeds) in enumerate(zip(keys, values, ctx.seeds, strict=True)):
+            fold = Fold.of(query, key, causal=number == len(keys) - 1)
+            of_rows, of_key, of_value = backward_with_log_sum(
+                fold.rows(gradient),
+                fold.rows(query),
+                fold.spread(key),
+                fold.spread(value),
+                fold.rows(out),
+                fold.rows(weight)[..., 0],
+                seeds,
+                ctx.scaling,
+                fold.causal,
+            )
+            of_query += fold.back(of_rows)
+            needed = ctx.needs_input_grad[2 + number]
+            of_keys.append(fold.gathered(of_key) if needed else None)
+            needed = ctx.needs_input_grad[2 + len(keys) + number]
+            of_values.append(fold.gathered(of_value) if needed else None)
+        return of_query, None, *of_keys, *of_values
+
+
+@dataclass(frozen=True)
+class Fold:
+    """How queries (b, heads, s, d) are laid so that a part is read without a copy: those that attend to the
+    same keys, as grouped heads do and all rows to a part of one row, are one long row. A causal mask does not
+    allow that: there keys are repeated for their group.
+    """
+
+    b: int
+    kv_heads: int
+    groups: int
+    s: int
+    shared: bool  # by all rows
+    causal: bool
+
+    @classmethod
+    def of(cls, query: Tensor, key: Tensor, causal: bool) -> "Fold":
+        """For queries and the keys of a part."""
+        b, heads, s, _ = query.shape
+        kv_heads = key.shape[1]
+        return cls(b, kv_heads, heads // kv_heads, s, len(key) < b, causal)
+
+    def rows(self, x: Float[Tensor, "b heads s d"]) -> Tensor:
+        """Queries, or what has their shape."""
+        if self.causal:
+            return x
+        x = x.unflatten(1, (self.kv_heads, self.groups))
+        if self.shared:
+            return x.transpose(0, 1).reshape(1, self.kv_heads, self.b * self.groups * self.s, -1)
+        return x.flatten(2, 3)
+
+    def back(self, x: Tensor) -> Float[Tensor, "b heads s d"]:
+        """What `rows` has laid."""
+        if self.causal:
+            return x
+        if self.shared:
+            x = x.view(self.kv_heads, self.b, self.groups, self.s, -1).transpose(0, 1)
+        return x.reshape(self.b, self.kv_heads * self.groups, self.s, -1)
+
+    def spread(self, part: Tensor) -> Tensor:
+        """Keys or values."""
+        return part.repeat_interleave(self.groups, 1) if self.causal and self.groups > 1 else part
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """The gradient of what `spread` was given."""
+        return x.unflatten(1, (self.kv_heads, self.groups)).sum(2) if self.causal else x
 
 
 def has_log_sum(query: Tensor) -> bool:
-    """Whether a fused kernel that gives log-sum-exps takes these queries: in half precision that is flash
-    attention, which older cards have not.
+    """Whether flash attention, which gives log-sum-exps, takes these queries: on a GPU in half precision,
+    but for older cards.
     """
-    if query.device.type == "cpu" or query.dtype not in (torch.float16, torch.bfloat16):
+    if query.device.type == "cpu":
         return True
+    if query.dtype not in (torch.float16, torch.bfloat16):
+        return False
     return torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def with_log_sum(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, causal: bool
-) -> tuple[Float[Tensor, "b heads s d"], Float[Tensor, "b heads s"]]:
-    """Attention and the log-sum-exp of each query's logits, by the fused kernels behind torch's own function
-    where they take these tensors.
+) -> tuple[Float[Tensor, "b heads s d"], Float[Tensor, "b heads s"], tuple[Tensor, ...]]:
+    """Attention and the log-sum-exp of each query's logits, by the fused kernels behind torch's own function;
+    and what the kernel's backward pass wants to know beside them.
     """
     aten = torch.ops.aten
     query, key, value = (tensor.contiguous() for tensor in (query, key, value))
@@ -228,14 +320,36 @@ def with_log_sum(
         out, weight = aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, causal, scale=scaling
         )
-        return out, weight
-    if query.dtype in (torch.float16, torch.bfloat16):
-        found = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal, scale=scaling)
-    else:
-        found = aten._scaled_dot_product_efficient_attention(
-            query, key, value, None, True, 0.0, causal, scale=scaling
-        )
-    return found[0], found[1][..., : query.shape[2]]  # the kernel may fill up to a whole block
+        return out, weight, ()
+    out, weight, _, _, _, _, *seeds, _ = aten._scaled_dot_product_flash_attention(
+        query, key, value, 0.0, causal, scale=scaling
+    )
+    return out, weight, tuple(seeds)
+
+
+def backward_with_log_sum(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    weight: Tensor,
+    seeds: tuple[Tensor, ...],
+    scaling: float | None,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of query, key and value; `out` and `weight` may be of more keys than these, whose share
+    of the attention this is then.
+    """
+    aten = torch.ops.aten
+    tensors = [tensor.contiguous() for tensor in (gradient, query, key, value, out, weight)]
+    if query.device.type == "cpu":
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(*tensors, 0.0, causal, scale=scaling)
+    # Rows are all of one length, so that there are no cumulated ones.
+    lengths = (None, None, query.shape[2], key.shape[2])
+    return aten._scaled_dot_product_flash_attention_backward(
+        *tensors, *lengths, 0.0, causal, *seeds, scale=scaling
+    )
 
 
 AttentionInterface.register(NAME, attend)
