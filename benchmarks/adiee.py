@@ -7,9 +7,10 @@ the edits of two of them, and the headline is theirs. Rivals see source, edited 
 which of them is the best is chosen on val. In a pair of edits by one instruction the better one is that
 whose rating is higher by 1 at least; else they are equal, and a scorer says so where its scores differ by
 less than a margin, which val chooses for each: from pairs by the seen editors, and, as "own_margins", for the
-unseen editors from their own, whose ties are fewer. Beside the rivals stand what benchmarks/same_labels.py
-has left in RUNS, if it has, and "prior": who made an edit, as that editor's mean rating on val. Rank
-correlations within each editor's edits, which no prior has, are given as well.
+unseen editors from their own, whose ties are fewer. Among the rivals is the model that the scorer starts
+from, by its own "yes". Beside them stand what benchmarks/same_labels.py has left in RUNS, if it has, and
+"prior": who made an edit, as that editor's mean rating on val. Rank correlations within each editor's edits,
+which no prior has, are given as well.
 """
 
 import itertools
@@ -25,7 +26,7 @@ import torch
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
 from record import keep
-from rivals import load_rivals, scored
+from rivals import Followed, load_rivals, scored
 from same_labels import load_same_labels
 
 from rewardedit import devices, load_scorer
@@ -33,8 +34,10 @@ from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.evaluation.statistics import paired_bootstrap, spearman, spearman_difference
 from rewardedit.scorers import Scorer
+from rewardedit.scorers.vlm import load_vlm
 
 SHIPPED = "shapes-adiee-scorer"
+BASE = "shapes-vlm"  # that it starts from
 N = 1120  # test samples: twice as many as elsewhere, as the nearest rivals lie close together
 VAL_N = 280
 LEAST = 1.0  # of 10: ratings that differ by less are equal
@@ -275,6 +278,7 @@ def main(checkpoint: str = SHIPPED, runs: str = "runs") -> dict[str, Any]:
         "bpm": load_scorer("bpm", undetected="failed"),
         "l1": load_scorer("l1"),
         "psnr": load_scorer("psnr"),
+        BASE: Followed(load_vlm(BASE)),
         **load_rivals(),
     }
     for scorer in scorers.values():

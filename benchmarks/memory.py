@@ -1,7 +1,7 @@
 """What each full-size recipe needs of a GPU's memory, written into its head: python benchmarks/memory.py
 
 No GPU and no weights are needed: the models are Stable Diffusion 1.5's editor, ViFi-CLIP on ViT-B/16,
-DINOv2-base and Qwen2.5-VL, made without data on the `meta` device.
+DINOv2-base, Qwen2.5-VL and LLaVA-NeXT-8B, made without data on the `meta` device.
 """
 
 import re
@@ -15,8 +15,14 @@ from transformers import (
     AutoTokenizer,
     CLIPConfig,
     CLIPModel,
+    CLIPVisionConfig,
     Dinov2Config,
     Dinov2Model,
+    LlamaConfig,
+    LlavaNextConfig,
+    LlavaNextForConditionalGeneration,
+    LlavaNextImageProcessorPil,
+    LlavaNextProcessor,
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -24,19 +30,25 @@ from transformers import (
 )
 
 from rewardedit.assets import resolve_model
+from rewardedit.batch import EditBatch
 from rewardedit.cli import load_recipe, recipe_folder
+from rewardedit.data import require_size
+from rewardedit.data.datasets import images_of
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.images import Preprocess
 from rewardedit.scorer_spec import ScorerSpec, read_spec
 from rewardedit.scorers import Scorer
+from rewardedit.scorers.adiee_text import QUESTIONS, question
 from rewardedit.scorers.preservation import DinoI
 from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
 from rewardedit.scorers.vlm import Vlm, load_processor
 from rewardedit.scorers.vlm_judge import VlmJudge
 from rewardedit.scorers.vlm_judge_prompts import chat, questions
-from rewardedit.trainers import vifi_clip
+from rewardedit.trainers import adiee_scorer, vifi_clip
 from rewardedit.training import memory
-from rewardedit.training.meta import GIB, table
+from rewardedit.training.meta import FULL, GIB, OVERHEAD, measure, table, weights
+from rewardedit.training.score_token import losses
+from rewardedit.training.trainable import autocast_type
 
 UNET: dict[str, Any] = {
     "sample_size": 64,
@@ -58,6 +70,8 @@ RECIPES = (
     "magicbrush-refl",
     "magicbrush-refl-24gb",
     "humanedit-vifi-clip",
+    "adiee-scorer",
+    "adiee-scorer-24gb",
 )
 # Qwen2.5-VL's language models; their vision towers are alike.
 QWEN: dict[str, dict[str, Any]] = {
@@ -86,6 +100,31 @@ QWEN_TOKENS = {
     "vision_start_token_id": "<|vision_start|>",
     "vision_end_token_id": "<|vision_end|>",
 }
+# LLaVA-NeXT on Llama-3-8B, with CLIP ViT-L/14 for tiles of 336 pixels.
+LLAVA_TEXT = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128320,
+    "max_position_embeddings": 8192,
+}
+LLAVA_VISION = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 336,
+    "patch_size": 14,
+}
+LLAVA_GRIDS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+LLAVA_CHAT = (
+    "{% for turn in messages %}user{% for part in turn['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}"
+    "assistant"
+)
+WORDS = 20  # of an instruction: a long one
 QWEN_CHAT = (
     "{% for turn in messages %}<|im_start|>{{ turn['role'] }}\n{% for part in turn['content'] %}"
     "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
@@ -127,11 +166,74 @@ def judge(checkpoint: str, dtype: str = "float32") -> VlmJudge:
     return VlmJudge(Vlm(model.eval().requires_grad_(False), processor), checkpoint)
 
 
+def llava() -> Vlm:
+    """LLaVA-NeXT-8B in bf16, with a tokenizer that knows the questions' words whole."""
+    asked = [question(number, "", "pair") for number in range(len(QUESTIONS))]
+    tokenizer = tokenizer_of(asked, ["<image>"])
+    tokenizer.chat_template = LLAVA_CHAT
+    config = LlavaNextConfig(
+        vision_config=CLIPVisionConfig(**LLAVA_VISION),
+        text_config=LlamaConfig(**LLAVA_TEXT),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_grid_pinpoints=LLAVA_GRIDS,
+    )
+    side = LLAVA_VISION["image_size"]
+    images = LlavaNextImageProcessorPil(
+        size={"shortest_edge": side},
+        crop_size={"height": side, "width": side},
+        image_grid_pinpoints=LLAVA_GRIDS,
+    )
+    processor = LlavaNextProcessor(
+        images,
+        tokenizer,
+        patch_size=LLAVA_VISION["patch_size"],
+        vision_feature_select_strategy="default",
+        chat_template=LLAVA_CHAT,
+        num_additional_image_tokens=1,
+    )
+    with torch.device("meta"):
+        model = LlavaNextForConditionalGeneration(config).to(torch.bfloat16)
+    return Vlm(model.requires_grad_(False), processor)
+
+
+def scorer_training(config: adiee_scorer.Config) -> dict[str, int]:
+    """Bytes of a step that trains the ADIEE scorer."""
+    scorer, _ = adiee_scorer.make_trainable(config, llava())
+    scorer.train()
+    trained = [p for p in scorer.parameters() if p.requires_grad]
+    for p in trained:
+        p.grad = torch.empty_like(p)
+    rows = adiee_scorer.shares(config)[0].stop
+    side = require_size(images_of(config.data))
+    images = torch.empty(rows, 3, side, side, device="meta")
+    batch = EditBatch(images, ["word " * WORDS] * rows, images)
+    labels = torch.zeros(rows, 1)
+
+    def loss() -> torch.Tensor:
+        text, score = losses(scorer, batch, labels, [0] * rows)
+        return text + score
+
+    step = measure(loss, autocast_type(config.train.mixed_precision)).peak
+    moments = memory.MOMENTS["adamw"] + FULL * bool(config.train.ema)
+    resident = weights(scorer) + (FULL + moments) * sum(p.numel() for p in trained)
+    return {"step": resident + step + OVERHEAD}
+
+
 @cache
 def qwen_processor() -> Any:
     """Qwen2.5-VL's, with a tokenizer that knows the judge's own words whole, as the published one does."""
     asked = [chat(question, "", "digits", None) for question in questions("viescore", False)]
     texts = [part["text"] for turns in asked for turn in turns for part in turn["content"] if "text" in part]
+    whole = tokenizer_of(texts, [*QWEN_TOKENS.values()])
+    whole.chat_template = QWEN_CHAT
+    with tempfile.TemporaryDirectory() as folder:
+        whole.save_pretrained(folder)
+        Qwen2VLImageProcessorPil(patch_size=14).save_pretrained(folder)
+        return load_processor(folder, "qwen2_5_vl")
+
+
+def tokenizer_of(texts: list[str], special: list[str]) -> PreTrainedTokenizerFast:
+    """One whose tokens are the texts' words and the special ones."""
     tokenizer = Tokenizer(models.BPE())
     words = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(words)
@@ -146,17 +248,15 @@ def qwen_processor() -> Any:
         pad_token="<|endoftext|>",
         bos_token="<|im_start|>",
     )
-    whole.add_special_tokens({"additional_special_tokens": [*QWEN_TOKENS.values()]})
-    whole.chat_template = QWEN_CHAT
-    with tempfile.TemporaryDirectory() as folder:
-        whole.save_pretrained(folder)
-        Qwen2VLImageProcessorPil(patch_size=14).save_pretrained(folder)
-        return load_processor(folder, "qwen2_5_vl")
+    whole.add_special_tokens({"additional_special_tokens": special})
+    return whole
 
 
 def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[str, int]:
     """Bytes that each stage of a recipe needs at most."""
     _, config = load_recipe(recipe, [])
+    if recipe.startswith("adiee-scorer"):
+        return scorer_training(config)
     if recipe.startswith("humanedit"):
         own = scorer("vifi_clip").requires_grad_(True)
         assert isinstance(own, ViFiClip)

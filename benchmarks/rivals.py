@@ -7,8 +7,11 @@ import torch
 from rewardedit import EditBatch, devices, load_scorer
 from rewardedit.batch import Scores
 from rewardedit.data.shapes import ShapesBatch
+from rewardedit.encoded import Encoded
 from rewardedit.scorers import Scorer
+from rewardedit.scorers.vlm import Vlm
 from rewardedit.scoring import score_batch
+from rewardedit.training.vlm_tasks import match_odds
 
 BATCH = 140
 # Scorers that see source, edited image and instruction alone, as BPM does.
@@ -23,6 +26,23 @@ RIVALS = {
 }
 if "REWARDEDIT_LPIPS" in os.environ:  # the folder of its published weights
     RIVALS["lpips"] = ("lpips", {"weights": os.environ["REWARDEDIT_LPIPS"]})
+
+
+class Followed(Scorer):
+    """Whether a small vision-language model itself says that an edit followed its instruction: the log-odds
+    of "yes" against "no". So the model that the ADIEE scorer starts from judges.
+    """
+
+    def __init__(self, vlm: Vlm) -> None:
+        super().__init__()
+        self.vlm = vlm
+        self.model = vlm.model
+
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        images = torch.stack([batch.source, batch.edited], dim=1)
+        asked = [[text] for text in batch.instruction]
+        odds, _ = match_odds(self.vlm, images, asked)
+        return Scores.make(odds[:, 0])
 
 
 def load_rivals() -> dict[str, Scorer]:

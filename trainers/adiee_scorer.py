@@ -35,7 +35,7 @@ from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
 from rewardedit.scorers.adiee_text import QUESTIONS, Layout, add_token, add_words
-from rewardedit.scorers.vlm import Bits, load_vlm, require_vlm
+from rewardedit.scorers.vlm import Bits, Vlm, load_vlm, require_vlm
 from rewardedit.scoring import score_batch
 from rewardedit.training import run
 from rewardedit.training.ahead import ReadAhead
@@ -156,11 +156,7 @@ def require_axes(rows: Rows, usable: list[int], axes: tuple[str, ...]) -> None:
 
 
 def make_scorer(config: Config) -> tuple[Adiee, Any]:
-    """The model with its token and head, of which what is trained requires a gradient; and the model as PEFT
-    wraps it, None without a LoRA.
-
-    The vocabulary grows before PEFT wraps the model, so that the adapter holds the token's embeddings.
-    """
+    """`make_trainable` of the model that the settings name, on this process's device."""
     device = devices.default_device()
     # Frozen weights are kept in the type that a step computes in; those that are trained are fp32.
     half = autocast_type(devices.precision_here(config.train.mixed_precision))
@@ -168,13 +164,20 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
     vlm = load_vlm(config.model, device=device, dtype=dtype, quantize=config.quantize)
     if device == "cpu":
         vlm.model.set_attn_implementation("eager")  # whose backward pass is faster there than SDPA's
+    return make_trainable(config, vlm)
+
+
+def make_trainable(config: Config, vlm: Vlm) -> tuple[Adiee, Any]:
+    """The model with its token and head, of which what is trained requires a gradient; and the model as PEFT
+    wraps it, None without a LoRA. The vocabulary grows before, as the adapter is to hold the token's row.
+    """
     number = add_token(vlm.model, vlm.processor, config.token_like)
     if config.question_words:
         add_words(vlm.model, vlm.processor, config.layout)
     base = None if config.lora_rank is None else config.model
     axes = ("overall", *config.axes)
     settings = AdieeSettings(config.head, config.layout, config.side, axes, base, config.quantize)
-    head = ScoreHead.to_train(width_of(vlm.model), settings, resolve_model(config.model)).to(device)
+    head = ScoreHead.to_train(width_of(vlm.model), settings, resolve_model(config.model)).to(vlm.model.device)
     scorer = Adiee(vlm, head, settings, share_prefix=False)
     scorer.requires_grad_(False)
     head.requires_grad_(True)
@@ -327,9 +330,7 @@ def read_step(
 
 @torch.no_grad()
 def measure(scorer: Adiee, rows: Rows, data: DataConfig, batch_size: int = 32) -> dict[str, Any]:
-    """Spearman's ρ of scores and labels on held-out rows, its interval by source image, the mean absolute
-    error, and how many rows cannot be read or have no label.
-    """
+    """Spearman's ρ of scores and labels of held-out rows, the mean error, and how many are left out."""
     scores: list[float] = []
     labels: list[float] = []
     sources: list[str] = []
@@ -339,10 +340,9 @@ def measure(scorer: Adiee, rows: Rows, data: DataConfig, batch_size: int = 32) -
             labels += [require_label(rows[i]) for i in part.numbers]
             scores += score_batch(part.batch, {"": scorer})[""].score.tolist()
             sources += [names[i] for i in part.numbers]
-    error = (torch.tensor(scores) - torch.tensor(labels)).abs().mean()
-    ranks = spearman(scores, labels, sources).as_dict()
-    found = {**ranks, "error": float(error), "left_out": len(rows) - len(labels)}
-    return {"n": len(labels), "held_out": found}
+    error = float((torch.tensor(scores) - torch.tensor(labels)).abs().mean())
+    found = {"error": error, "left_out": len(rows) - len(labels)}
+    return {"n": len(labels), "held_out": {**spearman(scores, labels, sources).as_dict(), **found}}
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
