@@ -92,15 +92,23 @@ def test_an_adapter_without_the_token_is_refused(rows, model, tmp_path):
         Adiee.from_pretrained(str(out))
 
 
-@pytest.mark.parametrize("muon_lr", [None, 1e-2])
-def test_a_whole_model_is_trained_and_resumes(rows, model, tmp_path, muon_lr):
-    settings = {"lora_rank": None, "layout": "concat", "head": "classes"}
+@pytest.mark.parametrize(
+    ("weights", "muon_lr", "settings"),
+    [
+        ("model.safetensors", None, {"lora_rank": None, "layout": "concat", "head": "classes"}),
+        ("model.safetensors", 1e-2, {"lora_rank": None, "layout": "concat", "head": "classes"}),
+        (f"{ADAPTER}/adapter_model.safetensors", None, {"embeddings": "all"}),
+        (f"{ADAPTER}/adapter_model.safetensors", None, {"embeddings": "token"}),
+    ],
+)
+def test_a_training_resumes(rows, model, tmp_path, weights, muon_lr, settings):
+    """Of a whole model, and of a LoRA with its dropout."""
     asked, fewer = (config(rows, model, steps, **settings) for steps in (4, 2))
     asked, fewer = (replace(c, train=replace(c.train, muon_lr=muon_lr)) for c in (asked, fewer))
     whole = trainer.train(asked, tmp_path / "whole")
     shutil.rmtree(trainer.train(fewer, tmp_path / "cut"))
     again = trainer.train(asked, tmp_path / "cut", resume=True)
-    for name in ("head.safetensors", "model.safetensors"):
+    for name in ("head.safetensors", weights):
         a, b = (load_file(out / name) for out in (whole, again))
         assert all(torch.allclose(a[key].float(), b[key].float(), atol=2e-4) for key in a), name
     # Two steps of the first call and two of the second: nothing was done again.
@@ -236,6 +244,28 @@ def test_two_processes_train_what_one_does(rows, model, tmp_path):
         assert all(torch.allclose(a[key].float(), b[key].float(), atol=1e-3) for key in a), name
     losses = [[line["loss"] for line in read_log(tmp_path / run)] for run in ("one", "two")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("per_edit", [1, 2])
+def test_the_score_in_training_is_that_in_use(rows, model, per_edit):
+    """Also of an instruction that is cut, and where rows in turn share their images."""
+    asked = config(rows, model, lora_rank=None)
+    scorer, _ = trainer.make_scorer(replace(asked, train=replace(asked.train, gradient_checkpointing=False)))
+    torch.nn.init.constant_(scorer.head.layers[-1].bias, 5.0)
+    samples = Shapes("train").batch(0, 4)
+    images = torch.arange(4) // per_edit * per_edit
+    instructions = [*samples.instruction[:3], "make the red circle a little larger " * 60]
+    batch = EditBatch(samples.source[images], instructions, samples.target[images])
+    text = scorer.model.config.get_text_config()
+    text.max_position_embeddings = scorer._length("", 0, batch) + 30
+    scorer.questions = range(1)
+    with torch.no_grad():
+        used = scorer(batch).parts["raw"]
+        for row, value in enumerate(used):
+            labels = torch.full((4, 1), math.nan)
+            labels[row] = 0.0  # an error of one row alone: the score itself
+            _, loss = losses(scorer, batch, labels, [0] * 4, per_edit=per_edit)
+            assert float(4 * loss) == pytest.approx(abs(float(value)), rel=1e-5)
 
 
 def test_the_loss_falls(rows, model, tmp_path):
