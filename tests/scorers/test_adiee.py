@@ -129,6 +129,23 @@ def test_a_shared_prefix_gives_the_scores_and_gradients_of_whole_passes(kind, ba
         assert not near(found[0][0], scorer(rows, other).parts["raw"], 1e-2)
 
 
+def test_the_state_at_the_token_is_decoded(llava, batch):
+    """Not that of its neighbour, in texts of unlike lengths."""
+    scorer = make(llava, question=0, share_prefix=False)
+    instructions = ["make it red", *batch.instruction[1:]]
+    texts = scorer.texts(instructions, 0)
+    inputs = scorer.inputs(texts, batch.source, batch.edited)
+    hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
+    places = [row.index(scorer.token) for row in inputs["input_ids"].tolist()]
+    assert len(set(places)) > 1
+    expected = torch.stack([row[place] for row, place in zip(hidden, places, strict=True)])
+    raw = scorer.head.scores(expected)[:, 0]
+    for share_prefix in (False, True):
+        rows = EditBatch(batch.source, instructions, batch.edited)
+        found = make(llava, question=0, share_prefix=share_prefix)(rows).parts["raw"]
+        assert near(raw, found), share_prefix
+
+
 def candidates(batch: EditBatch, n: int) -> EditBatch:
     """n edits of the batch's second source."""
     noise = torch.rand(n, 3, 64, 64, generator=torch.Generator().manual_seed(0))
