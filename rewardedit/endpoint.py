@@ -1,17 +1,19 @@
 """Chat models behind an OpenAI-compatible endpoint: a hosted API, vLLM, llama.cpp's server, Ollama."""
 
 import http.client
+import io
 import json
 import os
+import socket
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"}, or with a list of texts and images as content
@@ -23,6 +25,67 @@ UNREADABLE = 200  # the status of an answer that is none of a chat model's
 _COUNTING = threading.Lock()
 
 
+class _InTime(io.RawIOBase):
+    """What a socket receives until a moment, in whatever pieces it comes.
+
+    The socket's own timeout begins anew with each piece, and a server that sends a byte now and then never
+    reaches it.
+    """
+
+    def __init__(self, sock: socket.socket, file: BinaryIO) -> None:
+        """
+        Args:
+            file: the socket's own, which lets go of it when it is closed.
+        """
+        self.sock = sock
+        self.file = file
+        self.seconds = sock.gettimeout() or 0.0
+        self.end = time.monotonic() + self.seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self.end - time.monotonic()
+        try:
+            if left <= 0:
+                raise TimeoutError
+            self.sock.settimeout(left)
+            return self.sock.recv_into(buffer)
+        except TimeoutError:
+            raise TimeoutError(f"no whole answer within {self.seconds:g} s") from None
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer whose head and body have to be there within the connection's timeout."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = io.BufferedReader(_InTime(sock, self.fp))
+
+
+class _Connection(http.client.HTTPConnection):
+    response_class = _Response
+
+
+class _SecureConnection(http.client.HTTPSConnection):
+    response_class = _Response
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_SecureConnection, req)
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Follows no redirect: the key would be sent along, perhaps to another host."""
 
@@ -30,7 +93,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-OPENER = urllib.request.build_opener(_NoRedirect)
+OPENER = urllib.request.build_opener(_Http, _Https, _NoRedirect)
 
 
 class EndpointError(RuntimeError):
@@ -55,6 +118,30 @@ class Usage:
     prompt_tokens: int = 0  # as the endpoint counts them; 0 where it does not
     completion_tokens: int = 0
 
+    def add(self, other: "Usage") -> None:
+        """Counts what another has counted too."""
+        self.calls += other.calls
+        self.failures += other.failures
+        self.prompt_tokens += other.prompt_tokens
+        self.completion_tokens += other.completion_tokens
+
+
+_METERS: list[dict[str, Usage]] = []  # of the blocks that are under way, the innermost last
+
+
+@contextmanager
+def metered() -> Iterator[dict[str, Usage]]:
+    """Counts what all endpoints are asked for within the block, by "URL#MODEL".
+
+    Where blocks lie in each other the inner one alone counts, so that nothing is counted twice.
+    """
+    used: dict[str, Usage] = {}
+    _METERS.append(used)
+    try:
+        yield used
+    finally:
+        _METERS.pop()
+
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -69,12 +156,12 @@ class Endpoint:
     url: str  # such as http://localhost:8000/v1
     model: str  # its name there
     key_variable: str = "OPENAI_API_KEY"  # the environment variable that holds the key; it may be unset
-    timeout: float = 120.0  # seconds for an answer
+    timeout: float = 120.0  # seconds for a whole answer; as many before it to connect, and to send the chat
     retries: int = 4  # where the endpoint is busy or fails
     pause: float = 1.0  # seconds before the first of them; each waits twice as long as the one before
     at_once: int = 8  # chats that are under way together
     seed: int | None = None  # sent along where given; servers differ in what they make of it
-    usage: Usage = field(default_factory=Usage, compare=False, repr=False)
+    usage: Usage = field(default_factory=Usage, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -122,10 +209,10 @@ class Endpoint:
             try:
                 with OPENER.open(request, timeout=self.timeout) as response:
                     text, prompt_tokens, completion_tokens = read_completion(response.read())
-                self._count(prompt_tokens=prompt_tokens, completion_tokens=completion_tokens)
+                self._count(Usage(1, 0, prompt_tokens, completion_tokens))
                 return text
             except FAILURES as error:
-                self._count(failures=1)
+                self._count(Usage(1, 1))
                 status = getattr(error, "code", UNREADABLE if isinstance(error, ValueError) else None)
                 # What the endpoint refuses it will refuse again, but for "too many requests".
                 if attempt == self.retries or (status is not None and 300 <= status < 500 and status != 429):
@@ -136,12 +223,11 @@ class Endpoint:
                 time.sleep(self.pause * 2**attempt)
         raise AssertionError("the loop returns")
 
-    def _count(self, failures: int = 0, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
+    def _count(self, call: Usage) -> None:
         with _COUNTING:
-            self.usage.calls += 1
-            self.usage.failures += failures
-            self.usage.prompt_tokens += prompt_tokens
-            self.usage.completion_tokens += completion_tokens
+            self.usage.add(call)
+            for used in _METERS[-1:]:
+                used.setdefault(f"{self.url}#{self.model}", Usage()).add(call)
 
 
 def reason_of(error: Exception) -> str:

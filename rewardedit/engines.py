@@ -13,9 +13,11 @@ from tqdm import tqdm
 from rewardedit.claims import Claims, writer_name
 from rewardedit.files import AnyPath, remove, replaced
 from rewardedit.processes import processes
+from rewardedit.usage import usage_kept
 
 LONGEST_NAP = 0.5  # seconds between two looks at what other processes have made
 TRIES = 3  # of a shard whose workers die
+USED = ".usage"  # ends the name of a file that says what endpoints were asked for a shard
 Make = Callable[[int, Path], None]
 
 
@@ -87,11 +89,13 @@ class _Overtaken(Exception):
 
 def make_shard(shards: Shards, number: int) -> None:
     """Makes one shard, which is there whole or not at all; nothing where others have ended the stage
-    meanwhile.
+    meanwhile. What endpoints were asked for it stands beside it before it is there itself.
     """
+    path = shards.paths[number]
     try:
-        with replaced(shards.paths[number], writer_name()) as aside:
-            shards.make(number, aside)
+        with replaced(path, writer_name()) as aside:
+            with usage_kept(path.with_name(f".{path.name}{USED}"), writer_name()):
+                shards.make(number, aside)
             if shards.is_whole():
                 raise _Overtaken
     except _Overtaken:

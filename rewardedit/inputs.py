@@ -26,9 +26,10 @@ def input_digests(settings: Any, result: Any = None) -> dict[str, str]:
         result: where what is made of the inputs goes: it is no input, wherever it lies.
     """
     found = {}
+    ends = [] if result is None else ["", ".parts", ".made_of.json"]
+    own = [Path(f"{result}{end}").resolve() for end in ends]
     for text in sorted(set(_names(to_dict(settings)))):
         if _exists(text):
-            own = [Path(f"{result}{end}").resolve() for end in ("", ".parts")] if result is not None else []
             found[text] = _digest(Path(resolve_model(text)), own)
     return found
 

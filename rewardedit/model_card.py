@@ -63,6 +63,7 @@ def write_card(run: Path, repo: str, license: str = "other") -> Path:
         raise ValueError(f"{run}: expected the files of a run ({error})") from error
     metrics_file = run / "metrics.json"
     metrics = json.loads(metrics_file.read_text()) if metrics_file.is_file() else {}
+    metrics.pop("usage", None)  # what was asked of endpoints says nothing of the result
     path = result / CARD
     with replaced(path) as aside:
         aside.write_text(card(settings, environment, metrics, result.name, repo, license), encoding="utf-8")

@@ -7,8 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rewardedit import devices
-from rewardedit.assets import fingerprints, names_in
+from rewardedit import assets, devices
 from rewardedit.data import DataConfig, Rows
 from rewardedit.data.stream import StreamedRows, count_rows
 from rewardedit.files import AnyPath, replaced, write_json
@@ -17,10 +16,11 @@ from rewardedit.once import Once
 from rewardedit.reward_prompt import PRESETS, RewardPrompt, RewardScale, label_rows
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.scorers.load import packaged_files
+from rewardedit.scorers.load import packaged_files, scorer_fingerprints
 from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_shards, write_records
 from rewardedit.stages import Share
 from rewardedit.synthesis.candidates import CandidatesConfig
+from rewardedit.usage import USAGE, as_settings, read_usage
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,9 @@ def relabel(
     """Scores and labels every row into `folder`; what an earlier run left whole is not done again.
 
     Rows are scored shard by shard. Their scale needs all scores, and labels need the scale, so that the
-    labelled shards are written when all are there, with `scale.json`.
+    labelled shards are written when all are there, with `scale.json`: the scale, the scorer, its fingerprint
+    and what endpoints were asked for, where there is any. A scorer that has a fingerprint is loaded to know
+    it, also where all labels are there.
 
     Args:
         candidates: that `rows` have beside the data's own edits.
@@ -91,15 +93,21 @@ def relabel(
         "data": data,
         "candidates": candidates,
         "rows": count_rows(rows),
-        "models": packaged_files(config.scorer) | fingerprints(names_in(editors)),
+        "models": packaged_files(config.scorer) | assets.fingerprints(assets.names_in(editors)),
     }
     if digests := input_digests([config, data, candidates], folder):
         made_of["files"] = digests
     name = spec_name(config.scorer)
 
     @Once
+    def loaded() -> dict[str, Scorer]:
+        return {name: load_scorer(config.scorer)}
+
     def load() -> dict[str, Scorer]:
-        return {name: load_scorer(config.scorer).to(devices.default_device())}
+        return {name: scorer.to(devices.default_device()) for name, scorer in loaded().items()}
+
+    if fingerprints := scorer_fingerprints({name: config.scorer}, loaded):
+        made_of["fingerprints"] = fingerprints
 
     if config.scale == "range" and not (folder / "scale.json").exists():
         low, high = load()[name].range  # before all rows are scored
@@ -120,7 +128,12 @@ def relabel(
         for number, path in enumerate(scored):
             with replaced(folder / f"part-{number:05d}.parquet") as aside:
                 write_records(label_rows(read_records(path), config.reward_prompt(scale)), aside)
-        write_json(folder / "scale.json", {"knots": list(scale.knots), "scorer": name})
+        described: dict[str, Any] = {"knots": list(scale.knots), "scorer": name}
+        if fingerprints:
+            described["fingerprint"] = fingerprints[name]
+        if used := read_usage([folder / USAGE]):
+            described["usage"] = as_settings(used)
+        write_json(folder / "scale.json", described)
 
     scored = score_shards(
         folder,

@@ -6,9 +6,9 @@ a row is labelled, label and text. A row that cannot be read, or that a scorer c
 score is None and `reason` says why.
 """
 
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,12 @@ from rewardedit.data.datasets import Rows, reading_workers
 from rewardedit.data.reading import read_batches
 from rewardedit.data.sources import row_id
 from rewardedit.data.stream import StreamedRows, shards_of
-from rewardedit.files import AnyPath, remove, replaced
+from rewardedit.endpoint import Usage
+from rewardedit.files import AnyPath, remove, replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
-from rewardedit.stages import Share, stage
+from rewardedit.stages import Share, plain, stage
+from rewardedit.usage import USAGE, as_settings, from_settings, read_usage
 
 Record = dict[str, Any]
 NO_ROWS = "there is no row to score; does data.edit_types name types that the data set has?"
@@ -141,7 +143,8 @@ def score_to_parquet(path: AnyPath, made_of: Any, rows: Rows | StreamedRows, **o
     """Records of all rows as one Parquet file, without ever holding them all.
 
     They are scored shard by shard into the folder `path` + ".parts", which is removed at the end; where it
-    is there already, of the same `made_of`, an interrupted call is gone on with.
+    is there already, of the same `made_of`, an interrupted call is gone on with. Beside it stands what
+    `write_made_of` writes.
 
     Args:
         options: of `score_shards`.
@@ -150,7 +153,12 @@ def score_to_parquet(path: AnyPath, made_of: Any, rows: Rows | StreamedRows, **o
         ValueError: where the folder was made of something else.
     """
     folder = path.with_name(f"{path.name}.parts")
-    score_shards(folder, made_of, rows, finish=partial(_join_records, path), **options)
+
+    def finish(shards: list[AnyPath]) -> None:
+        write_made_of(path, made_of, read_usage([folder / USAGE]))
+        _join_records(path, shards)
+
+    score_shards(folder, made_of, rows, finish=finish, **options)
     processes().wait_for_everyone()
     if processes().is_main_process:
         remove(folder)
@@ -164,6 +172,28 @@ def _join_records(path: AnyPath, shards: list[AnyPath]) -> None:
         for shard in shards:
             with shard.open("rb") as file:
                 writer.write_table(pq.read_table(file))
+
+
+def made_of_path(path: AnyPath) -> AnyPath:
+    """Where `write_made_of` writes: scores.json.made_of.json beside scores.json."""
+    return path.with_name(f"{path.name}.made_of.json")
+
+
+def write_made_of(path: AnyPath, made_of: Any, used: Mapping[str, Usage]) -> None:
+    """Beside the file of scores `path`, what they were made of, and `usage`, what endpoints were asked for
+    them; no file where scorers have no fingerprint and no endpoint was asked.
+    """
+    beside = made_of_path(path)
+    if used or "fingerprints" in made_of:
+        write_json(beside, {**plain(made_of), "usage": as_settings(used)})
+    else:
+        remove(beside)  # of other scores, which were here before
+
+
+def usage_of(path: AnyPath) -> dict[str, Usage]:
+    """What endpoints were asked for the file of scores `path`."""
+    beside = made_of_path(path)
+    return from_settings(json.loads(beside.read_text())["usage"]) if beside.exists() else {}
 
 
 def _schema() -> Any:

@@ -2,7 +2,8 @@
 and never taken for what other settings would make.
 
 A stage's folder holds its results and `made_of.json`, the settings that they were made of, which is written
-last. While it is being made, the settings stand in `making.json`.
+last. While it is being made, the settings stand in `making.json`. Where endpoints were asked for it,
+`usage.json` says how much.
 """
 
 import json
@@ -13,9 +14,10 @@ from typing import Any
 
 from rewardedit.claims import Claims, writer_name
 from rewardedit.config import to_dict
-from rewardedit.engines import Make, Nap, Shards, engine
+from rewardedit.engines import USED, Make, Nap, Shards, engine
 from rewardedit.files import AnyPath, remove, rename, write_json
 from rewardedit.processes import processes
+from rewardedit.usage import USAGE, read_usage, write_usage
 
 MADE_OF = "made_of.json"
 MAKING = "making.json"
@@ -101,6 +103,8 @@ def _is_over(folder: AnyPath) -> bool:
 
 def _end(folder: AnyPath, paths: list[AnyPath], finish: Callable[[list[AnyPath]], None] | None) -> None:
     """Makes the result of all shards, and says that it is whole."""
+    used = read_usage(path for path in folder.iterdir() if path.suffix == USED)
+    write_usage(folder / USAGE, used)
     if finish is not None:
         finish(paths)
     rename(folder / MAKING, MADE_OF)
@@ -110,7 +114,7 @@ def _clear(folder: AnyPath, shards: list[AnyPath]) -> None:
     """Removes these shards, and what workers left that died."""
     gone = {path.name for path in shards}
     for path in folder.iterdir():
-        left = path.name.startswith(".") and path.suffix in (".claim", ".partial", ".tries")
+        left = path.name.startswith(".") and path.suffix in (".claim", ".partial", ".tries", USED)
         if left or path.name in gone:
             remove(path)
 

@@ -30,6 +30,7 @@ def run(tmp_path) -> Path:
     }
     (tmp_path / "environment.json").write_text(json.dumps(environment))
     metrics = {"oracle": {"base": 3.25, "conditioned_five": 4.5, "ci95": [0.1, 0.2]}, "n": 280}
+    metrics["usage"] = {"http://my-machine/v1#m": {"calls": 12}}
     (tmp_path / "metrics.json").write_text(json.dumps(metrics))
     (tmp_path / "pipeline").mkdir()
     return tmp_path
@@ -48,6 +49,7 @@ def test_a_card_says_what_was_trained_on_what_and_how_well(run):
     assert "- vifi\\_clip" in text
     assert 'load_editor("me/mine")' in text
     assert "torch 2.13.0" in text
+    assert "my-machine" not in text
     assert "trainer `reward_conditioned` from `vinesmsuic/magicbrush-jul7`" in text
 
 

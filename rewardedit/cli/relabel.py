@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.stages import StageUnfinished
     from rewardedit.synthesis.candidates import candidate_rows
     from rewardedit.trainers import reward_conditioned
+    from rewardedit.usage import USAGE, read_usage, told
 
     values = configs.override({}, args.settings)
     config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
@@ -55,6 +56,8 @@ def run(args: argparse.Namespace) -> None:
     words = config.relabel.reward_prompt(found.scale).words
     labels = ", ".join(f"{word} {found.label.count(i)}" for i, word in enumerate(words))
     say(f"{len(found.label)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
+    if used := read_usage([folder / "relabelled" / USAGE]):
+        say(told(used))
 
 
 def read_share(text: str | None) -> tuple[int, int] | None:

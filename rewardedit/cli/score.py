@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def add_parser(commands: Any) -> None:
         "--out",
         metavar="FILE",
         help="write all scores to a .json file, or shard by shard to a .parquet file, here or in an object "
-        "store (s3://…); the same command goes on where it was interrupted",
+        "store (s3://…); the same command goes on where a .parquet file was interrupted; what a judge's "
+        "scores were made of goes to FILE.made_of.json",
     )
     p.add_argument("--json", action="store_true", help="print all scores as JSON")
     p.add_argument(
@@ -56,12 +58,10 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
-    from rewardedit.data.stream import StreamedRows, count_rows
+    from rewardedit.data.stream import StreamedRows
     from rewardedit.files import to_path
-    from rewardedit.inputs import input_digests
     from rewardedit.once import Once
     from rewardedit.scorers import Scorer, load_scorer
-    from rewardedit.scorers.load import packaged_files
 
     out = to_path(args.out) if args.out else None
     if out is not None and out.suffix not in (".parquet", ".json"):
@@ -77,9 +77,16 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--engine {args.engine}: goes with --out FILE.parquet, which is made in shards")
 
     @Once
+    def loaded() -> dict[str, Scorer]:
+        return {name: load_scorer(spec, **options) for name, spec in specs.items()}
+
     def load() -> dict[str, Scorer]:
         device = devices.default_device()  # of the process that scores
-        return {name: load_scorer(spec, **options).to(device) for name, spec in specs.items()}
+        return {name: scorer.to(device) for name, scorer in loaded().items()}
+
+    def settings() -> dict[str, Any]:
+        own = {"scorers": specs, "options": options, "size": size, "policy": policy}
+        return made_of(args.input, rows, own, loaded, out)
 
     if args.heatmap or args.explain:
         batch = one_edit(args, rows, size, policy, specs)
@@ -89,19 +96,29 @@ def run(args: argparse.Namespace) -> None:
                 write(batch, scorer, Path(path))
 
     if in_shards:
-        models = {name: packaged_files(spec, **options) for name, spec in specs.items()}
-        made_of = {
-            "input": args.input,
-            "rows": count_rows(rows),
-            "scorers": specs,
-            "options": options,
-            "models": models,
-        }
-        if digests := input_digests([named(args.input), specs, options], out):
-            made_of["files"] = digests
-        write_parquet(out, made_of, rows, load, size, policy, args.json)
+        write_parquet(out, settings(), rows, load, size, policy, args.json)
     else:
-        write_or_print(out, args.json, rows, load(), size, policy)
+        write_or_print(out, settings, args.json, rows, load, size, policy)
+
+
+def made_of(
+    words: list[str], rows: Any, settings: dict[str, Any], load: Callable[[], dict[str, Any]], out: Any
+) -> dict[str, Any]:
+    """All that scores depend on: the input that words of the command line name, with how many rows it has and
+    a digest of what lies in its files; the settings; of the scorers' models which they are.
+    """
+    from rewardedit.data.stream import count_rows
+    from rewardedit.inputs import input_digests
+    from rewardedit.scorers.load import packaged_files, scorer_fingerprints
+
+    specs, options = settings["scorers"], settings["options"]
+    models = {name: packaged_files(spec, **options) for name, spec in specs.items()}
+    found = {"input": words, "rows": count_rows(rows), "models": models, **settings}
+    if digests := input_digests([named(words), specs, options], out):
+        found["files"] = digests
+    if fingerprints := scorer_fingerprints(specs, load):
+        found["fingerprints"] = fingerprints
+    return found
 
 
 def read_scorers(words: list[str]) -> dict[str, ScorerSpec]:
@@ -151,7 +168,7 @@ def are_settings(words: list[str]) -> bool:
 
 
 def write_parquet(
-    out: Any, made_of: dict[str, Any], rows: Any, load: Any, size: int | None, policy: str, as_json: bool
+    out: Any, settings: dict[str, Any], rows: Any, load: Any, size: int | None, policy: str, as_json: bool
 ) -> None:
     """Scores all rows into a Parquet file, shard by shard, and prints them where that is asked for too.
 
@@ -159,9 +176,8 @@ def write_parquet(
         ValueError: where no row can be scored.
     """
     from rewardedit.processes import processes
-    from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_to_parquet
+    from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_to_parquet, usage_of
 
-    settings = {**made_of, "size": size, "policy": policy}
     score_to_parquet(out, settings, rows, load=load, size=size, policy=policy)
     if not processes().is_main_process:
         return
@@ -169,6 +185,7 @@ def write_parquet(
     if not valid:
         raise ValueError(NO_ROWS)
     print(f"{len(valid)} scores, {valid.count(False)} invalid: {out}", file=sys.stderr)
+    tell(out, usage_of(out))
     if as_json:
         print(json.dumps(read_records(out), indent=2))
     if not any(valid):
@@ -177,7 +194,7 @@ def write_parquet(
 
 
 def write_or_print(
-    out: Any, as_json: bool, rows: Any, scorers: dict[str, Any], size: int | None, policy: str
+    out: Any, settings: Any, as_json: bool, rows: Any, load: Any, size: int | None, policy: str
 ) -> None:
     """Scores all rows, prints the scores or writes them as JSON.
 
@@ -186,27 +203,47 @@ def write_or_print(
     """
     from tqdm import tqdm
 
+    from rewardedit.endpoint import metered
     from rewardedit.files import write_json
     from rewardedit.processes import processes
-    from rewardedit.scoring import score_rows
+    from rewardedit.scoring import score_rows, write_made_of
 
     if not processes().is_main_process:
         return  # one process scores; a Parquet file is made by all
     records = []
-    with tqdm(total=len(rows), desc="scoring", unit="edit", disable=len(rows) == 1) as bar:
+    scorers = load()
+    # Before anything is scored: what is wrong with its files is told then.
+    made_of = None if out is None else settings()
+    bar = tqdm(total=len(rows), desc="scoring", unit="edit", disable=len(rows) == 1)
+    with bar, metered() as used:
         for found in score_rows(rows, scorers, size, policy):
             records += found
             bar.update(len(found) // len(scorers))
     if out is not None:
+        write_made_of(out, made_of, used)
         write_json(out, records)
         invalid = sum(not record["valid"] for record in records)
         print(f"{len(records)} scores, {invalid} invalid: {out}", file=sys.stderr)
+    tell(out, used)
     if as_json:
         print(json.dumps(records, indent=2))
     elif out is None:
         print("\n".join(line_of(record) for record in records))
     if not any(record["valid"] for record in records):
         raise ValueError(f"nothing could be scored; {records[0]['id']}: {records[0]['reason']}")
+
+
+def tell(out: Any, used: Any) -> None:
+    """Prints where it stands what scores were made of, and what endpoints were asked for them, where there is
+    any.
+    """
+    from rewardedit.scoring import made_of_path
+    from rewardedit.usage import told
+
+    if out is not None and made_of_path(out).exists():
+        print(f"made of: {made_of_path(out)}", file=sys.stderr)
+    if used:
+        print(told(used), file=sys.stderr)
 
 
 def read_input(args: argparse.Namespace) -> tuple[Any, int | None, str]:

@@ -63,10 +63,11 @@ def run(args: argparse.Namespace) -> None:
         print(configs.dump(config))
         print("\n".join(module.plan(config)))
         return
-    from rewardedit.training.run import clear
+    from rewardedit.training.run import clear, usage_told
 
     clear(folder, args.resume, args.overwrite)
-    module.main(config, folder, resume=args.resume)
+    with usage_told(folder):
+        module.main(config, folder, resume=args.resume)
 
 
 def own_code(values: Any, setting: str = "") -> list[str]:

@@ -24,12 +24,12 @@ from rewardedit.scorers.prefix import Prefix, as_cache, followed, prefix_attenti
 from rewardedit.scorers.vlm import (
     Bits,
     Vlm,
-    fitting_adapter,
     load_processor,
     load_vlm,
     reserved_tokens,
     without,
 )
+from rewardedit.scorers.vlm_weights import load_adapter
 
 GRADES = (0.0, 5.0, 10.0)  # of the head with classes
 SETTINGS = "adiee.json"
@@ -374,8 +374,6 @@ def width_of(model: Any) -> int:
 
 def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype | str) -> Vlm:
     """The base model with the folder's adapter and its token's embedding."""
-    from peft import PeftModel
-
     base = settings.base
     assert base is not None
     device = devices.default_device() if settings.quantize else "cpu"  # few bits are packed where they stay
@@ -390,8 +388,7 @@ def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype | st
             f"{folder}: its adapter does not hold the embedding of {TOKEN}, without which it scores at "
             "random; save it with the adapter"
         )
-    with fitting_adapter(str(folder), base):
-        adapted = PeftModel.from_pretrained(vlm.model, str(folder / ADAPTER))
+    adapted = load_adapter(vlm.model, str(folder / ADAPTER), base)
     # Merged into weights of few bits it would be rounded: there it stays beside them, as in training.
     model = adapted.get_base_model() if settings.quantize else adapted.merge_and_unload()
     return Vlm(model.eval().requires_grad_(False), vlm.processor)

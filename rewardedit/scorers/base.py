@@ -30,6 +30,16 @@ class Scorer(nn.Module):
         """
         return names_in(options)
 
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What scores depend on beyond name and options, as JSON has it, such as a hash of a model that comes
+        from the hub; {} where there is nothing of the kind.
+
+        It stands in results, and scores by another are not gone on with. A class that holds scorers tells
+        theirs.
+        """
+        return {}
+
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
         """Everything that depends on the source side alone,
         computed once for any number of candidates (`Encoded.take`).
@@ -125,6 +135,12 @@ class WeightedSum(Scorer):
         self.family = "+".join(
             sorted({name for scorer in scorers.values() for name in scorer.family.split("+")})
         )
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """Those of its scorers that have one, by their names."""
+        found = {name: scorer.fingerprint for name, scorer in self._named()}
+        return {name: told for name, told in found.items() if told}
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
         return Encoded({name: scorer.prepare(source, instruction) for name, scorer in self._named()})

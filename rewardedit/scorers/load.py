@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rewardedit.assets import fingerprints
 from rewardedit.batch import EditBatch
-from rewardedit.scorer_spec import read_spec
+from rewardedit.scorer_spec import ScorerSpec, read_spec
 from rewardedit.scorers.base import FunctionScorer, Scorer, WeightedSum
 
 BUILT_IN = {
@@ -71,6 +71,22 @@ def packaged_files(spec: str | Mapping[str, Any], **options: Any) -> dict[str, s
         defaults = {key: value.default for key, value in _parameters(name).items()}
         found |= find_scorer(name).packaged(defaults | term.options | options)
     return fingerprints(found)
+
+
+def scorer_fingerprints(
+    specs: Mapping[str, ScorerSpec], load: Callable[[], Mapping[str, Scorer]]
+) -> dict[str, dict[str, Any]]:
+    """The fingerprints of those scorers that have one (see `Scorer.fingerprint`), by the names of `specs`.
+
+    Args:
+        load: gives the scorers by the same names; it is called only where one of their classes has a
+            fingerprint.
+    """
+    classes = [find_scorer(name) for spec in specs.values() for name in read_spec(spec)]
+    if all(found.fingerprint is Scorer.fingerprint for found in classes):
+        return {}
+    found = {name: scorer.fingerprint for name, scorer in load().items()}
+    return {name: told for name, told in found.items() if told}
 
 
 def find_scorer(name: str) -> type[Scorer]:

@@ -5,7 +5,6 @@ images are resized, cut into tiles and normalised by tensor functions, one for e
 agree with the processor (mean difference below 1/255 before normalisation).
 """
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.images import MODES, resize
+from rewardedit.scorers.vlm_weights import load_adapter, require_own_weights
 
 Bits = Literal["4bit", "8bit"]
 # Parts of the models here that stay as they are where a language model is quantised: how an image comes in,
@@ -105,31 +105,51 @@ def load_vlm(
             in `dtype`.
 
     Raises:
-        ValueError: where there is no such model or dtype, it is of another kind, an adapter does not fit it,
-            or bitsandbytes is not installed.
+        ValueError: where there is no such model or dtype, it is of another kind, its weights are not those of
+            its kind, an adapter does not fit it, or bitsandbytes is not installed.
     """
-    from transformers import AutoConfig, AutoModelForImageTextToText
-
     dtype = devices.number_type(dtype)
     name = resolve_model(name)
-    try:
-        kind = AutoConfig.from_pretrained(name).model_type
-        require_kind(name, kind)
-        options = {} if quantize is None else quantised(quantize, device, dtype)
-        model = AutoModelForImageTextToText.from_pretrained(name, dtype=dtype, **options)
-        processor = load_processor(name, kind)
-    except OSError as error:
-        raise ValueError(
-            f"vision-language model {name!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
-        ) from error
-    if adapter is not None:
-        from peft import PeftModel
-
-        with fitting_adapter(adapter, name):
-            model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    require_vlm(name)
+    options = {} if quantize is None else quantised(quantize, device, dtype)
+    model, processor = load_parts(name, adapter, dtype, **options)
     if quantize is None:  # a quantised one is on its device
         model.to(device)
-    return Vlm(model.eval().requires_grad_(False), processor)
+    return Vlm(model, processor)
+
+
+def load_parts(name: str, adapter: str | None, dtype: torch.dtype, **options: Any) -> tuple[Any, Any]:
+    """A vision-language model of any kind, to be used and not trained, and its processor.
+
+    Args:
+        adapter: hub name or folder of a LoRA, which is merged.
+        options: more of `from_pretrained`.
+
+    Raises:
+        ValueError: where it cannot be loaded, its weights are not its kind's, or the adapter does not fit it.
+    """
+    from transformers import AutoModelForImageTextToText
+
+    with naming(name):
+        loaded: Any = AutoModelForImageTextToText.from_pretrained(
+            name, dtype=dtype, output_loading_info=True, **options
+        )
+        model, found = loaded
+        require_own_weights(model, found["missing_keys"], found["unexpected_keys"])
+        processor = load_processor(name, model.config.model_type)
+    if adapter is not None:
+        model = load_adapter(model, adapter, name).merge_and_unload()
+    return model.eval().requires_grad_(False), processor
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Around the loading of a model: what is wrong with it is a ValueError that names it."""
+    try:
+        yield
+    except (OSError, ImportError, ValueError) as error:
+        line = str(error).strip().partition("\n")[0]
+        raise ValueError(f"vision-language model {name!r} cannot be loaded: {line}") from error
 
 
 def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dict[str, Any]:
@@ -155,23 +175,16 @@ def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dic
     return {"quantization_config": config, "device_map": {"": device}}
 
 
-def require_kind(name: str, kind: str) -> None:
-    """Raises ValueError where a model is of a kind whose preprocessing is not here."""
-    if kind not in PIXELS:
-        raise ValueError(f"{name} is a {kind}; expected one of {', '.join(PIXELS)}")
-
-
 def require_vlm(name: str) -> None:
     """Raises ValueError where there is no vision-language model of that name, or it is of a kind whose
     preprocessing is not here; no weights are read.
     """
     from transformers import AutoConfig
 
-    try:
+    with naming(name):
         kind = AutoConfig.from_pretrained(resolve_model(name)).model_type
-    except OSError as error:
-        raise ValueError(f"model {name!r}: {str(error).splitlines()[0]}") from error
-    require_kind(name, kind)
+    if kind not in PIXELS:
+        raise ValueError(f"{name} is a {kind}; expected one of {', '.join(PIXELS)}")
 
 
 def reserved_tokens(vlm: Vlm) -> list[str]:
@@ -190,46 +203,20 @@ def without(reserved: Sequence[str], text: str) -> str:
     return text
 
 
-@contextmanager
-def fitting_adapter(adapter: str | None, name: str) -> Iterator[None]:
-    """Around the loading of a LoRA: one of another model is an error, where peft warns and goes on with
-    weights that it has just made, which change nothing.
-
-    Raises:
-        ValueError: naming both.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=r".*missing adapter keys")
-        try:
-            yield
-        except UserWarning as error:
-            raise ValueError(f"adapter {adapter!r} does not fit {name!r}: {str(error)[:200]}") from error
-
-
 def load_processor(name: str, kind: str) -> Any:
-    """The model's own processor; Qwen's without its part for videos, which needs torchvision."""
-    from transformers import (
-        AutoProcessor,
-        AutoTokenizer,
-        ProcessorMixin,
-        Qwen2_5_VLProcessor,
-        Qwen2VLImageProcessorPil,
-    )
+    """The processor of a kind of model; Qwen's, and others of the same parts, without that for videos, which
+    needs torchvision.
+    """
+    from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING, AutoProcessor
 
-    if kind != "qwen2_5_vl":
+    parts = ["image_processor", "tokenizer"]
+    own = PROCESSOR_MAPPING.get(CONFIG_MAPPING[kind], None)
+    if own is None or own.get_attributes() != [*parts, "video_processor"]:
         return AutoProcessor.from_pretrained(name, backend="pil")
-
-    class ImagesAlone(Qwen2_5_VLProcessor):
-        def __init__(self, image_processor: Any, tokenizer: Any, chat_template: str | None = None) -> None:
-            self.image_token = "<|image_pad|>"
-            self.video_token = "<|video_pad|>"
-            self.image_token_id = tokenizer.convert_tokens_to_ids(self.image_token)
-            self.video_token_id = tokenizer.convert_tokens_to_ids(self.video_token)
-            ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
-
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    images = Qwen2VLImageProcessorPil.from_pretrained(name)
-    return ImagesAlone(images, tokenizer, tokenizer.chat_template)
+    images_alone: Any = type(own.__name__, (own,), {"get_attributes": classmethod(lambda cls: parts)})
+    processor = images_alone.from_pretrained(name, backend="pil")
+    processor.chat_template = processor.chat_template or processor.tokenizer.chat_template
+    return processor
 
 
 def llava_next_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "m p 3 s s"]:

@@ -15,9 +15,10 @@ from rewardedit.endpoint import Endpoint
 from rewardedit.images import resize
 from rewardedit.regions.change_map import change_mask
 from rewardedit.scorers.base import Scorer
+from rewardedit.scorers.model_hash import model_hash
 from rewardedit.scorers.vlm import Vlm, reserved_tokens, without
 from rewardedit.scorers.vlm_judge_graders import ByDigits, ByEndpoint, ByText
-from rewardedit.scorers.vlm_judge_models import load_judge, model_hash
+from rewardedit.scorers.vlm_judge_models import load_judge
 from rewardedit.scorers.vlm_judge_prompts import (
     ANSWERS,
     BEGINNING,
@@ -133,7 +134,7 @@ class VlmJudge(Scorer):
             adapter: a LoRA on the model, by hub name or folder.
             seed: sent to an endpoint; greedy decoding here draws nothing at random.
             key_variable: the environment variable that holds the endpoint's key.
-            timeout: of the endpoint, in seconds.
+            timeout: for a whole answer of the endpoint, in seconds.
             dtype: of the weights, or its name, such as "bfloat16".
 
         Raises:
@@ -156,8 +157,8 @@ class VlmJudge(Scorer):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """What the grades depend on, to stand in results: the model and its hash (of an endpoint its
-        address), a hash of the prompts and the example, how answers are decoded, and the seed.
+        """The model and its hash (of an endpoint its address), a hash of the prompts and the example, how
+        answers are decoded, and the seed.
         """
         told: dict[str, Any] = {"model": self.name}
         if self.endpoint is not None:

@@ -4,7 +4,8 @@ checkpoints/ and what the trainer leaves (pipeline/, report.html …).
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rewardedit.scorers.load import packaged_files
 from rewardedit.stages import differences
 from rewardedit.training.environment import environment
 from rewardedit.training.loop import checkpoints, step_of
+from rewardedit.usage import USAGE, as_settings, read_usage, told, usage_kept
 
 INPUTS = "inputs.json"
 # Settings that a resumed run may have otherwise: how long, how tolerant, how much is shown, what it is
@@ -161,3 +163,25 @@ def minutes_spent(folder: Path) -> Callable[[], float]:
         return minutes
 
     return spent
+
+
+@contextmanager
+def usage_told(folder: Path) -> Iterator[None]:
+    """Counts what endpoints are asked for in a run, by its earlier calls and its stages too; says it at the
+    end, and adds it to metrics.json where there was no error.
+
+    Each process keeps what it asks outside of stages in a file of its own in the folder; of one that ends
+    after the main process it stands in that alone.
+    """
+    state = processes()
+    try:
+        with usage_kept(folder / f"usage-{state.process_index}.json"):
+            yield
+    finally:
+        used = read_usage([*folder.rglob(USAGE), *folder.glob("usage-*.json")])
+        if used and state.is_main_process:
+            print(told(used))
+    if used and state.is_main_process:
+        metrics = folder / "metrics.json"
+        found = json.loads(metrics.read_text()) if metrics.is_file() else {}
+        write_json(metrics, {**found, "usage": as_settings(used)})

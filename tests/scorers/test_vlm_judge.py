@@ -22,10 +22,11 @@ from rewardedit import EditBatch, load_scorer
 from rewardedit.endpoint import Endpoint, EndpointError
 from rewardedit.images import to_pil, to_tensor
 from rewardedit.regions.change_map import change_mask
+from rewardedit.scorers.model_hash import model_hash
 from rewardedit.scorers.vlm import Vlm, load_vlm
 from rewardedit.scorers.vlm_judge import VlmJudge, combine, geometric_mean, views
 from rewardedit.scorers.vlm_judge_graders import expected_grade
-from rewardedit.scorers.vlm_judge_models import load_judge, model_hash
+from rewardedit.scorers.vlm_judge_models import load_judge
 from rewardedit.scorers.vlm_judge_prompts import CRITERIA, Example, chat, questions, read_grade
 from tests.models import VLMS, save_judge, save_vlm
 from tests.scorers.test_vlm import photograph
@@ -445,6 +446,18 @@ def test_the_fingerprint_tells_weights_prompts_examples_and_decoding_apart(folde
     text = VlmJudge(load_vlm(folder), "tiny", answer="text", max_new_tokens=9).fingerprint["decoding"]
     greedy = {"do_sample": False, "repetition_penalty": 1.0}
     assert text == {"answer": "text", **greedy, "max_new_tokens": 9, "dtype": "float32"}
+
+
+def test_a_bit_of_any_weight_or_buffer_is_another_model(folder, judge):
+    vlm = load_vlm(folder)
+    vlm.model.register_buffer("kept", torch.zeros(3, dtype=torch.bfloat16))
+    seen = [judge.fingerprint["model_hash"], model_hash(vlm)]
+    for value in vlm.model.state_dict().values():
+        last = value.flatten()[-1:]  # a view
+        last.copy_(torch.nextafter(last, torch.full_like(last, torch.inf)))
+        seen.append(model_hash(vlm))
+    assert len(set(seen)) == len(seen)
+    assert len(seen) > 20
 
 
 # Other models.

@@ -1,0 +1,31 @@
+"""What tells one loaded vision-language model from another."""
+
+import hashlib
+import json
+
+import torch
+
+from rewardedit.scorers.vlm import Vlm
+
+ELSEWHERE = ("_name_or_path", "transformers_version")  # of a configuration: not what the model is
+
+
+def model_hash(vlm: Vlm) -> str:
+    """SHA-256 of what a model is: its configuration, image processing, way to decode and chat template, and
+    of all parameters and saved buffers the names, shapes, types and all bytes.
+
+    Models that differ in any of these, be it a bit of one weight, have different hashes. Where a model was
+    loaded from does not count, nor the device; an adapter that was merged does. It takes about a second for
+    each GB of weights, which come to main memory one by one.
+    """
+    model = vlm.model
+    config = {key: v for key, v in model.config.to_dict().items() if key not in ELSEWHERE}
+    decoding = {key: v for key, v in model.generation_config.to_dict().items() if key not in ELSEWHERE}
+    images = vlm.processor.image_processor.to_dict()
+    known = [config, decoding, images, vlm.processor.chat_template or vlm.processor.tokenizer.chat_template]
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
+    for name, weight in model.state_dict().items():
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        values = weight.detach().cpu().contiguous().flatten()
+        digest.update(memoryview(values.view(torch.uint8).numpy()))
+    return digest.hexdigest()

@@ -1,0 +1,78 @@
+"""Whether a checkpoint's weights, or an adapter's, are those of the model that they are loaded into.
+
+transformers and PEFT go on where they are not: what is missing is random, what is unexpected is left out, and
+the answers are another model's.
+"""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+# Weights by which a trained judge gives its score, by what they are called in published ones.
+REWARD_HEAD = re.compile(r"(^|\.)(rm_heads?|reward_head|score|score_head|v_head|value_head)\.")
+
+
+def require_own_weights(model: Any, missing: set[str], unexpected: set[str]) -> None:
+    """Raises ValueError where a checkpoint lacks weights of its model, for which transformers takes random
+    ones, or has others, which it leaves out: the answers would be another model's.
+    """
+    kind = type(model).__name__
+    heads = {key for key in unexpected if REWARD_HEAD.search(key)}
+    if heads:
+        raise ValueError(
+            f"it has a reward head that {kind} does not have ({_few(heads)}), without which its scores are "
+            "another model's; use its authors' code"
+        )
+    if unexpected:
+        raise ValueError(
+            f"its checkpoint has weights that {kind} does not have ({_few(unexpected)}), without which its "
+            "scores are another model's"
+        )
+    if missing:
+        raise ValueError(f"its checkpoint lacks weights of {kind} ({_few(missing)}), which would be random")
+
+
+def _few(keys: Collection[str]) -> str:
+    return ", ".join(sorted(keys)[:3]) + (f", … ({len(keys)} in all)" if len(keys) > 3 else "")
+
+
+def load_adapter(model: Any, adapter: str, name: str) -> Any:
+    """A model as PEFT wraps it, with a LoRA that was trained on it.
+
+    Args:
+        adapter: hub name or folder.
+        name: of the model, for errors.
+
+    Raises:
+        ValueError: where there is no such adapter, or it is of another model: PEFT goes on with weights that
+            it has just made, which change nothing, and leaves out those that it has no place for.
+    """
+    from peft import PeftConfig, PeftModel
+
+    config = PeftConfig.from_pretrained(adapter)
+    config.inference_mode = True
+    try:
+        adapted = PeftModel(model, config)
+        found = adapted.load_adapter(adapter, "default", key_mapping=older_names(model))
+        wrong = [*found.missing_keys, *found.unexpected_keys]
+        if wrong:
+            raise ValueError(f"one has weights that the other has not: {_few(wrong)}")
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (ValueError, RuntimeError) as error:  # the latter where a weight's shape is another
+        raise ValueError(f"adapter {adapter!r} does not fit {name!r}: {str(error)[:300]}") from error
+    return adapted
+
+
+def older_names(model: Any) -> dict[str, str] | None:
+    """Patterns of what weights were called in earlier releases of transformers, and what they are called now.
+
+    transformers renames a checkpoint's weights itself. Of an adapter's PEFT renames those that transformers
+    lists by the kind of model, and not those that it lists by class, as Qwen2.5-VL's.
+    """
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    renamed = get_checkpoint_conversion_mapping(type(model).__name__) or []
+    return {old: one.target_patterns[0] for one in renamed for old in one.source_patterns} or None
