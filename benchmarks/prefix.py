@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from record import keep
+from table_parts import read
+from tables_adiee import prefix as table
 from transformers import LlamaConfig, LlamaModel
 
 from rewardedit import devices
@@ -42,9 +44,8 @@ LLAMA_8B: dict[str, Any] = {
     "max_position_embeddings": 8192,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
 }
-# of the source, and of a candidate with its question; those of shapes-adiee-scorer after its first leg, whose
-# questions took more tokens than now
-TOKENS = {"shapes-adiee-scorer": (137, 185), "small": (272, 176), "8B": (2880, 2940)}
+# of the source, and of a candidate with its question
+TOKENS = {"shapes-adiee-scorer": (137, 167), "small": (272, 176), "8B": (2880, 2940)}
 
 
 def make_model(size: str, device: str) -> LlamaModel:
@@ -190,3 +191,4 @@ if __name__ == "__main__":
     if devices.default_device() == "cuda":
         results["8B, CUDA"] = measure("8B", "cuda")
     keep("prefix", "python benchmarks/prefix.py", results)
+    print(table(read("prefix")))

@@ -32,6 +32,14 @@ RULES = {
 RULES_HEAD = ("rule", "rows", "oracle mean", "label within 2.5 of it")
 
 
+CHECKS = {
+    "true_edits": "true edits",
+    "untouched_sources": "untouched sources",
+    "source_and_edit_exchanged": "true edits the wrong way round",
+    "other_instructions": "true edits under other rows' instructions",
+}
+
+
 def adiee_data(result: Result) -> str:
     """By rule and by method: how many rows, the oracle's mean, and the share of labels within 2.5 of it."""
     outputs = result["methods"]
@@ -146,13 +154,33 @@ def adiee(result: Result) -> str:
         f"{where} `{of['best_rival_pairwise']}` {interval(of['ci95_pairwise_vs_best_rival'])}"
         for where, of in (("unseen editors", unseen), ("own margins", own), ("seen editors", seen))
     )
+    means = ", ".join(f"{words} {result['checks'][name]:.2f}" for name, words in CHECKS.items())
     below = (
         f"n = {unseen['n']:,} edits by unseen editors and {seen['n']:,} by seen ones; "
         f"{unseen['pairs']:,} and {seen['pairs']:,} pairs, of which {unseen['unequal_pairs']:,} and "
         f"{seen['unequal_pairs']:,} are no tie. The best rival on val is `{result['best_rival']}`; in pairs, "
-        f"with the interval of adiee's share above its: {rivals}. {measured(result)}"
+        f"with the interval of adiee's share above its: {rivals}. Its mean score of {means}; the spread of "
+        f"its four questions about true edits: {result['checks']['spread_of_questions']:.2f}. "
+        f"{measured(result)}"
     )
     return markdown(head, rows, below)
+
+
+def prefix(result: Result) -> str:
+    """Time and peak memory of whole passes and of such as share the source's prefix."""
+    rows = []
+    for found in (value for value in result.values() if isinstance(value, dict) and "gradient" in value):
+        tokens = f"{found['source_tokens']:,} + {found['candidate_tokens']:,}"
+        for what in found.keys() - {"source_tokens", "candidate_tokens"}:
+            one = found[what]
+            each = (
+                f"{one[way]['seconds']:.3f} / {1024 * one[way]['gib']:.0f}" for way in ("whole", "sharing")
+            )
+            gain = f"{one['speedup']:.2f}×"
+            rows.append((tokens, what, *each, gain, f"{one['memory_share']:.2f}×"))
+    rows.sort(key=lambda row: (row[0], not row[1].isdigit(), int(row[1]) if row[1].isdigit() else 0))
+    head = ("tokens, source + edit", "candidates", "whole, s / MiB", "sharing, s / MiB", "faster", "memory")
+    return markdown(head, rows, measured(result))
 
 
 def adiee_ablations(result: Result) -> str:
