@@ -298,14 +298,15 @@ class Fold:
 
 
 def has_log_sum(query: Tensor) -> bool:
-    """Whether flash attention, which gives log-sum-exps, takes these queries: on a GPU in half precision,
-    but for older cards.
+    """Whether flash attention, which gives log-sum-exps, takes these queries: on a CPU, and in half precision
+    on a GPU that is not too old; `meta` stands for such a GPU.
     """
-    if query.device.type == "cpu":
+    device = query.device
+    if device.type == "cpu":
         return True
-    if query.dtype not in (torch.float16, torch.bfloat16):
+    if device.type not in ("cuda", "meta") or query.dtype not in (torch.float16, torch.bfloat16):
         return False
-    return torch.cuda.get_device_capability(query.device) >= (8, 0)
+    return device.type == "meta" or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def with_log_sum(
