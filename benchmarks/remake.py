@@ -78,6 +78,7 @@ PROGRAMS = {
     "bpm-parts": "bpm_parts.py",
     "bpm-guidance": "bpm_guidance.py",
     "adiee": "adiee.py",
+    "model-or-data": "model_or_data.py",
     "adiee-ablations": "adiee_ablations.py",
     "vifi-rows": "vifi_rows.py",
     "hacking": "hacking.py",

@@ -13,7 +13,16 @@ from table_parts import (
     recorded,
     where,
 )
-from tables_adiee import adiee, adiee_ablations, adiee_data, adiee_graded, prefix, vifi_rows, vlm
+from tables_adiee import (
+    adiee,
+    adiee_ablations,
+    adiee_data,
+    adiee_graded,
+    model_or_data,
+    prefix,
+    vifi_rows,
+    vlm,
+)
 from tables_bpm import bpm, bpm_best_of, bpm_guidance, bpm_parts, bpm_regions
 from tables_editors import (
     best_of_n,
@@ -134,6 +143,7 @@ TABLES: dict[str, Callable[[], str]] = {
             ("shapes-vlm", "shapes-vlm", vlm),
             ("adiee", "adiee", adiee),
             ("prefix", "prefix", prefix),
+            ("model-or-data", "model-or-data", model_or_data),
             ("adiee-ablations", "adiee-ablations", adiee_ablations),
             ("vifi-rows", "vifi-rows", vifi_rows),
             ("bpm", "bpm", bpm),

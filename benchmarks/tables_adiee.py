@@ -166,6 +166,25 @@ def adiee(result: Result) -> str:
     return markdown(head, rows, below)
 
 
+def model_or_data(result: Result) -> str:
+    """Rank correlation of the ADIEE scorer, of ViFi-CLIP on the same rows, and of ViFi-CLIP itself."""
+    words = {
+        "adiee": "`adiee`",
+        "same_labels": "ViFi-CLIP with a head, on all of its rows",
+        "vifi_clip": "`vifi_clip`, which has seen no label",
+    }
+    rows = [
+        (
+            words[name],
+            *rank_correlations(found),
+            interval(result["adiee_above"][name]) if name in result["adiee_above"] else "",
+        )
+        for name, found in result["spearman"].items()
+    ]
+    below = f"n = {result['n']:,} edits by unseen editors. {measured(result)}"
+    return markdown(("scorer", "ρ", "ρ within an editor's edits", "adiee above it"), rows, below)
+
+
 def prefix(result: Result) -> str:
     """Time and peak memory of whole passes and of such as share the source's prefix."""
     rows = []

@@ -432,6 +432,18 @@ def test_what_was_measured_of_the_adiee_scorer_holds_what_is_promised():
     assert checks["spread_of_questions"] < 1
 
 
+def test_what_was_measured_of_model_and_data_is_what_the_page_says():
+    found = recorded("model-or-data")
+    assert found["n"] >= 2240
+    rho = {name: of["rho"] for name, of in found["spearman"].items()}
+    assert rho["adiee"] > rho["same_labels"] > rho["vifi_clip"]
+    assert found["adiee_above"]["same_labels"][0] > 0
+    # "four fifths of the way"
+    assert (rho["same_labels"] - rho["vifi_clip"]) / (rho["adiee"] - rho["vifi_clip"]) == pytest.approx(
+        0.8, abs=0.05
+    )
+
+
 def test_what_was_measured_of_a_shared_prefix_holds_what_is_promised():
     found = recorded("prefix")["small, CPU"]
     source, candidate = found["source_tokens"], found["candidate_tokens"]
