@@ -3,7 +3,7 @@
 In a causal model the keys and values of what comes first do not depend on what follows. They are computed
 once, without gradient, and every continuation attends to them beside its own, so that they are not computed
 again and no backward pass goes through them. All continuations of one prefix read it without a copy, with and
-without a gradient.
+without a gradient, where flash attention takes them (`has_log_sum`).
 
 A continuation may be followed by several others in its turn, such as an edited image by questions about it:
 what they attend to is then in parts, the prefix of all and the row's own continuation (`followed`).
