@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
 from record import keep
-from rivals import scored
+from rivals import AskedVlm, scored
 from torch import Tensor
 from variants import figures_of, run_of
 
@@ -39,7 +39,7 @@ from rewardedit.evaluation.statistics import spearman
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.adiee import Adiee
 from rewardedit.scorers.adiee_text import IMAGES, QUESTIONS, turns
-from rewardedit.scorers.vlm import Vlm, load_vlm
+from rewardedit.scorers.vlm import load_vlm
 from rewardedit.stages import MADE_OF
 from rewardedit.trainers import adiee_data, adiee_scorer
 from rewardedit.trainers.adiee_scorer import Config, make_scorer, read_steps, require_label
@@ -75,15 +75,10 @@ IN_TEXT = "no token, no head"
 SAME_LABELS = "ViFi-CLIP with a head"
 
 
-class ScoreInText(Scorer):
+class ScoreInText(AskedVlm):
     """The mean number in what a vision-language model answers to the four questions, in [0, 10]."""
 
     range = (0.0, 10.0)
-
-    def __init__(self, vlm: Vlm) -> None:
-        super().__init__()
-        self.vlm = vlm
-        self.model = vlm.model
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         images = torch.stack([batch.source, batch.edited], dim=1)

@@ -28,15 +28,19 @@ if "REWARDEDIT_LPIPS" in os.environ:  # the folder of its published weights
     RIVALS["lpips"] = ("lpips", {"weights": os.environ["REWARDEDIT_LPIPS"]})
 
 
-class Followed(Scorer):
-    """Whether a small vision-language model itself says that an edit followed its instruction: the log-odds
-    of "yes" against "no". So the model that the ADIEE scorer starts from judges.
-    """
+class AskedVlm(Scorer):
+    """A scorer that asks a vision-language model as it is."""
 
     def __init__(self, vlm: Vlm) -> None:
         super().__init__()
         self.vlm = vlm
         self.model = vlm.model
+
+
+class Followed(AskedVlm):
+    """Whether a small vision-language model itself says that an edit followed its instruction: the log-odds
+    of "yes" against "no". So the model that the ADIEE scorer starts from judges.
+    """
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         images = torch.stack([batch.source, batch.edited], dim=1)

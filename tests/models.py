@@ -226,17 +226,22 @@ def idefics3(tokenizer: Any, text: dict[str, Any]) -> list[Any]:
     return [t.Idefics3ForConditionalGeneration(config), processor]
 
 
+QWEN_VISION = {
+    "depth": 2,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+    "patch_size": 4,
+}
+
+
 def qwen2_5_vl(tokenizer: Any, text: dict[str, Any]) -> list[Any]:
     """Model, tokenizer and image processor: the whole processor wants torchvision for its videos."""
     import transformers as t
 
     vision = {
-        "depth": 2,
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_heads": 2,
-        "out_hidden_size": 32,
-        "patch_size": 4,
+        **QWEN_VISION,
         "spatial_merge_size": 2,
         "temporal_patch_size": 2,
         "window_size": 32,

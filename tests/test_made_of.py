@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import threading
 from collections.abc import Callable, Iterator
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from rewardedit.inputs import input_digests
 from rewardedit.scorers import Scorer, WeightedSum, load_scorer
 from rewardedit.scorers.load import scorer_fingerprints
 from rewardedit.scorers.vlm_judge import VlmJudge
-from tests.scorers.test_vlm_judge import Handler, completion, graded
+from tests.scorers.test_vlm_judge import Handler, completion, served
 
 HUB_NAME = "me/judge"
 ROWS = ["name=shapes", "rows=3", "size=32"]
@@ -46,14 +44,7 @@ def on_the_hub(tiny_judge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    Handler.seen.clear()
-    Handler.reply = staticmethod(graded)
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{httpd.server_port}/v1"
-    httpd.shutdown()
-    httpd.server_close()
+    yield from served(monkeypatch)
 
 
 def train_further(folder: Path) -> None:

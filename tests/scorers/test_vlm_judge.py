@@ -573,8 +573,8 @@ def graded(text: str) -> tuple[int, bytes] | None:
     return 400, b"{}"
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a server that grades every chat, while it runs."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     Handler.seen.clear()
     Handler.reply = staticmethod(graded)
@@ -583,6 +583,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield f"http://127.0.0.1:{httpd.server_port}/v1"
     httpd.shutdown()
     httpd.server_close()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    yield from served(monkeypatch)
 
 
 def test_an_endpoint_sees_the_images_and_grades_each_aspect(server):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from rewardedit.scorers.vlm import Vlm, load_vlm
 from rewardedit.scorers.vlm_judge import VlmJudge
 from rewardedit.scorers.vlm_judge_models import load_judge
-from tests.models import save_judge
+from tests.models import QWEN_VISION, save_judge
 from tests.scorers.test_vlm_judge import make_batch
 
 Weights = dict[str, torch.Tensor]
@@ -33,15 +33,7 @@ def save_qwen3(folder: str, kind: str, nested: bool = False) -> str:
     older = transformers.AutoConfig.from_pretrained(folder)
     image = transformers.Qwen2VLImageProcessorPil.from_pretrained(folder).to_dict()
     shutil.rmtree(folder)
-    vision = {
-        "depth": 2,
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_heads": 2,
-        "out_hidden_size": 32,
-        "patch_size": 4,
-        "num_position_embeddings": 16,
-    }
+    vision: dict[str, Any] = {**QWEN_VISION, "num_position_embeddings": 16}
     text = {
         "vocab_size": len(tokenizer),
         "hidden_size": 32,
