@@ -55,6 +55,7 @@ RUNS: dict[str, list[str]] = {
     # by quantiles: the hinge's 10 is for scores of 0 to 10; vifi_clip's are about 75, clip_d's below 1
     "shapes-refl-vifi-clip": [*REWARDS, "reward.scorer=vifi_clip"],
     "shapes-refl-clip-d": [*REWARDS, "reward.scorer=clip_d"],
+    "shapes-refl-clip-d-instructions": [*REWARDS, "reward.scorer={clip_d: {text: instruction}}"],
     "shapes-refl-conditioned": [
         "shapes-refl",
         "base=runs/shapes-reward-conditioned-words",  # rollouts know prompts of words alone

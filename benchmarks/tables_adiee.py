@@ -1,5 +1,6 @@
 """Tables of ADIEE's scorer and of the data that it is trained on."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from table_parts import Result, interval, markdown, measured
@@ -30,6 +31,13 @@ RULES = {
 
 
 RULES_HEAD = ("rule", "rows", "oracle mean", "label within 2.5 of it")
+
+
+SCORERS = {
+    "adiee": "**`adiee`**",
+    "same_labels": "ViFi-CLIP with a head, on all of its rows",
+    "shapes-vlm": "`shapes-vlm`, that it starts from, by its own yes",
+}
 
 
 CHECKS = {
@@ -130,7 +138,7 @@ def adiee(result: Result) -> str:
     names = sorted(unseen["spearman"], key=lambda name: -unseen["spearman"][name])
     rows = [
         (
-            f"**`{name}`**" if name == "adiee" else f"`{name}`",
+            SCORERS.get(name, f"`{name}`"),
             f"{unseen['spearman'][name]:.2f}",
             interval(unseen["ci95_vs"][name]) if name != "adiee" else "",
             f"{seen['spearman'][name]:.2f}",
@@ -150,27 +158,39 @@ def adiee(result: Result) -> str:
         "unequal pairs, unseen",
         "unequal pairs, seen",
     )
-    rivals = ", ".join(
-        f"{where} `{of['best_rival_pairwise']}` {interval(of['ci95_pairwise_vs_best_rival'])}"
-        for where, of in (("unseen editors", unseen), ("own margins", own), ("seen editors", seen))
-    )
+    in_scores = result["in_scores"]
+    in_scores = (in_scores, in_scores["own_margins"], in_scores["seen"])
+    rivals = _above_rivals((unseen, own, seen))
+    alone = _above_rivals(in_scores)
+    shares_in_scores = " / ".join(f"{100 * of['pairwise']['adiee']:.1f}" for of in in_scores)
+    ranked = [f"`{name}`" for name, margin in unseen["margins"].items() if margin["in"] == "ranks"]
     means = ", ".join(f"{words} {result['checks'][name]:.2f}" for name, words in CHECKS.items())
     below = (
         f"n = {unseen['n']:,} edits by unseen editors and {seen['n']:,} by seen ones; "
         f"{unseen['pairs']:,} and {seen['pairs']:,} pairs, of which {unseen['unequal_pairs']:,} and "
         f"{seen['unequal_pairs']:,} are no tie. The best rival on val is `{result['best_rival']}`; in pairs, "
-        f"with the interval of adiee's share above its: {rivals}. Its mean score of {means}; the spread of "
+        f"with the interval of adiee's share above its: {rivals}. Margins from seen editors' pairs are in "
+        f"ranks for {', '.join(ranked) or 'none'}. With margins in scores alone adiee's shares are "
+        f"{shares_in_scores} %, and the intervals: {alone}. Its mean score of {means}; the spread of "
         f"its four questions about true edits: {result['checks']['spread_of_questions']:.2f}. "
         f"{measured(result)}"
     )
     return markdown(head, rows, below)
 
 
+def _above_rivals(found: Sequence[Result]) -> str:
+    """The rivals that are the best in pairs, and adiee's share above theirs."""
+    return ", ".join(
+        f"{where} `{of['best_rival_pairwise']}` {interval(of['ci95_pairwise_vs_best_rival'])}"
+        for where, of in zip(("unseen editors", "own margins", "seen editors"), found, strict=True)
+    )
+
+
 def model_or_data(result: Result) -> str:
     """Rank correlation of the ADIEE scorer, of ViFi-CLIP on the same rows, and of ViFi-CLIP itself."""
     words = {
         "adiee": "`adiee`",
-        "same_labels": "ViFi-CLIP with a head, on all of its rows",
+        "same_labels": SCORERS["same_labels"],
         "vifi_clip": "`vifi_clip`, which has seen no label",
     }
     rows = [

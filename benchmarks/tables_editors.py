@@ -33,6 +33,7 @@ LABELLED_BY = {
 }
 REWARDED_BY = {
     "shapes-refl-clip-d": "`clip_d`, exact captions",
+    "shapes-refl-clip-d-instructions": "`clip_d`, the instruction in the place of captions",
     "shapes-refl-vifi-clip": "`vifi_clip`",
     "shapes-refl": "`adiee`",
 }
