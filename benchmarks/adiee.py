@@ -6,20 +6,18 @@ Editors are the shipped one and those that its recipes make in RUNS (default: ru
 the edits of two of them, and the headline is theirs. Rivals see source, edited image and instruction alone;
 which of them is the best is chosen on val. In a pair of edits by one instruction the better one is that
 whose rating is higher by 1 at least; else they are equal, and a scorer says so where its scores differ by
-less than a margin. Val chooses each scorer's margin, in scores or in ranks among its scores of val's edits,
-as some scorers are near the ends of their range for most edits: from pairs by the seen editors, and, as
-"own_margins", for the unseen editors from their own, whose ties are fewer. "in_scores" has the same with
-margins in scores alone. Among the rivals is the model that the scorer starts from, by its own "yes". Beside
-them stand what benchmarks/same_labels.py has left in RUNS, if it has, and "prior": who made an edit, as that
-editor's mean rating on val. Rank correlations within each editor's edits, which no prior has, are given as
-well.
+less than a margin, which val chooses for each: from pairs by the seen editors, and, as "own_margins", for the
+unseen editors from their own, whose ties are fewer. Among the rivals is the model that the scorer starts
+from, by its own "yes". Beside them stand what benchmarks/same_labels.py has left in RUNS, if it has, and
+"prior": who made an edit, as that editor's mean rating on val. Rank correlations within each editor's edits,
+which no prior has, are given as well.
 """
 
 import itertools
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,42 +68,10 @@ def said(difference: np.ndarray, margin: float) -> np.ndarray:
     return np.where(np.abs(difference) < margin, 0, np.sign(difference))
 
 
-@dataclass(frozen=True)
-class Margin:
-    """By how much the better of two edits is better at least.
-
-    Attributes:
-        size: in scores, or in ranks from 0 to 1.
-        ranked: (n,) The sorted scores among which a score has its rank; none where `size` is in scores.
-    """
-
-    size: float = 0.0
-    ranked: np.ndarray | None = None
-
-    def differences(self, values: Values, names: list[str]) -> np.ndarray:
-        """Of all pairs of editors, in scores or in ranks."""
-        if self.ranked is not None:
-            values = {name: np.searchsorted(self.ranked, values[name]) / len(self.ranked) for name in names}
-        return differences(values, names)
-
-    def judge(self, values: Values, names: list[str]) -> np.ndarray:
-        return said(self.differences(values, names), self.size)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"size": self.size, "in": "scores" if self.ranked is None else "ranks"}
-
-
-def best_size(difference: np.ndarray, truth: np.ndarray) -> float:
+def best_margin(difference: np.ndarray, truth: np.ndarray) -> float:
     """The margin with which most pairs are judged as the truth has them."""
     tried = np.unique(np.quantile(np.abs(difference), np.linspace(0, 1, MARGINS)))
     return float(max(tried, key=lambda margin: (said(difference, margin) == truth).mean()))
-
-
-def best_margin(values: Values, names: list[str], truth: np.ndarray, ranks: bool = True) -> Margin:
-    """The best in scores, or that in ranks where these are asked for and more pairs are judged rightly."""
-    tried = [Margin(), *([Margin(ranked=np.sort(pooled(values, names)))] if ranks else [])]
-    fitted = [replace(one, size=best_size(one.differences(values, names), truth)) for one in tried]
-    return max(fitted, key=lambda margin: (margin.judge(values, names) == truth).mean())
 
 
 def best_of(figures: Mapping[str, float]) -> str:
@@ -118,7 +84,7 @@ def best_of(figures: Mapping[str, float]) -> str:
 class Chosen:
     """What val chooses on some editors' edits: each scorer's margin, and the best rivals."""
 
-    margins: dict[str, Margin]
+    margins: dict[str, float]
     spearman: dict[str, float]
     pairwise: dict[str, float]
 
@@ -131,23 +97,17 @@ class Chosen:
         return best_of(self.pairwise)
 
 
-def choose_on_val(
-    scores: Mapping[str, Values], ratings: Values, names: list[str], ranks: bool = True
-) -> Chosen:
-    """Each scorer's margin and how good it is with it, on these editors' edits of val.
-
-    Args:
-        ranks: margins may be in ranks.
-    """
+def choose_on_val(scores: Mapping[str, Values], ratings: Values, names: list[str]) -> Chosen:
+    """Each scorer's margin and how good it is with it, on these editors' edits of val."""
     truth = pooled(ratings, names)
     wanted = said(differences(ratings, names), LEAST)
-    margins: dict[str, Margin] = {}
+    margins: dict[str, float] = {}
     rho: dict[str, float] = {}
     judged: dict[str, float] = {}
     for name, own in scores.items():
-        margins[name] = best_margin(own, names, wanted, ranks)
+        margins[name] = best_margin(differences(own, names), wanted)
         rho[name] = spearman(pooled(own, names), truth).rho
-        judged[name] = float((margins[name].judge(own, names) == wanted).mean())
+        judged[name] = float((said(differences(own, names), margins[name]) == wanted).mean())
     return Chosen(margins, rho, judged)
 
 
@@ -203,7 +163,7 @@ def judge_pairs(
     """
     wanted = said(differences(ratings, names), LEAST)
     right = {
-        name: (chosen.margins.get(name, Margin()).judge(own, names) == wanted).astype(float)
+        name: (said(differences(own, names), chosen.margins.get(name, 0.0)) == wanted).astype(float)
         for name, own in scores.items()
     }
     right["always a tie"] = (wanted == 0).astype(float)
@@ -219,7 +179,7 @@ def judge_pairs(
         "best_rival_pairwise": chosen.rival_in_pairs,
         "ci95_pairwise_vs_best_rival": versus[chosen.rival_in_pairs],
         "ci95_pairwise_vs": versus,
-        "margins": {name: margin.as_dict() for name, margin in chosen.margins.items()},
+        "margins": chosen.margins,
     }
 
 
@@ -262,7 +222,6 @@ def measure(
     prior = {name: float(rating.mean()) for name, rating in ratings.items()}
     tried = {name: scores_of(scorer, val, early) for name, scorer in scorers.items()}
     chosen, own = (choose_on_val(tried, ratings, names) for names in (seen, unseen))
-    plain, own_plain = (choose_on_val(tried, ratings, names, ranks=False) for names in (seen, unseen))
 
     rated = {name: ShapesOracle().rate(test, images).score.numpy() for name, images in edits.items()}
     scores = {name: scores_of(scorer, test, edits) for name, scorer in scorers.items()}
@@ -272,11 +231,6 @@ def measure(
         **compare(scores, rated, unseen, test.id, chosen),
         "own_margins": judge_pairs(scores, rated, unseen, test.id, own),
         "seen": compare(scores, rated, seen, test.id, chosen),
-        "in_scores": {
-            **judge_pairs(scores, rated, unseen, test.id, plain),
-            "own_margins": judge_pairs(scores, rated, unseen, test.id, own_plain),
-            "seen": judge_pairs(scores, rated, seen, test.id, plain),
-        },
         "val_spearman": chosen.spearman,
         "val_pairwise": chosen.pairwise,
         "prior": prior,

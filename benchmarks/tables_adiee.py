@@ -1,6 +1,5 @@
 """Tables of ADIEE's scorer and of the data that it is trained on."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from table_parts import Result, interval, markdown, measured
@@ -158,32 +157,20 @@ def adiee(result: Result) -> str:
         "unequal pairs, unseen",
         "unequal pairs, seen",
     )
-    in_scores = result["in_scores"]
-    in_scores = (in_scores, in_scores["own_margins"], in_scores["seen"])
-    rivals = _above_rivals((unseen, own, seen))
-    alone = _above_rivals(in_scores)
-    shares_in_scores = " / ".join(f"{100 * of['pairwise']['adiee']:.1f}" for of in in_scores)
-    ranked = [f"`{name}`" for name, margin in unseen["margins"].items() if margin["in"] == "ranks"]
+    rivals = ", ".join(
+        f"{where} `{of['best_rival_pairwise']}` {interval(of['ci95_pairwise_vs_best_rival'])}"
+        for where, of in (("unseen editors", unseen), ("own margins", own), ("seen editors", seen))
+    )
     means = ", ".join(f"{words} {result['checks'][name]:.2f}" for name, words in CHECKS.items())
     below = (
         f"n = {unseen['n']:,} edits by unseen editors and {seen['n']:,} by seen ones; "
         f"{unseen['pairs']:,} and {seen['pairs']:,} pairs, of which {unseen['unequal_pairs']:,} and "
         f"{seen['unequal_pairs']:,} are no tie. The best rival on val is `{result['best_rival']}`; in pairs, "
-        f"with the interval of adiee's share above its: {rivals}. Margins from seen editors' pairs are in "
-        f"ranks for {', '.join(ranked) or 'none'}. With margins in scores alone adiee's shares are "
-        f"{shares_in_scores} %, and the intervals: {alone}. Its mean score of {means}; the spread of "
+        f"with the interval of adiee's share above its: {rivals}. Its mean score of {means}; the spread of "
         f"its four questions about true edits: {result['checks']['spread_of_questions']:.2f}. "
         f"{measured(result)}"
     )
     return markdown(head, rows, below)
-
-
-def _above_rivals(found: Sequence[Result]) -> str:
-    """The rivals that are the best in pairs, and adiee's share above theirs."""
-    return ", ".join(
-        f"{where} `{of['best_rival_pairwise']}` {interval(of['ci95_pairwise_vs_best_rival'])}"
-        for where, of in zip(("unseen editors", "own margins", "seen editors"), found, strict=True)
-    )
 
 
 def model_or_data(result: Result) -> str:

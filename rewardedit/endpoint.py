@@ -20,7 +20,9 @@ Message = dict[str, Any]  # {"role": "user", "content": "…"}, or with a list o
 # What a request may end in. An HTTPError is an OSError; a broken answer is an HTTPException or a ValueError.
 FAILURES = (OSError, http.client.HTTPException, ValueError)
 LONGEST = 400  # characters of a refusal, or of an answer that is none, that an error quotes
-REFUSES_ALL = (401, 403, 404)  # statuses that say that the key, or the model's name, is wrong
+# Statuses that say that every chat will be refused: a wrong key or name of a model, no credit.
+REFUSES_ALL = (401, 402, 403, 404)
+BUSY = (408, 409, 425, 429)  # statuses of refusals that may pass, as those of failures (500 and more) may
 UNREADABLE = 200  # the status of an answer that is none of a chat model's
 _COUNTING = threading.Lock()
 
@@ -106,7 +108,12 @@ class EndpointError(RuntimeError):
     @property
     def may_pass(self) -> bool:
         """True where the endpoint was not reached, failed or was busy: it may answer this chat later."""
-        return self.status is None or self.status >= 500 or self.status == 429
+        return self.status is None or self.status >= 500 or self.status in BUSY
+
+    @property
+    def ends_all(self) -> bool:
+        """True where other chats need not be asked now: they would have no answer either."""
+        return self.may_pass or self.status in REFUSES_ALL
 
 
 @dataclass
@@ -124,6 +131,22 @@ class Usage:
         self.failures += other.failures
         self.prompt_tokens += other.prompt_tokens
         self.completion_tokens += other.completion_tokens
+
+
+class _Stop:
+    """Tells the chats of one call that another's error ends them all."""
+
+    def __init__(self) -> None:
+        self.error: EndpointError | None = None
+        self._set = threading.Event()
+
+    def set(self, error: EndpointError) -> None:
+        self.error = error
+        self._set.set()
+
+    def within(self, seconds: float) -> bool:
+        """Waits so long, or until it is set, and says whether it is."""
+        return self._set.wait(seconds)
 
 
 _METERS: list[dict[str, Usage]] = []  # of the blocks that are under way, the innermost last
@@ -173,17 +196,28 @@ class Endpoint:
 
     def answer(self, chats: Sequence[Sequence[Message]], max_tokens: int = 300) -> list[str | EndpointError]:
         """The model's answers to chats, at temperature 0, in their order; the error in the place of each that
-        could not be had after all retries.
+        could not be had after all retries. Where one has an error that may pass, those that are not under
+        way are not asked any more, and have it too.
 
         Raises:
-            EndpointError: where the endpoint refuses the key or does not know the model, as it then refuses
-                every chat; where the key is not one that can be sent.
+            EndpointError: where the endpoint refuses the key, has no credit or does not know the model, as it
+                then refuses every chat; where the key is not one that can be sent.
         """
         if not chats:
             return []
         key = self._key()
+        stop = _Stop()
+
+        def ask(chat: Sequence[Message]) -> str | EndpointError:
+            if stop.error is not None:
+                return stop.error
+            answer = self._ask(chat, max_tokens, key, stop)
+            if isinstance(answer, EndpointError) and answer.ends_all:
+                stop.set(answer)
+            return answer
+
         with ThreadPoolExecutor(min(self.at_once, len(chats))) as pool:
-            answers = list(pool.map(lambda chat: self._ask(chat, max_tokens, key), chats))
+            answers = list(pool.map(ask, chats))
         for answer in answers:
             if isinstance(answer, EndpointError) and answer.status in REFUSES_ALL:
                 raise answer
@@ -196,7 +230,7 @@ class Endpoint:
             raise EndpointError(message, REFUSES_ALL[0])  # as an endpoint would say: no chat is at fault
         return key
 
-    def _ask(self, chat: Sequence[Message], max_tokens: int, key: str) -> str | EndpointError:
+    def _ask(self, chat: Sequence[Message], max_tokens: int, key: str, stop: "_Stop") -> str | EndpointError:
         body = {"model": self.model, "messages": list(chat), "max_tokens": max_tokens, "temperature": 0.0}
         if self.seed is not None:
             body["seed"] = self.seed
@@ -214,13 +248,13 @@ class Endpoint:
             except FAILURES as error:
                 self._count(Usage(1, 1))
                 status = getattr(error, "code", UNREADABLE if isinstance(error, ValueError) else None)
-                # What the endpoint refuses it will refuse again, but for "too many requests".
-                if attempt == self.retries or (status is not None and 300 <= status < 500 and status != 429):
+                # What the endpoint refuses it will refuse again, but where it was busy.
+                refused = status is not None and 300 <= status < 500 and status not in BUSY
+                if attempt == self.retries or refused or stop.within(self.pause * 2**attempt):
                     reason = reason_of(error)
                     if key != "none":  # before it is cut, or a part of the key might stay
                         reason = reason.replace(key, "***")
                     return EndpointError(f"{self.url}, model {self.model!r}: {reason[:LONGEST]}", status)
-                time.sleep(self.pause * 2**attempt)
         raise AssertionError("the loop returns")
 
     def _count(self, call: Usage) -> None:

@@ -305,6 +305,15 @@ def test_other_rewards_gain_less_and_vifi_clip_is_flagged():
     assert clip_d["flags"]["refl"] is None
 
 
+def test_clip_d_of_the_instruction_alone_as_a_reward_spoils_the_editor_and_is_flagged():
+    found = recorded("shapes-refl-clip-d-instructions")
+    assert found["oracle"]["n"] == recorded("shapes-refl")["oracle"]["n"]
+    assert found["oracle"]["base"] == pytest.approx(recorded("shapes-refl")["oracle"]["base"], abs=0.01)
+    assert found["oracle"]["ci95"][1] < 0
+    assert found["flags"]["base"] is None
+    assert "change_outside" in found["flags"]["refl"]
+
+
 def test_labels_on_edits_of_the_scorers_own_data_gain_nothing_that_is_told_apart():
     found = recorded("labels-adiee-data")
     low, high = found["oracle"]["ci95"]
@@ -419,7 +428,8 @@ def test_what_was_measured_of_the_adiee_scorer_holds_what_is_promised():
     for of in (found, found["seen"]):
         assert of["ci95_vs_best_rival"][0] > 0
         rivals = of["spearman"].keys() - {"adiee", "same_labels"}
-        assert {"bpm", "vifi_clip", "clip_d", "ssim", "prior"} <= rivals
+        assert {"bpm", "vifi_clip", "clip_d", "ssim", "shapes-vlm", "prior"} <= rivals
+        assert "same_labels" in of["spearman"]
         for name in rivals:  # also over one that is better on test than the one that val chose
             assert of["ci95_vs"][name][0] > 0, name
         assert {"random", "always a tie"} <= of["pairwise"].keys()

@@ -124,10 +124,6 @@ def test_a_scorer_that_knows_the_truth_agrees_wholly(figures):
         assert found["pairwise"]["random"] == pytest.approx(1 / 3)
         assert set(found["pairwise"]) == {"adiee", "l1", "vifi_clip", "prior", "always a tie", "random"}
     assert figures["own_margins"]["pairwise"]["adiee"] > 0.95
-    in_scores = figures["in_scores"]
-    for found in (in_scores, in_scores["own_margins"], in_scores["seen"]):
-        assert found["pairwise"].keys() == figures["pairwise"].keys()
-        assert {margin["in"] for margin in found["margins"].values()} == {"scores"}
     rivals = {name: rho for name, rho in figures["val_spearman"].items() if name != "adiee"}
     assert figures["best_rival"] == max(rivals, key=rivals.__getitem__)
     assert figures["best_rival_pairwise"] in rivals
@@ -170,7 +166,7 @@ def test_of_pairs_that_are_no_tie_the_better_edit_counts_whatever_the_margin():
     found = adiee.order_pairs(scores, ratings, ["a", "b"])
     assert found == {"pairs": 4, "unequal_pairs": 2, "unequal_pairwise": {"adiee": 1.0, "wrong": 0.0}}
 
-    chosen = adiee.Chosen(dict.fromkeys(scores, adiee.Margin(0.5)), {}, {"wrong": 1.0})
+    chosen = adiee.Chosen({"adiee": 0.5, "wrong": 0.5}, {}, {"wrong": 1.0})
     judged = adiee.judge_pairs(scores, ratings, ["a", "b"], list("1234"), chosen)
     assert judged["pairwise"]["adiee"] == 0.0
     assert judged["pairwise"]["always a tie"] == 0.5
@@ -191,7 +187,7 @@ def test_a_margin_is_that_of_the_editors_whose_pairs_chose_it():
     scores = {"adiee": {"a": better, "b": worse, "c": better, "d": worse}}
     scores["l1"] = {name: -values for name, values in scores["adiee"].items()}
     seen, own = (adiee.choose_on_val(scores, ratings, names) for names in (["a", "b"], ["c", "d"]))
-    assert own.margins["adiee"].size <= 0.5 < 1 < seen.margins["adiee"].size <= 3
+    assert own.margins["adiee"] <= 0.5 < 1 < seen.margins["adiee"] <= 3
     assert own.rival_in_pairs == "l1"
 
     def share(names, chosen):
@@ -207,28 +203,9 @@ def test_pairs_are_judged_with_a_margin():
     difference = np.array([0.5, -0.1, 0.05, -2.0])
     assert adiee.said(difference, 0.2).tolist() == [1, 0, 0, -1]
     truth = np.array([1, 0, 0, -1])
-    assert 0.1 < adiee.best_size(difference, truth) <= 0.5
+    assert 0.1 < adiee.best_margin(difference, truth) <= 0.5
     values = {"a": np.array([1.0, 2.0]), "b": np.array([0.0, 5.0]), "c": np.array([1.0, 1.0])}
     assert adiee.differences(values, ["a", "b", "c"]).tolist() == [1, -3, 0, 1, -1, 4]
-
-
-def test_a_margin_in_ranks_tells_scores_near_the_ends_apart():
-    import adiee
-
-    # Most scores lie between 0 and 0.4, none between 5 and 6: the first two edits differ, others do not.
-    scores = {"a": np.array([0.4, 6.0, 0.1, 0.3]), "b": np.array([0.0, 5.0, 0.1, 0.3])}
-    truth = np.array([1, 0, 0, 0])
-    plain = adiee.best_margin(scores, ["a", "b"], truth, ranks=False)
-    assert plain.as_dict()["in"] == "scores"
-    assert (plain.judge(scores, ["a", "b"]) == truth).mean() == 0.75
-    ranks = adiee.best_margin(scores, ["a", "b"], truth)
-    assert ranks.as_dict()["in"] == "ranks"
-    assert ranks.judge(scores, ["a", "b"]).tolist() == truth.tolist()
-    # A rank is that among val's edits, whatever test's are.
-    test = {"a": np.array([0.4, 6.0]), "b": np.array([0.0, 5.0])}
-    assert ranks.judge(test, ["a", "b"]).tolist() == [1, 0]
-    # Where scores do as well, margins stay in scores.
-    assert adiee.best_margin(test, ["a", "b"], np.array([1, 1])).ranked is None
 
 
 def test_what_is_not_scored_is_worse_than_all_else(figures):

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from rewardedit.endpoint import Endpoint, EndpointError, Usage, metered
+from rewardedit.endpoint import Endpoint, EndpointError, Usage, _Stop, metered
 from rewardedit.usage import add_up, read_usage, told, usage_kept
 
 CHAT = [[{"role": "user", "content": "hello"}]]
@@ -121,6 +121,54 @@ def test_a_refusal_that_drips_is_not_waited_for(serve):
     assert isinstance(failed, EndpointError)
     assert failed.status == 500
     assert "good day" not in str(failed)
+
+
+def answering(status: str) -> Callable[[socket.socket], None]:
+    def answer(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+
+    return answer
+
+
+@pytest.mark.parametrize("status", ["401 No", "402 Payment Required", "403 No", "404 No"])
+def test_what_refuses_every_chat_is_an_error_and_the_others_are_not_asked(serve, status):
+    endpoint = Endpoint(serve(answering(status)), "m", timeout=10, at_once=1)
+    with pytest.raises(EndpointError, match=status[:3]) as refused:
+        endpoint.answer(CHAT * 5)
+    assert not refused.value.may_pass
+    assert endpoint.usage.calls == 1
+
+
+@pytest.mark.parametrize("status", ["408 Slow", "409 Conflict", "425 Early", "429 Busy", "503 Down"])
+def test_an_endpoint_that_was_busy_is_asked_again(serve, status):
+    endpoint = Endpoint(serve(answering(status), at_once), "m", timeout=10, retries=1, pause=0.001)
+    assert endpoint.answer(CHAT) == ["good day"]
+    assert endpoint.usage == Usage(2, 1, 5, 2)
+    assert EndpointError("", int(status[:3])).may_pass
+
+
+def test_an_endpoint_that_is_down_is_not_asked_for_every_chat(serve):
+    endpoint = Endpoint(
+        serve(at_once, answering("503 Down")), "m", timeout=10, retries=2, pause=0.001, at_once=1
+    )
+    answers = endpoint.answer(CHAT * 9)
+    assert answers[0] == "good day"
+    assert all(isinstance(answer, EndpointError) and answer.status == 503 for answer in answers[1:])
+    assert endpoint.usage.calls == 1 + 3
+    # Nor is a long pause waited for, once another chat's tries are over.
+    stop = _Stop()
+    stop.set(answers[1])
+    began = time.monotonic()
+    assert stop.within(60)
+    assert time.monotonic() - began < 30
+
+
+def test_what_one_chat_is_refused_the_others_are_asked_for(serve):
+    endpoint = Endpoint(serve(answering("400 Bad"), at_once), "m", timeout=10, at_once=1)
+    refused, *others = endpoint.answer(CHAT * 3)
+    assert refused.status == 400
+    assert others == ["good day"] * 2
 
 
 def test_an_answer_in_chunks_is_put_together(serve):

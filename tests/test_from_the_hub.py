@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rewardedit import RewardScale, load_editor, load_scorer
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditConfig, save_editor
 from rewardedit.reward_prompt import PRESETS, RewardEmbedding
+from rewardedit.scorers.adiee import HEAD, AdieeSettings, ScoreHead
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.training.trainable import TrainConfig, add_lora
 
@@ -65,6 +67,16 @@ def test_a_temporal_scorer_is_no_mean_of_frames(cache):
     assert found.temporal is not None
     ours = load_scorer("vifi_clip").state_dict()
     assert all(torch.equal(value, ours[name]) for name, value in found.state_dict().items())
+
+
+def test_a_scorer_s_head_goes_on_training(cache):
+    folder = Path(resolve_model("shapes-adiee-scorer"))
+    cache(folder)
+    settings, weights = AdieeSettings.read(folder), load_file(folder / HEAD)
+    head = ScoreHead.to_train(weights["layers.0.weight"].shape[1], settings, NAME)
+    assert all(torch.equal(value, weights[name]) for name, value in head.state_dict().items())
+    with pytest.raises(ValueError, match=f"model '{NAME}': expected a scorer with"):
+        ScoreHead.to_train(head.layers[0].in_features, replace(settings, side=8), NAME)
 
 
 def test_a_name_that_the_hub_does_not_know_is_said(cache):

@@ -23,7 +23,6 @@ from typing import Any, Literal
 import torch
 
 from rewardedit import devices
-from rewardedit.assets import resolve_model
 from rewardedit.batch import EditSample, collate
 from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size, source_ids
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
@@ -177,7 +176,7 @@ def make_trainable(config: Config, vlm: Vlm) -> tuple[Adiee, Any]:
     base = None if config.lora_rank is None else config.model
     axes = ("overall", *config.axes)
     settings = AdieeSettings(config.head, config.layout, config.side, axes, base, config.quantize)
-    head = ScoreHead.to_train(width_of(vlm.model), settings, resolve_model(config.model)).to(vlm.model.device)
+    head = ScoreHead.to_train(width_of(vlm.model), settings, config.model).to(vlm.model.device)
     scorer = Adiee(vlm, head, settings, share_prefix=False)
     scorer.requires_grad_(False)
     head.requires_grad_(True)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rewardedit.decoding import answer_greedily
 from rewardedit.endpoint import EndpointError, Message
 from rewardedit.files import append_json_line, read_json_lines
 from rewardedit.instructions.parsed import RELATIONS, Parsed, ParsedEdit, SizeState, Unparsed
@@ -279,9 +280,7 @@ def load_chat_model(
             for chat in chats
         ]
         inputs = tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt").to(device)
-        made = model.generate(
-            **inputs, max_new_tokens=max_new_tokens, do_sample=False, repetition_penalty=1.0
-        )
+        made = answer_greedily(model, dict(inputs), max_new_tokens)
         new = made[:, inputs["input_ids"].shape[1] :]
         return [text.strip() for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
 

@@ -87,12 +87,12 @@ class ScoreHead(nn.Module):
 
     @classmethod
     def to_train(cls, width: int, settings: AdieeSettings, model: str) -> "ScoreHead":
-        """A fresh head, or, where the model is a trained scorer, that scorer's.
+        """A fresh head, or, where the model, a hub name or folder, is a trained scorer, that scorer's.
 
         Raises:
             ValueError: where that scorer has other settings, but for what a LoRA stands on.
         """
-        head, folder = cls(width, settings), Path(model)
+        head, folder = cls(width, settings), fetched(model, (SETTINGS, HEAD))
         if (folder / SETTINGS).is_file():
             before = AdieeSettings.read(folder)
             if replace(before, base=None, quantize=None) != replace(settings, base=None, quantize=None):
@@ -105,7 +105,8 @@ class ScoreHead(nn.Module):
         within a mixed-precision run, so that training and use read the same score.
         """
         with devices.full_precision(state.device.type):
-            return self.layers(state.float()).unflatten(-1, (self.axes, self.classes))
+            raw = self.layers(state.to(next(self.parameters()).dtype)).float()
+            return raw.unflatten(-1, (self.axes, self.classes))
 
     def scores(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes"]:
         """Scores, not clamped: the value itself, or the expectation over the grades 0, 5 and 10."""
@@ -308,6 +309,7 @@ class Adiee(Scorer):
 
     def sized(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h2 w2"]:
         """Images at the size that the scorer sees them in; the aspect ratio is lost, as in ADIEE."""
+        image = image.to(torch.promote_types(image.dtype, torch.float32))
         return image if self.settings.side is None else fit(image, self.settings.side, "stretch")
 
     def _continued(self, asked: list[list[str]], edited: Tensor, prefixes: list[Prefix]) -> list[Tensor]:

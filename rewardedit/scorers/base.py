@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rewardedit.assets import names_in
@@ -50,7 +52,8 @@ class Scorer(nn.Module):
         raise NotImplementedError
 
     def forward(self, batch: EditBatch, prepared: Encoded | None = None) -> Scores:
-        """Scores of b edits; `prepared` is made here where it is not given.
+        """Scores of b edits; `prepared` is made here where it is not given. No gradient reaches the edited
+        image of an invalid row, not even NaN.
 
         Raises:
             ValueError: before any compute, if the batch lacks a field in `needs`, or carries a gradient that
@@ -62,11 +65,17 @@ class Scorer(nn.Module):
             raise ValueError(
                 f"{name} needs {', '.join(missing)}; give the EditBatch that field, or take another scorer"
             )
-        if batch.edited.requires_grad and torch.is_grad_enabled():
+        passes = batch.edited.requires_grad and torch.is_grad_enabled()
+        if passes:
             self.require_gradient()
         if prepared is None:
             prepared = self.prepare(batch.source, batch.instruction)
-        return self.score(batch, prepared)
+        if not passes:
+            return self.score(batch, prepared)
+        edited = batch.edited.view_as(batch.edited)
+        scores = self.score(replace(batch, edited=edited), prepared)
+        edited.register_hook(partial(_of_rows, scores.valid))
+        return scores
 
     def require_gradient(self) -> None:
         """Raises ValueError where this scorer has no gradient:
@@ -77,6 +86,11 @@ class Scorer(nn.Module):
                 f"{type(self).__name__} has no gradient with respect to the edited image; "
                 "detach it, or take a differentiable scorer such as clip_d or l1"
             )
+
+
+def _of_rows(valid: Bool[Tensor, " b"], gradient: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
+    """The gradient, 0 elsewhere: what overflows in a row's pass makes its zeros NaN on the way back."""
+    return torch.where(valid.to(gradient.device)[:, None, None, None], gradient, 0.0)
 
 
 class FunctionScorer(Scorer):

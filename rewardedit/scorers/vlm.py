@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.assets import resolve_model
+from rewardedit.decoding import answer_greedily
 from rewardedit.images import MODES, resize
 from rewardedit.scorers.vlm_weights import load_adapter, require_own_weights
 
@@ -48,6 +49,8 @@ class Vlm:
         Raises:
             ValueError: where a text has another number of places for images.
         """
+        # In fp32, as half precision is resized on no CPU; as in `Preprocess`.
+        images = images.to(torch.promote_types(images.dtype, torch.float32))
         b, n, _, h, w = images.shape
         blank = Image.new("RGB", (w, h))
         found = self.processor(
@@ -81,9 +84,7 @@ class Vlm:
     ) -> list[str]:
         """The model's answers, each token the likeliest, whatever its own settings of generation are."""
         inputs = self.inputs(texts, images)
-        made = self.model.generate(
-            **inputs, max_new_tokens=max_new_tokens, do_sample=False, repetition_penalty=1.0
-        )
+        made = answer_greedily(self.model, inputs, max_new_tokens)
         new = made[:, inputs["input_ids"].shape[1] :]
         return [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
 

@@ -201,7 +201,8 @@ class VlmJudge(Scorer):
         images = [source, edited] if question.aspect.pair else [edited]
         if self.example is None:
             return torch.stack(images, dim=1)
-        pair = [resize(image[None].to(edited), tuple(edited.shape[-2:])) for image in self._example_pair()]
+        size = tuple(edited.shape[-2:])
+        pair = [resize(image[None].to(edited.device), size).to(edited) for image in self._example_pair()]
         before = views(pair[0], pair[1], self.apart)[question.view]
         first = list(before) if question.aspect.pair else [before[1]]
         return torch.stack([image.expand_as(edited) for image in first] + images, dim=1)

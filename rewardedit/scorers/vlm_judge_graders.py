@@ -81,7 +81,7 @@ class ByText:
         return {
             "answer": "text",
             "do_sample": False,
-            "repetition_penalty": 1.0,
+            "num_beams": 1,
             "max_new_tokens": self.max_new_tokens,
             "dtype": dtype,
         }

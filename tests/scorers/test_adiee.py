@@ -1,8 +1,10 @@
 """The ADIEE scorer on small random vision-language models of every kind."""
 
+import copy
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -282,6 +284,20 @@ def test_the_gradient_reaches_the_edit_through_the_clamp(vlm, batch):
     assert scores.parts["raw"].min() > 10
     (gradient,) = torch.autograd.grad(scores.score.sum(), edited)
     assert (gradient.flatten(1).abs().sum(1) > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_images_and_scorers_of_half_precision(llava, batch, dtype):
+    exact = make(llava, side=40)(batch)
+    source, edited = batch.source.to(dtype), batch.edited.to(dtype).requires_grad_()
+    scores = make(llava, side=40)(replace(batch, source=source, edited=edited))
+    torch.testing.assert_close(scores.score, exact.score, rtol=0.02, atol=0.02)
+    scores.mean().backward()
+    assert edited.grad is not None
+    assert edited.grad.dtype == dtype
+    half = copy.deepcopy(make(llava, side=40)).to(dtype)
+    assert half.head.layers[0].weight.dtype == dtype
+    torch.testing.assert_close(half(batch).score, exact.score, rtol=0.2, atol=0.2)
 
 
 def test_classes_are_expected_grades(llava, batch):

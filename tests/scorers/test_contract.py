@@ -9,6 +9,7 @@ import torch
 from rewardedit import EditBatch, WeightedSum, load_scorer
 from rewardedit.data.shapes import Shapes, ShapesBatch, candidates
 from rewardedit.scorers import Scorer
+from rewardedit.scorers.base import FunctionScorer
 from rewardedit.scorers.load import BUILT_IN
 
 SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3"]
@@ -216,6 +217,28 @@ def test_missing_fields_and_missing_gradients_are_refused_before_any_compute(sam
     flat = load_scorer(lambda batch: batch.edited.mean((1, 2, 3)))
     with pytest.raises(ValueError, match="has no gradient with respect to the edited image"):
         flat(EditBatch(samples.source, samples.instruction, samples.target.clone().requires_grad_(True)))
+
+
+def test_no_gradient_reaches_an_invalid_row_and_others_keep_theirs(samples):
+    def overflows(batch: EditBatch) -> torch.Tensor:
+        """Row 1's is inf − inf, and its gradient 0 · inf."""
+        big = torch.ones(len(batch))
+        big[1] = torch.inf
+        return (batch.edited * big[:, None, None, None]).mean((1, 2, 3)) - (big - 1)
+
+    scorer = FunctionScorer(overflows, differentiable=True)
+    brightness = torch.ones((), requires_grad=True)
+    edited = samples.target * brightness
+    edited.retain_grad()
+    scores = scorer(EditBatch(samples.source, samples.instruction, edited))
+    assert scores.valid.tolist() == [i != 1 for i in range(len(samples))]
+    scores.mean().backward()
+    assert edited.grad is not None
+    assert (edited.grad[1] == 0).all()
+    others = [i for i in range(len(samples)) if i != 1]
+    assert (edited.grad[others] > 0).all()
+    wanted = samples.target[others].mean((1, 2, 3)).mean()
+    torch.testing.assert_close(brightness.grad, wanted)
 
 
 def test_a_function_is_a_scorer_and_its_nan_is_invalid(samples):

@@ -59,6 +59,14 @@ def test_a_gradient_reaches_every_pixel_s_neighbourhood(vlm):
     assert (blocks > 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_images_of_half_precision_are_read_as_they_are(vlm, dtype):
+    images = photograph(40, 50)[None, None].to(dtype)
+    text = vlm.prompt([ask("what?", image=True)])
+    found, exact = (vlm.inputs([text], part)["pixel_values"] for part in (images, images.float()))
+    assert torch.equal(found, exact)
+
+
 def test_a_row_does_not_depend_on_its_neighbours(vlm):
     images = torch.stack([photograph(64, 64, seed) for seed in range(3)])[:, None]
     texts = [vlm.prompt([ask("short" * (i + 1), image=True)]) for i in range(3)]
@@ -101,14 +109,24 @@ def test_lanczos_is_pil_s(old, new):
     torch.testing.assert_close(lanczos(old[0], new[0]).sum(1), torch.ones(new[0], dtype=torch.float64))
 
 
-def test_an_answer_is_the_likeliest_whatever_the_model_s_own_settings_are(vlm):
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_sample": True, "temperature": 50.0, "repetition_penalty": 3.0},
+        {"num_beams": 4},
+        {"no_repeat_ngram_size": 1},
+        {"suppress_tokens": list(range(9, 60))},
+    ],
+)
+def test_an_answer_is_the_likeliest_whatever_the_model_s_own_settings_are(vlm, settings):
     chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "red red red"}]}]
     images = torch.rand(1, 1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     own = vlm.model.generation_config
     plain = vlm.answer([vlm.prompt(chat)], images, 8)
     before = copy.deepcopy(own)
-    own.update(do_sample=True, temperature=50.0, repetition_penalty=3.0)
+    own.update(**settings)
     try:
         assert vlm.answer([vlm.prompt(chat)], images, 8) == plain
+        assert vlm.model.generation_config is own
     finally:
         vlm.model.generation_config = before

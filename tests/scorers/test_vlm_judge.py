@@ -444,8 +444,23 @@ def test_the_fingerprint_tells_weights_prompts_examples_and_decoding_apart(folde
         other.model.get_output_embeddings().weight.mul_(1.5)
     assert model_hash(other) != judge.fingerprint["model_hash"]
     text = VlmJudge(load_vlm(folder), "tiny", answer="text", max_new_tokens=9).fingerprint["decoding"]
-    greedy = {"do_sample": False, "repetition_penalty": 1.0}
+    greedy = {"do_sample": False, "num_beams": 1}
     assert text == {"answer": "text", **greedy, "max_new_tokens": 9, "dtype": "float32"}
+
+
+def test_another_tokenizer_is_another_model_and_use_changes_nothing(folder, tmp_path):
+    before = load_vlm(folder)
+    first = model_hash(before)
+    VlmJudge(before, "tiny")(make_batch(3))
+    assert model_hash(before) == first
+    shutil.copytree(folder, tmp_path / "other")
+    file = tmp_path / "other" / "tokenizer.json"
+    rules = json.loads(file.read_text())
+    vocab = rules["model"]["vocab"]
+    a, b = [word for word in vocab if word.isalpha()][:2]
+    vocab[a], vocab[b] = vocab[b], vocab[a]
+    file.write_text(json.dumps(rules))
+    assert model_hash(load_vlm(str(tmp_path / "other"))) != first
 
 
 def test_a_bit_of_any_weight_or_buffer_is_another_model(folder, judge):
@@ -659,7 +674,7 @@ def test_an_endpoint_that_may_answer_later_stops_the_judging(server, fault, reas
 
 def test_each_pause_is_twice_the_one_before(server, monkeypatch):
     pauses = []
-    monkeypatch.setattr("rewardedit.endpoint.time.sleep", pauses.append)
+    monkeypatch.setattr("rewardedit.endpoint._Stop.within", lambda self, seconds: pauses.append(seconds))
     Handler.reply = staticmethod(lambda text: (503, b"{}"))
     with pytest.raises(EndpointError, match="503"):
         VlmJudge(Endpoint(server, "m", pause=1, retries=4, at_once=1), "m")(make_batch(1))
