@@ -42,7 +42,8 @@ from rewardedit.scorers.adiee_text import IMAGES, QUESTIONS, turns
 from rewardedit.scorers.vlm import load_vlm
 from rewardedit.stages import MADE_OF
 from rewardedit.trainers import adiee_data, adiee_scorer
-from rewardedit.trainers.adiee_scorer import Config, make_scorer, read_steps, require_label
+from rewardedit.trainers.adiee_scorer import Config, make_scorer, read_steps
+from rewardedit.training.labels import require_label
 from rewardedit.training.shared_images import read_once
 from rewardedit.training.small import SmallTrainConfig, fit
 

@@ -30,8 +30,9 @@ from rewardedit.encoded import Encoded
 from rewardedit.files import replaced
 from rewardedit.scorers.adiee import GRADES
 from rewardedit.scorers.vifi_clip import ViFiClip
-from rewardedit.trainers.adiee_scorer import Config, read_steps, require_label
+from rewardedit.trainers.adiee_scorer import Config, read_steps
 from rewardedit.training import run
+from rewardedit.training.labels import require_label
 from rewardedit.training.score_token import score_loss
 from rewardedit.training.small import SmallTrainConfig, fit
 

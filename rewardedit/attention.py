@@ -214,7 +214,8 @@ def _attend_once(attend: Attend, query: Tensor, key: Tensor, value: Tensor, trai
         return out
     except (RuntimeError, NotImplementedError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise RuntimeError(f"xformers does not run on {query.device} with {query.dtype}: {reason}") from error
+        name = "SDPA" if attend is sdpa else "xformers"
+        raise RuntimeError(f"{name} does not run on {query.device} with {query.dtype}: {reason}") from error
 
 
 def _synchronize(device: torch.device) -> None:
@@ -239,8 +240,11 @@ def _faster(attend: Attend, unet: Any, dtype: torch.dtype, side: int | None) -> 
     where = _device_name(unet.device)
     key = (where, dtype, training, frozenset(shapes.items()))
     if key not in _measured:
-        times = (time_attention(kernel, shapes, unet.device, dtype, training) for kernel in (attend, sdpa))
-        _measured[key] = (next(times), next(times))
+        measured = time_attention(attend, shapes, unet.device, dtype, training)
+        try:
+            _measured[key] = measured, time_attention(sdpa, shapes, unet.device, dtype, training)
+        except RuntimeError as error:
+            return AttentionChoice("xformers", str(error))
     theirs, ours = _measured[key]
     passes = "forward and backward" if training else "forward"
     reason = f"{passes} on {where} with {dtype}: xformers {1000 * theirs:.2f} ms, SDPA {1000 * ours:.2f} ms"

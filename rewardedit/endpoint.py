@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
-from urllib.parse import urlsplit
+
+from rewardedit.addresses import require_address, require_variable
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"}, or with a list of texts and images as content
 # What a request may end in. An HTTPError is an OSError; a broken answer is an HTTPException or a ValueError.
@@ -173,7 +174,8 @@ class Endpoint:
     The key comes from the environment and stands in no error, log or `repr`.
 
     Raises:
-        ValueError: where the address is none of HTTP, or holds a user or a query, in which keys are sent.
+        ValueError: where the address is none of HTTP, or holds a user or a query, in which keys are sent;
+            where `key_variable` can be no variable's name.
     """
 
     url: str  # such as http://localhost:8000/v1
@@ -187,12 +189,8 @@ class Endpoint:
     usage: Usage = field(default_factory=Usage, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or "@" in parts.netloc or parts.query:
-            raise ValueError(
-                "endpoint: expected an address such as http://localhost:8000/v1, without a user or a query; "
-                f"a key belongs in the environment variable {self.key_variable}"
-            )
+        require_address(self.url)
+        require_variable(self.key_variable)
 
     def answer(self, chats: Sequence[Sequence[Message]], max_tokens: int = 300) -> list[str | EndpointError]:
         """The model's answers to chats, at temperature 0, in their order; the error in the place of each that

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rewardedit.addresses import require_no_key
+
 ScorerSpec = str | dict[str, Any]  # as it stands in recipes
 
 
@@ -23,7 +25,8 @@ def read_spec(spec: str | Mapping[str, Any]) -> dict[str, Term]:
     "runs/x/scorer"}}.
 
     Raises:
-        ValueError: on a malformed sum.
+        ValueError: on a malformed sum, or where an option may hold an endpoint's key: specs are written to
+            files.
     """
     terms = _read_text(spec) if isinstance(spec, str) else _read_mapping(spec)
     alone = len(terms) == 1 and next(iter(terms.values())).weight is None
@@ -66,6 +69,7 @@ def _read_mapping(spec: Mapping[str, Any]) -> dict[str, Term]:
         if weight is not None and (isinstance(weight, bool) or not isinstance(weight, int | float)):
             raise ValueError(f"scorer {name}: weight: expected a number; got {weight!r}")
         options = {key: value for key, value in values.items() if key != "weight"}
+        require_no_key(options)
         terms[name] = Term(None if weight is None else float(weight), options)
     return terms
 

@@ -24,7 +24,7 @@ from rewardedit.endpoint import Usage
 from rewardedit.files import AnyPath, remove, replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
-from rewardedit.stages import Share, plain, stage
+from rewardedit.stages import Share, plain, stage, usage_in
 from rewardedit.usage import USAGE, as_settings, from_settings, read_usage
 
 Record = dict[str, Any]
@@ -152,7 +152,7 @@ def score_to_parquet(path: AnyPath, made_of: Any, rows: Rows | StreamedRows, **o
     Raises:
         ValueError: where the folder was made of something else.
     """
-    folder = path.with_name(f"{path.name}.parts")
+    folder = parts_of(path)
 
     def finish(shards: list[AnyPath]) -> None:
         write_made_of(path, made_of, read_usage([folder / USAGE]))
@@ -174,6 +174,11 @@ def _join_records(path: AnyPath, shards: list[AnyPath]) -> None:
                 writer.write_table(pq.read_table(file))
 
 
+def parts_of(path: AnyPath) -> AnyPath:
+    """Where `score_to_parquet` puts what the file `path` is made from."""
+    return path.with_name(f"{path.name}.parts")
+
+
 def made_of_path(path: AnyPath) -> AnyPath:
     """Where `write_made_of` writes: scores.json.made_of.json beside scores.json."""
     return path.with_name(f"{path.name}.made_of.json")
@@ -191,7 +196,9 @@ def write_made_of(path: AnyPath, made_of: Any, used: Mapping[str, Usage]) -> Non
 
 
 def usage_of(path: AnyPath) -> dict[str, Usage]:
-    """What endpoints were asked for the file of scores `path`."""
+    """What endpoints were asked for the file of scores `path`, or so far, where it is not whole yet."""
+    if parts_of(path).exists():
+        return usage_in(parts_of(path))
     beside = made_of_path(path)
     return from_settings(json.loads(beside.read_text())["usage"]) if beside.exists() else {}
 

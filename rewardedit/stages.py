@@ -14,6 +14,7 @@ from typing import Any
 
 from rewardedit.claims import Claims, writer_name
 from rewardedit.config import to_dict
+from rewardedit.endpoint import Usage
 from rewardedit.engines import USED, Make, Nap, Shards, engine
 from rewardedit.files import AnyPath, remove, rename, write_json
 from rewardedit.processes import processes
@@ -94,6 +95,12 @@ def stage(
     if state.is_main_process and folder.exists():
         _clear(folder, removed)
     return paths
+
+
+def usage_in(folder: AnyPath) -> dict[str, Usage]:
+    """What endpoints were asked for all stages in a folder, also for shards of one that was broken off."""
+    shards = [path for path in folder.rglob(f".*{USED}") if not (path.parent / USAGE).exists()]
+    return read_usage([*folder.rglob(USAGE), *shards])
 
 
 def _is_over(folder: AnyPath) -> bool:

@@ -163,6 +163,15 @@ def test_a_kernel_that_fails_at_one_of_the_shapes_is_not_taken(offer):
         assert set_attention(tiny_unet(), "xformers").backend == "sdpa"
 
 
+def test_where_sdpa_alone_fails_xformers_is_taken_and_the_reason_says_which(offer):
+    def fails(query, key, value, scale):
+        raise RuntimeError("out of memory")
+
+    offer(Kernel(1), fails)
+    choice = set_attention(tiny_unet().eval(), "auto")
+    assert choice == AttentionChoice("xformers", "SDPA does not run on cpu with torch.float32: out of memory")
+
+
 def test_the_measured_shapes_are_those_that_the_unet_calls():
     unet = tiny_unet()
     seen = []

@@ -234,6 +234,50 @@ def test_what_was_asked_before_an_interruption_counts_too(
     assert not (tmp_path / "scores.parquet.parts").exists()
 
 
+def has_credit_for(calls: int) -> Callable[[str], tuple[int, bytes]]:
+    """What an endpoint replies that then wants money."""
+    left = [calls]
+
+    def reply(text: str) -> tuple[int, bytes]:
+        left[0] -= 1
+        return (402, b"{}") if left[0] < 0 else (200, completion("Grade: 7"))
+
+    return reply
+
+
+@pytest.mark.parametrize("kind", ["", "json", "parquet"])
+def test_scores_whose_endpoint_has_no_credit_left_end_and_say_what_was_asked(kind, server, tmp_path, capfd):
+    Handler.reply = staticmethod(has_credit_for(5))
+    words = ["score", *ROWS, "--scorer", "vlm_judge", "--checkpoint", f"{server}#m"]
+    out = ["--out", str(tmp_path / f"scores.{kind}")] if kind else []
+    assert main([*words, *out]) == 1
+    said = capfd.readouterr().err
+    assert "402" in said
+    failed = len(Handler.seen) - 5
+    assert f"endpoint {server}#m: {len(Handler.seen)} calls, {failed} of them failed; 500 prompt and " in said
+    assert not [path for path in tmp_path.iterdir() if path.suffix == f".{kind}"]
+
+    Handler.reply = staticmethod(has_credit_for(100))
+    assert main([*words, *out]) == 0
+    if kind == "parquet":  # what was in vain is to be paid too
+        assert f"endpoint {server}#m: {len(Handler.seen)} calls, " in capfd.readouterr().err
+
+
+def test_labels_whose_endpoint_has_no_credit_left_end_and_say_what_was_asked(server, tmp_path, capfd):
+    words = ["relabel", *[f"data.{word}" for word in ROWS], "relabel.scale=range"]
+    words += [f"relabel.scorer={judged_by(f'{server}#m')}", "--out", str(tmp_path / "labels")]
+    Handler.reply = staticmethod(has_credit_for(5))
+    assert main(words) == 1
+    said = capfd.readouterr()
+    failed = len(Handler.seen) - 5
+    assert f"endpoint {server}#m: {len(Handler.seen)} calls, {failed} of them failed; 500" in said.out
+    Handler.reply = staticmethod(has_credit_for(100))
+    assert main(words) == 0
+    assert (
+        f"endpoint {server}#m: {len(Handler.seen)} calls, {failed} of them failed" in capfd.readouterr().out
+    )
+
+
 def test_what_an_endpoint_was_asked_for_labels_is_said_and_stands_with_the_scale(server, tmp_path, capfd):
     words = ["relabel", *[f"data.{word}" for word in ROWS], "relabel.scale=range"]
     words += [f"relabel.scorer={judged_by(f'{server}#m')}", "--out", str(tmp_path / "labels")]
@@ -253,6 +297,34 @@ def test_what_an_endpoint_was_asked_for_labels_is_said_and_stands_with_the_scale
     assert main(words) == 0
     assert len(Handler.seen) == 12, "labels that are there are not made again"
     assert line in capfd.readouterr().out.splitlines(), "what they cost is known still"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "{checkpoint: 'http://me:sesame@localhost:1/v1#m'}",
+        "{checkpoint: 'https://localhost:1/v1?key=sesame#m'}",
+        "{checkpoint: 'http://localhost:1/v1#m', key_variable: sk-sesame}",
+    ],
+)
+@pytest.mark.parametrize("more", [["--dry-run"], []])
+def test_a_key_in_a_setting_is_refused_before_it_is_written_or_told(options, more, tmp_path, capfd):
+    words = ["train", "quickstart", f"relabel.scorer={{vlm_judge: {options}}}"]
+    assert main([*words, "--out", str(tmp_path / "run"), *more]) == 2
+    said = capfd.readouterr()
+    assert "variable" in said.err
+    assert "sesame" not in said.out + said.err
+    assert in_files(tmp_path, "sesame") == []
+
+
+def test_a_training_whose_labels_are_broken_off_says_what_they_cost(server, tmp_path, capfd):
+    out = tmp_path / "run"
+    words = ["train", "quickstart", "data.rows=14", "data.size=32", "candidates=null", "--out", str(out)]
+    words += [f"relabel.scorer={judged_by(f'{server}#m')}", "relabel.scale=range", "train.tracker=none"]
+    Handler.reply = staticmethod(has_credit_for(9))
+    assert main(words) == 1
+    assert f"endpoint {server}#m: {len(Handler.seen)} calls, " in capfd.readouterr().out
+    assert not list(out.rglob("scale.json")), "labels without answers are none"
 
 
 def test_a_training_says_what_its_labels_and_its_evaluation_asked(server, tiny_editor, tmp_path, capfd):

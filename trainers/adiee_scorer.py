@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 
 from rewardedit import devices
-from rewardedit.batch import EditSample, collate
+from rewardedit.batch import collate
 from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size, source_ids
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
 from rewardedit.data.datasets import images_of, require_alike, warn_of_shared_sources
@@ -34,10 +34,11 @@ from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
 from rewardedit.scorers.adiee_text import QUESTIONS, Layout, add_token, add_words
-from rewardedit.scorers.vlm import Bits, Vlm, load_vlm, require_vlm
+from rewardedit.scorers.vlm import Bits, Vlm, load_vlm, require_bitsandbytes, require_vlm
 from rewardedit.scoring import score_batch
 from rewardedit.training import run
 from rewardedit.training.ahead import ReadAhead
+from rewardedit.training.labels import require_axes, require_label
 from rewardedit.training.loop import (
     LoopConfig,
     TrainedParameters,
@@ -48,7 +49,12 @@ from rewardedit.training.loop import (
 )
 from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
 from rewardedit.training.score_token import losses
-from rewardedit.training.shared_images import require_shared_images, rows_by_edit, with_its_edit
+from rewardedit.training.shared_images import (
+    require_clean_parts,
+    require_shared_images,
+    rows_by_edit,
+    with_its_edit,
+)
 from rewardedit.training.trainable import autocast_type
 from rewardedit.training.vlm_lora import Embeddings, wrap_lora
 
@@ -114,13 +120,11 @@ class Config:
 
 def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is not there."""
-    shares(config)
-    require_precision(config.train.mixed_precision)
+    require_settings(config)
     rows = open_named(config.data)
     require_label(rows[0])
     if config.held_out is not None:
         require_label(open_rows(config.held_out)[0])
-    require_vlm(config.model)
     passes = config.train.max_steps * config.train.batch_size / len(rows)
     what = "its language model" if config.lora_rank is None else f"a LoRA of rank {config.lora_rank}"
     return [
@@ -129,29 +133,15 @@ def plan(config: Config) -> list[str]:
     ]
 
 
-def require_label(sample: EditSample) -> float:
-    """The row's label.
-
-    Raises:
-        ValueError: where it has none, or it or one of its axes' labels lies outside 0 to 10.
-    """
-    if sample.label is None:
-        raise ValueError(f"row {sample.id}: expected a label from 0 to 10; it has none")
-    for name, label in {"label": sample.label, **sample.axes}.items():
-        if not 0 <= label <= 10:
-            raise ValueError(f"row {sample.id}: {name}: expected 0 to 10; got {label:g}")
-    return sample.label
-
-
-def require_axes(rows: Rows, usable: list[int], axes: tuple[str, ...]) -> None:
-    """Raises ValueError where no usable row has a label of an axis, which would train nothing."""
-    missing = set(axes)
-    for row in usable:
-        if not missing:
-            break
-        missing -= rows[row].axes.keys()
-    if missing:
-        raise ValueError(f"axes: no row has a label of {', '.join(sorted(missing))}")
+def require_settings(config: Config) -> None:
+    """Raises ValueError where settings do not fit one another, the model or what is installed."""
+    shares(config)
+    require_precision(config.train.mixed_precision)
+    kind = require_vlm(config.model)
+    if config.train.questions_per_edit > 1:
+        require_shared_images(kind, config.train.gradient_checkpointing)
+    if config.quantize is not None:
+        require_bitsandbytes()
 
 
 def make_scorer(config: Config) -> tuple[Adiee, Any]:
@@ -173,7 +163,9 @@ def make_trainable(config: Config, vlm: Vlm) -> tuple[Adiee, Any]:
     number = add_token(vlm.model, vlm.processor, config.token_like)
     if config.question_words:
         add_words(vlm.model, vlm.processor, config.layout)
-    base = None if config.lora_rank is None else config.model
+    # Of a folder all of its path: the adapter may be loaded from elsewhere.
+    model = str(Path(config.model).resolve()) if Path(config.model).is_dir() else config.model
+    base = None if config.lora_rank is None else model
     axes = ("overall", *config.axes)
     settings = AdieeSettings(config.head, config.layout, config.side, axes, base, config.quantize)
     head = ScoreHead.to_train(width_of(vlm.model), settings, config.model).to(vlm.model.device)
@@ -203,8 +195,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             not part into micro-batches.
         TrainingStopped: where the loss is not a number.
     """
-    shares(config)  # before hours are spent
-    require_precision(config.train.mixed_precision)
+    require_settings(config)  # before hours are spent
     run.start(folder, config, resume)
     spent = run.minutes_spent(folder)
     torch.manual_seed(config.train.seed)
@@ -218,7 +209,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     torch.manual_seed(config.train.seed + processes().process_index)  # dropout of each process's own
     per_edit = config.train.questions_per_edit
     if per_edit > 1:
-        require_shared_images(scorer, config.train.gradient_checkpointing)
+        require_clean_parts(scorer)
     loop = make_loop(config, scorer, folder, resume)
     scorer.train()
     micro_batches = read_steps(config, rows, usable)

@@ -28,10 +28,10 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.files import to_path
     from rewardedit.processes import say
     from rewardedit.relabel import relabel as score_and_label
-    from rewardedit.stages import StageUnfinished
+    from rewardedit.stages import StageUnfinished, usage_in
     from rewardedit.synthesis.candidates import candidate_rows
     from rewardedit.trainers import reward_conditioned
-    from rewardedit.usage import USAGE, read_usage, told
+    from rewardedit.usage import told
 
     values = configs.override({}, args.settings)
     config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
@@ -51,13 +51,14 @@ def run(args: argparse.Namespace) -> None:
     except StageUnfinished as unfinished:
         say(str(unfinished))
         return
+    finally:
+        if used := usage_in(folder):
+            say(told(used))
 
     valid = sum(label is not None for label in found.label)
     words = config.relabel.reward_prompt(found.scale).words
     labels = ", ".join(f"{word} {found.label.count(i)}" for i, word in enumerate(words))
     say(f"{len(found.label)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
-    if used := read_usage([folder / "relabelled" / USAGE]):
-        say(told(used))
 
 
 def read_share(text: str | None) -> tuple[int, int] | None:

@@ -178,7 +178,11 @@ def write_parquet(
     from rewardedit.processes import processes
     from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_to_parquet, usage_of
 
-    score_to_parquet(out, settings, rows, load=load, size=size, policy=policy)
+    try:
+        score_to_parquet(out, settings, rows, load=load, size=size, policy=policy)
+    except BaseException:
+        tell(None, usage_of(out))  # it is to be paid all the same
+        raise
     if not processes().is_main_process:
         return
     (valid,) = read_columns([out], "valid")
@@ -216,9 +220,13 @@ def write_or_print(
     made_of = None if out is None else settings()
     bar = tqdm(total=len(rows), desc="scoring", unit="edit", disable=len(rows) == 1)
     with bar, metered() as used:
-        for found in score_rows(rows, scorers, size, policy):
-            records += found
-            bar.update(len(found) // len(scorers))
+        try:
+            for found in score_rows(rows, scorers, size, policy):
+                records += found
+                bar.update(len(found) // len(scorers))
+        except BaseException:
+            tell(None, used)  # it is to be paid all the same
+            raise
     if out is not None:
         write_made_of(out, made_of, used)
         write_json(out, records)

@@ -16,7 +16,7 @@ def tokenizer_rules(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """How a tokenizer makes tokens of a text, all but padding, which changes from call to call."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:  # one that is written in Python
-        return {"vocab": tokenizer.get_vocab(), "added": tokenizer.get_added_vocab()}
+        return {"vocab": tokenizer.get_vocab()}
     rules = json.loads(backend.to_str())
     return {key: value for key, value in rules.items() if key not in ("padding", "truncation")}
 

@@ -8,12 +8,14 @@ agree with the processor (mean difference below 1/255 before normalisation).
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from PIL import Image
+from safetensors import SafetensorError
 from torch import Tensor
 
 from rewardedit import devices
@@ -148,9 +150,17 @@ def naming(name: str) -> Iterator[None]:
     """Around the loading of a model: what is wrong with it is a ValueError that names it."""
     try:
         yield
-    except (OSError, ImportError, ValueError) as error:
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (OSError, ImportError, ValueError, RuntimeError, SafetensorError) as error:
         line = str(error).strip().partition("\n")[0]
         raise ValueError(f"vision-language model {name!r} cannot be loaded: {line}") from error
+
+
+def require_bitsandbytes() -> None:
+    """Raises ValueError where bitsandbytes is not installed."""
+    if find_spec("bitsandbytes") is None:
+        raise ValueError("quantize needs bitsandbytes: pip install 'rewardedit[quantize]'")
 
 
 def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dict[str, Any]:
@@ -159,12 +169,9 @@ def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dic
     Raises:
         ValueError: where bitsandbytes is not installed.
     """
-    from importlib.util import find_spec
-
     from transformers import BitsAndBytesConfig
 
-    if find_spec("bitsandbytes") is None:
-        raise ValueError("quantize needs bitsandbytes: pip install 'rewardedit[quantize]'")
+    require_bitsandbytes()
     four: dict[str, Any] = {
         "load_in_4bit": True,
         "bnb_4bit_quant_type": "nf4",
@@ -176,9 +183,11 @@ def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dic
     return {"quantization_config": config, "device_map": {"": device}}
 
 
-def require_vlm(name: str) -> None:
-    """Raises ValueError where there is no vision-language model of that name, or it is of a kind whose
-    preprocessing is not here; no weights are read.
+def require_vlm(name: str) -> str:
+    """The kind of a vision-language model; no weights are read.
+
+    Raises:
+        ValueError: where there is none of that name, or its kind's preprocessing is not here.
     """
     from transformers import AutoConfig
 
@@ -186,6 +195,7 @@ def require_vlm(name: str) -> None:
         kind = AutoConfig.from_pretrained(resolve_model(name)).model_type
     if kind not in PIXELS:
         raise ValueError(f"{name} is a {kind}; expected one of {', '.join(PIXELS)}")
+    return kind
 
 
 def reserved_tokens(vlm: Vlm) -> list[str]:

@@ -5,7 +5,9 @@ the answers are another model's.
 """
 
 import re
+import warnings
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,7 +41,8 @@ def _few(keys: Collection[str]) -> str:
 
 
 def load_adapter(model: Any, adapter: str, name: str) -> Any:
-    """A model as PEFT wraps it, with a LoRA that was trained on it.
+    """A model as PEFT wraps it, with a LoRA that was trained on it. Where both are named as on the hub, and
+    the LoRA names another model, a warning says so: weights of one shape fit all models of it.
 
     Args:
         adapter: hub name or folder.
@@ -53,6 +56,9 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
 
     config = PeftConfig.from_pretrained(adapter)
     config.inference_mode = True
+    base = config.base_model_name_or_path or name
+    if base != name and all(one.count("/") == 1 and not Path(one).exists() for one in (base, name)):
+        warnings.warn(f"adapter {adapter!r} was trained on {base}, and is laid over {name}", stacklevel=2)
     try:
         adapted = PeftModel(model, config)
         found = adapted.load_adapter(adapter, "default", key_mapping=older_names(model))

@@ -15,10 +15,10 @@ from rewardedit.files import remove, replaced, write_json
 from rewardedit.inputs import input_digests
 from rewardedit.processes import on_main_process, processes
 from rewardedit.scorers.load import packaged_files
-from rewardedit.stages import differences
+from rewardedit.stages import differences, usage_in
 from rewardedit.training.environment import environment
 from rewardedit.training.loop import checkpoints, step_of
-from rewardedit.usage import USAGE, as_settings, read_usage, told, usage_kept
+from rewardedit.usage import add_up, as_settings, read_usage, told, usage_kept
 
 INPUTS = "inputs.json"
 # Settings that a resumed run may have otherwise: how long, how tolerant, how much is shown, what it is
@@ -178,7 +178,7 @@ def usage_told(folder: Path) -> Iterator[None]:
         with usage_kept(folder / f"usage-{state.process_index}.json"):
             yield
     finally:
-        used = read_usage([*folder.rglob(USAGE), *folder.glob("usage-*.json")])
+        used = add_up([usage_in(folder), read_usage(folder.glob("usage-*.json"))])
         if used and state.is_main_process:
             print(told(used))
     if used and state.is_main_process:

@@ -53,13 +53,16 @@ def with_its_edit(place: int, same: Sequence[int], count: int, generator: torch.
     return [chosen[i % len(chosen)] for i in range(count)]
 
 
-def require_shared_images(scorer: Adiee, gradient_checkpointing: bool) -> None:
-    """Raises ValueError where a scorer's images cannot be read once for several questions."""
-    kind = scorer.model.config.model_type
+def require_shared_images(kind: str, gradient_checkpointing: bool) -> None:
+    """Raises ValueError where the images of a kind of model cannot be read once for several questions."""
     if kind not in WITH_PREFIX:
         raise ValueError(f"questions_per_edit: expected a model of {', '.join(WITH_PREFIX)}; got {kind}")
     if gradient_checkpointing:
         raise ValueError("questions_per_edit: what is read once is kept; set gradient_checkpointing=false")
+
+
+def require_clean_parts(scorer: Adiee) -> None:
+    """Raises ValueError where a text is not the same in two parts, as images that are read once need it."""
     if not scorer.parts_cleanly(IMAGES[scorer.settings.layout]):
         raise ValueError("questions_per_edit: the tokenizer gives a text other tokens in two parts")
 

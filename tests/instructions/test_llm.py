@@ -257,7 +257,7 @@ def test_a_busy_endpoint_is_asked_again_and_a_refusal_is_not(server):
 
 
 def test_an_address_with_a_key_is_refused_and_not_told():
-    with pytest.raises(ValueError, match="a key belongs in the environment") as refused:
+    with pytest.raises(ValueError, match="a key belongs in an environment variable") as refused:
         load_parser("http://me:sesame@localhost:1/v1")
     assert "sesame" not in str(refused.value)
 

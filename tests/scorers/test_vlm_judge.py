@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,6 +29,7 @@ from rewardedit.scorers.vlm_judge import VlmJudge, combine, geometric_mean, view
 from rewardedit.scorers.vlm_judge_graders import expected_grade
 from rewardedit.scorers.vlm_judge_models import load_judge
 from rewardedit.scorers.vlm_judge_prompts import CRITERIA, Example, chat, questions, read_grade
+from rewardedit.scorers.vlm_weights import load_adapter
 from tests.models import VLMS, save_judge, save_vlm
 from tests.scorers.test_vlm import photograph
 
@@ -524,6 +526,37 @@ def test_an_adapter_is_merged_and_one_of_another_model_is_refused(folder, judge,
         VlmJudge.from_pretrained(folder, adapter=adapter)
 
 
+@pytest.mark.parametrize(("base", "warned"), [("Qwen/Other-VL", True), ("Qwen/Own-VL", False), (None, False)])
+def test_an_adapter_that_names_another_base_is_said(folder, tmp_path, base, warned):
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(target_modules=["q_proj", "v_proj"], r=2)
+    get_peft_model(load_vlm(folder).model, config).save_pretrained(tmp_path)
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        load_adapter(load_vlm(folder).model, str(tmp_path), "Qwen/Own-VL")
+    found = [str(one.message) for one in said if "was trained on" in str(one.message)]
+    assert found == ([f"adapter '{tmp_path}' was trained on {base}, and is laid over Qwen/Own-VL"] * warned)
+
+
+@pytest.mark.parametrize("fault", ["damaged", "shape"])
+def test_weights_that_cannot_be_loaded_are_told_with_the_model_s_name(folder, tmp_path, fault):
+    from safetensors.torch import load_file, save_file
+
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    file = broken / "model.safetensors"
+    weights = load_file(file)
+    name = next(name for name in weights if name.endswith("q_proj.weight"))
+    save_file({**weights, name: weights[name][:-1].clone()}, file, {"format": "pt"})
+    if fault == "damaged":
+        file.write_bytes(file.read_bytes()[:500])
+    with pytest.raises(ValueError, match=r"vision-language model '.*broken' cannot be loaded: "):
+        load_judge(str(broken))
+
+
 def test_what_is_no_vision_language_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="nowhere' cannot be loaded"):
         load_judge(str(tmp_path / "nowhere"))
@@ -736,8 +769,8 @@ def test_failed_calls_count_and_cost_no_tokens(server):
         ("http://localhost:1/v1#m", {"adapter": "x"}, "expected URL#MODEL"),
         ("http://localhost:1/v1#m", {"answer": "digits"}, "an endpoint shows no logits"),
         ("http://localhost:1/v1#m", {"answer": "guess"}, "answer: expected one of digits, text; got 'guess'"),
-        ("http://me:sk-1@localhost/v1#m", {}, "a key belongs in the environment variable"),
-        ("http://localhost/v1?key=sk-1#m", {}, "a key belongs in the environment variable"),
+        ("http://me:sk-1@localhost/v1#m", {}, "a key belongs in an environment variable"),
+        ("http://localhost/v1?key=sk-1#m", {}, "a key belongs in an environment variable"),
     ],
 )
 def test_endpoints_that_cannot_be_asked_are_refused(url, options, message):

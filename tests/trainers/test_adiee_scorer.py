@@ -138,6 +138,14 @@ def test_a_trained_scorer_goes_on_with_a_lora_and_its_head(rows, model, tmp_path
     assert Adiee.from_pretrained(str(again)).settings.base == first
 
 
+def test_the_base_of_an_adapter_is_found_from_elsewhere(rows, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(model).parent)
+    asked = config(rows, Path(model).name, steps=1)
+    scorer = trainer.train(asked, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert Adiee.from_pretrained(str(scorer)).settings.base == str(Path(model).resolve())
+
+
 def test_the_token_begins_as_the_recipe_says(rows, model):
     scorer, _ = trainer.make_scorer(config(rows, model, token_like="red"))
     embeddings = scorer.model.get_input_embeddings().weight

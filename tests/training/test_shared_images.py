@@ -14,7 +14,13 @@ from rewardedit.data.shapes import Shapes
 from rewardedit.files import read_log
 from rewardedit.trainers import adiee_scorer as trainer
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
-from rewardedit.training.shared_images import images_key, require_shared_images, rows_by_edit, with_its_edit
+from rewardedit.training.shared_images import (
+    images_key,
+    require_clean_parts,
+    require_shared_images,
+    rows_by_edit,
+    with_its_edit,
+)
 from tests.data.layouts import write_labelled_shapes
 from tests.models import save_vlm
 
@@ -51,7 +57,8 @@ def config(rows: str, folder: Path, kind: str = "llava_next", **more) -> Config:
 @pytest.mark.parametrize("kind", ["llava_next", "idefics3"])
 def test_losses_and_gradients_are_those_of_questions_asked_alone(rows, tmp_path, kind, layout):
     scorer, _ = trainer.make_scorer(config(rows, tmp_path, kind, layout=layout))
-    require_shared_images(scorer, gradient_checkpointing=False)
+    require_shared_images(kind, gradient_checkpointing=False)
+    require_clean_parts(scorer)
     samples = Shapes("train").batch(0, 2)
     twice = [0, 0, 0, 1, 1, 1]
     instructions = ["make it red", samples.instruction[0], "move the small circle to the left of the square"]
@@ -111,13 +118,16 @@ def test_parts_of_a_batch_train_what_the_whole_does(rows, tmp_path):
 
 
 def test_what_cannot_be_read_once_is_refused(rows, tmp_path):
-    scorer, _ = trainer.make_scorer(config(rows, tmp_path / "llava"))
-    with pytest.raises(ValueError, match="gradient_checkpointing=false"):
-        require_shared_images(scorer, gradient_checkpointing=True)
-    scorer, _ = trainer.make_scorer(config(rows, tmp_path / "qwen", "qwen2_5_vl"))
-    with pytest.raises(ValueError, match="questions_per_edit: expected a model of llava_next"):
-        require_shared_images(scorer, gradient_checkpointing=False)
     asked = config(rows, tmp_path / "llava")
+    checkpointing = replace(asked, train=replace(asked.train, gradient_checkpointing=True))
+    for refused, message in (
+        (checkpointing, "gradient_checkpointing=false"),
+        (config(rows, tmp_path / "qwen", "qwen2_5_vl"), "questions_per_edit: expected a model of llava_next"),
+    ):
+        for call in (trainer.plan, lambda one: trainer.train(one, tmp_path / "run")):
+            with pytest.raises(ValueError, match=message):
+                call(refused)
+        assert not (tmp_path / "run").exists(), "before anything is read or written"
     uneven = replace(asked, train=replace(asked.train, questions_per_edit=4))
     with pytest.raises(ValueError, match="into 4 questions an edit"):
         trainer.shares(uneven)
