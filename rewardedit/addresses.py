@@ -3,19 +3,24 @@ and must hold no key.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-SCHEMES = ("http://", "https://")
+ADDRESS = re.compile(r"https?://", re.IGNORECASE)
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 def require_address(url: str) -> None:
-    """Raises ValueError, which does not quote it, where an address is none of HTTP, or holds a user or a
-    query, in which keys are sent.
+    """Raises ValueError, which does not quote it, where an address is none of HTTP, or holds a user, a query
+    or parameters, in which keys are sent.
     """
-    parts = urlsplit(url)
-    if not url.startswith(SCHEMES) or "@" in parts.netloc or parts.query:
+    try:
+        parts = urlsplit(url)
+        plain = bool(ADDRESS.match(url)) and "@" not in parts.netloc and not re.search("[?;]", url)
+    except ValueError:  # which quotes it
+        plain = False
+    if not plain:
         raise ValueError(
             "endpoint: expected an address such as http://localhost:8000/v1, without a user or a query; "
             "a key belongs in an environment variable"
@@ -23,12 +28,12 @@ def require_address(url: str) -> None:
 
 
 def require_variable(name: str) -> None:
-    """Raises ValueError, which does not quote it, where a text cannot be the name of an environment variable:
-    it may be the key itself.
+    """Raises ValueError, which does not quote it, where a text is not in the form of an environment
+    variable's name: it may be the key itself.
     """
-    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+    if not VARIABLE.fullmatch(name):
         raise ValueError(
-            "key_variable: expected the name of an environment variable, such as OPENAI_API_KEY; "
+            "key_variable: expected the name of an environment variable in capitals, such as OPENAI_API_KEY; "
             "got something else, perhaps the key itself"
         )
 
@@ -36,12 +41,12 @@ def require_variable(name: str) -> None:
 def require_no_key(options: Any) -> None:
     """`require_address` of every address in options, `require_variable` of every variable's name."""
     if isinstance(options, str):
-        if options.startswith(SCHEMES):
-            require_address(options.partition("#")[0])
+        if ADDRESS.match(options):
+            require_address(options)
     elif isinstance(options, Mapping):
         if isinstance(options.get("key_variable"), str):
             require_variable(options["key_variable"])
         require_no_key(list(options.values()))
-    elif isinstance(options, Iterable):
+    elif isinstance(options, list | tuple):
         for value in options:
             require_no_key(value)

@@ -175,7 +175,7 @@ class Endpoint:
 
     Raises:
         ValueError: where the address is none of HTTP, or holds a user or a query, in which keys are sent;
-            where `key_variable` can be no variable's name.
+            where `key_variable` is no variable's name in capitals.
     """
 
     url: str  # such as http://localhost:8000/v1

@@ -10,12 +10,14 @@ from safetensors.torch import load_file
 
 from rewardedit import RewardScale, load_editor, load_scorer
 from rewardedit.assets import resolve_model
+from rewardedit.data import DataConfig
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditConfig, save_editor
 from rewardedit.reward_prompt import PRESETS, RewardEmbedding
-from rewardedit.scorers.adiee import HEAD, AdieeSettings, ScoreHead
+from rewardedit.scorers.adiee import HEAD, AdieeSettings
 from rewardedit.scorers.vifi_clip import ViFiClip
-from rewardedit.training.trainable import TrainConfig, add_lora
+from rewardedit.trainers.adiee_scorer import Config, TrainConfig, make_scorer
+from rewardedit.training import trainable
 
 NAME = "me/mine"
 
@@ -54,7 +56,9 @@ def test_a_reward_conditioned_pipeline_has_its_prompt_embedding_and_settings(cac
 
 def test_a_lora_is_laid_over_the_base_that_it_names(cache, tiny_editor, tmp_path):
     editor = load_editor(tiny_editor)
-    add_lora(editor.family, editor.family.denoiser(editor.pipe), TrainConfig(max_steps=1, lora_rank=2))
+    trainable.add_lora(
+        editor.family, editor.family.denoiser(editor.pipe), trainable.TrainConfig(max_steps=1, lora_rank=2)
+    )
     save_editor(editor, tmp_path / "lora", base=tiny_editor)
     cache(tmp_path / "lora")
     names = {name for name, _ in load_editor(NAME).pipe.unet.named_parameters()}
@@ -73,10 +77,13 @@ def test_a_scorer_s_head_goes_on_training(cache):
     folder = Path(resolve_model("shapes-adiee-scorer"))
     cache(folder)
     settings, weights = AdieeSettings.read(folder), load_file(folder / HEAD)
-    head = ScoreHead.to_train(weights["layers.0.weight"].shape[1], settings, NAME)
+    data = {"labelled": DataConfig(name="labelled", path="rows", size=64)}
+    train = TrainConfig(gradient_checkpointing=False)
+    config = Config("x", data, NAME, head=settings.head, side=settings.side, lora_rank=None, train=train)
+    head = make_scorer(config)[0].head
     assert all(torch.equal(value, weights[name]) for name, value in head.state_dict().items())
-    with pytest.raises(ValueError, match=f"model '{NAME}': expected a scorer with"):
-        ScoreHead.to_train(head.layers[0].in_features, replace(settings, side=8), NAME)
+    with pytest.raises(ValueError, match="expected a scorer with"):
+        make_scorer(replace(config, side=8))
 
 
 def test_a_name_that_the_hub_does_not_know_is_said(cache):

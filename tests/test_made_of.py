@@ -305,6 +305,11 @@ def test_what_an_endpoint_was_asked_for_labels_is_said_and_stands_with_the_scale
         "{checkpoint: 'http://me:sesame@localhost:1/v1#m'}",
         "{checkpoint: 'https://localhost:1/v1?key=sesame#m'}",
         "{checkpoint: 'http://localhost:1/v1#m', key_variable: sk-sesame}",
+        "{checkpoint: 'http://localhost:1/v1#m', key_variable: gsk_sesame}",
+        "{checkpoint: 'http://localhost:1/v1#m?key=sesame'}",
+        "{checkpoint: 'http://localhost:1/v1;key=sesame#m'}",
+        "{checkpoint: 'HTTP://me:sesame@localhost:1/v1#m'}",
+        "{checkpoint: 'http://sesame℀@localhost:1/v1#m'}",
     ],
 )
 @pytest.mark.parametrize("more", [["--dry-run"], []])

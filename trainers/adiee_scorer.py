@@ -23,6 +23,7 @@ from typing import Any, Literal
 import torch
 
 from rewardedit import devices
+from rewardedit.assets import NAMES, fetched
 from rewardedit.batch import collate
 from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size, source_ids
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
@@ -32,7 +33,7 @@ from rewardedit.devices import Precision, require_precision
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
-from rewardedit.scorers.adiee import Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
+from rewardedit.scorers.adiee import HEAD, SETTINGS, Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
 from rewardedit.scorers.adiee_text import QUESTIONS, Layout, add_token, add_words
 from rewardedit.scorers.vlm import Bits, Vlm, load_vlm, require_bitsandbytes, require_vlm
 from rewardedit.scoring import score_batch
@@ -153,22 +154,26 @@ def make_scorer(config: Config) -> tuple[Adiee, Any]:
     vlm = load_vlm(config.model, device=device, dtype=dtype, quantize=config.quantize)
     if device == "cpu":
         vlm.model.set_attn_implementation("eager")  # whose backward pass is faster there than SDPA's
-    return make_trainable(config, vlm)
+    return make_trainable(config, vlm, fetched(config.model, (SETTINGS, HEAD)))
 
 
-def make_trainable(config: Config, vlm: Vlm) -> tuple[Adiee, Any]:
+def make_trainable(config: Config, vlm: Vlm, folder: Path | None = None) -> tuple[Adiee, Any]:
     """The model with its token and head, of which what is trained requires a gradient; and the model as PEFT
     wraps it, None without a LoRA. The vocabulary grows before, as the adapter is to hold the token's row.
+
+    Args:
+        folder: that the model came from, whose head goes on where it is a scorer's.
     """
     number = add_token(vlm.model, vlm.processor, config.token_like)
     if config.question_words:
         add_words(vlm.model, vlm.processor, config.layout)
     # Of a folder all of its path: the adapter may be loaded from elsewhere.
-    model = str(Path(config.model).resolve()) if Path(config.model).is_dir() else config.model
+    own = config.model not in NAMES and Path(config.model).is_dir()
+    model = str(Path(config.model).resolve()) if own else config.model
     base = None if config.lora_rank is None else model
     axes = ("overall", *config.axes)
     settings = AdieeSettings(config.head, config.layout, config.side, axes, base, config.quantize)
-    head = ScoreHead.to_train(width_of(vlm.model), settings, config.model).to(vlm.model.device)
+    head = ScoreHead.to_train(width_of(vlm.model), settings, folder).to(vlm.model.device)
     scorer = Adiee(vlm, head, settings, share_prefix=False)
     scorer.requires_grad_(False)
     head.requires_grad_(True)

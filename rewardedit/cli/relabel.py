@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.stages import StageUnfinished, usage_in
     from rewardedit.synthesis.candidates import candidate_rows
     from rewardedit.trainers import reward_conditioned
-    from rewardedit.usage import told
+    from rewardedit.usage import add_up, told
 
     values = configs.override({}, args.settings)
     config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
         say(str(unfinished))
         return
     finally:
-        if used := usage_in(folder):
+        if used := add_up(usage_in(folder / stage) for stage in ("candidates", "relabelled")):
             say(told(used))
 
     valid = sum(label is not None for label in found.label)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rewardedit import devices
+from rewardedit.addresses import ADDRESS
 from rewardedit.endpoint import Endpoint
 from rewardedit.instructions.grammar import parse_all
 from rewardedit.instructions.llm import LlmParser, load_chat_model
@@ -25,7 +26,7 @@ def load_parser(name: str = "grammar", cache: str | None = None) -> Parser:
     if name == "grammar":
         return parse_all
     kept = None if cache is None else Path(cache)
-    if name.startswith(("http://", "https://")):
+    if ADDRESS.match(name):
         url, _, model = name.partition("#")
         endpoint = Endpoint(url, model)  # which refuses an address with a key, before an error may quote it
         if not model:

@@ -86,17 +86,17 @@ class ScoreHead(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     @classmethod
-    def to_train(cls, width: int, settings: AdieeSettings, model: str) -> "ScoreHead":
-        """A fresh head, or, where the model, a hub name or folder, is a trained scorer, that scorer's.
+    def to_train(cls, width: int, settings: AdieeSettings, folder: Path | None) -> "ScoreHead":
+        """A fresh head, or, where the folder that a model came from has a trained scorer, that scorer's.
 
         Raises:
             ValueError: where that scorer has other settings, but for what a LoRA stands on.
         """
-        head, folder = cls(width, settings), fetched(model, (SETTINGS, HEAD))
-        if (folder / SETTINGS).is_file():
+        head = cls(width, settings)
+        if folder is not None and (folder / SETTINGS).is_file():
             before = AdieeSettings.read(folder)
             if replace(before, base=None, quantize=None) != replace(settings, base=None, quantize=None):
-                raise ValueError(f"model {model!r}: expected a scorer with {settings}; it has {before}")
+                raise ValueError(f"model {folder}: expected a scorer with {settings}; it has {before}")
             head.load_state_dict(load_file(folder / HEAD))
         return head
 

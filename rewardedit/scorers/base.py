@@ -88,8 +88,12 @@ class Scorer(nn.Module):
             )
 
 
-def _of_rows(valid: Bool[Tensor, " b"], gradient: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
+def _of_rows(
+    valid: Bool[Tensor, " b"], gradient: Float[Tensor, "b 3 h w"] | None
+) -> Float[Tensor, "b 3 h w"] | None:
     """The gradient, 0 elsewhere: what overflows in a row's pass makes its zeros NaN on the way back."""
+    if gradient is None:  # nothing asked for one of the score
+        return None
     return torch.where(valid.to(gradient.device)[:, None, None, None], gradient, 0.0)
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit import devices
+from rewardedit.addresses import ADDRESS
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.endpoint import Endpoint
@@ -143,7 +144,7 @@ class VlmJudge(Scorer):
         """
         shown = None if example is None else Example.load(example)
         judge: Vlm | Endpoint
-        if checkpoint.startswith(("http://", "https://")):
+        if ADDRESS.match(checkpoint):
             url, _, model = checkpoint.partition("#")
             if not model or adapter is not None:
                 raise ValueError(
