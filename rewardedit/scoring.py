@@ -24,7 +24,7 @@ from rewardedit.endpoint import Usage
 from rewardedit.files import AnyPath, remove, replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
-from rewardedit.stages import Share, plain, stage, usage_in
+from rewardedit.stages import Share, plain, stage
 from rewardedit.usage import USAGE, as_settings, from_settings, read_usage
 
 Record = dict[str, Any]
@@ -196,9 +196,7 @@ def write_made_of(path: AnyPath, made_of: Any, used: Mapping[str, Usage]) -> Non
 
 
 def usage_of(path: AnyPath) -> dict[str, Usage]:
-    """What endpoints were asked for the file of scores `path`, or so far, where it is not whole yet."""
-    if parts_of(path).exists():
-        return usage_in(parts_of(path))
+    """What endpoints were asked for the file of scores `path`."""
     beside = made_of_path(path)
     return from_settings(json.loads(beside.read_text())["usage"]) if beside.exists() else {}
 

@@ -176,12 +176,21 @@ def write_parquet(
         ValueError: where no row can be scored.
     """
     from rewardedit.processes import processes
-    from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_to_parquet, usage_of
+    from rewardedit.scoring import (
+        NO_ROWS,
+        parts_of,
+        read_columns,
+        read_records,
+        score_to_parquet,
+        usage_of,
+    )
+    from rewardedit.stages import usage_in
 
     try:
         score_to_parquet(out, settings, rows, load=load, size=size, policy=policy)
     except BaseException:
-        tell(None, usage_of(out))  # it is to be paid all the same
+        if processes().is_main_process:
+            tell(None, usage_in(parts_of(out)))  # it is to be paid all the same
         raise
     if not processes().is_main_process:
         return

@@ -32,10 +32,10 @@ def model_hash(vlm: Vlm) -> str:
     model = vlm.model
     config = {key: v for key, v in model.config.to_dict().items() if key not in ELSEWHERE}
     decoding = {key: v for key, v in model.generation_config.to_dict().items() if key not in ELSEWHERE}
+    # That of images is part of it.
     processor = {key: v for key, v in vlm.processor.to_dict().items() if key not in ELSEWHERE}
-    images, tokenizer = vlm.processor.image_processor.to_dict(), vlm.processor.tokenizer
-    template = vlm.processor.chat_template or tokenizer.chat_template
-    known = [config, decoding, processor, images, template, tokenizer_rules(tokenizer)]
+    template = vlm.processor.chat_template or vlm.processor.tokenizer.chat_template
+    known = [config, decoding, processor, template, tokenizer_rules(vlm.processor.tokenizer)]
     digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
     for name, weight in model.state_dict().items():
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())

@@ -463,6 +463,8 @@ def test_another_tokenizer_is_another_model_and_use_changes_nothing(folder, tmp_
     vocab[a], vocab[b] = vocab[b], vocab[a]
     file.write_text(json.dumps(rules))
     assert model_hash(load_vlm(str(tmp_path / "other"))) != first
+    before.processor.image_processor.image_mean = [0.4, 0.5, 0.5]
+    assert model_hash(before) != first
 
 
 def test_a_bit_of_any_weight_or_buffer_is_another_model(folder, judge):
