@@ -1,9 +1,7 @@
 """Files and PIL images to tensors and back; `Preprocess`, the differentiable way into a vision model."""
 
-import errno
 import io
 import math
-import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from PIL import Image, ImageOps
 from torch import Tensor
+
+from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine, open_image, unreadable
 
 POLICIES = ("crop", "stretch", "pad")
 MODES = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # PIL's numbers of the ways to resize
@@ -41,48 +41,24 @@ def load_mask(path: str | Path | io.BytesIO) -> Float[Tensor, "1 h w"]:
 
 
 def _open(path: str | Path | io.BytesIO) -> Image.Image:
+    image = open_image(path)
     try:
-        with Image.open(path) as image:
+        with image:
             return _upright(image)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
-    except UNREADABLE as error:
+    except CONTENT_ERRORS as error:
         if is_of_the_machine(error):
             raise
-        if isinstance(path, io.BytesIO):
-            raise ValueError("the bytes are not an image that can be read") from None
-        raise ValueError(f"{path}: not an image that can be read ({error})") from None
+        raise ValueError(unreadable(path, error)) from None
 
 
 MOST_SHRUNK = 32  # fold, by one bicubic or bilinear step
-# What PIL raises on files that are cut off, too large to be meant, or made up.
-UNREADABLE = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    struct.error,
-    Image.DecompressionBombError,
-)
-
-
-# Numbers of the system's errors that are a file's own; others, as of a disk that is away, are the machine's.
-OF_A_FILE = (None, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EINVAL)
-
-
-def is_of_the_machine(error: BaseException) -> bool:
-    """True for a fault that says nothing of the file that was read: reading it again may go well."""
-    return isinstance(error, OSError) and error.errno not in OF_A_FILE
 
 
 def _upright(image: Image.Image) -> Image.Image:
     image.load()
     try:
         return ImageOps.exif_transpose(image)
-    except UNREADABLE:  # its EXIF tags make no sense: it stands as it is
+    except CONTENT_ERRORS:  # its EXIF tags make no sense: it stands as it is
         return image.copy()
 
 
@@ -101,7 +77,7 @@ def to_tensor(image: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h 
         return image.float()
     try:
         image = _upright(image)
-    except UNREADABLE as error:  # opened by others, and damaged further on
+    except CONTENT_ERRORS as error:  # opened by others, and damaged further on
         if is_of_the_machine(error):
             raise
         raise ValueError(f"not an image that can be read ({error})") from error

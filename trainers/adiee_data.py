@@ -35,7 +35,6 @@ from rewardedit.data.magicbrush import warn_of_benchmarks
 from rewardedit.data.sequences import Sequences, SequencesConfig, open_sequences
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import write_json
-from rewardedit.images import is_of_the_machine
 from rewardedit.once import Once
 from rewardedit.processes import processes, say
 from rewardedit.scorers.vlm import require_vlm
@@ -50,6 +49,7 @@ from rewardedit.synthesis.measured import FIELDS, MeasureConfig, Outputs, measur
 from rewardedit.synthesis.methods import NO_CAPTIONS, MethodConfig, load_method
 from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_rows
 from rewardedit.training import run
+from rewardedit.untrusted import is_of_the_machine
 
 OWN_NAMES = (*OWN_LABELS, DAMAGED, *DAMAGES)
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from rewardedit.batch import EditPair, EditSample
-from rewardedit.images import UNREADABLE, is_of_the_machine
+from rewardedit.untrusted import is_of_the_machine, open_image
 
 ROW_NUMBER = "row_number"  # beside a row's columns: its place in the data set, for those that name no row
 
@@ -288,15 +288,7 @@ def stored_image(file: dict[str, Any]) -> Image.Image:
     Raises:
         ValueError: where it is no image.
     """
-    stored = file["bytes"] is not None
-    try:
-        return Image.open(io.BytesIO(file["bytes"]) if stored else file["path"])
-    except UNREADABLE as error:
-        if is_of_the_machine(error):
-            raise
-        if stored and isinstance(error, UnidentifiedImageError):  # which names an object in memory
-            raise ValueError("the bytes are not an image that can be read") from error
-        raise ValueError(f"{file['path'] or 'an image'}: not an image that can be read ({error})") from error
+    return open_image(file["path"] if file["bytes"] is None else io.BytesIO(file["bytes"]))
 
 
 def content_id(file: dict[str, Any] | None, number: int) -> str:

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
 from rewardedit.data.datasets import DataConfig
 from rewardedit.data.sources import Rows
-from rewardedit.images import fit, is_of_the_machine, resize, to_tensor
+from rewardedit.images import fit, resize, to_tensor
+from rewardedit.untrusted import is_of_the_machine
 
 PICTURES = ("source", "edited", "target", "mask")  # of a row
 

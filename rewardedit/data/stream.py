@@ -13,7 +13,7 @@ from rewardedit.data.datasets import DataConfig, open_rows, row_shards
 from rewardedit.data.hub import ROW_NUMBER, HubRows
 from rewardedit.data.reading import Unreadable
 from rewardedit.data.sources import Rows, row_id
-from rewardedit.images import is_of_the_machine
+from rewardedit.untrusted import is_of_the_machine
 
 
 def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:

@@ -18,8 +18,9 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.diffusion.editors import EditConfig, load_editor
 from rewardedit.diffusion.text_to_image import load_text_to_image
-from rewardedit.images import fit, is_of_the_machine, load_image, to_pil
+from rewardedit.images import fit, load_image, to_pil
 from rewardedit.synthesis.label_rules import Grade
+from rewardedit.untrusted import is_of_the_machine
 
 NO_CAPTIONS = "it has no captions"
 IMAGE_FILES = (".png", ".jpg", ".jpeg", ".webp")

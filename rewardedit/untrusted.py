@@ -1,0 +1,186 @@
+"""Limits on content that others made: images, JSON, bodies of answers, names and paths.
+
+Everything that reads such content goes through this module, so that a bad image, row or answer is a
+`ValueError` with a reason, never another exception, a hang, a file outside its folder or a full memory.
+"""
+
+import errno
+import io
+import json
+import math
+import pickle
+import struct
+import tarfile
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from PIL import Image
+
+# Formats of images that are read, all decoded in this process; PIL hands EPS, for one, to Ghostscript.
+IMAGE_FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "AVIF", "HEIF", "TIFF", "BMP", "GIF", "JPEG2000", "PPM")
+MAX_PIXELS = 2**26  # of an image: 8192 x 8192
+MAX_ASPECT_RATIO = 100  # of an image, longer side to shorter
+MAX_BODY_BYTES = 2**24  # of an answer of an endpoint
+MAX_NAME_BYTES = 255  # of one component of a path, as file systems have it
+
+# Exceptions that readers raise on content that is cut off, too large to be meant, or made up.
+CONTENT_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,  # RecursionError and NotImplementedError among them
+    struct.error,
+    zlib.error,
+    tarfile.TarError,
+    pickle.UnpicklingError,
+    Image.DecompressionBombError,
+)
+
+# Numbers of the system's errors that are a file's own; others, as of a disk that is away, are the machine's.
+FILE_ERRORS = (
+    None,
+    errno.ENOENT,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EINVAL,
+    errno.ELOOP,
+)
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """Anything that is read in pieces, such as an HTTP response."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """True for a fault that says nothing of the content that was read: reading it again may go well."""
+    return isinstance(error, OSError) and error.errno not in FILE_ERRORS
+
+
+def open_image(file: str | Path | io.BytesIO) -> Image.Image:
+    """Opens an image of one of `IMAGE_FORMATS`, a file or its bytes; pixels are decoded when they are needed.
+
+    Raises:
+        ValueError: where there is no such file, it is no such image, or it has more than `MAX_PIXELS` or a
+            longer shape than `MAX_ASPECT_RATIO`.
+    """
+    is_path = isinstance(file, str | Path)
+    if is_path and Path(file).exists() and not Path(file).is_file():  # a device or a pipe may never end
+        raise ValueError(f"{file}: expected an image file; got a folder, a device or a pipe")
+    try:
+        image = Image.open(file, formats=_formats())
+    except FileNotFoundError:
+        raise ValueError(f"{file}: no such file") from None
+    except CONTENT_ERRORS as error:
+        if is_of_the_machine(error):
+            raise
+        raise ValueError(unreadable(file, error)) from None
+    width, height = image.size
+    name = file if is_path else "the image"
+    if width * height > MAX_PIXELS:
+        raise ValueError(
+            f"{name}: has {width} x {height} pixels, and at most {MAX_PIXELS} are read; make it smaller"
+        )
+    if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
+        raise ValueError(
+            f"{name}: has {width} x {height} pixels, and sides may differ at most {MAX_ASPECT_RATIO}-fold"
+        )
+    return image
+
+
+def unreadable(file: str | Path | io.BytesIO, error: BaseException) -> str:
+    """The reason why an image file, or its bytes, cannot be read."""
+    if isinstance(file, str | Path):
+        return f"{file}: not an image that can be read ({error})"
+    return "the bytes are not an image that can be read"
+
+
+@cache
+def _formats() -> list[str]:
+    """Those of `IMAGE_FORMATS` that this installation can read."""
+    Image.init()
+    return [name for name in IMAGE_FORMATS if name in Image.OPEN]
+
+
+def read_json(text: str | bytes) -> Any:
+    """JSON of others as plain values.
+
+    Raises:
+        ValueError: where it is not JSON, is nested too deeply, or holds a number that is not finite.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply to be read") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"JSON: expected finite numbers; got {name}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"JSON: expected finite numbers; got {text[:20]}")
+    return value
+
+
+def read_body(response: Readable, limit: int = MAX_BODY_BYTES) -> bytes:
+    """All bytes of an answer.
+
+    Raises:
+        ValueError: where it is longer than `limit` bytes.
+    """
+    body = response.read(limit + 1)
+    if len(body) > limit:
+        raise ValueError(f"the answer is longer than {limit // 2**20} MiB")
+    return body
+
+
+def require_component(name: str, what: str) -> str:
+    """Returns a name that is one component of a path: it can neither leave its folder nor be hidden.
+
+    Args:
+        what: the setting or column that the name stands in, for the error.
+
+    Raises:
+        ValueError: where it is empty, begins with a dot, or holds a slash or an unprintable character.
+    """
+    is_plain = bool(name) and name.isprintable() and not set("/\\:") & set(name) and name == name.strip()
+    if not is_plain or name.startswith(".") or len(name.encode(errors="replace")) > MAX_NAME_BYTES - 55:
+        raise ValueError(f"{what}: expected a plain name of one folder or file; got {name[:80]!r}")
+    return name
+
+
+def file_inside(folder: Path, name: str) -> Path:
+    """Returns the regular file that `name` says, inside of `folder` when all links are resolved.
+
+    Raises:
+        ValueError: where it lies elsewhere, or is a folder, a device or a pipe.
+        FileNotFoundError: where there is no such file.
+    """
+    try:
+        root = folder.resolve(strict=True)
+        file = (folder / name).resolve(strict=True)
+    except FileNotFoundError:
+        raise
+    except CONTENT_ERRORS as error:  # a name that no file can have, or links that go round
+        if is_of_the_machine(error):
+            raise
+        raise ValueError(f"{name[:80]!r} is no name of a file") from error
+    if not file.is_relative_to(root):
+        raise ValueError(f"{name[:80]!r} lies outside of {folder}, the folder of its data set")
+    if not file.is_file():
+        raise ValueError(f"{name[:80]!r} is no regular file")
+    return file
