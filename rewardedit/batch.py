@@ -15,12 +15,21 @@ from torch import Tensor
 
 from rewardedit.images import fit, to_tensor
 
+# what spreadsheets, pandas and others write for a text that is not there
+NO_TEXTS = frozenset(("", "nan", "none", "null", "<na>"))
+
 ImageLike = Image.Image | Float[Tensor, "3 _ _"]  # a tensor is RGB in [0, 1]
 
 
 @dataclass(frozen=True)
 class EditSample:
-    """One row of a data set: an edit, or an instruction that waits for one (`edited` is None)."""
+    """One row of a data set: an edit, or an instruction that waits for one (`edited` is None).
+
+    Captions that say nothing, such as "nan", are None.
+
+    Raises:
+        ValueError: where the instruction says nothing.
+    """
 
     id: str
     source: ImageLike
@@ -34,6 +43,18 @@ class EditSample:
     label: float | None = None  # how good `edited` is, 0 to 10, where the data set says so
     # the same by named axes, such as alignment, consistency and quality
     axes: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if text_or_none(self.instruction) is None:
+            said = self.instruction.strip() or "nothing"
+            raise ValueError(f"row {self.id}: expected an instruction; got {said}")
+        for name in ("source_caption", "target_caption", "edit_type"):
+            object.__setattr__(self, name, text_or_none(getattr(self, name)))
+
+
+def text_or_none(text: str | None) -> str | None:
+    """Returns the text as it stands; None for one that says nothing: blank, "nan", "None", "null"."""
+    return None if text is None or text.strip().lower() in NO_TEXTS else text
 
 
 @dataclass(frozen=True)

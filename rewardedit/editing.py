@@ -5,7 +5,7 @@ a record of each and a gallery out.
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rewardedit.assets import resolve_model
-from rewardedit.batch import EditBatch
+from rewardedit.batch import EditBatch, text_or_none
+from rewardedit.data.columns import name_columns
 from rewardedit.data.table import NAMES, SUFFIXES, read_records, require_texts, table_in
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
@@ -32,6 +33,7 @@ from rewardedit.scoring import score_batch
 from rewardedit.selection import best_of_n
 
 TEXTS = ("id", "source", "instruction")  # of a table's row
+REQUIRED = (("source",), ("instruction",))  # columns
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 THUMBNAIL = 256  # pixels of the longer side in the gallery
 MOST_SHOWN = 200  # edits in the gallery, which holds their pictures
@@ -120,12 +122,15 @@ def _moved(part: Any, device: torch.device | str) -> Any:
     return part.to(device) if isinstance(part, Tensor) else part
 
 
-def read_jobs(path: str, instructions: list[str]) -> list[Job]:
+def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | None = None) -> list[Job]:
     """The jobs of an image, a folder of images, or a table (CSV, JSONL, Parquet, or a folder with one) with
     its own instructions.
 
     A table has the columns source (a path beside it) and instruction (but in CSV also a list), and may have
     id.
+
+    Args:
+        columns: of a table's fields, the columns that hold them; see `name_columns`.
 
     Raises:
         ValueError: where there is nothing to edit, an instruction is missing or given twice, or two jobs
@@ -133,14 +138,15 @@ def read_jobs(path: str, instructions: list[str]) -> list[Job]:
     """
     at = Path(path)
     table = table_in(at) if at.is_dir() else at
-    if table is not None and table.suffix in SUFFIXES:
+    if table is not None and table.suffix.lower() in SUFFIXES:
         if instructions:
             raise ValueError(
                 f"{path}: the table has instructions of its own; leave those of the command line out"
             )
-        jobs = [_job(table, number, record) for number, record in enumerate(read_records(table), 1)]
+        records = name_columns(table, read_records(table), columns, REQUIRED)
+        jobs = [_job(table, number, record) for number, record in enumerate(records, 1)]
     else:
-        if not instructions or not all(text.strip() for text in instructions):
+        if not instructions or any(text_or_none(text) is None for text in instructions):
             raise ValueError(
                 'say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR'
             )

@@ -1,5 +1,6 @@
 """This process among those that a launcher started together."""
 
+import sys
 from collections.abc import Callable
 
 import torch
@@ -51,3 +52,18 @@ def say(text: str) -> None:
     """Prints on the main process."""
     if processes().is_main_process:
         print(text)
+
+
+_noticed: set[str] = set()
+
+
+def notice(text: str, key: str | None = None) -> None:
+    """Prints a line of advice to stderr on the main process, each once however often its place is passed.
+
+    Args:
+        key: what lines of different texts share, of which only the first is printed; None: the text.
+    """
+    key = key or text
+    if key not in _noticed and processes().is_main_process:
+        _noticed.add(key)
+        print(text, file=sys.stderr)

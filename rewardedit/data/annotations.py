@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from rewardedit.batch import text_or_none
+
 
 def read_lines(folder: Path, expected: str) -> list[tuple[str, str]]:
     """The lines of `folder`/annotations/*.jsonl without empty ones, each with its name: file and number.
@@ -48,7 +50,7 @@ def require_text(record: dict[str, Any], key: str, name: str) -> str:
         ValueError: where it is missing, blank, or no text.
     """
     text = record.get(key)
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str) or text_or_none(text) is None:
         raise ValueError(f"{name} has no {key}")
     if not is_text(text):
         raise ValueError(f"{name}: {key}: expected text; got {text!r}")

@@ -72,6 +72,9 @@ class DataConfig:
     # not shapes and tables: file by file as they are used, none fetched first; for scoring, relabelling and
     # reward-conditioned training
     stream: bool = False
+    # table: of source, edited, target, mask, instruction and so on, the columns that hold them, e.g.
+    # {source: photo}; names in common use are known
+    columns: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.path.expanduser(self.path))
@@ -79,6 +82,10 @@ class DataConfig:
             object.__setattr__(self, "size", SHAPES_SIZE)
         if self.hold_out and self.name == "shapes":
             raise ValueError("hold_out: the shapes world has splits of its own; take split=val")
+        if self.columns and self.name != "table":
+            raise ValueError(
+                f"columns: {self.name} rows have columns of their own; take name=table or leave it out"
+            )
         if not 0 < self.share <= 1:
             raise ValueError(f"share: expected above 0 and at most 1; got {self.share}")
         if self.share < 1 and (self.name == "shapes" or self.stream):
@@ -176,7 +183,10 @@ def _open_all(data: DataConfig) -> Any:
         return ShapesRows(
             n, data.split, data.seed, data.backdrops, kinds, shares=shares, first=data.first, draws=data.draws
         )
-    rows: Any = Table(data.path) if data.name == "table" else ADAPTERS[data.name](data.path, data.split)
+    if data.name == "table":
+        rows: Any = Table(data.path, data.columns)
+    else:
+        rows = ADAPTERS[data.name](data.path, data.split)
     if data.edit_types:
         rows = Subset(rows, _of_types(rows, data))
     if data.first >= len(rows):

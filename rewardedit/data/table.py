@@ -1,24 +1,24 @@
 """Your own edits: a CSV, JSONL or Parquet file, or a folder that holds one, with a row for each edit."""
 
-import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from rewardedit.batch import EditSample
+from rewardedit.batch import EditSample, text_or_none
 from rewardedit.data.annotations import is_text
+from rewardedit.data.columns import PICTURES, TEXTS, name_columns
+from rewardedit.data.text_tables import read_text_table
 from rewardedit.images import load_image, load_mask
 
-PICTURES = ("source", "edited", "target", "mask")
-TEXTS = ("id", "instruction", "source_caption", "target_caption", "edit_type")
-SUFFIXES = (".csv", ".jsonl", ".parquet")
-NAMES = tuple(f"{name}{kind}" for name in ("rows", "metadata") for kind in (".jsonl", ".csv", ".parquet"))
+SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
+NAMES = tuple(f"{name}{kind}" for name in ("rows", "metadata") for kind in SUFFIXES)
+REQUIRED = (("source",), ("instruction",), ("edited", "target"))  # columns, of which each row has one of each
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,11 @@ class Table(Sequence):
         ValueError: where the file or a column is missing, or all rows lack something; the first is named.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, columns: Mapping[str, str] | None = None) -> None:
+        """
+        Args:
+            columns: of the fields above, the columns that hold them; see `name_columns`.
+        """
         file = Path(path)
         if file.is_dir():
             found = table_in(file)
@@ -55,13 +59,9 @@ class Table(Sequence):
                 raise ValueError(f"{path}: expected one of {', '.join(NAMES)} in the folder")
             file = found
         self.file = file
-        self.records = read_records(file)
+        self.records = name_columns(file, read_records(file), columns, REQUIRED)
         self.faults: dict[int, str] = {}  # by row, counted from 0
         for index, record in enumerate(self.records):
-            unknown = set(record) - set(PICTURES) - set(TEXTS)
-            if unknown:
-                known = ", ".join(TEXTS + PICTURES)
-                raise ValueError(f"{file}: unknown column {sorted(unknown)[0]!r}; known are {known}")
             try:
                 self._check(index + 1, record)
             except (ValueError, OSError) as error:  # an OSError comes of a name that no file can have
@@ -71,7 +71,7 @@ class Table(Sequence):
 
     def _check(self, number: int, record: dict[str, Any]) -> None:
         stored = {name for name in PICTURES if isinstance(record.get(name), StoredImage)}
-        texts = {name: value for name, value in record.items() if name not in stored}
+        texts: dict[str, Any] = {name: record.get(name) for name in (*PICTURES, *TEXTS) if name not in stored}
         require_texts(
             self.file,
             number,
@@ -146,21 +146,22 @@ def table_in(folder: Path) -> Path | None:
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
-    """The rows of a CSV, JSONL or Parquet file; a column `source_file_name`, as 🤗 ImageFolder has them,
+    """The rows of a CSV, TSV, JSONL or Parquet file; a column `source_file_name`, as 🤗 ImageFolder has them,
     is `source`.
 
-    CSV and JSONL are UTF-8 with or without a byte-order mark; empty lines are no rows. Cells of a CSV file
-    are text as they stand ("007"), and may hold quoted line breaks; those that a row leaves out at its end
-    are None. Images that a Parquet file holds are `StoredImage`s.
+    Text is UTF-8, or Unicode that begins with a byte-order mark; CSV may also be Windows-1252, which is said.
+    Its cells are parted by commas, semicolons, tabs or bars; they are text as they stand ("007"), and may
+    hold quoted line breaks; those that a row leaves out at its end are None. Empty lines are no rows. Images
+    that a Parquet file holds are `StoredImage`s.
 
     Raises:
         ValueError: where it is missing, empty, of another kind, or a row cannot be read.
     """
-    if file.suffix not in SUFFIXES:
+    if file.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{file}: expected a table that ends in {', '.join(SUFFIXES)}")
     if not file.is_file():
         raise ValueError(f"{file}: no such file")
-    records = _read_parquet(file) if file.suffix == ".parquet" else _read_text(file)
+    records = _read_parquet(file) if file.suffix.lower() == ".parquet" else read_text_table(file)
     if not records:
         raise ValueError(f"{file}: holds no rows")
     return [{name.removesuffix("_file_name"): value for name, value in record.items()} for record in records]
@@ -200,58 +201,6 @@ def _may_be_pictures(kind: Any) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
-def _read_text(file: Path) -> list[dict[str, Any]]:
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            return _read_csv(file, lines) if file.suffix == ".csv" else _read_jsonl(file, lines.read())
-    except OSError as error:
-        raise ValueError(f"{file}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{file}: expected UTF-8 text; save it as UTF-8 ({error.reason} at byte {error.start})"
-        ) from error
-
-
-def _read_csv(file: Path, lines: Iterable[str]) -> list[dict[str, Any]]:
-    records = []
-    try:
-        reader = csv.DictReader(lines, strict=True)
-        columns = [
-            name for name in reader.fieldnames or [] if name
-        ]  # spreadsheets leave empty ones at the end
-        if len(set(columns)) < len(columns):
-            raise ValueError(f"{file}: expected columns of different names; got {', '.join(columns)}")
-        for number, record in enumerate(reader, 1):
-            if None in record:  # where DictReader puts what is left over
-                raise ValueError(
-                    f"{file}: row {number} has more cells than there are columns; put texts with commas "
-                    "in quotes"
-                )
-            if record.pop("", None):
-                raise ValueError(f"{file}: row {number} has a cell in a column without a name")
-            records.append(record)
-    except csv.Error as error:
-        raise ValueError(f"{file}: row {len(records) + 1} is not CSV ({error})") from error
-    return records
-
-
-def _read_jsonl(file: Path, text: str) -> list[dict[str, Any]]:
-    records = []
-    for number, line in enumerate(text.split("\n"), 1):  # splitlines() would cut texts at U+2028 too
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{file}: line {number} is not JSON ({error.msg})") from error
-        if not isinstance(record, dict):
-            raise ValueError(
-                f'{file}: line {number}: expected an object such as {{"source": …}}; got {line.strip()[:40]}'
-            )
-        records.append(record)
-    return records
-
-
 def require_texts(
     file: Path, number: int, record: dict[str, Any], texts: Iterable[str], required: Iterable[str]
 ) -> None:
@@ -269,7 +218,7 @@ def require_texts(
         if isinstance(value, str) and not is_text(value):
             raise ValueError(f"{file}: row {number}: {name}: expected text; got {value!r}")
     for name in required:
-        if not (record.get(name) or "").strip():
+        if text_or_none(record.get(name)) is None:
             raise ValueError(f"{file}: row {number} has no {name}")
 
 

@@ -1,4 +1,7 @@
+import csv
+import io
 import json
+import math
 import pickle
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import torch
 from PIL import Image, ImageFile
 from torch.utils.data import DataLoader
 
+from rewardedit.config import build, override
 from rewardedit.data import DataConfig, held_out_rows, open_rows, read_batches, require_size, source_ids
 from rewardedit.data.humanedit import HumanEdit
 from rewardedit.data.magicbrush import MagicBrush
@@ -44,6 +48,20 @@ def test_csv_and_jsonl_give_the_same_rows(folder):
         ('{"source": "a.png", "instruction": "x"}', "row 1 has neither edited nor target"),
         ('{"source": "c.png", "instruction": "x", "target": "b.png"}', "row 1: source 'c.png' is not there"),
         ('{"source": "a.png", "instruction": "x", "tagret": "b.png"}', "unknown column 'tagret'"),
+        ('{"souce": "a.png", "instruction": "x", "target": "b.png"}', "'souce'; did you mean source"),
+        (
+            '{"source": "a.png", "instructon": "x", "target": "b.png"}',
+            "'instructon'; did you mean instruction",
+        ),
+        (
+            '{"source": "a.png", "text": "x", "target": "b.png"}',
+            "no column holds the instruction; the others are text",
+        ),
+        (
+            '{"input": "a.png", "before": "a.png", "instruction": "x", "target": "b.png"}',
+            "source: expected one column; got input, before; say which by columns={source: input}",
+        ),
+        ('{"source": "a.png", "instruction": "NaN", "target": "b.png"}', "row 1 has no instruction"),
         ("{", "line 1 is not JSON"),
         ("", "holds no rows"),
         ("\n\n", "holds no rows"),
@@ -81,6 +99,110 @@ def test_tables_as_programs_write_them(folder):
     ] * 2
 
 
+ROW = ["p1", "a.png", "plus foncé; et grand, très", "b.png"]
+NAMES = ["id", "source", "instruction", "edited"]
+TUTORIAL = ["id", "original_image", "edit_prompt", "edited_image"]
+
+
+def written(names, separator=",", index=None, more=()):
+    """A CSV file of one row with these names of columns."""
+    cells = [*([] if index is None else [(index, "0")]), *zip(names, ROW, strict=True), *more]
+    out = io.StringIO(newline="")
+    csv.writer(out, delimiter=separator).writerows([[name for name, _ in cells], [cell for _, cell in cells]])
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("rows.csv", written(TUTORIAL).encode(), "source from original_image"),
+        (
+            "rows.csv",
+            written(["ID", "input image", "Prompt", "Output-Path"]).encode(),
+            "instruction from Prompt",
+        ),
+        (
+            "rows.csv",
+            written(["id", "file_name", "instruction", "edited_file_name"]).encode(),
+            "source from file",
+        ),
+        (
+            "rows.csv",
+            written(["id", "original_image_file_name", "instruction", "file_name"]).encode(),
+            "edited from",
+        ),
+        ("rows.csv", written(["id", "file_name", "edit_prompt", "after"]).encode(), "edited from after"),
+        ("rows.csv", written(NAMES, index="").encode(), None),
+        ("rows.csv", written(NAMES, index="Unnamed: 0").encode(), None),
+        ("rows.csv", written(NAMES, ";").encode("utf-8-sig"), None),
+        ("rows.csv", ("sep=|\r\n" + written(NAMES, "|")).encode(), None),
+        ("rows.tsv", written(NAMES, "\t").encode("utf-16"), None),
+        ("rows.CSV", written(TUTORIAL, ";").encode("utf-32"), "edited from edited_image"),
+        ("rows.csv", written(NAMES).encode("cp1252"), "read as Windows-1252, such as p1,a.png"),
+        (
+            "rows.csv",
+            written(NAMES, more=[("seed", "7"), ("task", "add")]).encode(),
+            "other columns: seed, task",
+        ),
+        (
+            "rows.jsonl",
+            json.dumps({**dict(zip(TUTORIAL, ROW, strict=True)), "score": math.nan}).encode("utf-16"),
+            "score",
+        ),
+    ],
+)
+def test_tables_of_others_give_the_rows_of_the_canonical_one(folder, name, content, said, capsys):
+    (folder / "canonical.csv").write_text(written(NAMES), encoding="utf-8")
+    (folder / name).write_bytes(content)
+    canonical = Table(str(folder / "canonical.csv"))
+    assert capsys.readouterr().err == ""
+    rows = Table(str(folder / name))
+    err = capsys.readouterr().err
+    assert (said in err and err.count("\n") == 1) if said else not err
+    assert rows.source_ids() == canonical.source_ids()
+    row, other = rows[0], canonical[0]
+    assert (row.id, row.instruction, row.target) == (other.id, other.instruction, other.target)
+    assert torch.equal(row.source, other.source)
+    assert torch.equal(row.edited, other.edited)
+
+
+def test_columns_are_named_by_a_setting(folder, capsys):
+    (folder / "rows.csv").write_text("input,before,text,target\nb.png,a.png,make it blue,b.png\n")
+    words = ["name=table", f"path={folder}", "columns={source: before, instruction: text}"]
+    row = open_rows(build(DataConfig, override({}, words)))[0]
+    assert (row.source.shape[1:], row.instruction) == ((10, 20), "make it blue")
+    for columns, message in (
+        ({"sorce": "before"}, "columns: sorce is no field of a row; did you mean source"),
+        ({"source": "photo"}, "columns: no column photo for source; it has input, before, text, target"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Table(str(folder), columns)
+    with pytest.raises(ValueError, match="columns: magicbrush rows have columns of their own"):
+        DataConfig("magicbrush", "x", columns={"source": "before"})
+
+
+@pytest.mark.parametrize("word", ["", "  ", "nan", "NaN", "None", "null", "<NA>"])
+def test_texts_that_say_nothing_are_none_wherever_rows_are_made(folder, word):
+    (folder / "rows.csv").write_text(
+        "id,source,instruction,target,source_caption,target_caption,edit_type\n"
+        f"{word},a.png,make it blue,b.png,{word},a cat,{word}\nx,a.png,{word},b.png,,,\n"
+    )
+    rows = Table(str(folder))
+    row = rows[0]
+    assert (row.id, row.source_caption, row.target_caption, row.edit_type) == ("0", None, "a cat", None)
+    with pytest.raises(ValueError, match="row 2 has no instruction"):
+        rows[1]
+    record = {"IMAGE_ID": 3, "EDITING_TYPE": "Add", "EDITING_INSTRUCTION": "add a hat", "INPUT_IMG": "a.png"}
+    record |= {"MASK_IMG": "a.png", "OUTPUT_IMG": "b.png", "INPUT_CAPTION_BY_LLAMA": word}
+    records = [record | {"OUTPUT_CAPTION_BY_LLAMA": "a man"}]
+    records.append(records[0] | {"EDITING_INSTRUCTION": word})
+    (folder / "metadata.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    others = HumanEdit(str(folder))
+    assert (others[0].source_caption, others[0].target_caption) == (None, "a man")
+    with pytest.raises(ValueError, match=r"expected an instruction|instruction is missing"):
+        others[1]
+
+
 def test_empty_columns_at_a_table_s_end_are_none(folder):
     """As spreadsheets write them."""
     (folder / "rows.csv").write_text("source,instruction,target,,\na.png,make it blue,b.png,,\n")
@@ -101,7 +223,12 @@ def test_empty_columns_at_a_table_s_end_are_none(folder):
             "row 1 has more cells than there are columns",
         ),
         (b'source,instruction,target\na.png,"make it" blue,b.png\n', "row 1 is not CSV"),
-        ("source,instruction,target\na.png,plus foncé,b.png\n".encode("latin-1"), "expected UTF-8 text"),
+        # UTF-8 that is damaged, letters of another script, and what is no text are not taken for Windows-1252
+        ("source,instruction,target\na.png,plus foncé ".encode() + b"\xe9t,b.png\n", "expected UTF-8 text"),
+        ("source,instruction,target\na.png,сделай синим,b.png\n".encode("cp1251"), "expected UTF-8 text"),
+        (b"source,instruction,target\na.png,\x9dmake it blue,b.png\n", "expected UTF-8 text"),
+        (b"source,instruction,target\na.png,make\0it blue,b.png\n", "got null characters"),
+        ("source,instruction,target\na.png,make it blue,b.png\n".encode("utf-16-le"), "got null characters"),
     ],
 )
 def test_bad_csv_is_refused(folder, text, message):
@@ -295,7 +422,7 @@ def test_parquet_gives_the_rows_of_jsonl_whether_it_holds_paths_or_pictures(fold
         ({"target": None}, "row 2 has neither edited nor target"),
         ({"instruction": b"make it blue"}, "row 1: instruction: expected text"),
         ({"source": {"width": 3}}, "row 1: source: expected text; got {"),
-        ({"tagret": b"x"}, "unknown column 'tagret'"),
+        ({"edited_imge": b"x", "target": None}, "unknown column 'edited_imge'; did you mean edited"),
     ],
 )
 def test_bad_parquet_is_refused_by_row_and_column(folder, change, message):

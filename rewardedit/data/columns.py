@@ -1,0 +1,165 @@
+"""Columns of tables that others made: which of them hold the source, the edit and the instruction."""
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rewardedit.batch import text_or_none
+from rewardedit.processes import notice
+
+PICTURES = ("source", "edited", "target", "mask")
+TEXTS = ("id", "instruction", "source_caption", "target_caption", "edit_type")
+
+# Names that others give the columns; those of images without "_image", "_img" or "_path" at their end.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "source": ("original", "input", "src", "before"),
+    "edited": ("output", "result", "generated", "after"),
+    "target": ("ground_truth", "gt"),
+    "mask": (),
+    "id": (),
+    "instruction": ("edit_prompt", "edit_instruction", "editing_instruction", "prompt"),
+    "source_caption": ("original_prompt", "source_prompt", "original_caption", "input_caption"),
+    "target_caption": ("edited_prompt", "target_prompt", "edited_caption", "output_caption"),
+    "edit_type": ("editing_type",),
+}
+IMAGE = ("image", "img", "file", "file_name", "path")  # one image beside others: 🤗 ImageFolder's `file_name`
+OTHERS = "other columns"
+INDEX = re.compile(r"unnamed:_\d+|__index_level_\d+__")  # of pandas, which is no column
+SHORTEST = 5  # letters of a name that may be misspelt: `task` is not meant to be `mask`
+
+
+def name_columns(
+    file: Path,
+    records: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str] | None = None,
+    required: Sequence[Sequence[str]] = (),
+) -> list[dict[str, Any]]:
+    """Returns the rows by the names of fields, with None for cells that say nothing, and their other columns
+    under `OTHERS`. One line tells which names stand for others, and which columns are the others.
+
+    Args:
+        columns: of fields, the columns that hold them; the others are known by their names and `ALIASES`.
+        required: fields of which the table must have one of each.
+
+    Raises:
+        ValueError: where two columns could be one field, none holds a required one, a name is misspelt, or
+            `columns` names what is not there.
+    """
+    fields = (*PICTURES, *TEXTS)
+    names = list(dict.fromkeys(name for record in records for name in record))
+    names = [name for name in names if not INDEX.fullmatch(_plain(name))]
+    found = _given(file, names, columns or {})
+    found |= {name: name for name in fields if name not in found and name in names}
+    left = [name for name in names if name not in found.values()]
+    for field in fields:
+        if field in found:
+            continue
+        candidates = [name for name in left if _field(name) == field]
+        if len(candidates) > 1:
+            raise ValueError(
+                f"{file}: {field}: expected one column; got {', '.join(candidates)}; say which by "
+                f"columns={{{field}: {candidates[0]}}}"
+            )
+        if candidates:
+            found[field] = candidates[0]
+            left.remove(candidates[0])
+    image = next((name for name in left if _picture(name) in IMAGE), None)
+    if image is not None:
+        free = [name for name in ("source", "edited") if name not in found]
+        if free and not (free == ["edited"] and "target" in found):
+            found[free[0]] = image
+            left.remove(image)
+    for name in left:
+        _refuse_misspelt(file, name, [field for field in fields if field not in found])
+    for wanted in required:
+        if left and not any(field in found for field in wanted):
+            raise ValueError(
+                f"{file}: no column holds the {' or '.join(wanted)}; the others are {', '.join(left)}; say "
+                f"which by columns={{{wanted[0]}: {left[0]}}}"
+            )
+    _tell(file, found, left)
+    rows = []
+    for record in records:
+        row = {field: _cell(record[name]) for field, name in found.items() if name in record}
+        rows.append(row | {OTHERS: {name: record[name] for name in left if name in record}})
+    return rows
+
+
+def _given(file: Path, names: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
+    fields = (*PICTURES, *TEXTS)
+    for field, name in columns.items():
+        if field not in fields:
+            near = difflib.get_close_matches(field, fields, 1)
+            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(fields)}"
+            raise ValueError(f"columns: {field} is no field of a row; {hint}")
+        if name not in names:
+            raise ValueError(f"{file}: columns: no column {name} for {field}; it has {', '.join(names)}")
+    return dict(columns)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+def _field(name: str) -> str | None:
+    """The field that a column's name stands for; None for another name."""
+    for field, aliases in ALIASES.items():
+        if (_picture(name) if field in PICTURES else _plain(name)) in (field, *aliases):
+            return field
+    return None
+
+
+def _picture(name: str) -> str:
+    """A column's name without what says only that it holds images."""
+    without = re.sub(r"(?<=.)_(?:file_name|filename|path|file)$", "", _plain(name))
+    return re.sub(r"(?<=.)_(?:image|img)$", "", without)
+
+
+def _refuse_misspelt(file: Path, name: str, fields: Sequence[str]) -> None:
+    """Raises ValueError where a column's name is nearly that of a field which the table lacks."""
+    plain = _plain(name)
+    for field in fields:
+        known_names = [field, *ALIASES[field]]
+        if field in PICTURES:
+            known_names += [f"{known}_image" for known in known_names]
+        for known in known_names:
+            few = 2 if len(known) >= 10 else 1
+            if min(len(plain), len(known)) >= SHORTEST and _edits(plain, known) <= few:
+                raise ValueError(
+                    f"{file}: unknown column {name!r}; did you mean {known}? Rename it, or say "
+                    f"columns={{{field}: {name}}}"
+                )
+
+
+def _edits(a: str, b: str) -> int:
+    """Letters that are added, left out, changed or swapped with the next between two words."""
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, letter in enumerate(a, 1):
+        last, before, row = before, row, [i]
+        for j, other in enumerate(b, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other))
+            if i > 1 and j > 1 and (letter, other) == (b[j - 2], a[i - 2]):
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
+
+
+def _cell(value: Any) -> Any:
+    """A cell of a field; None where it holds nothing, as spreadsheets and pandas write that."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return text_or_none(value) if isinstance(value, str) else value
+
+
+def _tell(file: Path, found: Mapping[str, str], left: Sequence[str]) -> None:
+    parts = []
+    if renamed := [f"{field} from {name}" for field, name in found.items() if field != name]:
+        parts.append(", ".join(renamed))
+    if left:
+        parts.append(f"other columns: {', '.join(left)}")
+    if parts:
+        notice(f"{file}: {'; '.join(parts)}")
