@@ -8,11 +8,13 @@ import errno
 import io
 import json
 import math
+import os
 import pickle
+import re
 import struct
 import tarfile
 import zlib
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -55,6 +57,9 @@ FILE_ERRORS = (
     errno.ELOOP,
 )
 
+# What torch's RuntimeErrors say where memory or a GPU is at fault.
+MACHINE_FAULT = re.compile(r"allocate memory|out of memory|(?:CUDA|HIP|cuDNN) error")
+
 
 @runtime_checkable
 class Readable(Protocol):
@@ -65,6 +70,8 @@ class Readable(Protocol):
 
 def is_of_the_machine(error: BaseException) -> bool:
     """True for a fault that says nothing of the content that was read: reading it again may go well."""
+    if isinstance(error, RuntimeError):
+        return MACHINE_FAULT.search(str(error)) is not None
     return isinstance(error, OSError) and error.errno not in FILE_ERRORS
 
 
@@ -166,21 +173,39 @@ def require_component(name: str, what: str) -> str:
 def file_inside(folder: Path, name: str) -> Path:
     """Returns the regular file that `name` says, inside of `folder` when all links are resolved.
 
+    In a folder of the hub's cache, whose files are links, the repository's own contents count as inside.
+
     Raises:
         ValueError: where it lies elsewhere, or is a folder, a device or a pipe.
         FileNotFoundError: where there is no such file.
     """
+    shown = printable(name)
     try:
-        root = folder.resolve(strict=True)
-        file = (folder / name).resolve(strict=True)
+        file = Path(os.path.realpath(folder / name, strict=True))
+        allowed = _folders_of(os.path.abspath(folder))
     except FileNotFoundError:
         raise
     except CONTENT_ERRORS as error:  # a name that no file can have, or links that go round
         if is_of_the_machine(error):
             raise
-        raise ValueError(f"{name[:80]!r} is no name of a file") from error
-    if not file.is_relative_to(root):
-        raise ValueError(f"{name[:80]!r} lies outside of {folder}, the folder of its data set")
+        raise ValueError(f"expected a name of a file; got {shown}") from error
+    if not any(file.is_relative_to(inside) for inside in allowed):
+        raise ValueError(f"expected a file inside of {folder}; got {shown}, which lies outside")
     if not file.is_file():
-        raise ValueError(f"{name[:80]!r} is no regular file")
+        raise ValueError(f"expected a regular file; got {shown}, a folder, a device or a pipe")
     return file
+
+
+@lru_cache(maxsize=64)
+def _folders_of(folder: str) -> tuple[str, ...]:
+    """The folder without links, and the hub's `blobs` where it is a snapshot or lies in one."""
+    root = os.path.realpath(folder, strict=True)
+    inside = [Path(root), *Path(root).parents]
+    repositories = [path.parents[1] for path in inside if path.parent.name == "snapshots"]
+    return (root, *(str(path / "blobs") for path in repositories))
+
+
+def printable(text: str, most: int = 80) -> str:
+    """A text of others as it may stand in a message: short, and without what a terminal would act on."""
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text[: most + 1])
+    return plain if len(plain) <= most else plain[:most] + "…"

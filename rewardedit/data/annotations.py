@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import text_or_none
+from rewardedit.untrusted import file_inside, printable
+
+OTHER_ROOT = "data.root=FOLDER names another folder of images"  # the remedy where a file lies elsewhere
 
 
 def read_lines(folder: Path, expected: str) -> list[tuple[str, str]]:
@@ -66,15 +69,33 @@ def is_text(value: str) -> bool:
     return True
 
 
+def folder_of_images(root: str | None, name: str) -> str | None:
+    """The setting `root` of a data set of this name, with ~ resolved.
+
+    Raises:
+        ValueError: where there is no such folder, or the data set's rows name no files.
+    """
+    if root is None:
+        return None
+    if name in ("shapes", "webdataset", "labelled"):
+        raise ValueError(f"root: {name} rows name no image files; leave it out")
+    folder = os.path.expanduser(root)
+    if not os.path.isdir(folder):
+        raise ValueError(f"root: expected a folder of images; got {root}, which is none")
+    return folder
+
+
 def find_image(folder: Path, image: str, within: tuple[str, ...] = ("",)) -> Path:
     """The file of an image that is named relative to the folder, or to one of the folders `within` it.
 
     Raises:
-        ValueError: where there is none, or it would lie outside the folder.
+        ValueError: where there is none, or it lies outside of the folder, by its name or by a link.
     """
-    root = Path(os.path.abspath(folder))  # what a link inside leads to may lie elsewhere
     for inner in within:
-        path = Path(os.path.abspath(root / inner / image))
-        if path.is_file() and path.is_relative_to(root):
-            return path
-    raise ValueError(f"{folder}: {image!r} is not there")
+        try:
+            return file_inside(folder, os.path.join(inner, image))
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            raise ValueError(f"{error}; {OTHER_ROOT}") from error
+    raise ValueError(f"{folder}: {printable(image)} is not there")

@@ -12,6 +12,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from rewardedit.batch import EditSample
 from rewardedit.data.adapters import ADAPTERS
+from rewardedit.data.annotations import folder_of_images
 from rewardedit.data.shapes import EDIT_TYPES, MIXED, ShapesRows
 from rewardedit.data.sources import (
     Rows,
@@ -52,6 +53,8 @@ class DataConfig:
     # table: folder, CSV, JSONL or Parquet; seed_data_edit, dice_d: the data set's folder; others but shapes:
     # hub id, Parquet file or folder, image folder (webdataset: .tar files)
     path: str = ""
+    # folder of the image files that rows name, which must lie in it; none: the table's or data set's own
+    root: str | None = None
     split: str = "train"  # as the data set calls it: train, val or test of shapes
     rows: int | None = None  # how many, from `first` on; None for all (shapes: 10,000)
     first: int = 0  # the first row that is taken
@@ -78,6 +81,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.path.expanduser(self.path))
+        object.__setattr__(self, "root", folder_of_images(self.root, self.name))
         if self.name == "shapes" and self.size is None:
             object.__setattr__(self, "size", SHAPES_SIZE)
         if self.hold_out and self.name == "shapes":
@@ -184,9 +188,9 @@ def _open_all(data: DataConfig) -> Any:
             n, data.split, data.seed, data.backdrops, kinds, shares=shares, first=data.first, draws=data.draws
         )
     if data.name == "table":
-        rows: Any = Table(data.path, data.columns)
+        rows: Any = Table(data.path, data.columns, data.root)
     else:
-        rows = ADAPTERS[data.name](data.path, data.split)
+        rows = ADAPTERS[data.name](data.path, data.split, root=data.root)
     if data.edit_types:
         rows = Subset(rows, _of_types(rows, data))
     if data.first >= len(rows):

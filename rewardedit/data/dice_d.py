@@ -14,14 +14,14 @@ from typing import Any
 
 from rewardedit.batch import EditSample
 from rewardedit.data.annotations import find_image, require_text
-from rewardedit.data.hub import stored_image
+from rewardedit.untrusted import open_image
 
 KEYS = ("original_path", "edited_path", "gt_prompt")
 
 
 class DiceD(Sequence):
     """The edits of a JSON file, or of the one in a folder, in the order of their first differences;
-    images are named relative to the file.
+    images are named relative to the file, or to `root`.
 
     A record that lacks something is refused when its row is read.
 
@@ -29,11 +29,11 @@ class DiceD(Sequence):
         ValueError: where there is no such file, or it is no list of records; or on another split than test.
     """
 
-    def __init__(self, path: str, split: str = "test") -> None:
+    def __init__(self, path: str, split: str = "test", root: str | None = None) -> None:
         if split != "test":
             raise ValueError(f"split: DICE-D is for testing alone, split=test; got {split!r}")
         file = _json_file(Path(path))
-        self.folder = file.parent
+        self.folder = file.parent if root is None else Path(root)
         records = _read(file)
         edits: dict[tuple[str, ...], dict[str, Any]] = {}
         for record in records:
@@ -50,7 +50,7 @@ class DiceD(Sequence):
         name = f"edit {index}"
         original, edited, instruction = (require_text(record, key, name) for key in KEYS)
         images = [find_image(self.folder, image) for image in (original, edited)]
-        source, result = (stored_image({"bytes": None, "path": str(image)}) for image in images)
+        source, result = (open_image(image) for image in images)
         return EditSample(str(index), source, instruction, edited=result)
 
     def source_ids(self) -> list[str]:

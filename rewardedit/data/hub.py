@@ -12,7 +12,7 @@ from typing import Any, Literal
 from PIL import Image
 
 from rewardedit.batch import EditPair, EditSample
-from rewardedit.untrusted import is_of_the_machine, open_image
+from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_of_the_machine, open_image
 
 ROW_NUMBER = "row_number"  # beside a row's columns: its place in the data set, for those that name no row
 
@@ -33,11 +33,15 @@ class HubTable(Sequence):
     texts: tuple[str, ...] = ()  # of the columns: texts that a row may lack, such as captions
     instruction_column: str = "instruction"
 
-    def __init__(self, path: str, split: str = "train", streaming: bool = False) -> None:
+    def __init__(
+        self, path: str, split: str = "train", streaming: bool = False, root: str | None = None
+    ) -> None:
         """
         Args:
             streaming: rows can only be iterated over, and are fetched as they come.
+            root: the folder of image files that rows name; None: the data set's own (see `images_folder`).
         """
+        self.folder = images_folder(path) if root is None else Path(root)
         self.rows = load_rows(path, split, self.columns, self.pictures, self.optional_pictures, streaming)
 
     def __len__(self) -> int:
@@ -62,7 +66,7 @@ class HubTable(Sequence):
         for name in self.texts:
             if not isinstance(row.get(name), str | None):
                 raise ValueError(f"{name}: expected text; got {row[name]!r}")
-        images = {name: _opened_images(name, row.get(name)) for name in self.pictures}
+        images = {name: _opened_images(name, row.get(name), self.folder) for name in self.pictures}
         for name, image in images.items():
             if image is None and name not in self.optional_pictures:
                 raise ValueError(f"{name}: the image is missing")
@@ -99,7 +103,7 @@ class HubRows(HubTable):
         """The source image of each row, by the content of its file; images are not decoded."""
         column = self.pictures[0]
         files = self.rows.select_columns([column])
-        return [content_id(row[column], number) for number, row in enumerate(files)]
+        return [content_id(row[column], number, self.folder) for number, row in enumerate(files)]
 
     def other_source_ids(self) -> list[str | None]:
         """A second source image of each row, where it shows one."""
@@ -177,7 +181,7 @@ def load_rows(
     kind = _kind(local)
     try:
         if kind == "images":
-            rows = _image_folder(local, columns, images, optional)
+            rows = _image_folder(local, columns, optional)
             rows = rows.to_iterable_dataset() if streaming else rows
         elif kind == "hub":
             rows = datasets.load_dataset(path, split=split, streaming=streaming, features=features)
@@ -263,48 +267,69 @@ def _undecoded(feature: Any) -> Any:
     return datasets.List(image, length=feature.length) if isinstance(feature, datasets.List) else image
 
 
-def _opened_images(name: str, files: Any) -> Any:
+def images_folder(path: str) -> Path:
+    """The folder that image files must lie in where rows of a data set name files: of a local data set its
+    own, of one on the hub its part of the hub's cache.
+    """
+    from huggingface_hub import constants
+
+    local = Path(path)
+    if local.exists():
+        return local if local.is_dir() else local.parent
+    return Path(constants.HF_HUB_CACHE) / f"datasets--{path.replace('/', '--')}"
+
+
+def _opened_images(name: str, files: Any, folder: Path) -> Any:
     """An image of a row, or a list of them; None where there is none.
 
     Raises:
         ValueError: where one is no image, or is missing from a list.
     """
     if isinstance(files, list):
-        images = [_opened_images(name, file) for file in files]
+        images = [_opened_images(name, file, folder) for file in files]
         if any(image is None for image in images):
             raise ValueError(f"{name}: an image is missing")
         return images
     if files is None or not (files["bytes"] or files["path"]):
         return None
     try:
-        return stored_image(files)
+        return stored_image(files, folder)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 
 
-def stored_image(file: dict[str, Any]) -> Image.Image:
+def stored_image(file: dict[str, Any], folder: Path) -> Image.Image:
     """An image file of a 🤗 `Dataset`, opened; its pixels are decoded when they are needed.
 
+    Args:
+        folder: a file that is named rather than stored must lie in it.
+
     Raises:
-        ValueError: where it is no image.
+        ValueError: where it is no image, or lies elsewhere.
     """
-    return open_image(file["path"] if file["bytes"] is None else io.BytesIO(file["bytes"]))
-
-
-def content_id(file: dict[str, Any] | None, number: int) -> str:
-    """What an image file holds, as a hash; a row whose image is missing has a name of its own."""
+    if file["bytes"] is not None:
+        return open_image(io.BytesIO(file["bytes"]))
     try:
-        content = file and (file["bytes"] or Path(file["path"]).read_bytes())
-    except (OSError, TypeError) as error:  # the path is None, or leads nowhere
+        return open_image(file_inside(folder, file["path"]))
+    except FileNotFoundError:
+        raise ValueError(f"{file['path']}: no such file in {folder}") from None
+
+
+def content_id(file: dict[str, Any] | None, number: int, folder: Path) -> str:
+    """A hash of what an image file holds; a row whose image is missing has a name of its own."""
+    try:
+        if file and file["bytes"]:
+            return hashlib.sha256(file["bytes"]).hexdigest()
+        if file and file["path"]:
+            with file_inside(folder, file["path"]).open("rb") as content:
+                return hashlib.file_digest(content, "sha256").hexdigest()
+    except CONTENT_ERRORS as error:  # the path leads nowhere, or elsewhere
         if is_of_the_machine(error):
             raise
-        content = None
-    return hashlib.sha256(content).hexdigest() if content else f"row {number} without an image"
+    return f"row {number} without an image"
 
 
-def _image_folder(
-    folder: Path, columns: tuple[str, ...], images: tuple[str, ...], optional: tuple[str, ...]
-) -> Any:
+def _image_folder(folder: Path, columns: tuple[str, ...], optional: tuple[str, ...]) -> Any:
     import datasets
 
     from rewardedit.data.table import read_records
@@ -319,10 +344,6 @@ def _image_folder(
     if missing:
         raise ValueError(f"{found[0]}: lacks {', '.join(sorted(missing))}; it has {', '.join(records[0])}")
 
-    def value(record: dict[str, Any], column: str) -> Any:
-        cell = record.get(column)
-        return str(folder / cell) if column in images and cell else cell
-
     return datasets.Dataset.from_list(
-        [{column: value(record, column) for column in columns} for record in records]
+        [{column: record.get(column) for column in columns} for record in records]
     )

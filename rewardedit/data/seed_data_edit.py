@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rewardedit.batch import EditSample
 from rewardedit.data.annotations import find_image, read_lines, read_object, require_text
-from rewardedit.data.hub import stored_image
+from rewardedit.untrusted import open_image
 
 WITHIN = ("", "images")
 PART = "real_editing"  # Part 2's folder
@@ -25,11 +25,12 @@ class SeedRealEdits(Sequence):
         ValueError: where there are no annotations, or on another split than train.
     """
 
-    def __init__(self, path: str, split: str = "train") -> None:
+    def __init__(self, path: str, split: str = "train", root: str | None = None) -> None:
         if split != "train":
             raise ValueError(f"split: SEED-Data-Edit Part 2 has train alone; got {split!r}")
         self.folder = Path(path) / PART if (Path(path) / PART).is_dir() else Path(path)
         self.lines = read_lines(self.folder, "SEED-Data-Edit Part 2")
+        self.images = self.folder if root is None else Path(root)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -40,10 +41,10 @@ class SeedRealEdits(Sequence):
         name, line = self.lines[index]
         record = read_object(line, name)
         images = [
-            find_image(self.folder, require_text(record, key, name), WITHIN)
+            find_image(self.images, require_text(record, key, name), WITHIN)
             for key in ("source_image", "target_image")
         ]
-        source, target = (stored_image({"bytes": None, "path": str(image)}) for image in images)
+        source, target = (open_image(image) for image in images)
         return EditSample(name, source, require_text(record, "instruction", name), target=target)
 
     def id_of(self, index: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from rewardedit.batch import ImageLike
-from rewardedit.data.annotations import find_image, read_lines, read_object
+from rewardedit.data.annotations import find_image, folder_of_images, read_lines, read_object
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.shapes import Shapes, sequence
 from rewardedit.images import load_image
@@ -56,6 +56,8 @@ class SequencesConfig:
     name: Literal["shapes", "magicbrush", "seed_data_edit"] = "shapes"  # which data set
     # magicbrush: hub id, Parquet file or image folder; seed_data_edit: the folder of its Part 3
     path: str = ""
+    # folder of the images that annotations or rows name, which must lie in it; none: the data set's own
+    root: str | None = None
     split: str = "train"  # train, val or test, where the data set has them
     rows: int | None = None  # how many sequences, from `first` on; None for all (shapes: 1,000)
     first: int = 0  # the first that is taken
@@ -64,6 +66,7 @@ class SequencesConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.path.expanduser(self.path))
+        object.__setattr__(self, "root", folder_of_images(self.root, self.name))
         if self.name != "shapes" and not self.path:
             raise ValueError(f"path: sequences of {self.name} need one: a hub id, a folder or a file")
         if self.name == "seed_data_edit" and self.split != "train":
@@ -82,7 +85,11 @@ def open_sequences(config: SequencesConfig) -> Sequences:
     """
     if config.name == "shapes":
         return ShapesSequences(config)
-    found = MagicBrushSequences(config) if config.name == "magicbrush" else SeedDataEdit(config.path)
+    found: Sequences
+    if config.name == "magicbrush":
+        found = MagicBrushSequences(config)
+    else:
+        found = SeedDataEdit(config.path, config.root)
     if config.first >= len(found):
         raise ValueError(
             f"first: expected a sequence below {len(found)}, as many as {config.path} holds; got "
@@ -141,7 +148,7 @@ class MagicBrushSequences(Sequence):
     """MagicBrush's sessions of two turns and more: each turn's source is the target of the turn before."""
 
     def __init__(self, config: SequencesConfig) -> None:
-        self.rows = MagicBrush(config.path, config.split)
+        self.rows = MagicBrush(config.path, config.split, root=config.root)
         self.images = self.rows.source_ids()
         turns = [int(turn) for turn in self.rows.rows["turn_index"]]
         self.sessions = sessions(self.images, turns)
@@ -193,9 +200,9 @@ class SeedDataEdit(Sequence):
         ValueError: where there are no annotations.
     """
 
-    def __init__(self, path: str) -> None:
-        self.folder = Path(path)
-        self.lines = read_lines(self.folder, "SEED-Data-Edit Part 3")
+    def __init__(self, path: str, root: str | None = None) -> None:
+        self.folder = Path(path if root is None else root)
+        self.lines = read_lines(Path(path), "SEED-Data-Edit Part 3")
 
     def __len__(self) -> int:
         return len(self.lines)

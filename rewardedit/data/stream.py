@@ -57,7 +57,7 @@ def _streamed_table(data: DataConfig) -> HubRows | None:
     adapter = ADAPTERS.get(data.name)
     if not (isinstance(adapter, type) and issubclass(adapter, HubRows)):
         return None
-    table = adapter(data.path, data.split, streaming=True)
+    table = adapter(data.path, data.split, streaming=True, root=data.root)
     if data.edit_types and table.type_column is None:
         raise ValueError(f"edit_types: {data.name} rows do not say their type; leave them out")
     return table

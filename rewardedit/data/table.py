@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from rewardedit.batch import EditSample, text_or_none
-from rewardedit.data.annotations import is_text
+from rewardedit.data.annotations import OTHER_ROOT, is_text
 from rewardedit.data.columns import PICTURES, TEXTS, name_columns
 from rewardedit.data.text_tables import read_text_table
 from rewardedit.images import load_image, load_mask
+from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_of_the_machine, printable
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 NAMES = tuple(f"{name}{kind}" for name in ("rows", "metadata") for kind in SUFFIXES)
@@ -37,8 +38,9 @@ class Table(Sequence):
     """Rows with the columns source, instruction and target (or edited); optionally mask, captions,
     edit_type and id.
 
-    Images are paths, relative to the file; in a Parquet table they may also be the bytes of image files,
-    plain or as 🤗 datasets stores images. A folder is read through its `rows.*` or `metadata.*`.
+    Images are paths, relative to the file's folder or to `root`, in which they must lie; in a Parquet table
+    they may also be the bytes of image files, plain or as 🤗 datasets stores images.
+    A folder is read through its `rows.*` or `metadata.*`.
 
     A row that lacks an instruction or an image raises ValueError when it is read, as one does whose image is
     damaged.
@@ -47,10 +49,11 @@ class Table(Sequence):
         ValueError: where the file or a column is missing, or all rows lack something; the first is named.
     """
 
-    def __init__(self, path: str, columns: Mapping[str, str] | None = None) -> None:
+    def __init__(self, path: str, columns: Mapping[str, str] | None = None, root: str | None = None) -> None:
         """
         Args:
             columns: of the fields above, the columns that hold them; see `name_columns`.
+            root: the folder of the images; None: the file's.
         """
         file = Path(path)
         if file.is_dir():
@@ -59,12 +62,15 @@ class Table(Sequence):
                 raise ValueError(f"{path}: expected one of {', '.join(NAMES)} in the folder")
             file = found
         self.file = file
+        self.root = file.parent if root is None else Path(root)
         self.records = name_columns(file, read_records(file), columns, REQUIRED)
         self.faults: dict[int, str] = {}  # by row, counted from 0
         for index, record in enumerate(self.records):
             try:
                 self._check(index + 1, record)
-            except (ValueError, OSError) as error:  # an OSError comes of a name that no file can have
+            except CONTENT_ERRORS as error:
+                if is_of_the_machine(error):
+                    raise
                 self.faults[index] = str(error)
         if len(self.faults) == len(self.records):
             raise ValueError(next(iter(self.faults.values())))
@@ -82,8 +88,18 @@ class Table(Sequence):
         if not record.get("edited") and not record.get("target"):
             raise ValueError(f"{self.file}: row {number} has neither edited nor target")
         for name in PICTURES:
-            if texts.get(name) and not (self.file.parent / texts[name]).is_file():
-                raise ValueError(f"{self.file}: row {number}: {name} {texts[name]!r} is not there")
+            if texts.get(name):
+                self._path(number, name, texts[name])
+
+    def _path(self, number: int, name: str, value: str) -> Path:
+        """The file of an image that row `number`, counted from 1, names."""
+        try:
+            return file_inside(self.root, value)
+        except FileNotFoundError:
+            reason = f"{name} {printable(value)} is not there"
+        except ValueError as error:
+            reason = f"{name}: {error}; {OTHER_ROOT}"
+        raise ValueError(f"{self.file}: row {number}: {reason}")
 
     def __len__(self) -> int:
         return len(self.records)
@@ -106,7 +122,7 @@ class Table(Sequence):
                 found.append(f"row {index} without an image")
             elif isinstance(source, str):
                 if source not in digests:
-                    digests[source] = _digest((self.file.parent / source).read_bytes())
+                    digests[source] = _digest(self._path(index + 1, "source", source).read_bytes())
                 found.append(digests[source])
             else:
                 found.append(_digest(source.read()))
@@ -131,7 +147,11 @@ class Table(Sequence):
         load = load_mask if name == "mask" else load_image
         value = self.records[index][name]
         try:
-            return load(self.file.parent / value if isinstance(value, str) else io.BytesIO(value.read()))
+            if isinstance(value, StoredImage):
+                return load(io.BytesIO(value.read()))
+            return load(file_inside(self.root, value))
+        except FileNotFoundError:
+            raise ValueError(f"{self.file}: row {index + 1}: {name} {printable(value)} is gone") from None
         except ValueError as error:
             raise ValueError(f"{self.file}: row {index + 1}: {name}: {error}") from error
 

@@ -30,13 +30,15 @@ class UltraEdit(HubRows):
     texts = ("source_caption", "target_caption")
     columns = ("idx", "edit_prompt", "source_caption", "target_caption", *pictures)
 
-    def __init__(self, path: str, split: str = "FreeForm", streaming: bool = False) -> None:
+    def __init__(
+        self, path: str, split: str = "FreeForm", streaming: bool = False, root: str | None = None
+    ) -> None:
         if split in ("train", "val", "test") and not Path(path).exists():
             raise ValueError(
                 f"split: UltraEdit has none called {split!r}; expected FreeForm (UltraEdit_500k), RegionBase "
                 "(UltraEdit_Region_Based_100k) or FreeForm_0, FreeForm_1 and so on (UltraEdit)"
             )
-        super().__init__(path, split, streaming)
+        super().__init__(path, split, streaming, root)
 
     def row_id(self, row: dict[str, Any]) -> str:
         return str(row["idx"])

@@ -5,10 +5,11 @@ KEY.mask.png, and KEY.json with "instruction" and, where there are any, "source_
 "edit_type". Images may be of any format. A split's name stands in the names of its files: train-00000.tar.
 """
 
+from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import EditSample
-from rewardedit.data.hub import HubRows, content_id, load_rows
+from rewardedit.data.hub import HubRows, content_id, images_folder, load_rows
 
 PICTURES = ("source", "edited", "target", "mask")
 TEXTS = ("source_caption", "target_caption", "edit_type")
@@ -25,7 +26,10 @@ class WebDatasetEdits(HubRows):
     optional_pictures = ("edited", "target", "mask")
     texts = TEXTS
 
-    def __init__(self, path: str, split: str = "train", streaming: bool = False) -> None:
+    def __init__(
+        self, path: str, split: str = "train", streaming: bool = False, root: str | None = None
+    ) -> None:
+        self.folder = images_folder(path) if root is None else Path(root)
         self.rows = load_rows(path, split, ("json",), (), streaming=streaming, features=_features())
         first = next(iter(self.rows), None)
         if first is None:
@@ -46,7 +50,7 @@ class WebDatasetEdits(HubRows):
     def source_ids(self) -> list[str]:
         columns = [name for name in self.rows.column_names if name.startswith("source.")]
         files = self.rows.select_columns(columns)
-        return [content_id(_file(row, "source"), number) for number, row in enumerate(files)]
+        return [content_id(_file(row, "source"), number, self.folder) for number, row in enumerate(files)]
 
     def row_id(self, row: dict[str, Any]) -> str:
         return row["__key__"]

@@ -210,16 +210,18 @@ def test_seed_data_edit_part_2_is_read_from_its_folder(tmp_path):
         ]
 
 
-def test_images_may_lie_behind_a_link_and_not_outside_by_name(tmp_path):
+def test_images_elsewhere_are_read_where_the_user_names_their_folder(tmp_path):
     folder = tmp_path / "data"
     write_seed(folder, [seed_record(), seed_record(source_image="../../../secret.png")])
     photograph("chelsea").save(tmp_path / "secret.png")
     images = folder / "real_editing" / "images"
     images.rename(tmp_path / "elsewhere")
     images.symlink_to(tmp_path / "elsewhere")
-    rows = open_rows(DataConfig("seed_data_edit", str(folder)))
+    with pytest.raises(ValueError, match=r"photoshop/chelsea\.png, which lies outside; data\.root="):
+        open_rows(DataConfig("seed_data_edit", str(folder)))[0]
+    rows = open_rows(DataConfig("seed_data_edit", str(folder), root=str(tmp_path / "elsewhere")))
     assert same(rows[0].source, "chelsea")
-    with pytest.raises(ValueError, match=r"secret\.png' is not there"):
+    with pytest.raises(ValueError, match=r"secret\.png, which lies outside|secret\.png is not there"):
         rows[1]
 
 
@@ -242,9 +244,9 @@ def test_bad_lines_of_seed_data_edit_are_told_and_the_others_are_read(tmp_path):
         "split_0001-2: expected a JSON object",
         "split_0001-3 has no instruction",
         "split_0001-4 has no target_image",
-        "photoshop/none.png' is not there",
-        "secret.png' is not there",
-        "secret.png' is not there",
+        "photoshop/none.png is not there",
+        "got images/../../secret.png, which lies outside; data.root=FOLDER",
+        "secret.png, which lies outside",
         "not an image that can be read",
     ]
     for row, reason in zip(rows[:-1], reasons, strict=True):
@@ -288,7 +290,7 @@ def test_bad_differences_are_told_and_the_others_are_read(tmp_path):
     rows = list(stream_rows(DataConfig("dice_d", str(folder), split="test")))
     reasons = [row.reason for row in rows[:-1]]
     assert reasons[:2] == ["edit 0 has no gt_prompt", "edit 1 has no edited_path"]
-    assert reasons[2].endswith("'../coffee.png' is not there")
+    assert "got ../coffee.png, which lies outside" in reasons[2]
     assert same(rows[-1].edited, "coffee")
 
 

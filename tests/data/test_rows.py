@@ -46,7 +46,7 @@ def test_csv_and_jsonl_give_the_same_rows(folder):
     [
         ('{"source": "a.png", "target": "b.png"}', "row 1 has no instruction"),
         ('{"source": "a.png", "instruction": "x"}', "row 1 has neither edited nor target"),
-        ('{"source": "c.png", "instruction": "x", "target": "b.png"}', "row 1: source 'c.png' is not there"),
+        ('{"source": "c.png", "instruction": "x", "target": "b.png"}', "row 1: source c.png is not there"),
         ('{"source": "a.png", "instruction": "x", "tagret": "b.png"}', "unknown column 'tagret'"),
         ('{"souce": "a.png", "instruction": "x", "target": "b.png"}', "'souce'; did you mean source"),
         (
@@ -307,7 +307,10 @@ def test_magicbrush_reads_a_folder_and_parquet_alike(folder):
         table = table.cast_column(column, datasets.Image())
     (folder / "data").mkdir()
     table.to_parquet(folder / "data" / "train-00000.parquet")
-    two = MagicBrush(str(folder / "data" / "train-00000.parquet"))
+    parquet = str(folder / "data" / "train-00000.parquet")
+    with pytest.raises(ValueError, match=r"source_img: expected a file inside of .*/data; got .*a\.png"):
+        MagicBrush(parquet)[0]
+    two = MagicBrush(parquet, root=str(folder))
     assert two[0].instruction == one[0].instruction
     assert two[0].source.size == one[0].source.size == (20, 10)
     part = open_rows(DataConfig("magicbrush", str(folder / "data"), rows=1, size=16))
