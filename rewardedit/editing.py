@@ -19,6 +19,7 @@ from tqdm import tqdm
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, text_or_none
 from rewardedit.data.columns import name_columns
+from rewardedit.data.folders import list_images
 from rewardedit.data.table import NAMES, SUFFIXES, read_records, require_texts, table_in
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
@@ -34,7 +35,6 @@ from rewardedit.selection import best_of_n
 
 TEXTS = ("id", "source", "instruction")  # of a table's row
 REQUIRED = (("source",), ("instruction",))  # columns
-IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 THUMBNAIL = 256  # pixels of the longer side in the gallery
 MOST_SHOWN = 200  # edits in the gallery, which holds their pictures
 
@@ -152,11 +152,9 @@ def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | N
             )
         if not at.exists():
             raise ValueError(f"{path}: no such file")
-        files = sorted(f for f in at.iterdir() if f.suffix.lower() in IMAGES) if at.is_dir() else [at]
+        files = list_images(at) if at.is_dir() else [at]
         if not files:
-            raise ValueError(
-                f"{path}: holds no images ({', '.join(IMAGES)}) and no table ({', '.join(NAMES)})"
-            )
+            raise ValueError(f"{path}: holds no images that can be read, and no table ({', '.join(NAMES)})")
         stems = Counter(f.stem for f in files)
         jobs = [Job(f.stem if stems[f.stem] == 1 else f.name, f, tuple(instructions)) for f in files]
     owner: dict[str, str] = {}

@@ -8,9 +8,10 @@ from typing import Any
 from rewardedit.assets import resolve_model
 from rewardedit.config import to_dict
 from rewardedit.data.table import table_in
+from rewardedit.untrusted import IMAGE_SUFFIXES
 
 WRITTEN = "parser_cache"  # a setting whose file the run writes
-PICTURES = frozenset((".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"))
+PICTURES = frozenset(suffix for suffixes in IMAGE_SUFFIXES.values() for suffix in suffixes)
 BLOCK = 2**16  # bytes that are read at once
 BLOCKS = 16  # of a large file, spread over all of it
 

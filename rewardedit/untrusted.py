@@ -4,7 +4,9 @@ Everything that reads such content goes through this module, so that a bad image
 `ValueError` with a reason, never another exception, a hang, a file outside its folder or a full memory.
 """
 
+import contextlib
 import errno
+import importlib
 import io
 import json
 import math
@@ -20,8 +22,22 @@ from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
 
-# Formats of images that are read, all decoded in this process; PIL hands EPS, for one, to Ghostscript.
-IMAGE_FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "AVIF", "HEIF", "TIFF", "BMP", "GIF", "JPEG2000", "PPM")
+# Formats of images that are read, all decoded in this process, and how their files' names end. PIL hands EPS,
+# for one, to Ghostscript. HEIF needs pillow-heif.
+IMAGE_SUFFIXES = {
+    "PNG": (".png",),
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "MPO": (".mpo",),
+    "WEBP": (".webp",),
+    "AVIF": (".avif",),
+    "HEIF": (".heic", ".heif", ".hif"),
+    "TIFF": (".tif", ".tiff"),
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "JPEG2000": (".jp2", ".j2k", ".jpx"),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+}
+IMAGE_FORMATS = tuple(IMAGE_SUFFIXES)
 MAX_PIXELS = 2**26  # of an image: 8192 x 8192
 MAX_ASPECT_RATIO = 100  # of an image, longer side to shorter
 MAX_BODY_BYTES = 2**24  # of an answer of an endpoint
@@ -109,6 +125,8 @@ def open_image(file: str | Path | io.BytesIO) -> Image.Image:
 def unreadable(file: str | Path | io.BytesIO, error: BaseException) -> str:
     """The reason why an image file, or its bytes, cannot be read."""
     if isinstance(file, str | Path):
+        if Path(file).suffix.lower() in IMAGE_SUFFIXES["HEIF"] and "HEIF" not in _formats():
+            return f"{file}: HEIC images need pillow-heif; pip install pillow-heif"
         return f"{file}: not an image that can be read ({error})"
     return "the bytes are not an image that can be read"
 
@@ -117,7 +135,14 @@ def unreadable(file: str | Path | io.BytesIO, error: BaseException) -> str:
 def _formats() -> list[str]:
     """Those of `IMAGE_FORMATS` that this installation can read."""
     Image.init()
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pillow_heif").register_heif_opener()
     return [name for name in IMAGE_FORMATS if name in Image.OPEN]
+
+
+def readable_suffixes() -> frozenset[str]:
+    """Endings, in small letters, of the names of images that this installation can read."""
+    return frozenset(suffix for name in _formats() for suffix in IMAGE_SUFFIXES[name])
 
 
 def read_json(text: str | bytes) -> Any:

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit import devices
+from rewardedit.data.folders import by_stem, list_images
 from rewardedit.diffusion.editors import EditConfig, load_editor
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.images import fit, load_image, to_pil
@@ -23,7 +24,6 @@ from rewardedit.synthesis.label_rules import Grade
 from rewardedit.untrusted import is_of_the_machine
 
 NO_CAPTIONS = "it has no captions"
-IMAGE_FILES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,12 @@ def edit_with(config: MethodConfig) -> Method:
 
 
 class FolderOfOutputs:
-    """Outputs that were made elsewhere: FOLDER/ID.png (or .jpg, .webp), by the row's id; a slash in an id is
-    an underscore in the name.
+    """Outputs that were made elsewhere: FOLDER/ID.png (or another format), by the row's id; a slash in an id
+    is an underscore in the name.
 
     Raises:
-        ValueError: where there is no such folder; when called, where a row's output is not there.
+        ValueError: where there is no such folder, or two files of one name; when called, where a row's output
+            is not there.
     """
 
     def __init__(self, folder: str, policy: str = "crop") -> None:
@@ -127,6 +128,7 @@ class FolderOfOutputs:
         self.policy = policy
         if not self.folder.is_dir():
             raise ValueError(f"{folder}: expected a folder of edited images")
+        self.outputs = by_stem(list_images(self.folder))
 
     def __call__(self, wanted: Requests) -> Float[Tensor, "b 3 h w"]:
         size = wanted.source.shape[-1]
@@ -135,11 +137,9 @@ class FolderOfOutputs:
     def find(self, name: str) -> Path:
         """The file of a row's output."""
         stem = name.replace("/", "_")
-        for suffix in IMAGE_FILES:
-            path = self.folder / f"{stem}{suffix}"
-            if path.is_file():
-                return path
-        raise ValueError(f"{self.folder}: no output {stem}.png for row {name}")
+        if stem not in self.outputs:
+            raise ValueError(f"{self.folder}: no output {stem}.png for row {name}")
+        return self.outputs[stem]
 
 
 def sdedit(config: MethodConfig) -> Method:

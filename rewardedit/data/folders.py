@@ -1,0 +1,56 @@
+"""Images that lie in a folder."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from rewardedit.processes import notice
+from rewardedit.untrusted import IMAGE_SUFFIXES, readable_suffixes
+
+HEIC_REMEDY = "pip install pillow-heif reads them"
+
+
+def list_images(folder: Path) -> list[Path]:
+    """Returns the images of a folder, sorted by name; one line says which other files are passed over.
+
+    Hidden files are left out, such as ._cat.jpg, which macOS writes beside cat.jpg; folders too.
+    """
+    readable = readable_suffixes()
+    images: list[Path] = []
+    others: Counter[str] = Counter()
+    hidden = 0
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        ending = path.suffix.lower()
+        if path.name.startswith("."):
+            hidden += ending in readable
+        elif ending in readable:
+            images.append(path)
+        else:
+            others[ending or "without an ending"] += 1
+    parts = [f"{n} {ending}{_remedy(ending)}" for ending, n in sorted(others.items())]
+    if hidden:
+        parts.append(f"{hidden} hidden")
+    if parts:
+        notice(f"{folder}: {len(images)} images; files passed over: {', '.join(parts)}")
+    return images
+
+
+def _remedy(ending: str) -> str:
+    return f" ({HEIC_REMEDY})" if ending in IMAGE_SUFFIXES["HEIF"] else ""
+
+
+def by_stem(files: Iterable[Path]) -> dict[str, Path]:
+    """Files by their names without the ending.
+
+    Raises:
+        ValueError: where two have the same.
+    """
+    found: dict[str, Path] = {}
+    for file in files:
+        if file.stem in found:
+            raise ValueError(
+                f"{file.parent}: {found[file.stem].name} and {file.name} differ in their ending alone; "
+                "rename one"
+            )
+        found[file.stem] = file
+    return found
