@@ -1,23 +1,164 @@
-"""Where endpoints are, and which environment variable holds their key: settings that are written to files,
-and must hold no key.
+"""Addresses of endpoints, and the environment variables that hold their keys: settings that are written to
+files, must hold no key, and say where images and keys are sent.
+
+A recipe may be a stranger's, so a setting alone cannot send away a secret of this machine:
+
+- `key_variable` is a name that ends in _KEY or _TOKEN and names no other service than a model's
+  (`OTHER_SERVICES`): AWS_SECRET_ACCESS_KEY, HF_TOKEN and their like are refused. The user can list such a
+  name in the environment variable REWARDEDIT_KEY_VARIABLES.
+- OPENAI_API_KEY goes to OpenAI's own host, and to others only where `key_variable` names it.
+- No key goes over plain http, but to this machine and to private networks (`is_private`).
 """
 
+import ipaddress
+import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+OPENAI_HOST = "api.openai.com"
+OPENAI_VARIABLE = "OPENAI_API_KEY"
+LISTED = "REWARDEDIT_KEY_VARIABLES"  # names that are allowed beside those of the rule, with commas between
+# Words in names of secrets that are no key of a model's: of clouds, hubs, code hosts, trackers, systems.
+OTHER_SERVICES = frozenset(
+    (
+        *("AWS", "AZURE", "GCP", "GCLOUD", "GOOGLE", "ALIYUN", "OCI", "DIGITALOCEAN", "CLOUDFLARE", "HEROKU"),
+        *("HF", "HUGGING", "HUGGINGFACE", "HUB", "KAGGLE", "WANDB", "COMET", "NEPTUNE", "MLFLOW", "CLEARML"),
+        *("GITHUB", "GH", "GITLAB", "GL", "BITBUCKET", "CI", "ACTIONS", "JENKINS", "NPM", "NODE", "PYPI"),
+        *("TWINE", "UV", "PIP", "CONDA", "ANACONDA", "DOCKER", "REGISTRY", "KUBE", "KUBERNETES", "VAULT"),
+        *("CONSUL", "NOMAD", "TF", "TERRAFORM", "ANSIBLE", "SSH", "GPG", "PGP", "TLS", "SSL", "CERT", "JWT"),
+        *("SECRET", "PRIVATE", "ACCESS", "SESSION", "SIGNING", "ENCRYPTION", "MASTER", "ROOT", "ADMIN"),
+        *(
+            "REFRESH",
+            "AUTH",
+            "OAUTH",
+            "DEPLOY",
+            "DATABASE",
+            "DB",
+            "PG",
+            "POSTGRES",
+            "MYSQL",
+            "MONGO",
+            "REDIS",
+        ),
+        *("SLACK", "DISCORD", "TELEGRAM", "TWILIO", "SENDGRID", "STRIPE", "PAYPAL", "SENTRY", "DATADOG"),
+    )
+)
+PRIVATE_NETWORKS = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"),
+        *("::1/128", "fc00::/7", "fe80::/10"),
+    )
+)
+# Ends of names that public name servers do not have (RFC 6761, 6762, 8375; ICANN 2024-07-29).
+PRIVATE_ENDS = ("localhost", "local", "internal", "home.arpa")
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A host that is asked, and the key that is sent along."""
+
+    host: str  # with its port, where the address has one
+    key_variable: str | None  # the environment variable whose key may go there; None: none may
+    sends_key: bool  # that variable is set: its key is sent
+
+    def __str__(self) -> str:
+        key = f"the key in {self.key_variable}" if self.sends_key else "no key"
+        return f"{self.host}, with {key}"
+
+
+def destination(url: str, key_variable: str | None = None) -> Destination:
+    """The host of an endpoint's address, and the key that it is sent.
+
+    Args:
+        key_variable: the setting of that name; None: OPENAI_API_KEY for OpenAI's own host, and no key for
+            others.
+
+    Raises:
+        ValueError: as `require_endpoint`.
+    """
+    require_endpoint(url, key_variable)
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    if key_variable is None and (host == OPENAI_HOST or host.endswith(f".{OPENAI_HOST}")):
+        key_variable = OPENAI_VARIABLE
+    sends_key = key_variable is not None and bool(os.environ.get(key_variable, "").strip())
+    return Destination(parts.netloc.lower(), key_variable, sends_key)
+
+
+def destinations(options: Any) -> list[Destination]:
+    """All endpoints that a scorer's options, or any other settings, name by their addresses.
+
+    The `key_variable` beside an address holds for it, or that of its options: `parser_options` of `parser`.
+
+    Raises:
+        ValueError: as `require_endpoint`.
+    """
+    return list(dict.fromkeys(destination(url, name) for url, name in _endpoints(options, None)))
+
+
+def require_no_key(options: Any) -> None:
+    """Raises ValueError where options hold a key, or would send one where it must not go: `require_endpoint`
+    of every address in them, `require_variable` of every variable's name.
+    """
+    for url, name in _endpoints(options, None):
+        require_endpoint(url, name)
+
+
+def _endpoints(options: Any, name: str | None) -> list[tuple[str, str | None]]:
+    """Addresses in options, each with the variable's name that holds for it."""
+    if isinstance(options, str):
+        return [(options, name)] if ADDRESS.match(options) else []
+    if isinstance(options, list | tuple):
+        return [pair for value in options for pair in _endpoints(value, name)]
+    if not isinstance(options, Mapping):
+        return []
+    own = options.get("key_variable")
+    if own is not None:
+        require_variable(own)
+        name = own
+    pairs = []
+    for key, value in options.items():
+        more = options.get(f"{key}_options")
+        beside = more.get("key_variable") if isinstance(more, Mapping) else None
+        pairs += _endpoints(value, name if beside is None else beside)
+    return pairs
+
+
+def require_endpoint(url: str, key_variable: str | None) -> None:
+    """`require_address` and `require_variable`; and no key over plain http beyond private networks.
+
+    Raises:
+        ValueError: which quotes neither.
+    """
+    require_address(url)
+    if key_variable is not None:
+        require_variable(key_variable)
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    has_key = key_variable is not None or host == OPENAI_HOST or host.endswith(f".{OPENAI_HOST}")
+    if has_key and parts.scheme.lower() == "http" and not is_private(host):
+        raise ValueError(
+            f"endpoint {host}: expected https, as a key would be sent beyond this machine and private "
+            "networks; got plain http; write https://, or leave out key_variable to send none"
+        )
 
 
 def require_address(url: str) -> None:
-    """Raises ValueError, which does not quote it, where an address is none of HTTP, or holds a user, a query
-    or parameters, in which keys are sent.
+    """Raises ValueError, which does not quote it, where an address is none of HTTP, has no host or no port
+    that can be, or holds a user, a query or parameters, in which keys are sent.
     """
     try:
         parts = urlsplit(url)
+        port = parts.port
         plain = bool(ADDRESS.match(url)) and "@" not in parts.netloc and not re.search("[?;]", url)
+        plain = plain and bool(parts.hostname) and port != 0
+        plain = plain and not re.search(r"[^!-~]|\\", url.partition("#")[0])
     except ValueError:  # which quotes it
         plain = False
     if not plain:
@@ -28,25 +169,42 @@ def require_address(url: str) -> None:
 
 
 def require_variable(name: str) -> None:
-    """Raises ValueError, which does not quote it, where a text is not in the form of an environment
-    variable's name: it may be the key itself.
+    """Raises ValueError where a text is not the name of an environment variable that holds a model's key.
+
+    It is quoted only where it must be a name: it may be the key itself.
     """
-    if not VARIABLE.fullmatch(name):
+    is_name = isinstance(name, str) and VARIABLE.fullmatch(name)
+    if is_name and name in re.split(r"[,\s]+", os.environ.get(LISTED, "")):
+        return
+    words = name.strip("_").split("_") if is_name else [""]
+    if len(words) < 2 or words[-1] not in ("KEY", "TOKEN"):
         raise ValueError(
-            "key_variable: expected the name of an environment variable in capitals, such as OPENAI_API_KEY; "
-            "got something else, perhaps the key itself"
+            "key_variable: expected the name of an environment variable in capitals, such as OPENAI_API_KEY, "
+            "which ends in _KEY or _TOKEN; got something else, perhaps the key itself; another name can be "
+            f"listed in the environment variable {LISTED}"
+        )
+    if OTHER_SERVICES.intersection(words):
+        raise ValueError(
+            f"key_variable: expected a variable that holds the key of a model, such as MISTRAL_API_KEY; got "
+            f"{name}, which holds another service's secret; list it in the environment variable {LISTED} to "
+            "send it all the same"
         )
 
 
-def require_no_key(options: Any) -> None:
-    """`require_address` of every address in options, `require_variable` of every variable's name."""
-    if isinstance(options, str):
-        if ADDRESS.match(options):
-            require_address(options)
-    elif isinstance(options, Mapping):
-        if isinstance(options.get("key_variable"), str):
-            require_variable(options["key_variable"])
-        require_no_key(list(options.values()))
-    elif isinstance(options, list | tuple):
-        for value in options:
-            require_no_key(value)
+def is_private(host: str) -> bool:
+    """True for this machine and private networks: their numbers, names of one word, and names that end as in
+    `PRIVATE_ENDS`. No name is looked up.
+    """
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        return _is_private_name(host.lower().rstrip("."))
+    number = getattr(number, "ipv4_mapped", None) or number
+    return any(number.version == network.version and number in network for network in PRIVATE_NETWORKS)
+
+
+def _is_private_name(name: str) -> bool:
+    labels = name.split(".")
+    if not all(re.fullmatch("[a-z0-9_-]+", label) for label in labels) or labels[-1][0].isdigit():
+        return False  # "127.1" and "2130706433" are numbers to some systems
+    return len(labels) == 1 or any(name == end or name.endswith(f".{end}") for end in PRIVATE_ENDS)

@@ -1,110 +1,62 @@
 """Chat models behind an OpenAI-compatible endpoint: a hosted API, vLLM, llama.cpp's server, Ollama."""
 
 import http.client
-import io
 import json
+import math
 import os
-import socket
+import re
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
-from rewardedit.addresses import require_address, require_variable
+from rewardedit.addresses import Destination, destination
+from rewardedit.answers import AnswerError, one_line, read_completion
+from rewardedit.endpoint_http import opener_for, read_whole, seconds_to_wait
+from rewardedit.untrusted import CONTENT_ERRORS
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"}, or with a list of texts and images as content
-# What a request may end in. An HTTPError is an OSError; a broken answer is an HTTPException or a ValueError.
-FAILURES = (OSError, http.client.HTTPException, ValueError)
+FAILURES = (*CONTENT_ERRORS, http.client.HTTPException)  # what a request may end in
 LONGEST = 400  # characters of a refusal, or of an answer that is none, that an error quotes
 # Statuses that say that every chat will be refused: a wrong key or name of a model, no credit.
 REFUSES_ALL = (401, 402, 403, 404)
 BUSY = (408, 409, 425, 429)  # statuses of refusals that may pass, as those of failures (500 and more) may
 UNREADABLE = 200  # the status of an answer that is none of a chat model's
-_COUNTING = threading.Lock()
+FIRST = 8  # chats: where so many are refused alike and none was answered, all would be
+# Settings that some models refuse, with the one that is sent in its place, if any.
+REFUSABLE = {"max_tokens": "max_completion_tokens", "temperature": None, "seed": None}
+UNSUPPORTED = re.compile(
+    r"unsupported|not support|unknown|unrecogni[sz]ed|unexpected|not permitted|not allowed|not accepted"
+    r"|deprecated|only the default",
+    re.IGNORECASE,
+)
+# In refusals that are about one row's content and say nothing of the next.
+OF_CONTENT = re.compile(
+    r"content.?(filter|management|policy)|safety|moderation|responsible.?ai", re.IGNORECASE
+)
+_LOCK = threading.Lock()
 
 
-class _InTime(io.RawIOBase):
-    """What a socket receives until a moment, in whatever pieces it comes.
+class EndpointError(AnswerError):
+    """An endpoint gave no answer; `status` is the HTTP status of what it sent, None where nothing came.
 
-    The socket's own timeout begins anew with each piece, and a server that sends a byte now and then never
-    reaches it.
+    Args:
+        said: the endpoint's own words, whole.
+        of_all: all other chats would be refused alike.
     """
 
-    def __init__(self, sock: socket.socket, file: BinaryIO) -> None:
-        """
-        Args:
-            file: the socket's own, which lets go of it when it is closed.
-        """
-        self.sock = sock
-        self.file = file
-        self.seconds = sock.gettimeout() or 0.0
-        self.end = time.monotonic() + self.seconds
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        left = self.end - time.monotonic()
-        try:
-            if left <= 0:
-                raise TimeoutError
-            self.sock.settimeout(left)
-            return self.sock.recv_into(buffer)
-        except TimeoutError:
-            raise TimeoutError(f"no whole answer within {self.seconds:g} s") from None
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
-
-
-class _Response(http.client.HTTPResponse):
-    """An answer whose head and body have to be there within the connection's timeout."""
-
-    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
-        super().__init__(sock, *args, **options)
-        self.fp = io.BufferedReader(_InTime(sock, self.fp))
-
-
-class _Connection(http.client.HTTPConnection):
-    response_class = _Response
-
-
-class _SecureConnection(http.client.HTTPSConnection):
-    response_class = _Response
-
-
-class _Http(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_Connection, req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(_SecureConnection, req)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the key would be sent along, perhaps to another host."""
-
-    def redirect_request(self, *args: Any, **options: Any) -> None:
-        return None
-
-
-OPENER = urllib.request.build_opener(_Http, _Https, _NoRedirect)
-
-
-class EndpointError(RuntimeError):
-    """An endpoint gave no answer; `status` is the HTTP status of what it sent, None where nothing came."""
-
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, said: str = "", of_all: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.said = said
+        self.refuses_all = of_all or status in REFUSES_ALL
 
     @property
     def may_pass(self) -> bool:
@@ -114,7 +66,10 @@ class EndpointError(RuntimeError):
     @property
     def ends_all(self) -> bool:
         """True where other chats need not be asked now: they would have no answer either."""
-        return self.may_pass or self.status in REFUSES_ALL
+        return self.may_pass or self.refuses_all
+
+
+Answer = str | AnswerError  # of a model, or why there is none
 
 
 @dataclass
@@ -150,6 +105,15 @@ class _Stop:
         return self._set.wait(seconds)
 
 
+@dataclass
+class _Manner:
+    """What an endpoint has shown of itself so far."""
+
+    refused: tuple[str, ...] = ()  # settings of `REFUSABLE` that it does not take
+    has_answered: bool = False
+    statuses: list[int | None] = field(default_factory=list)  # of refusals before its first answer
+
+
 _METERS: list[dict[str, Usage]] = []  # of the blocks that are under way, the innermost last
 
 
@@ -171,42 +135,65 @@ def metered() -> Iterator[dict[str, Usage]]:
 class Endpoint:
     """A chat model and how it is asked.
 
-    The key comes from the environment and stands in no error, log or `repr`.
+    The key comes from the environment and stands in no error, log or `repr`. It is sent by the rules of
+    `rewardedit.addresses`; `destination` tells beforehand where to. No redirect is followed.
+
+    Settings that a model refuses (`REFUSABLE`) are left out from then on, and the chat is sent again. Where
+    an endpoint is busy, the time that it asks to wait is waited for, up to `longest_wait`.
 
     Raises:
         ValueError: where the address is none of HTTP, or holds a user or a query, in which keys are sent;
-            where `key_variable` is no variable's name in capitals.
+            where `key_variable` is no variable's name in capitals or names another service's secret; where
+            its key would go over plain http to a host that is not private; where a number is out of range.
     """
 
     url: str  # such as http://localhost:8000/v1
     model: str  # its name there
-    key_variable: str = "OPENAI_API_KEY"  # the environment variable that holds the key; it may be unset
+    key_variable: str | None = (
+        None  # environment variable of the key; None: OPENAI_API_KEY for OpenAI, or none
+    )
     timeout: float = 120.0  # seconds for a whole answer; as many before it to connect, and to send the chat
     retries: int = 4  # where the endpoint is busy or fails
     pause: float = 1.0  # seconds before the first of them; each waits twice as long as the one before
     at_once: int = 8  # chats that are under way together
     seed: int | None = None  # sent along where given; servers differ in what they make of it
+    longest_wait: float = 120.0  # seconds before a retry, at most, whatever the endpoint asks for
     usage: Usage = field(default_factory=Usage, init=False, compare=False, repr=False)
+    _manner: _Manner = field(default_factory=_Manner, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        require_address(self.url)
-        require_variable(self.key_variable)
+        destination(self.url, self.key_variable)
+        for name, least in (("retries", 0), ("at_once", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name}: expected a whole number from {least} on; got {value}")
+        for name in ("timeout", "pause", "longest_wait"):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not math.isfinite(value) or value < 0 or (value == 0 and name == "timeout"):
+                raise ValueError(f"{name}: expected a number of seconds; got {value}")
 
-    def answer(self, chats: Sequence[Sequence[Message]], max_tokens: int = 300) -> list[str | EndpointError]:
+    @property
+    def destination(self) -> Destination:
+        """Its host, and the key that is sent there."""
+        return destination(self.url, self.key_variable)
+
+    def answer(self, chats: Sequence[Sequence[Message]], max_tokens: int = 300) -> list[Answer]:
         """The model's answers to chats, at temperature 0, in their order; the error in the place of each that
-        could not be had after all retries. Where one has an error that may pass, those that are not under
-        way are not asked any more, and have it too.
+        could not be had after all retries, or is not to be read. Where one has an error that may pass, those
+        that are not under way are not asked any more, and have it too.
 
         Raises:
-            EndpointError: where the endpoint refuses the key, has no credit or does not know the model, as it
-                then refuses every chat; where the key is not one that can be sent.
+            EndpointError: where the endpoint refuses the key, has no credit or does not know the model, or
+                has refused all chats alike, the first `FIRST` of them, and never answered one, as it then
+                refuses every chat; where the key is not one that can be sent.
         """
         if not chats:
             return []
         key = self._key()
         stop = _Stop()
 
-        def ask(chat: Sequence[Message]) -> str | EndpointError:
+        def ask(chat: Sequence[Message]) -> Answer:
             if stop.error is not None:
                 return stop.error
             answer = self._ask(chat, max_tokens, key, stop)
@@ -217,46 +204,118 @@ class Endpoint:
         with ThreadPoolExecutor(min(self.at_once, len(chats))) as pool:
             answers = list(pool.map(ask, chats))
         for answer in answers:
-            if isinstance(answer, EndpointError) and answer.status in REFUSES_ALL:
+            if isinstance(answer, EndpointError) and answer.refuses_all:
                 raise answer
+        refusals = [answer for answer in answers if isinstance(answer, EndpointError) and _is_general(answer)]
+        is_first = not self._manner.has_answered and len(refusals) == len(answers) > 1
+        if is_first and len({refusal.status for refusal in refusals}) == 1:
+            raise _of_all(refusals[0])
         return answers
 
-    def _key(self) -> str:
-        key = (os.environ.get(self.key_variable) or "none").strip()
+    def _key(self) -> str | None:
+        """The key that is sent, or None."""
+        where = self.destination
+        if not where.sends_key:
+            return None
+        key = os.environ[str(where.key_variable)].strip()
         if not (key.isascii() and key.isprintable() and " " not in key):
-            message = f"{self.key_variable}: expected a key of plain characters without spaces"
+            message = f"{where.key_variable}: expected a key of plain characters without spaces"
             raise EndpointError(message, REFUSES_ALL[0])  # as an endpoint would say: no chat is at fault
         return key
 
-    def _ask(self, chat: Sequence[Message], max_tokens: int, key: str, stop: "_Stop") -> str | EndpointError:
-        body = {"model": self.model, "messages": list(chat), "max_tokens": max_tokens, "temperature": 0.0}
-        if self.seed is not None:
-            body["seed"] = self.seed
-        request = urllib.request.Request(
-            f"{self.url.rstrip('/')}/chat/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
-        )
-        for attempt in range(self.retries + 1):
+    def _ask(self, chat: Sequence[Message], max_tokens: int, key: str | None, stop: "_Stop") -> Answer:
+        opener = opener_for(urllib.parse.urlsplit(self.url).hostname or "")
+        attempt = 0
+        while True:
+            refused = self._manner.refused
             try:
-                with OPENER.open(request, timeout=self.timeout) as response:
-                    text, prompt_tokens, completion_tokens = read_completion(response.read())
-                self._count(Usage(1, 0, prompt_tokens, completion_tokens))
-                return text
+                request = self._request(chat, max_tokens, key, refused)
+                with opener.open(request, timeout=self.timeout) as response:
+                    answer, *tokens = read_completion(read_whole(response), max_tokens)
+                self._count(Usage(1, 0, *tokens))
+                self._manner.has_answered = True
+                return answer
             except FAILURES as error:
                 self._count(Usage(1, 1))
-                status = getattr(error, "code", UNREADABLE if isinstance(error, ValueError) else None)
-                # What the endpoint refuses it will refuse again, but where it was busy.
-                refused = status is not None and 300 <= status < 500 and status not in BUSY
-                if attempt == self.retries or refused or stop.within(self.pause * 2**attempt):
-                    reason = reason_of(error)
-                    if key != "none":  # before it is cut, or a part of the key might stay
-                        reason = reason.replace(key, "***")
-                    return EndpointError(f"{self.url}, model {self.model!r}: {reason[:LONGEST]}", status)
-        raise AssertionError("the loop returns")
+                failure = self._failure(error, key)
+                asked = 0.0
+                if isinstance(error, urllib.error.HTTPError):
+                    asked = seconds_to_wait(dict(error.headers.items()), time.time())
+            if failure.status in (400, 422) and self._adapts(failure.said, refused):
+                continue
+            # What the endpoint refuses it will refuse again, but where it was busy.
+            is_final = not failure.may_pass and failure.status != UNREADABLE
+            wait = min(max(self.pause * 2**attempt, asked), self.longest_wait)
+            if is_final or attempt == self.retries or stop.within(wait):
+                return _of_all(failure) if self._refuses_all(failure) else failure
+            attempt += 1
+
+    def _request(
+        self, chat: Sequence[Message], max_tokens: int, key: str | None, refused: Sequence[str]
+    ) -> urllib.request.Request:
+        settings: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0.0}
+        if self.seed is not None:
+            settings["seed"] = self.seed
+        for name in refused:
+            value = settings.pop(name, None)
+            if REFUSABLE[name] is not None:
+                settings[REFUSABLE[name]] = value
+        body = {"model": self.model, "messages": list(chat), **settings}
+        headers = {"Content-Type": "application/json"}
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        address = f"{self.url.rstrip('/')}/chat/completions"
+        return urllib.request.Request(address, json.dumps(body).encode(), headers)
+
+    def _failure(self, error: Exception, key: str | None) -> EndpointError:
+        """An error of a request, told without its key."""
+        is_of_network = isinstance(error, OSError | http.client.HTTPException)
+        status = getattr(error, "code", None if is_of_network else UNREADABLE)
+        reason = reason_of(error)
+        if key is not None:  # before it is cut, or a part of the key might stay
+            reason = reason.replace(key, "***")
+        message = f"{self.url}, model {self.model!r}: {reason[:LONGEST]}"
+        if status in (401, 403) and key is None:
+            name = self.destination.key_variable
+            remedy = f"set {name}" if name else "name the environment variable that holds it as key_variable"
+            message += f"; no key was sent: {remedy}"
+        return EndpointError(message, status, reason)
+
+    def _adapts(self, said: str, refused: Sequence[str]) -> bool:
+        """True where a chat that was refused is to be sent again, with other settings.
+
+        Args:
+            refused: the settings that were left out of what was sent.
+        """
+        with _LOCK:
+            if self._manner.refused != refused:  # another chat was refused before
+                return True
+            places = {name: re.search(rf"\b{name}\b", said) for name in REFUSABLE if name not in refused}
+            named = {name: match.start() for name, match in places.items() if match is not None}
+            if self.seed is None:
+                named.pop("seed", None)
+            if not named or not UNSUPPORTED.search(said):
+                return False
+            name = min(named, key=lambda one: named[one])
+            self._manner.refused = (*refused, name)
+        if REFUSABLE[name] is None:
+            warnings.warn(
+                f"endpoint {self.url}, model {self.model!r}, refuses {name} and is asked without it; its "
+                "answers may differ from one run to the next",
+                stacklevel=2,
+            )
+        return True
+
+    def _refuses_all(self, failure: EndpointError) -> bool:
+        """True where no chat has been answered and the first ones were all refused alike."""
+        if not _is_general(failure) or self._manner.has_answered:
+            return False
+        with _LOCK:
+            self._manner.statuses.append(failure.status)
+            return len(self._manner.statuses) >= FIRST and len(set(self._manner.statuses)) == 1
 
     def _count(self, call: Usage) -> None:
-        with _COUNTING:
+        with _LOCK:
             self.usage.add(call)
             for used in _METERS[-1:]:
                 used.setdefault(f"{self.url}#{self.model}", Usage()).add(call)
@@ -264,27 +323,18 @@ class Endpoint:
 
 def reason_of(error: Exception) -> str:
     """What an error says, with the beginning of the answer in which the endpoint says why it refuses."""
-    if not isinstance(error, urllib.error.HTTPError):
-        return str(error)
-    with suppress(OSError, http.client.HTTPException):  # of an answer that breaks off
-        return f"{error}: {error.read(10 * LONGEST).decode(errors='replace').strip()}".removesuffix(": ")
-    return str(error)
+    said = ""
+    if isinstance(error, urllib.error.HTTPError):
+        with suppress(*FAILURES):  # of an answer that breaks off
+            said = error.read(10 * LONGEST).decode(errors="replace")
+    return one_line(f"{error}: {said}").removesuffix(":") if said else one_line(str(error))
 
 
-def read_completion(content: bytes) -> tuple[str, int, int]:
-    """A chat completion's text ("" where it has none), and its tokens: of the prompt, and of the answer.
+def _is_general(failure: EndpointError) -> bool:
+    """True for a refusal that is not about what one chat holds."""
+    return not failure.may_pass and not OF_CONTENT.search(failure.said)
 
-    Raises:
-        ValueError: where it is no chat completion.
-    """
-    try:
-        completion = json.loads(content)
-        text = completion["choices"][0]["message"]["content"] or ""
-        usage = completion.get("usage") or {}
-        tokens = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
-    except (LookupError, TypeError, ValueError, AttributeError):
-        text = tokens = None
-    if not isinstance(text, str) or tokens is None:
-        said = content[: 10 * LONGEST].decode(errors="replace").strip()
-        raise ValueError(f"expected a chat completion; got {said or 'nothing'}")
-    return text, tokens[0], tokens[1]
+
+def _of_all(failure: EndpointError) -> EndpointError:
+    """The error of an endpoint that refuses all chats as it did this one."""
+    return EndpointError(f"{failure}; it answers no chat", failure.status, failure.said, of_all=True)

@@ -16,6 +16,7 @@ import re
 import struct
 import tarfile
 import zlib
+from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -145,14 +146,19 @@ def readable_suffixes() -> frozenset[str]:
     return frozenset(suffix for name in _formats() for suffix in IMAGE_SUFFIXES[name])
 
 
-def read_json(text: str | bytes) -> Any:
+def read_json(text: str | bytes, objects: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """JSON of others as plain values.
+
+    Args:
+        objects: makes a value of the pairs of each object; by default a dict, which keeps the last of a name.
 
     Raises:
         ValueError: where it is not JSON, is nested too deeply, or holds a number that is not finite.
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(
+            text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=objects
+        )
     except RecursionError:
         raise ValueError("JSON is nested too deeply to be read") from None
 

@@ -185,8 +185,8 @@ def test_labels_by_other_weights_of_one_name_are_not_gone_on_with(on_the_hub, tm
 @pytest.mark.parametrize("kind", ["json", "parquet"])
 def test_what_an_endpoint_was_asked_is_said_and_stands_beside_the_scores(kind, server, tmp_path, capfd):
     out = tmp_path / f"scores.{kind}"
-    words = ["score", *ROWS, "--scorer", "vlm_judge", "--checkpoint", f"{server}#m", "--out", str(out)]
-    assert main(words) == 0
+    scorer = judged_by(f"{server}#m", key_variable="OPENAI_API_KEY")
+    assert main(["score", *ROWS, "--scorer", scorer, "--out", str(out)]) == 0
     said = capfd.readouterr()
     line = f"endpoint {server}#m: 12 calls, 0 of them failed; 1200 prompt and 84 completion tokens"
     assert line in said.err.splitlines()

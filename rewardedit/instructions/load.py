@@ -1,6 +1,9 @@
 """Parsers of instructions by name."""
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rewardedit import devices
 from rewardedit.addresses import ADDRESS
@@ -9,8 +12,14 @@ from rewardedit.instructions.grammar import parse_all
 from rewardedit.instructions.llm import LlmParser, load_chat_model
 from rewardedit.instructions.parsed import Parser
 
+# Options that go to a model of each kind.
+LOCAL_OPTIONS = ("max_new_tokens",)
+ENDPOINT_OPTIONS = (*LOCAL_OPTIONS, "key_variable", "timeout", "retries", "longest_wait")
 
-def load_parser(name: str = "grammar", cache: str | None = None) -> Parser:
+
+def load_parser(
+    name: str = "grammar", cache: str | None = None, options: Mapping[str, Any] | None = None
+) -> Parser:
     """A parser by name.
 
     Args:
@@ -19,24 +28,37 @@ def load_parser(name: str = "grammar", cache: str | None = None) -> Parser:
             as BPM's "princeton-nlp/gemma-2-9b-it-SimPO", or "NAME#FILE" with a GGUF file in it. It runs where
             all models do, in bfloat16 on a GPU.
         cache: a JSONL file that keeps what a model answered.
+        options: of a model: max_new_tokens of an answer; and of `Endpoint`: key_variable, timeout, retries,
+            longest_wait.
 
     Raises:
-        ValueError: where there is no such model, or an endpoint without the name of a model.
+        ValueError: where there is no such model, an endpoint without the name of a model, or an option that
+            does not fit.
     """
+    given = dict(options or {})
+    is_endpoint = bool(ADDRESS.match(name))
+    allowed = () if name == "grammar" else ENDPOINT_OPTIONS if is_endpoint else LOCAL_OPTIONS
+    for option in given:
+        if option not in allowed:
+            raise ValueError(f"parser_options: expected {', '.join(allowed) or 'none'}; got {option}")
     if name == "grammar":
         return parse_all
     kept = None if cache is None else Path(cache)
-    if ADDRESS.match(name):
+    if is_endpoint:
         url, _, model = name.partition("#")
-        endpoint = Endpoint(url, model)  # which refuses an address with a key, before an error may quote it
+        max_tokens = given.pop("max_new_tokens", 300)
+        endpoint = Endpoint(
+            url, model, **given
+        )  # refuses an address with a key, before an error may quote it
         if not model:
             raise ValueError(f"parser {name!r}: expected URL#MODEL, an endpoint and the name of its model")
-        return LlmParser(endpoint.answer, name, kept)
+        return LlmParser(partial(endpoint.answer, max_tokens=max_tokens), name, kept)
     model, _, gguf_file = name.partition("#")
     answer = load_chat_model(
         model,
         gguf_file=gguf_file or None,
         device=devices.default_device(),
         dtype=devices.language_dtype(),
+        **given,
     )
     return LlmParser(answer, name, kept)

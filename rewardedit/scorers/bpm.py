@@ -198,6 +198,7 @@ class Bpm(ClipScorer):
         context: float | None = None,
         undetected: Literal["invalid", "failed"] = "invalid",
         judges: dict[str, float] | None = None,
+        parser_options: dict[str, Any] | None = None,
     ) -> "Bpm":
         """BPM with the CLIP model that `load_clip` finds; the paper's is "openai/clip-vit-large-patch14". The
         small one, shapes-detector, is a detector's towers, which know objects alone.
@@ -207,7 +208,7 @@ class Bpm(ClipScorer):
                 them: {"name": "grounded_sam", "detector": "IDEA-Research/grounding-dino-tiny",
                 "segmenter": "facebook/sam-vit-huge"}.
             parser: what parses instructions, a name of `load_parser`; `parser_cache`, a JSONL file, keeps
-                what a language model answered.
+                what a language model answered, and `parser_options` are that model's.
             context: of `BpmConfig`; `judges`: thresholds of `JudgeConfig` by name. None: the calibration's,
                 else what these have.
             calibration: a file that `Calibration.read` reads; by default the package's for its own
@@ -223,7 +224,8 @@ class Bpm(ClipScorer):
         locator = load_locator(**locator_options(chosen.pop("regions")), dtype=dtype)
         judged = JudgeConfig(**chosen.pop("judges"))
         config = BpmConfig(compat, alpha, judged, ends, undetected=undetected, **chosen)
-        return cls(*load_clip(checkpoint, dtype), load_parser(parser, parser_cache), locator, config)
+        parse = load_parser(parser, parser_cache, parser_options)
+        return cls(*load_clip(checkpoint, dtype), parse, locator, config)
 
     @classmethod
     def packaged(cls, options: Mapping[str, Any]) -> set[str]:

@@ -123,8 +123,10 @@ class VlmJudge(Scorer):
         adapter: str | None = None,
         max_new_tokens: int = 256,
         seed: int = 0,
-        key_variable: str = "OPENAI_API_KEY",
+        key_variable: str | None = None,
         timeout: float = 120.0,
+        retries: int = 4,
+        longest_wait: float = 120.0,
         dtype: torch.dtype | str = torch.float32,
     ) -> "VlmJudge":
         """The judge with a model by hub name or folder, or behind an endpoint, "URL#MODEL", such as
@@ -134,8 +136,11 @@ class VlmJudge(Scorer):
             example: a JSON file as `Example.load` reads it.
             adapter: a LoRA on the model, by hub name or folder.
             seed: sent to an endpoint; greedy decoding here draws nothing at random.
-            key_variable: the environment variable that holds the endpoint's key.
+            key_variable: the environment variable that holds the endpoint's key, by the rules of
+                `rewardedit.addresses`; None: OPENAI_API_KEY for OpenAI's own host, and no key for others.
             timeout: for a whole answer of the endpoint, in seconds.
+            retries: where the endpoint is busy or fails.
+            longest_wait: before one of them, in seconds, whatever the endpoint asks for.
             dtype: of the weights, or its name, such as "bfloat16".
 
         Raises:
@@ -150,7 +155,7 @@ class VlmJudge(Scorer):
                 raise ValueError(
                     "checkpoint: expected URL#MODEL, the name of an endpoint's model, no adapter"
                 )
-            judge = Endpoint(url, model, key_variable, timeout, seed=seed)
+            judge = Endpoint(url, model, key_variable, timeout, retries, seed=seed, longest_wait=longest_wait)
         else:
             judge = load_judge(checkpoint, adapter, devices.number_type(dtype))
             model = checkpoint if adapter is None else f"{checkpoint}+{adapter}"

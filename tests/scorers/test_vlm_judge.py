@@ -725,7 +725,8 @@ def test_an_endpoint_that_sends_elsewhere_is_asked_once(server):
 
 
 def test_a_key_that_is_refused_stops_and_is_never_told(server, monkeypatch, caplog):
-    judge = VlmJudge(Endpoint(server, "m", pause=0.001, retries=1), "m")
+    judge = VlmJudge(Endpoint(server, "m", "OPENAI_API_KEY", pause=0.001, retries=1), "m")
+    assert judge(make_batch()).valid.all()
     Handler.reply = staticmethod(lambda text: (401, b"{}"))
     refusal = r"127\.0\.0\.1.* model 'm': HTTP Error 401: no Bearer \*\*\*"
     with pytest.raises(EndpointError, match=refusal) as told:
@@ -744,17 +745,18 @@ def test_a_key_that_is_refused_stops_and_is_never_told(server, monkeypatch, capl
 
 
 def test_a_refusal_says_why_and_never_a_part_of_the_key(server):
-    said = b'{"error": "max_tokens is not supported"}' + b"sk-secret" * 60
+    chat = [[{"role": "user", "content": [{"type": "text", "text": "?"}]}]]
+    said = b'{"error": "images are not supported"}' + b"sk-secret" * 60
     Handler.reply = staticmethod(lambda text: (400, said))
-    scores = VlmJudge(Endpoint(server, "m", pause=0.001, retries=1), "m")(make_batch(1))
-    assert "max_tokens is not supported" in scores.reason[0]
-    assert "***" in scores.reason[0]
-    assert "s" not in scores.reason[0].rpartition("}")[2]
+    (refused,) = Endpoint(server, "m", "OPENAI_API_KEY", pause=0.001, retries=1).answer(chat)
+    assert "images are not supported" in str(refused)
+    assert "***" in str(refused)
+    assert "s" not in str(refused).rpartition("}")[2]
     Handler.reply = staticmethod(
         lambda text: (200, b"x" * 90 + b"Bearer sk-secret")
     )  # an answer that is none
-    scores = VlmJudge(Endpoint(server, "m", pause=0.001, retries=0), "m")(make_batch(1))
-    assert scores.reason[0].endswith("Bearer ***")
+    (refused,) = Endpoint(server, "m", "OPENAI_API_KEY", pause=0.001, retries=0).answer(chat)
+    assert str(refused).endswith("Bearer ***")
 
 
 def test_failed_calls_count_and_cost_no_tokens(server):

@@ -1,0 +1,187 @@
+"""Answers of language models as they are read: with what ended them, and in one plain form.
+
+All that reads an answer calls `normalised` first. Nothing is guessed: an answer that was cut off, refused or
+withheld, or that is a thought without an end, is none, whatever stands in it.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from rewardedit.untrusted import CONTENT_ERRORS, read_json
+
+QUOTED = 200  # characters of an answer that a reason quotes
+# Reasons by which servers say that an answer came to its own end; without one, it is taken to have done so.
+ENDED = ("", "stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete")
+CUT = ("length", "max_tokens", "max_length", "model_length")
+WITHHELD = ("content_filter", "safety", "recitation", "blocklist", "prohibited_content")
+MOST_TOKENS = 2**40  # that an answer may say to have cost
+LINES = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+BLANKS = re.compile("[\t\u00a0\u2000-\u200a\u202f\u205f\u3000]")
+UNSEEN = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufe0e\ufe0f]")
+COLONS = re.compile("[\u2236\ua789\ufe13\ufe55\uff1a]")
+FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+THOUGHT = re.compile(r"<(/?)think(?:ing)?>|\[(/?)THINK\]|◁(/?)think▷", re.IGNORECASE)
+MARKS = re.compile(r"(?<![\w*`])[*_`]++|[*_`]++(?!\w)")  # of emphasis: around words, not within them
+FENCE = re.compile(r"^[ ]*`{3,}[ ]*\w*[ ]*$", re.MULTILINE)
+
+
+class AnswerError(RuntimeError):
+    """A model gave no answer that may be read; the message says why."""
+
+    @property
+    def may_pass(self) -> bool:
+        """True where the same question may be answered later."""
+        return False
+
+    @classmethod
+    def cut(cls, max_new_tokens: int) -> "AnswerError":
+        return cls(f"the answer was cut off at {max_new_tokens} tokens; raise max_new_tokens")
+
+
+def read_completion(content: bytes, max_new_tokens: int) -> tuple[str | AnswerError, int, int]:
+    """A chat completion's text, or why it is not to be read, and its tokens: of the prompt, of the answer.
+
+    Args:
+        max_new_tokens: that were asked for.
+
+    Raises:
+        ValueError: where it is no chat completion.
+    """
+    try:
+        completion = read_json(content)
+        choice = completion["choices"][0]
+        message = choice["message"]
+        text, refusal = _texts(message.get("content"))
+        refusal = refusal or _text(message.get("refusal"))
+        reason = _text(choice.get("finish_reason")).strip().lower()
+        tokens = _tokens(completion.get("usage"))
+    except CONTENT_ERRORS as error:
+        said = content[: 20 * QUOTED].decode(errors="replace").strip()
+        raise ValueError(f"expected a chat completion; got {said or 'nothing'}") from error
+    if reason in CUT:
+        return AnswerError.cut(max_new_tokens), *tokens
+    if refusal:
+        return AnswerError(f"the model refused to answer: {quoted(refusal)}"), *tokens
+    if reason in WITHHELD:
+        return AnswerError(f"the endpoint withheld the answer ({reason})"), *tokens
+    if reason not in ENDED:
+        return AnswerError(f"the answer did not come to its own end ({quoted(reason)})"), *tokens
+    return text, *tokens
+
+
+def _texts(content: Any) -> tuple[str, str]:
+    """The text of a message's content, a text or a list of parts, and that of a refusal among them."""
+    if not isinstance(content, list):
+        return _text(content), ""
+    kinds: dict[str, list[str]] = {"text": [], "refusal": []}
+    for part in content:
+        kind = "text" if isinstance(part, str) else part["type"]
+        if kind == "output_text":
+            kind = "text"
+        if kind in kinds:  # others are thoughts and pictures
+            kinds[kind].append(part if isinstance(part, str) else _text(part[kind]))
+    return "".join(kinds["text"]), "".join(kinds["refusal"])
+
+
+def _text(value: Any) -> str:
+    """A text, without halves of characters, which no file can hold; "" for None.
+
+    Raises:
+        ValueError: where it is neither.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text; got {type(value).__name__}")
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def _tokens(usage: Any) -> tuple[int, int]:
+    """Tokens of the prompt and of the answer; 0 where they are not counted, or by no plausible number."""
+    counts = usage if isinstance(usage, Mapping) else {}
+    values = [counts.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    plain = [
+        value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else 0
+        for value in values
+    ]
+    return plain[0], plain[1]
+
+
+def normalised(answer: str) -> str:
+    """An answer in the form in which it is read; "" where it is a thought that has no end.
+
+    Thoughts before the answer are left out. Ends of lines, blanks, digits and punctuation are ASCII's; marks
+    of emphasis are gone; an object in JSON is one line "key: value" for each of its values.
+    """
+    text = _after_thought(answer.encode("utf-8", "replace").decode("utf-8"))
+    text = UNSEEN.sub("", LINES.sub("\n", text))
+    text = BLANKS.sub(" ", COLONS.sub(":", text)).translate(FULL_WIDTH).replace("\u2212", "-")
+    text = "".join(_digit(character) for character in text)
+    text = FENCE.sub("", text)
+    return MARKS.sub("", _without_json(text)).strip()
+
+
+def is_unfinished(answer: str) -> bool:
+    """True where an answer ends within a thought."""
+    marks = list(THOUGHT.finditer(answer))
+    return bool(marks) and not any(marks[-1].groups())
+
+
+def quoted(text: str, limit: int = QUOTED) -> str:
+    """The beginning of a text of others in one line that can be printed."""
+    line = one_line(text)
+    return line if len(line) <= limit else line[:limit] + "…"
+
+
+def one_line(text: str) -> str:
+    """A text of others without what steers a terminal, and with single blanks."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def _after_thought(text: str) -> str:
+    if is_unfinished(text):
+        return ""
+    ends = [match.end() for match in THOUGHT.finditer(text)]
+    return text[ends[-1] :] if ends else text
+
+
+def _digit(character: str) -> str:
+    """A decimal digit of any script as ASCII's; "²" and "½" are none."""
+    if character.isascii() or not character.isdecimal():
+        return character
+    return str(unicodedata.decimal(character))
+
+
+def _without_json(text: str) -> str:
+    """A text whose JSON object, if it holds one, is written in lines."""
+    first, last = text.find("{"), text.rfind("}")
+    if first < 0 or last < first:
+        return text
+    try:
+        # Pairs, as an object may have two of a name.
+        lines = _lines(read_json(text[first : last + 1], objects=tuple))
+    except CONTENT_ERRORS:
+        return text
+    return "\n".join([text[:first].rstrip(), *lines, text[last + 1 :].lstrip()])
+
+
+def _lines(pairs: tuple[tuple[str, Any], ...]) -> list[str]:
+    """A line "key: value" for each value of an object, also of the objects in it."""
+    lines = []
+    for key, value in pairs:
+        while isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if isinstance(value, tuple):
+            lines += _lines(value)
+            continue
+        values = value if isinstance(value, list) else [value]
+        lines.append(f"{one_line(key)}: {', '.join(_value(one) for one in values)}")
+    return lines
+
+
+def _value(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else str(value).lower()
+    return one_line(str(value))
