@@ -1,120 +1,160 @@
 """Who makes what in a folder that several processes share: claims, which end with the process that made them.
 
 A claim is a hidden file beside what is being made. Its owner writes it anew every few seconds. A process that
-finds it unchanged for a minute takes it for abandoned; by its own clock, as those of two machines differ.
+finds it unchanged for a minute takes it for abandoned; by its own clock, as those of two machines differ, and
+by one that nobody sets. An owner that slept so long finds another's token in the claim, or no claim: it
+neither writes nor removes it then, and makes no folder anew that others have removed.
 """
 
 import json
 import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from pathlib import Path
+from typing import Any
 
 from rewardedit.files import AnyPath, create, write_json
+from rewardedit.untrusted import CONTENT_ERRORS, read_json
+from rewardedit.writers import is_running, machine
 
 BEAT = 5.0  # seconds between two writings of a claim
 ABANDONED = 60.0  # seconds without one, after which the owner is taken for dead
-
-
-def writer_name() -> str:
-    """This process, among all that may write to a shared folder."""
-    return f"{socket.gethostname()}-{os.getpid()}-{_token(os.getpid())}"
-
-
-@cache
-def _token(process: int) -> str:
-    """Tells apart processes of one number on machines of one name, as containers may be."""
-    return secrets.token_hex(4)
-
-
-def machine() -> str:
-    """Where this process's number means this process: its host and, of containers, its own numbering."""
-    try:
-        numbering = os.readlink("/proc/self/ns/pid")
-    except OSError:  # not Linux
-        numbering = ""
-    return f"{socket.gethostname()} {numbering}".strip()
+LARGEST_PROCESS = 2**31 - 1
 
 
 class Claims:
     """The claims that a process makes, and what it has seen of those of others."""
 
-    def __init__(self, beat: float = BEAT, abandoned: float = ABANDONED) -> None:
-        self.beat = beat
-        self.abandoned = abandoned
-        self.seen: dict[str, tuple[str, float]] = {}  # by path: a claim's text, and since when it says so
+    def __init__(self, beat: float | None = None, abandoned: float | None = None) -> None:
+        self.beat = BEAT if beat is None else beat
+        self.abandoned = ABANDONED if abandoned is None else abandoned
+        self.seen: dict[str, tuple[bytes, float]] = {}  # by file: what it says, and since when
+        self.tokens: dict[str, str] = {}  # by file: of the claims that are this process's
 
     @contextmanager
     def claim(self, path: AnyPath) -> Iterator[bool]:
         """Whether this process is to make `path`; while the block runs no other takes it.
 
         Two processes may both be told so where one took the other for dead, so that what is made must be put
-        in its place in one piece.
+        in its place in one piece, and only where the claim `is_held` then.
         """
-        file = path.with_name(f".{path.name}.claim")
-        if not self._take(file):
+        file = claim_file(path)
+        token = secrets.token_hex(8)
+        if not self._take(file, token):
             yield False
             return
+        self.tokens[str(file)] = token
         over = threading.Event()
-        heart = threading.Thread(target=self._keep, args=(file, over), daemon=True)
+        heart = threading.Thread(target=self._keep, args=(file, token, over), daemon=True)
         heart.start()
         try:
             yield True
         finally:
             over.set()
             heart.join()
-            file.unlink(missing_ok=True)
+            with suppress(OSError):
+                if self.is_held(path):
+                    file.unlink(missing_ok=True)
+            del self.tokens[str(file)]
 
-    def _take(self, file: AnyPath) -> bool:
+    def is_held(self, path: AnyPath) -> bool:
+        """True while the claim of `path` is this process's; no more where another took it for dead."""
+        file = claim_file(path)
+        return _is_of(_content(file), self.tokens.get(str(file), ""))
+
+    def _take(self, file: AnyPath, token: str) -> bool:
         try:
-            create(file, _owner(0))
+            create(file, json.dumps(_owner(token, 0)))
             return True
         except FileExistsError:
             if not self._is_abandoned(file):
                 return False
         except FileNotFoundError:  # the folder is gone: all was made, and taken from there
             return False
-        write_json(file, json.loads(_owner(0)), writer_name())
-        return True
+        with suppress(FileNotFoundError):
+            write_json(file, _owner(token, 0), in_stage=True)
+        return _is_of(_content(file), token)  # another may have taken it at the same moment
 
     def _is_abandoned(self, file: AnyPath) -> bool:
-        try:
-            text = file.read_text()
-        except FileNotFoundError:  # given up between two looks
+        content = _content(file)
+        if content is None:  # given up between two looks
             return False
-        try:
-            owner = json.loads(text)
-        except ValueError:  # not yet written, or half of it
-            owner = {}
-        if owner.get("machine") == machine() and not _is_running(owner["pid"]):
+        if _is_dead(_read_owner(content)):
             return True
         before, since = self.seen.get(str(file), (None, 0.0))
-        if text != before:
-            self.seen[str(file)] = (text, time.monotonic())
+        if content != before:
+            self.seen[str(file)] = (content, time.monotonic())
             return False
         return time.monotonic() - since > self.abandoned
 
-    def _keep(self, file: AnyPath, over: threading.Event) -> None:
+    def _keep(self, file: AnyPath, token: str, over: threading.Event) -> None:
         beats = 0
         while not over.wait(self.beat):
             beats += 1
-            with suppress(OSError):  # a full disk, or one that is away for a moment
-                write_json(file, json.loads(_owner(beats)), writer_name())
+            with suppress(OSError):  # a disk that is away for a moment
+                if not _write_anew(file, token, json.dumps(_owner(token, beats)).encode()):
+                    return
 
 
-def _owner(beats: int) -> str:
-    return json.dumps({"machine": machine(), "pid": os.getpid(), "beats": beats})
+def claim_file(path: AnyPath) -> AnyPath:
+    """Where the claim of `path` lies."""
+    return path.with_name(f".{path.name}.claim")
 
 
-def _is_running(process: int) -> bool:
+def _owner(token: str, beats: int) -> dict[str, Any]:
+    return {"machine": machine(), "pid": os.getpid(), "token": token, "beats": beats}
+
+
+def _content(file: AnyPath) -> bytes | None:
+    """What stands in a claim, which may be half-written; None where there is none."""
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file}: expected a claim, which is a file; got something else; remove it")
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _read_owner(content: bytes) -> dict[str, Any]:
+    """Whom a claim names; nobody where it cannot be read."""
+    try:
+        owner = read_json(content)
+    except CONTENT_ERRORS:
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def _is_dead(owner: dict[str, Any]) -> bool:
+    process = owner.get("pid")
+    if owner.get("machine") != machine() or not isinstance(process, int):
         return False
-    except PermissionError:  # another user's
-        return True
-    return True
+    return not (0 < process <= LARGEST_PROCESS and is_running(process))
+
+
+def _is_of(content: bytes | None, token: str) -> bool:
+    return content is not None and bool(token) and _read_owner(content).get("token") == token
+
+
+def _write_anew(file: AnyPath, token: str, content: bytes) -> bool:
+    """Writes a claim's content anew; False, and nothing written, where it is another's or gone.
+
+    It is written in place: another who takes the claim puts a file of its own there, which is never the one
+    that is open here. It takes no room on a full disk, and makes no folder.
+    """
+    if not isinstance(file, Path):
+        held = _is_of(_content(file), token)
+        if held:
+            file.write_bytes(content)
+        return held
+    try:
+        with file.open("r+b") as opened:
+            if not _is_of(opened.read(), token):
+                return False
+            opened.seek(0)
+            opened.write(content)
+            return True
+    except FileNotFoundError:
+        return False

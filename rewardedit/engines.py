@@ -4,20 +4,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from rewardedit.claims import Claims, writer_name
-from rewardedit.files import AnyPath, remove, replaced
+from rewardedit.claims import Claims
+from rewardedit.files import AnyPath, remove, replaced, sizes, write_json
 from rewardedit.processes import processes
+from rewardedit.untrusted import read_json_file
 from rewardedit.usage import usage_kept
 
 LONGEST_NAP = 0.5  # seconds between two looks at what other processes have made
 TRIES = 3  # of a shard whose workers die
-USED = ".usage"  # ends the name of a file that says what endpoints were asked for a shard
+# Endings of hidden files beside a shard: what endpoints were asked for it, and the bytes of its files.
+USED = ".usage"
+SIZES = ".sizes"
 Make = Callable[[int, Path], None]
 
 
@@ -29,14 +33,17 @@ class Shards:
     paths: list[AnyPath]  # of all shards of the stage
     numbers: Sequence[int]  # of those that are to be made now
     is_whole: Callable[[], bool]  # True where others have ended the stage and perhaps removed its shards
+    seen: set[int] = field(default_factory=set)  # the numbers of those that were found whole
 
     def missing(self) -> list[int]:
-        """The numbers of those that are not there."""
+        """The numbers of those that are not there, or not whole."""
         try:
             found = {path.name for path in self.paths[0].parent.iterdir()} if self.paths else set()
         except FileNotFoundError:  # the stage is over, and its folder gone
             return []
-        return [i for i in self.numbers if self.paths[i].name not in found]
+        there = [i for i in self.numbers if self.paths[i].name in found and i not in self.seen]
+        self.seen.update(i for i in there if is_whole_shard(self.paths[i]))
+        return [i for i in self.numbers if self.paths[i].name not in found or i not in self.seen]
 
 
 Engine = Callable[[Shards], None]
@@ -75,34 +82,66 @@ def by_processes(shards: Shards) -> None:
         for i in tqdm(todo, desc=name, unit="shard", disable=quiet, leave=False):
             if shards.is_whole():
                 return
-            with claims.claim(shards.paths[i]) as granted:
-                if granted and not shards.paths[i].exists() and not shards.is_whole():
-                    make_shard(shards, i)
+            path = shards.paths[i]
+            with claims.claim(path) as granted:
+                if granted and not is_whole_shard(path) and not shards.is_whole():
+                    remove(path)  # one that is short
+                    make_shard(shards, i, partial(claims.is_held, path))
                     made += 1
         if not made:
             nap()
 
 
 class _Overtaken(Exception):
-    """Others took this process for dead, and have ended the stage meanwhile."""
+    """Others took this process for dead, and make the shard or have ended the stage meanwhile."""
 
 
-def make_shard(shards: Shards, number: int) -> None:
+def make_shard(shards: Shards, number: int, is_held: Callable[[], bool] = lambda: True) -> None:
     """Makes one shard, which is there whole or not at all; nothing where others have ended the stage
-    meanwhile. What endpoints were asked for it stands beside it before it is there itself.
+    meanwhile. What endpoints were asked for it, and its sizes, stand beside it before it is there itself.
+
+    Args:
+        is_held: True while this process is the one that is to make it.
     """
     path = shards.paths[number]
     try:
-        with replaced(path, writer_name()) as aside:
-            with usage_kept(path.with_name(f".{path.name}{USED}"), writer_name()):
+        with replaced(path, in_stage=True) as aside:
+            with usage_kept(beside(path, USED)):
                 shards.make(number, aside)
-            if shards.is_whole():
+            if shards.is_whole() or not is_held():
                 raise _Overtaken
+            if isinstance(path, Path):
+                write_json(beside(path, SIZES), sizes(aside), in_stage=True)
     except _Overtaken:
         return
-    except FileNotFoundError:
-        if not shards.is_whole():  # they would have cleared away what was half made
+    except Exception:
+        if (
+            is_held() and not shards.is_whole()
+        ):  # those who went on would have cleared away what was half made
             raise
+
+
+def beside(path: AnyPath, end: str) -> AnyPath:
+    """A hidden file that says something of a shard."""
+    return path.with_name(f".{path.name}{end}")
+
+
+def is_whole_shard(path: AnyPath) -> bool:
+    """True for a shard that is there with the sizes that it was made in: a power cut may leave an empty or a
+    short one. Of one without a note of its sizes, as earlier versions left it, some bytes are enough.
+    """
+    if not isinstance(path, Path):
+        return path.exists()
+    try:
+        there = sizes(path)
+    except FileNotFoundError:
+        return False
+    try:
+        return read_json_file(beside(path, SIZES)) == there
+    except FileNotFoundError:
+        return any(there.values())
+    except ValueError:  # a note that is damaged itself
+        return False
 
 
 def by_ray(shards: Shards) -> None:
@@ -175,9 +214,10 @@ class _RayActor:
         tries = _tries_of(path)
         reason = ""
         try:
-            if path.exists():  # its worker died between writing it and saying so
+            if is_whole_shard(path):  # its worker died between writing it and saying so
                 return reason
-            died = int(tries.read_text()) if tries.exists() else 0
+            remove(path)  # one that is short
+            died = _count_in(tries)
             if died == TRIES:
                 raise ValueError(
                     f"{path}: {TRIES} workers died while they made it, perhaps for want of memory"
@@ -190,6 +230,13 @@ class _RayActor:
             reason = f"{type(error).__name__}: {error}"
         remove(tries)
         return reason
+
+
+def _count_in(tries: AnyPath) -> int:
+    try:
+        return int(tries.read_bytes())
+    except (FileNotFoundError, ValueError):  # a full disk may leave it empty
+        return 0
 
 
 def _tries_of(path: AnyPath) -> AnyPath:

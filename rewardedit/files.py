@@ -2,6 +2,7 @@
 and arrays that are joined on disk.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -15,6 +16,9 @@ from typing import Any
 import numpy as np
 from upath import UPath
 
+from rewardedit.writers import is_left_of, partial_name
+
+JOINED_ROWS = 1024  # of arrays that are joined, in memory at a time
 AnyPath = Path | UPath  # of a file system, or of an object store through fsspec
 
 
@@ -41,18 +45,22 @@ def reopened(path: AnyPath) -> AnyPath:
 
 
 @contextmanager
-def replaced(path: AnyPath, writer: str = "") -> Iterator[Path]:
-    """A hidden name beside `path`, to write a file or a folder under;
+def replaced(path: AnyPath, in_stage: bool = False) -> Iterator[Path]:
+    """A hidden name beside `path`, of this process's own, to write a file or a folder under;
     at the end it takes the place of `path`.
 
-    Where the block raises, or the process is killed in it, `path` stays as it was. An object store gets the
-    file in one piece when it is whole.
+    Where the block raises, or the process is killed in it, `path` stays as it was. What is written has
+    reached the disk before it has its name: it is whole after a power cut too. An object store gets the file
+    in one piece when it is whole.
 
     Args:
-        writer: tells apart processes that may write the same path at one time.
+        in_stage: `path` lies in the folder of a stage, which others may end and remove at any time: a folder
+            that is gone is not made anew, and a folder that is at `path` by then stays.
 
     Raises:
         ValueError: where a folder would be written to an object store, which cannot take it in one piece.
+        FileNotFoundError: in a stage, where its folder is gone.
+        FileExistsError: in a stage, where another has put a folder in the place.
     """
     if not isinstance(path, Path):
         with tempfile.TemporaryDirectory() as folder:
@@ -60,20 +68,88 @@ def replaced(path: AnyPath, writer: str = "") -> Iterator[Path]:
             yield aside
             if aside.is_dir():
                 raise ValueError(f"{path}: an object store takes files alone; name a folder of a file system")
+            if in_stage and not path.parent.exists():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.fs.put_file(str(aside), path.path)
         return
-    aside = path.with_name(f".{path.name}{writer and '.' + writer}.partial")
-    remove(aside)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not in_stage:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left(path)  # in a stage that is done at its end
+    aside = path.with_name(partial_name(path.name))
     try:
         yield aside
+        if in_stage:
+            _put(aside, path)
+        else:
+            put_in_place(aside, path)
     except BaseException:
         remove(aside)
         raise
-    if aside.is_dir():  # a folder is never renamed onto one that holds something
-        remove(path)
-    os.replace(aside, path)
+
+
+def put_in_place(aside: Path, path: Path) -> None:
+    """Gives a whole file or folder its name, in the place of what was there, once it is on the disk."""
+    if not aside.is_dir() or not path.is_dir():
+        _put(aside, path)
+        return
+    before = path.with_name(partial_name(path.name))
+    flush(aside)
+    os.replace(path, before)  # a folder is never renamed onto one that holds something
+    _put(aside, path)
+    remove(before)
+
+
+def _put(aside: Path, path: Path) -> None:
+    """Gives what is whole its name, in the place of a file or of nothing, once it is on the disk.
+
+    Raises:
+        FileExistsError: where a folder that holds something is there.
+    """
+    flush(aside)
+    try:
+        os.replace(aside, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+    _sync(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Waits until a file, or a folder with all it holds, has reached the disk."""
+    for inner in path.rglob("*") if path.is_dir() else ():
+        if not inner.is_symlink():
+            _sync(inner)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot, as of folders
+            raise
+    finally:
+        os.close(number)
+
+
+def _remove_left(path: Path) -> None:
+    """Removes what processes of this machine left half-written of `path` that are dead."""
+    for name in os.listdir(path.parent):
+        if is_left_of(name, path.name):
+            remove(path.with_name(name))
+
+
+def sizes(path: Path) -> dict[str, int]:
+    """The bytes of a file, or of each file in a folder by its name there.
+
+    Raises:
+        FileNotFoundError: where it is not there.
+    """
+    files = sorted(inner for inner in path.rglob("*") if inner.is_file()) if path.is_dir() else [path]
+    return {file.relative_to(path).as_posix(): file.stat().st_size for file in files}
 
 
 def remove(path: AnyPath) -> None:
@@ -81,10 +157,16 @@ def remove(path: AnyPath) -> None:
     if not isinstance(path, Path):
         if path.exists():
             path.fs.rm(path.path, recursive=True)
-    elif path.is_dir():
-        shutil.rmtree(path)
+    elif path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, onerror=_unless_gone)
     else:
         path.unlink(missing_ok=True)
+
+
+def _unless_gone(function: Any, path: str, error: Any) -> None:
+    """Passes over what another process has removed meanwhile."""
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
 
 
 def rename(path: AnyPath, name: str) -> None:
@@ -95,6 +177,7 @@ def rename(path: AnyPath, name: str) -> None:
     """
     if isinstance(path, Path):
         os.replace(path, path.with_name(name))
+        _sync(path.parent)
     else:  # a store cannot rename: for a moment both are there
         path.with_name(name).write_text(path.read_text())
         path.unlink()
@@ -113,8 +196,9 @@ def create(path: AnyPath, text: str) -> None:
             try:
                 file.write(text)
                 file.flush()
+                os.fsync(file.fileno())
             except OSError:  # a full disk
-                path.unlink()
+                path.unlink(missing_ok=True)
                 raise
         return
     if path.exists():
@@ -122,9 +206,9 @@ def create(path: AnyPath, text: str) -> None:
     path.write_text(text)
 
 
-def write_json(path: AnyPath, values: Any, writer: str = "") -> None:
-    """Written aside and renamed, so that a reader never meets half a file; `writer` as in `replaced`."""
-    with replaced(path, writer) as aside:
+def write_json(path: AnyPath, values: Any, in_stage: bool = False) -> None:
+    """Written aside and renamed, so that a reader never meets half a file; `in_stage` as in `replaced`."""
+    with replaced(path, in_stage) as aside:
         aside.write_text(json.dumps(values, indent=2) + "\n")
 
 
@@ -139,18 +223,25 @@ def append_json_line(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines that `append_json_line` wrote; half a line, which a kill may leave, is passed over."""
-    found = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        with suppress(json.JSONDecodeError):
-            found.append(json.loads(text))
-    return found
+    """The lines that `append_json_line` wrote; what is no such line, as half of one that a kill may leave, is
+    passed over.
+    """
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    records = []
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            records.append(json.loads(line))
+    return [record for record in records if isinstance(record, dict)]
 
 
 def read_log(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     """The lines of a log; of a step logged twice (before and after a resume), the later."""
-    by_step = {line["step"]: line for line in read_json_lines(folder / name)}
+    by_step = {line["step"]: line for line in read_json_lines(folder / name) if _is_step(line.get("step"))}
     return [line for _, line in sorted(by_step.items())]
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def stamp(path: AnyPath | str) -> str | None:
@@ -166,16 +257,20 @@ def stamp(path: AnyPath | str) -> str | None:
 
 
 def join_arrays(parts: Sequence[Path], path: Path) -> None:
-    """One .npy file with the rows of several, one part in memory at a time; written aside and renamed."""
+    """One .npy file with the rows of several, a few in memory at a time; written aside and renamed.
+
+    It is written and not mapped: a process that fills a mapped file is killed where the disk is full.
+    """
     arrays = [np.load(part, mmap_mode="r") for part in parts]
     rows = sum(len(array) for array in arrays)
-    with replaced(path) as aside:
-        joined = np.lib.format.open_memmap(aside, "w+", arrays[0].dtype, (rows, *arrays[0].shape[1:]))
-        first = 0
+    shape = (rows, *arrays[0].shape[1:])
+    descr = np.lib.format.dtype_to_descr(arrays[0].dtype)
+    with replaced(path) as aside, aside.open("wb") as file:
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
         for array in arrays:
-            joined[first : first + len(array)] = array
-            first += len(array)
-        joined.flush()
+            for first in range(0, len(array), JOINED_ROWS):
+                file.write(np.ascontiguousarray(array[first : first + JOINED_ROWS]).data)
 
 
 def join_lists(parts: Sequence[Path]) -> dict[str, list[Any]]:

@@ -8,16 +8,18 @@ last. While it is being made, the settings stand in `making.json`. Where endpoin
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rewardedit.claims import Claims, writer_name
+from rewardedit.claims import Claims
 from rewardedit.config import to_dict
 from rewardedit.endpoint import Usage
-from rewardedit.engines import USED, Make, Nap, Shards, engine
+from rewardedit.engines import SIZES, USED, Make, Nap, Shards, engine, is_whole_shard
 from rewardedit.files import AnyPath, remove, rename, write_json
 from rewardedit.processes import processes
+from rewardedit.untrusted import read_json_file
 from rewardedit.usage import USAGE, read_usage, write_usage
 
 MADE_OF = "made_of.json"
@@ -65,17 +67,20 @@ def stage(
     if state.is_main_process:
         _begin(folder, settings, paths)
     nap = Nap()
-    while (found := _read_settings(folder)) is None or (found != settings and not _is_begun(folder, paths)):
-        nap()  # the main process is about to write them
-    require_same(folder, found, settings)
+    while not state.is_main_process:  # which is about to write them
+        found = _read_settings(folder)
+        if found is not None and (found == settings or _is_begun(folder, paths)):
+            break
+        nap()
 
+    is_over = partial(_is_over, folder, settings)
     part, parts = (1, 1) if share is None else share
     local = range(part - 1, shards, parts)
-    if not _is_over(folder):
-        engine()(Shards(make, paths, local, is_whole=partial(_is_over, folder)))
+    if not is_over():
+        engine()(Shards(make, paths, local, is_over))
 
-    if share is not None and not _is_over(folder):
-        there = sum(path.exists() for path in paths)
+    if share is not None and not is_over():
+        there = sum(is_whole_shard(path) for path in paths)
         if there < shards:
             raise StageUnfinished(
                 f"{folder}: {there} of {shards} shards are there; go on with the other shares"
@@ -85,15 +90,16 @@ def stage(
 
     claims = Claims()
     nap = Nap()
-    while not _is_over(folder):
+    while not is_over():
         if state.is_main_process:
             with claims.claim(folder / MADE_OF) as granted:  # the same command may run more than once
-                if granted and not _is_over(folder):
-                    _end(folder, paths, finish)
+                if granted and not is_over():
+                    _end(folder, paths, finish, is_over)
                     break
         nap()
-    if state.is_main_process and folder.exists():
-        _clear(folder, removed)
+    if state.is_main_process:
+        with suppress(FileNotFoundError):  # others have removed the folder
+            _clear(folder, removed)
     return paths
 
 
@@ -103,25 +109,45 @@ def usage_in(folder: AnyPath) -> dict[str, Usage]:
     return read_usage([*folder.rglob(USAGE), *shards])
 
 
-def _is_over(folder: AnyPath) -> bool:
-    """True where the stage has been ended; its folder may have been removed since by who needed it."""
-    return (folder / MADE_OF).exists() or not folder.exists()
+def _is_over(folder: AnyPath, settings: dict[str, Any]) -> bool:
+    """True where the stage has been ended; its folder may have been removed since by who needed it, and made
+    anew by who knew nothing of that.
+
+    Raises:
+        ValueError: where another command makes something else there now.
+    """
+    found = _read_settings(folder)
+    if found is None:
+        return True
+    require_same(folder, found, settings)
+    return (folder / MADE_OF).exists()
 
 
-def _end(folder: AnyPath, paths: list[AnyPath], finish: Callable[[list[AnyPath]], None] | None) -> None:
-    """Makes the result of all shards, and says that it is whole."""
-    used = read_usage(path for path in folder.iterdir() if path.suffix == USED)
-    write_usage(folder / USAGE, used)
-    if finish is not None:
-        finish(paths)
-    rename(folder / MAKING, MADE_OF)
+def _end(
+    folder: AnyPath,
+    paths: list[AnyPath],
+    finish: Callable[[list[AnyPath]], None] | None,
+    is_over: Callable[[], bool],
+) -> None:
+    """Makes the result of all shards, and says that it is whole; nothing where others have done so while this
+    process slept, and have removed the shards.
+    """
+    try:
+        used = read_usage(path for path in folder.iterdir() if path.suffix == USED)
+        write_usage(folder / USAGE, used, in_stage=True)
+        if finish is not None:
+            finish(paths)
+        rename(folder / MAKING, MADE_OF)
+    except Exception:
+        if not is_over():
+            raise
 
 
 def _clear(folder: AnyPath, shards: list[AnyPath]) -> None:
     """Removes these shards, and what workers left that died."""
     gone = {path.name for path in shards}
     for path in folder.iterdir():
-        left = path.name.startswith(".") and path.suffix in (".claim", ".partial", ".tries", USED)
+        left = path.name.startswith(".") and path.suffix in (".claim", ".partial", ".tries", USED, SIZES)
         if left or path.name in gone:
             remove(path)
 
@@ -153,8 +179,10 @@ def differences(found: Any, settings: Any, name: str = "") -> list[str]:
 
 def is_made(result: Path, made_of: dict[str, Any]) -> bool:
     """True where a result is whole and was made of these settings."""
-    path = result / MADE_OF
-    return path.is_file() and json.loads(path.read_text()) == plain(made_of)
+    try:
+        return _read_record(result / MADE_OF) == plain(made_of)
+    except ValueError:  # it is made again
+        return False
 
 
 def mark_made(result: Path, made_of: dict[str, Any]) -> None:
@@ -191,7 +219,12 @@ def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> N
     Raises:
         ValueError: where the folder holds what no stage has made.
     """
-    found = _read_settings(folder)
+    try:
+        found = _read_settings(folder)
+    except ValueError:
+        if _is_begun(folder, paths):
+            raise
+        found = {}  # of nothing that was made
     if found is not None and (found == settings or _is_begun(folder, paths)):
         return
     if found is None and folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
@@ -202,7 +235,7 @@ def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> N
             "them"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / MAKING, settings, writer_name())
+    write_json(folder / MAKING, settings)
 
 
 def _is_begun(folder: AnyPath, paths: list[AnyPath]) -> bool:
@@ -213,10 +246,32 @@ def _is_begun(folder: AnyPath, paths: list[AnyPath]) -> bool:
 
 
 def _read_settings(folder: AnyPath) -> dict[str, Any] | None:
-    """What a stage was made of, or is being made of; None where it was not begun."""
+    """What a stage was made of, or is being made of; None where it was not begun.
+
+    Raises:
+        ValueError: where that cannot be read.
+    """
     for name in (MADE_OF, MAKING, MADE_OF):  # the second is renamed to the first, perhaps between two looks
-        try:
-            return json.loads((folder / name).read_text())
-        except FileNotFoundError:
-            continue
+        found = _read_record(folder / name)
+        if found is not None:
+            return found
     return None
+
+
+def _read_record(path: AnyPath) -> dict[str, Any] | None:
+    """Settings that were written down; None where they were not.
+
+    Raises:
+        ValueError: where the file is no such record.
+    """
+    try:
+        found = read_json_file(path)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{error}; remove {path.parent}, and what it held is made again") from error
+    if not isinstance(found, dict):
+        raise ValueError(
+            f"{path}: expected settings by name; remove {path.parent}, and what it held is made again"
+        )
+    return found

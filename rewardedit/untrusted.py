@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
+from upath import UPath
 
 # Formats of images that are read, all decoded in this process, and how their files' names end. PIL hands EPS,
 # for one, to Ghostscript. HEIF needs pillow-heif.
@@ -161,6 +162,22 @@ def read_json(text: str | bytes, objects: Callable[[list[tuple[str, Any]]], Any]
         )
     except RecursionError:
         raise ValueError("JSON is nested too deeply to be read") from None
+
+
+def read_json_file(path: Path | UPath) -> Any:
+    """JSON of a file as plain values.
+
+    Raises:
+        FileNotFoundError: where there is no such file.
+        ValueError: where it is no regular file, or its content is no JSON; names the file.
+    """
+    if path.exists() and not path.is_file():  # a device or a pipe may never end
+        raise ValueError(f"{path}: expected a JSON file; got a folder, a device or a pipe")
+    content = path.read_bytes()
+    try:
+        return read_json(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON; got what cannot be read ({error})") from error
 
 
 def _refuse_constant(name: str) -> None:

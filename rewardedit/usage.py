@@ -2,14 +2,15 @@
 made of. It is counted by endpoint and model, "URL#MODEL".
 """
 
-import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, fields
 from typing import Any
 
 from rewardedit.endpoint import Usage, metered
 from rewardedit.files import AnyPath, write_json
+from rewardedit.untrusted import read_json_file
 
 USAGE = "usage.json"  # in a folder with what was made
 
@@ -19,14 +20,14 @@ def as_settings(usage: Mapping[str, Usage]) -> dict[str, Any]:
     return {name: asdict(counts) for name, counts in usage.items()}
 
 
-def write_usage(path: AnyPath, usage: Mapping[str, Usage], writer: str = "") -> None:
-    """To a file that `read_usage` reads, none where nothing was asked for; `writer` as in `replaced`."""
+def write_usage(path: AnyPath, usage: Mapping[str, Usage], in_stage: bool = False) -> None:
+    """To a file that `read_usage` reads, none where nothing was asked for; `in_stage` as in `replaced`."""
     if usage:
-        write_json(path, as_settings(usage), writer)
+        write_json(path, as_settings(usage), in_stage)
 
 
 @contextmanager
-def usage_kept(path: AnyPath, writer: str = "") -> Iterator[None]:
+def usage_kept(path: AnyPath) -> Iterator[None]:
     """Adds to a file what this process asks of endpoints within the block, also where that ends in an error:
     it is to be paid all the same.
     """
@@ -34,18 +35,44 @@ def usage_kept(path: AnyPath, writer: str = "") -> Iterator[None]:
         try:
             yield
         finally:
-            if used and path.parent.exists():  # a stage's folder may be gone, where others have ended it
-                write_usage(path, add_up([read_usage([path]), used]), writer)
+            if used:
+                with suppress(FileNotFoundError):  # a stage's folder is gone where others have ended it
+                    write_usage(path, add_up([read_usage([path]), used]), in_stage=True)
 
 
 def read_usage(paths: Iterable[AnyPath]) -> dict[str, Usage]:
-    """The sum of what stands in files; those that are not there hold nothing."""
-    return add_up([from_settings(json.loads(path.read_text())) for path in paths if path.exists()])
+    """The sum of what stands in files; those that are not there hold nothing, and of one that cannot be read
+    it is said that its calls are not counted.
+    """
+    parts = []
+    for path in paths:
+        try:
+            parts.append(from_settings(read_json_file(path)))
+        except FileNotFoundError:
+            continue
+        except ValueError:
+            print(f"{path}: is damaged; the calls that stand in it are not counted", file=sys.stderr)
+    return add_up(parts)
 
 
-def from_settings(values: Mapping[str, Any]) -> dict[str, Usage]:
-    """What `as_settings` gave."""
+def from_settings(values: Any) -> dict[str, Usage]:
+    """What `as_settings` gave.
+
+    Raises:
+        ValueError: where it is something else.
+    """
+    if not isinstance(values, dict) or not all(_is_usage(counts) for counts in values.values()):
+        raise ValueError("expected counts by endpoint and model, as usage.json has them")
     return {name: Usage(**counts) for name, counts in values.items()}
+
+
+def _is_usage(counts: Any) -> bool:
+    names = {field.name for field in fields(Usage)}
+    return isinstance(counts, dict) and counts.keys() <= names and all(map(_is_count, counts.values()))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def add_up(parts: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:

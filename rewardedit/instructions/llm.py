@@ -86,8 +86,9 @@ class LlmParser:
         self.batch_size = batch_size
         self.known: dict[str, Parsed] = {}
         for record in [] if cache is None else read_json_lines(cache):
-            kind: Any = Unparsed if "reason" in record["parsed"] else ParsedEdit
-            self.known[record["key"]] = kind(**record["parsed"])
+            parsed = read_kept(record)
+            if parsed is not None:
+                self.known[str(record.get("key"))] = parsed
 
     def __call__(self, instructions: Sequence[str]) -> list[Parsed]:
         """What each instruction asks for, in order.
@@ -154,6 +155,24 @@ class LlmParser:
                 value = _read(answer, read)
                 found[i] = Unparsed(f"the model answered {answer!r}") if value is None else value
         return found
+
+
+def read_kept(record: dict[str, Any]) -> Parsed | None:
+    """The parsed instruction of a line of the cache; None where it is no such line, and is asked for anew."""
+    values = record.get("parsed")
+    if not isinstance(values, dict):
+        return None
+    kind = Unparsed if "reason" in values else ParsedEdit
+    flags = ("is_global", "ambiguous")
+    optional = ("source", "target", "reference")
+    for name, value in values.items():
+        fits = isinstance(value, bool if name in flags else str) or (value is None and name in optional)
+        if not fits:
+            return None
+    try:
+        return kind(**values)
+    except TypeError:  # other fields
+        return None
 
 
 @dataclass(frozen=True)
