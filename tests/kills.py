@@ -1,16 +1,25 @@
-"""Kills a run at random moments of each of its stages, goes on with --resume,
-and compares with a run that nobody killed.
+"""Ends or stops a run at random moments of each of its stages, goes on with it, and compares with a run that
+nobody disturbed.
 
 Command: python tests/kills.py [--moments 10] [--seed 0] [--keep NAME] [STAGE …]
 
 The runs are `rewardedit train quickstart` with candidates and a tiny editor: candidates, scores and labels
 (`relabelled`), latents (`cache`) and training (`pipeline`); `rewardedit train shapes-adiee-data`: a method's
-edits (`methods`), what is measured of them (`measured`) and labelled rows (`rows`); and `rewardedit relabel`
-and `rewardedit score` (`relabel`, `score`), which the same commands go on with. Each kill is a SIGKILL or
-SIGTERM in turn, to a fresh run, at a moment that is drawn uniformly from the time that the stage took in the
-unbroken run and counted from when the stage begins. The exit status is 1 where a resumed run made anything
-else; --keep writes benchmarks/results/NAME.json, and kill.json with the sum over training, relabelling,
-candidates and scoring where they are among the stages.
+edits (`methods`), what is measured of them (`measured`) and labelled rows (`rows`), and all of it
+(`adiee_data`); `rewardedit train` of the ADIEE scorer (`adiee_scorer`) and by reward feedback (`refl`);
+`rewardedit relabel` and `rewardedit score` (`relabel`, `score`), which the same commands go on with; shares
+of a relabelling (`shards`); and `rewardedit share`, which writes a model card (`share`). Each moment is drawn
+uniformly from the time that the stage took in the unbroken run and counted from when the stage begins, of a
+fresh run, which gets one of three signals in turn:
+
+- SIGKILL or SIGTERM, and the same command, or --resume, goes on;
+- SIGSTOP, and a second process is given the same command, until it has ended or is told that the folder is
+  the first one's; then SIGCONT, and when the first has ended the command is given once more. A process is
+  taken for dead here after half a second.
+
+A run is equal where all commands that go on end with status 0 and it has made what the unbroken one made,
+to the byte. The exit status is 1 where one is not; --keep writes benchmarks/results/NAME.json, and kill.json
+with the sum over training, relabelling, candidates and scoring where they are among the stages.
 """
 
 import argparse
@@ -20,6 +29,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,23 +37,34 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 ROOT = Path(__file__).parents[1]
 # of a run, equal to the byte
-MADE = ("*.safetensors", "*.parquet", "*.npy", "scale.json", "made_of.json")
-SIGNALS = (signal.SIGKILL, signal.SIGTERM)  # in turn
+MADE = ("*.safetensors", "*.parquet", "*.npy", "scale.json", "made_of.json", "README.md")
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)  # in turn
+BEAT = 0.05  # seconds between two writings of a claim
+ABANDONED = 0.5  # seconds after which a process that is stopped is taken for dead
 TRIES = 10  # of a kill that is to fall into its stage
+REFUSED = 2  # status of a command whose folder is another process's
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one kill."""
+    """What became of one moment."""
 
     stage: str
     second: float  # after the stage's beginning
     # the stage that was not whole when the run was killed; None: the run had ended before
     killed_in: str | None
-    differs: list[str]  # files that a resumed run has otherwise, or not at all
+    differs: list[str]  # files that a resumed run has otherwise, or not at all; commands that failed
+    signal: str
+
+    def line(self) -> str:
+        """What is printed of it."""
+        what = f"differs: {', '.join(self.differs[:3])}" if self.differs else "equal"
+        where = f"in {self.killed_in}" if self.killed_in else "had ended"
+        return f"{self.stage:<13}{self.second:6.2f} s  {self.signal} {where:<16} {what}"
 
 
 def quickstart(base: Path, out: Path) -> list[str]:
@@ -78,7 +99,7 @@ def adiee_data(base: Path, out: Path) -> list[str]:
 
 def relabel(base: Path, out: Path) -> list[str]:
     """Labels of several shards of rows."""
-    return ["relabel", "data.rows=600", "relabel.scorer=l1", "relabel.batch_size=2", "--out", str(out)]
+    return ["relabel", "data.rows=300", "relabel.scorer=l1", "relabel.batch_size=2", "--out", str(out)]
 
 
 def score(base: Path, out: Path) -> list[str]:
@@ -87,28 +108,112 @@ def score(base: Path, out: Path) -> list[str]:
     return ["score", *rows, "--scorer", "l1", "--out", str(out / "scores.parquet")]
 
 
+def shards(base: Path, out: Path) -> list[str]:
+    """The first half of a relabelling's shards."""
+    return [*relabel(base, out), "--shard", "1/2"]
+
+
+def other_shards(base: Path, out: Path) -> list[list[str]]:
+    """What a relabelling by shares is ended with."""
+    return [[*relabel(base, out), "--shard", "2/2"], relabel(base, out)]
+
+
+def adiee_scorer(base: Path, out: Path) -> list[str]:
+    """A few steps of a scorer's training on labelled rows."""
+    data = [
+        f"data={{rows: {{name: labelled, path: {base / 'labelled'}, size: 64}}}}",
+        f"model={base / 'vlm'}",
+    ]
+    words = ["side=64", "lora_rank=2", "head=scalar", "token_like=null", "question_words=false"]
+    steps = ["max_steps=6", "batch_size=2", "questions_per_edit=1", "lr_warmup_steps=1", "muon_lr=null"]
+    train = [*steps, "ema=0.9", "mixed_precision=no", "checkpoint_every=2", "log_every=1"]
+    return [
+        "train",
+        "shapes-adiee-scorer",
+        *data,
+        *words,
+        *(f"train.{word}" for word in train),
+        "--out",
+        str(out),
+    ]
+
+
+def refl(base: Path, out: Path) -> list[str]:
+    """A few steps of reward feedback learning."""
+    data = [f"base={base}", "data.rows=16", "data.size=32", "variants=[refl]", "evaluate=null", "watch.n=2"]
+    reward = ["scorer=l1", "num_inference_steps=[2]", "scale=quantiles", "stop_before_end=[0,0]"]
+    steps = ["max_steps=6", "batch_size=2", "lr_warmup_steps=1", "validate_every=3", "validation_rows=1"]
+    train = [*steps, "ema=0.9", "mixed_precision=no", "checkpoint_every=2", "log_every=1", "tracker=none"]
+    words = [*data, "watch.num_inference_steps=1", *(f"reward.{word}" for word in reward)]
+    return ["train", "shapes-refl", *words, *(f"train.{word}" for word in train), "--out", str(out)]
+
+
+def share(base: Path, out: Path) -> list[str]:
+    """The model card of a run."""
+    return ["share", str(out)]
+
+
+def ended_run(base: Path, out: Path) -> None:
+    """The folder of a run that has ended, with its editor."""
+    shutil.copytree(base / "ended", out)
+
+
+def write_ended_run(base: Path, folder: Path) -> None:
+    """What a run leaves of which a card can be written."""
+    from rewardedit.files import write_json
+
+    (folder / "pipeline").mkdir(parents=True)
+    shutil.copy(base / "model_index.json", folder / "pipeline")
+    settings = {
+        "name": "own",
+        "base": "shapes-editor",
+        "data": {"name": "shapes"},
+        "relabel": {"scorer": "l1"},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    write_json(folder / "environment.json", {"trainer": "reward_conditioned", "packages": {"torch": "2"}})
+    write_json(folder / "metrics.json", {"oracle": {f"score {i}": i / 100 for i in range(500)}})
+
+
 @dataclass(frozen=True)
 class Run:
     """A command that is killed."""
 
     words: Callable[[Path, Path], list[str]]  # of the command, for a base and the run's folder
     stages: dict[str, str]  # in their order, by name: a folder of the run, or its one file
-    resume: tuple[str, ...] = ("--resume",)  # added where it was killed before
+    resume: tuple[str, ...] = ("--resume",)  # added where it was killed before and has left something
+    # further commands that end what the command began
+    more: Callable[[Path, Path], list[list[str]]] = lambda base, out: []
+    prepare: Callable[[Path, Path], None] = lambda base, out: None  # makes what has to be there before
 
-    def start(self, base: Path, out: Path, resumed: bool = False) -> int:
+    def begin(self, base: Path, out: Path) -> int:
         """Starts the command in a process of its own; returns its id."""
-        return start([*self.words(base, out), *(self.resume if resumed else ())])
+        self.prepare(base, out)
+        return start(self.words(base, out))
 
-    def run(self, base: Path, out: Path, resumed: bool = False) -> None:
+    def go_on(self, base: Path, out: Path) -> int:
+        """Gives the command again, and those that end what it began; returns the first status that is not
+        0.
+        """
+        has_begun = out.exists() and any(out.iterdir())
+        commands = [[*self.words(base, out), *(self.resume if has_begun else ())], *self.more(base, out)]
+        for words in commands:
+            status = wait(start(words))
+            if status:
+                return status
+        return 0
+
+    def run(self, base: Path, out: Path) -> None:
         """Runs the command to its end.
 
         Raises:
             RuntimeError: where it fails.
         """
-        _, status = os.waitpid(self.start(base, out, resumed), 0)
-        if status:
-            words = " ".join(self.words(base, out))
-            raise RuntimeError(f"rewardedit {words}: status {os.waitstatus_to_exitcode(status)}")
+        self.prepare(base, out)
+        for words in [self.words(base, out), *self.more(base, out)]:
+            status = wait(start(words))
+            if status:
+                raise RuntimeError(f"rewardedit {' '.join(words)}: status {status}")
 
 
 RUNS = {
@@ -116,6 +221,11 @@ RUNS = {
     "shapes-adiee-data": Run(adiee_data, {name: name for name in ("methods", "measured", "rows")}),
     "relabel": Run(relabel, {"relabel": "relabelled"}, resume=()),
     "score": Run(score, {"score": "scores.parquet"}, resume=()),
+    "shards": Run(shards, {"shards": "relabelled"}, resume=(), more=other_shards),
+    "adiee-data": Run(adiee_data, {"adiee_data": "rows"}),
+    "adiee-scorer": Run(adiee_scorer, {"adiee_scorer": "metrics.json"}),
+    "refl": Run(refl, {"refl": "watch.html"}),
+    "share": Run(share, {"share": "pipeline/README.md"}, resume=(), prepare=ended_run),
 }
 STAGES = tuple(stage for run in RUNS.values() for stage in run.stages)
 COMMANDS = {"train": "pipeline", "relabel": "relabel", "candidates": "candidates", "score": "score"}
@@ -137,27 +247,55 @@ def start(words: Sequence[str]) -> int:
         for stream in range(3):
             os.dup2(nowhere, stream)
         torch.set_num_threads(1)  # a forked process has none of the threads that its parent had
+        from rewardedit import claims
         from rewardedit.cli import main
 
+        claims.BEAT = BEAT
+        claims.ABANDONED = ABANDONED
         status = main(list(words))
     finally:
         os._exit(status)
 
 
-def kill(run: Run, base: Path, out: Path, after: Sequence[Path], second: float, how: int) -> None:
+def wait(process: int) -> int:
+    """The exit status of a process that is waited for; −N where signal N ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def kill(run: Run, base: Path, out: Path, after: Sequence[Path], second: float, how: int) -> int | None:
     """Runs the command and ends it by the signal `how` so many seconds after the folder `out` has the files
-    `after`, if it still runs.
+    `after`, if it still runs; the id of a process that is stopped, and None of one that has ended.
     """
-    process = run.start(base, out)
+    process = run.begin(base, out)
     began = None
     while began is None or time.monotonic() - began < second:
         if os.waitpid(process, os.WNOHANG)[0]:
-            return
+            return None
         if began is None and all((out / path).exists() for path in after):
             began = time.monotonic()
         time.sleep(0.002)
     os.killpg(process, how)
+    if how == signal.SIGSTOP:
+        return process
     os.waitpid(process, 0)
+    return None
+
+
+def go_on(run: Run, base: Path, out: Path, sleeper: int | None) -> list[str]:
+    """Goes on with a run, and wakes a process that was stopped; says which commands failed."""
+    failed = []
+    status = run.go_on(base, out)
+    if sleeper is not None:
+        if status not in (0, REFUSED):
+            failed.append(f"beside one that is stopped: status {status}")
+        os.killpg(sleeper, signal.SIGCONT)
+        status = wait(sleeper)
+        if status:
+            failed.append(f"the one that was stopped: status {status}")
+        status = run.go_on(base, out)
+    if status:
+        failed.append(f"the command given again: status {status}")
+    return failed
 
 
 def made(folder: Path) -> dict[str, bytes]:
@@ -184,7 +322,7 @@ def outcomes(
     moments: int = 10,
     seed: int = 0,
 ) -> list[Outcome]:
-    """Kills as many runs in each stage as there are moments, by either signal in turn, and resumes them.
+    """Ends or stops as many runs in each stage as there are moments, by each signal in turn, and goes on.
 
     Args:
         folder: for the runs.
@@ -210,10 +348,15 @@ def outcomes(
         for k in range(moments):
             out = folder / f"{stage}-{k}"
             killed_in = None
+            sleeper = None
+            how = SIGNALS[k % len(SIGNALS)]
             for _ in range(TRIES):  # a stage may be over sooner than in the unbroken run
+                if sleeper is not None:
+                    os.killpg(sleeper, signal.SIGKILL)
+                    wait(sleeper)
                 shutil.rmtree(out, ignore_errors=True)
                 second = float(rng.uniform(0, lengths[stage]))
-                kill(command, base, out, before, second, SIGNALS[k % len(SIGNALS)])
+                sleeper = kill(command, base, out, before, second, how)
                 killed_in = None
                 for name in command.stages:
                     if not all((out / path).exists() for path in ends_with[name]):
@@ -221,10 +364,12 @@ def outcomes(
                         break
                 if killed_in == stage:
                     break
-            command.run(base, out, resumed=True)
+            differs = go_on(command, base, out, sleeper)
             resumed = made(out)
-            differs = [name for name in {**whole, **resumed} if whole.get(name) != resumed.get(name)]
-            found.append(Outcome(stage, second, killed_in, differs))
+            differs += [name for name in {**whole, **resumed} if whole.get(name) != resumed.get(name)]
+            left = [str(path.relative_to(folder)) for path in folder.glob(f"{out.name}*/**/.*.partial")]
+            found.append(Outcome(stage, second, killed_in, [*differs, *left], how.name))
+            print(found[-1].line(), flush=True)
             shutil.rmtree(out)
     return found
 
@@ -239,6 +384,7 @@ def figures(found: Sequence[Outcome]) -> dict[str, Any]:
         stages[stage] = {
             "moments": [round(outcome.second, 3) for outcome in own],
             "killed_in_it": sum(outcome.killed_in == stage for outcome in own),
+            "signals": dict(Counter(outcome.signal for outcome in own)),
             "equal": sum(not outcome.differs for outcome in own),
         }
     return {"n": len(found), "stages": stages}
@@ -266,21 +412,24 @@ def main() -> int:
     args = parser.parse_args()
     # here, and not anew in each of the runs
     import rewardedit.trainers.adiee_data
+    import rewardedit.trainers.adiee_scorer
+    import rewardedit.trainers.refl
     import rewardedit.trainers.reward_conditioned  # noqa: F401
-    from tests.models import tiny_pipeline
+    from tests.data.layouts import write_labelled_shapes
+    from tests.models import save_vlm, tiny_pipeline
 
     found: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         base = Path(folder) / "base"
         tiny_pipeline().save_pretrained(base)
+        (base / "labelled").mkdir()
+        write_labelled_shapes(base / "labelled")
+        save_vlm(str(base / "vlm"), "llava_next")
+        write_ended_run(base, base / "ended")
         for name, command in RUNS.items():
             chosen = [stage for stage in command.stages if stage in (args.stages or STAGES)]
             if chosen:
                 found += outcomes(command, base, Path(folder) / name, chosen, args.moments, args.seed)
-    for outcome in found:
-        what = f"differs: {', '.join(outcome.differs[:3])}" if outcome.differs else "equal"
-        where = f"killed in {outcome.killed_in}" if outcome.killed_in else "had ended"
-        print(f"{outcome.stage:<12}{outcome.second:6.2f} s  {where:<21} {what}")
     broken = sum(bool(outcome.differs) for outcome in found)
     print(f"{len(found) - broken} of {len(found)} resumed runs made what an unbroken one makes")
     if args.keep:
