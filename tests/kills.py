@@ -23,6 +23,7 @@ with the sum over training, relabelling, candidates and scoring where they are a
 """
 
 import argparse
+import importlib
 import os
 import shutil
 import signal
@@ -45,6 +46,9 @@ MADE = ("*.safetensors", "*.parquet", "*.npy", "scale.json", "made_of.json", "RE
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)  # in turn
 BEAT = 0.05  # seconds between two writings of a claim
 ABANDONED = 0.5  # seconds after which a process that is stopped is taken for dead
+TRAINERS = ("adiee_data", "adiee_scorer", "refl", "reward_conditioned")
+IMPORTED = ("datasets", "matplotlib.pyplot", "peft", "pyarrow.parquet")
+IMPORTED += tuple(f"rewardedit.trainers.{name}" for name in TRAINERS)
 TRIES = 10  # of a kill that is to fall into its stage
 REFUSED = 2  # status of a command whose folder is another process's
 
@@ -91,9 +95,10 @@ def quickstart(base: Path, out: Path) -> list[str]:
 
 def adiee_data(base: Path, out: Path) -> list[str]:
     """Every stage of a scorer's training data, with one method."""
-    method = f"methods={{editor: {{model: {base}, num_inference_steps: 2, grade: strong}}}}"
-    rows = ["data.shapes.rows=72", "sequences.shapes.rows=20", "batch_size=2", "examples=1"]
-    settings = [method, f"autoencoder={base}", *rows]
+    method = f"methods={{editor: {{model: {base}, num_inference_steps: 1, grade: strong}}}}"
+    measure = "measure={clip_d: l1, similarity: [{l1: {against: target}}, {ssim: {against: target}}]}"
+    rows = ["data.shapes.rows=40", "data.shapes.size=32", "sequences.shapes.rows=4", "batch_size=2"]
+    settings = [method, measure, f"autoencoder={base}", *rows, "examples=1"]
     return ["train", "shapes-adiee-data", *settings, "--out", str(out)]
 
 
@@ -142,9 +147,10 @@ def refl(base: Path, out: Path) -> list[str]:
     """A few steps of reward feedback learning."""
     data = [f"base={base}", "data.rows=16", "data.size=32", "variants=[refl]", "evaluate=null", "watch.n=2"]
     reward = ["scorer=l1", "num_inference_steps=[2]", "scale=quantiles", "stop_before_end=[0,0]"]
-    steps = ["max_steps=6", "batch_size=2", "lr_warmup_steps=1", "validate_every=3", "validation_rows=1"]
-    train = [*steps, "ema=0.9", "mixed_precision=no", "checkpoint_every=2", "log_every=1", "tracker=none"]
-    words = [*data, "watch.num_inference_steps=1", *(f"reward.{word}" for word in reward)]
+    steps = ["max_steps=4", "batch_size=2", "lr_warmup_steps=1", "validate_every=4", "validation_rows=1"]
+    train = [*steps, "ema=0.9", "mixed_precision=no", "checkpoint_every=1", "log_every=1", "tracker=none"]
+    watch = ["watch.num_inference_steps=1", "watch.held_out=clip_d"]
+    words = [*data, *watch, *(f"reward.{word}" for word in reward)]
     return ["train", "shapes-refl", *words, *(f"train.{word}" for word in train), "--out", str(out)]
 
 
@@ -249,7 +255,9 @@ def start(words: Sequence[str]) -> int:
         torch.set_num_threads(1)  # a forked process has none of the threads that its parent had
         from rewardedit import claims
         from rewardedit.cli import main
+        from rewardedit.training import previews
 
+        previews.STEPS = 1
         claims.BEAT = BEAT
         claims.ABANDONED = ABANDONED
         status = main(list(words))
@@ -410,11 +418,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--keep", metavar="NAME", help="write benchmarks/results/NAME.json")
     args = parser.parse_args()
-    # here, and not anew in each of the runs
-    import rewardedit.trainers.adiee_data
-    import rewardedit.trainers.adiee_scorer
-    import rewardedit.trainers.refl
-    import rewardedit.trainers.reward_conditioned  # noqa: F401
+    for name in IMPORTED:  # here, and not anew in each of the runs
+        importlib.import_module(name)
     from tests.data.layouts import write_labelled_shapes
     from tests.models import save_vlm, tiny_pipeline
 
