@@ -1,6 +1,6 @@
 """Does a scorer that was trained on labels by rules agree with the oracle, also on editors that it has never
 seen (ADIEE Tables 1 and 2): python benchmarks/adiee.py [CHECKPOINT [RUNS]], by default the small one that
-comes with the package; with --val it looks at val alone and records nothing, for choices of settings.
+comes with the package; with `val` before them it looks at val alone, for choices of settings.
 
 Editors are the shipped one and those that its recipes make in RUNS (default: runs); no scorer is trained on
 the edits of two of them, and the headline is theirs. Rivals see source, edited image and instruction alone;
@@ -15,7 +15,6 @@ which no prior has, are given as well.
 
 import itertools
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import read_command_line
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
-from record import keep
 from rivals import Followed, load_rivals, scored
 from same_labels import load_same_labels
 
@@ -290,9 +289,10 @@ def main(checkpoint: str = SHIPPED, runs: str = "runs") -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__, "FOLDER")
     quiet()
     torch.set_grad_enabled(False)
-    if "--val" in sys.argv:
-        print(json.dumps(choose(*[word for word in sys.argv[1:] if word != "--val"]), indent=2))
+    if line.words[:1] == ["val"]:
+        print(json.dumps(choose(*line.words[1:]), indent=2))
     else:
-        keep("adiee", " ".join(["python benchmarks/adiee.py", *sys.argv[1:]]), main(*sys.argv[1:]))
+        line.keep("adiee", main(*line.words))

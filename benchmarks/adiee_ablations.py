@@ -10,7 +10,6 @@ side by side, the model has seen none such before.
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ import numpy as np
 import same_labels
 import torch
 import torch.nn.functional as F
+from command_line import read_command_line
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
-from record import keep
 from rivals import AskedVlm, scored
 from torch import Tensor
 from variants import figures_of, run_of
@@ -228,7 +227,8 @@ def trained(name: str, config: Config, folder: Path) -> Scorer:
 
 if __name__ == "__main__":
     quiet()
-    given = sys.argv[1:]
+    line = read_command_line(__doc__, "FOLDER key=value")
+    given = list(line.words)
     folder = Path(given.pop(0)) if given and "=" not in given[0] else Path("runs")
     found = main(folder, given)
-    keep("adiee-ablations", " ".join(["python benchmarks/adiee_ablations.py", *sys.argv[1:]]), found)
+    line.keep("adiee-ablations", found)

@@ -14,7 +14,6 @@ give away, with the random half of images that went through it, and for the rows
 
 import io
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import keep
+from command_line import read_command_line
 from scipy.optimize import minimize
 
 from rewardedit.config import load_yaml
@@ -262,6 +261,6 @@ def audit(run: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_grad_enabled(False)
-    run = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/shapes-adiee-data")
-    command = " ".join(["python benchmarks/adiee_data.py", *sys.argv[1:]])
-    keep(run.name.removeprefix("shapes-"), command, audit(run))
+    line = read_command_line(__doc__, "RUN", many=False)
+    run = Path(*line.words or ["runs/shapes-adiee-data"])
+    line.keep(run.name.removeprefix("shapes-"), audit(run))

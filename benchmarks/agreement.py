@@ -5,13 +5,12 @@ the ViFi-CLIP poster (f, g), ρ by kind of instruction and on the extremes.
 """
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from command_line import read_command_line
 from grid import best_by_steps
-from record import keep
 from tqdm import tqdm
 
 from rewardedit import EditBatch, devices, load_editor, load_scorer
@@ -132,7 +131,7 @@ def measure(editors: list[str], n: int, settings: Sequence[EditConfig]) -> dict:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__, "EDITOR")
     quiet()
-    command = " ".join(["python benchmarks/agreement.py", *sys.argv[1:]])
     settings = [best_by_steps()[steps] for steps in STEPS]
-    keep("agreement", command, measure(sys.argv[1:] or ["shapes-editor"], SAMPLES, settings))
+    line.keep("agreement", measure(line.words or ["shapes-editor"], SAMPLES, settings))

@@ -7,15 +7,14 @@ Every way of choosing takes the number of steps that is best for it on val. RUNS
 chosen: a program that was broken off goes on with the next number of steps.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from command_line import read_command_line
 from grid import best_by_steps
-from record import keep
 from tqdm import tqdm
 from variants import figures_of
 
@@ -153,6 +152,6 @@ def _mean(values: list[float]) -> float:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__, "RUNS", many=False)
     quiet()
-    command = " ".join(["python benchmarks/best_of_n.py", *sys.argv[1:]])
-    keep("best-of-n", command, compare(EDITS, VAL, N, Path(*sys.argv[1:2] or ["runs"])))
+    line.keep("best-of-n", compare(EDITS, VAL, N, Path(*line.words or ["runs"])))

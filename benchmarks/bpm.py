@@ -7,7 +7,6 @@ not found has failed. LPIPS stands among the rivals where REWARDEDIT_LPIPS names
 """
 
 import itertools
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ import numpy as np
 import torch
 from bpm_checks import LEAST, seconds, subset_alignment
 from bpm_regions import diffedit_masks, iou, mask_ious, medians
+from command_line import read_command_line
 from edits import best_settings_of, editors_in, edits_of
 from rate_text_to_image import draw
-from record import keep
 from rivals import RIVALS, load_rivals, scored
 
 from rewardedit import devices, load_scorer
@@ -166,6 +165,7 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__, "RUNS", many=False)
     quiet()
     torch.set_grad_enabled(False)
-    keep("bpm", " ".join(["python benchmarks/bpm.py", *sys.argv[1:]]), main(Path(*sys.argv[1:] or ["runs"])))
+    line.keep("bpm", main(Path(*line.words or ["runs"])))

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import read_command_line
 from guidance import preservation
 from rate_editor import edit
-from record import keep
 from rivals import batch_of, scored
 
 from rewardedit import EditBatch, best_of_n, devices, load_editor, load_scorer, two_round_edit
@@ -199,6 +199,7 @@ def best_of(editor: Editor, samples: ShapesBatch, bpm: Bpm, settings: EditConfig
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__)
     quiet()
     torch.set_grad_enabled(False)
     editor = load_editor("shapes-editor")
@@ -219,4 +220,4 @@ if __name__ == "__main__":
         "best_of_8": best_of(editor, test[:BEST_N], bpm, settings),
         "mask_share": float(images["mask"].mean()),
     }
-    keep("bpm-guidance", "python benchmarks/bpm_guidance.py", figures)
+    line.keep("bpm-guidance", figures)

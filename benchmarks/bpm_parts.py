@@ -5,7 +5,6 @@ The weight of the semantic part, the parser, each part beside a metric that meas
 of size and position. Editors and edits are those of `bpm.py`.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from bpm_checks import (
     templates_parsed,
     verdicts_on_true_edits,
 )
+from command_line import read_command_line
 from edits import best_settings_of, editors_in, edits_of
-from record import keep
 from rivals import scored
 
 from rewardedit import devices, load_scorer
@@ -90,7 +89,7 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__, "RUNS", many=False)
     quiet()
     torch.set_grad_enabled(False)
-    command = " ".join(["python benchmarks/bpm_parts.py", *sys.argv[1:]])
-    keep("bpm-parts", command, main(Path(*sys.argv[1:] or ["runs"])))
+    line.keep("bpm-parts", main(Path(*line.words or ["runs"])))

@@ -7,6 +7,8 @@ to be used there: those with which it agrees best with the oracle on val, on edi
 
 from pathlib import Path
 
+from command_line import read_command_line
+
 from rewardedit import EditBatch, devices
 from rewardedit.assets import resolve_model
 from rewardedit.batch import Scores
@@ -34,10 +36,13 @@ def measured(scorer: Bpm, n: int) -> Scores:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__)
     quiet()
     path = Path(resolve_model("shapes-detector")) / CALIBRATION
-    Ends((0.0, 1.0), (0.0, 1.0), "none yet", options=OPTIONS).write(path)  # any will do to load the scorer
+    if line.write:  # any will do to load the scorer
+        Ends((0.0, 1.0), (0.0, 1.0), "none yet", options=OPTIONS).write(path)
     scorer = Bpm.from_pretrained().to(devices.default_device())
     found = Ends.of(measured(scorer, N), f"{N} candidates of val, shapes {WORLD_VERSION}", options=OPTIONS)
-    found.write(path)
+    if line.write:
+        found.write(path)
     print(path, found)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from record import keep
+from command_line import WRITE, CommandLine
 
 ROOT = Path(__file__).parents[1]
 COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
@@ -184,12 +184,15 @@ def measure(tree: Path, pyright: bool = True) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="figures of the code, before and after")
     parser.add_argument("--before", type=Path, required=True, help="a checkout of the earlier version")
-    before = parser.parse_args().before.resolve()
+    parser.add_argument("--write", action="store_true", help=WRITE)
+    args = parser.parse_args()
+    before = args.before.resolve()
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=before, capture_output=True, text=True
     )
     figures = {"before": measure(before), "after": measure(ROOT)}
-    keep("code-metrics", f"python benchmarks/code_metrics.py --before {commit.stdout.strip()}", figures)
+    line = CommandLine("code_metrics.py", ["--before", commit.stdout.strip()], args.write)
+    line.keep("code-metrics", figures)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from command_line import read_command_line
 from grid import STEPS, grid
-from record import keep
 from sd15 import make_pipeline
 from torch import Tensor
 
@@ -159,9 +159,6 @@ def cost() -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__)
     quiet()
-    keep(
-        "guidance",
-        "python benchmarks/guidance.py",
-        {"seconds_per_step": cost(), **quality(N, VAL_N, grid(*STEPS))},
-    )
+    line.keep("guidance", {"seconds_per_step": cost(), **quality(N, VAL_N, grid(*STEPS))})

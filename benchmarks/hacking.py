@@ -15,7 +15,6 @@ and copying are planted into edits of honest runs, stronger at every check.
 """
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,11 +195,13 @@ def _at_first_flag(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main(words: list[str]) -> None:
-    from record import keep
+def main() -> None:
+    from command_line import read_command_line
 
     from rewardedit.cli import quiet
 
+    line = read_command_line(__doc__, "train|limits|judge FOLDER")
+    words = line.words
     quiet()
     torch.set_num_threads(1)
     part = words[0]
@@ -211,8 +212,9 @@ def main(words: list[str]) -> None:
     elif part == "limits":
         print(json.dumps(limits(folder), indent=2))
     else:
-        keep("hacking", "python benchmarks/hacking.py judge FOLDER (after train and limits)", judge(folder))
+        command = "python benchmarks/hacking.py judge FOLDER (after train and limits)"
+        line.keep("hacking", judge(folder), command)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

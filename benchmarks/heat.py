@@ -4,11 +4,10 @@ A disc of another colour is planted in true edits, outside what was asked and 2â
 the heat map's strongest 5 % of pixels, how many lie in it, against how many would by chance.
 """
 
-import sys
 from pathlib import Path
 
 import torch
-from record import keep
+from command_line import read_command_line
 from torch import Tensor
 
 from rewardedit import EditBatch, load_scorer
@@ -87,7 +86,8 @@ def draw(path: Path, n: int = 12) -> None:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__, "SHEET", many=False)
     quiet()
-    if len(sys.argv) > 1:
-        draw(Path(sys.argv[1]))
-    keep("heat", "python benchmarks/heat.py", measure(EDITS))
+    if line.words:
+        draw(Path(*line.words))
+    line.keep("heat", measure(EDITS), "python benchmarks/heat.py")

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from command_line import read_command_line
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoTokenizer,
@@ -294,8 +295,10 @@ def write(recipe: str, found: dict[str, int]) -> None:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__)
     sd15 = make_editor()
     for name in RECIPES:
         needed = stages(name, sd15)
-        write(name, needed)
+        if line.write:
+            write(name, needed)
         print(f"{name}: {max(needed.values()) / GIB:.1f} GiB at most")

@@ -5,16 +5,15 @@ Beside the scorer stands ViFi-CLIP with a head that benchmarks/same_labels.py ha
 on test edits by the two editors that no scorer is trained on, which their recipes make in RUNS.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from adiee import N, pooled, scores_of
+from command_line import read_command_line
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
-from record import keep
 from same_labels import load_same_labels
 
 from rewardedit import devices, load_scorer
@@ -57,8 +56,7 @@ def main(runs: str = "runs") -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__, "FOLDER")
     quiet()
     torch.set_grad_enabled(False)
-    keep(
-        "model-or-data", " ".join(["python benchmarks/model_or_data.py", *sys.argv[1:]]), main(*sys.argv[1:])
-    )
+    line.keep("model-or-data", main(*line.words))

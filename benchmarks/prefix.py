@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import keep
+from command_line import read_command_line
 from table_parts import read
 from tables_adiee import prefix as table
 from transformers import LlamaConfig, LlamaModel
@@ -182,6 +182,7 @@ def measure(
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__)
     quiet()
     results = {
         "n": max(CANDIDATES),
@@ -190,5 +191,5 @@ if __name__ == "__main__":
     }
     if devices.default_device() == "cuda":
         results["8B, CUDA"] = measure("8B", "cuda")
-    keep("prefix", "python benchmarks/prefix.py", results)
+    line.keep("prefix", results)
     print(table(read("prefix")))

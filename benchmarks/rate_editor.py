@@ -7,8 +7,8 @@ shows whether the editor samples, or makes one mean image.
 
 import numpy as np
 import torch
+from command_line import read_command_line
 from grid import STEPS, grid
-from record import keep
 
 from rewardedit import load_editor
 from rewardedit.cli import quiet
@@ -89,6 +89,7 @@ def added_centres(samples: ShapesBatch, image: torch.Tensor) -> torch.Tensor:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__)
     quiet()
     torch.set_grad_enabled(False)
     editor = load_editor("shapes-editor")
@@ -121,4 +122,4 @@ if __name__ == "__main__":
         "two_seeds": two_seeds(editor, settings),
         "oracle_of_reconstructed_targets": reconstruction_rating(editor.pipe.vae),
     }
-    keep("shapes-editor", "python benchmarks/rate_editor.py", figures)
+    line.keep("shapes-editor", figures)

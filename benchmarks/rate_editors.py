@@ -4,14 +4,13 @@ The others are made by recipes, shapes-editor-half-done and so on, in RUNS (defa
 the same number of steps, each with the guidance that is best for it on val.
 """
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import torch
+from command_line import read_command_line
 from grid import GUIDANCE_SCALES
 from rate_editor import best_settings, scores
-from record import keep
 
 from rewardedit import load_editor
 from rewardedit.cli import quiet
@@ -25,9 +24,10 @@ N = 280  # test edits
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__, "RUNS", many=False)
     quiet()
     torch.set_grad_enabled(False)
-    runs = Path(sys.argv[1] if len(sys.argv) > 1 else "runs")
+    runs = Path(*line.words or ["runs"])
     names = [f"shapes-editor-{name}" for name in (*SCORED, *UNSEEN)]
     paths = {"shapes-editor": "shapes-editor", **{name: str(runs / name / "pipeline") for name in names}}
     test = Shapes("test").batch(0, N)
@@ -50,4 +50,4 @@ if __name__ == "__main__":
         "settings": settings,
         "guidance_scales": list(GUIDANCE_SCALES),
     }
-    keep("shapes-editors", "python benchmarks/rate_editors.py", figures)
+    line.keep("shapes-editors", figures)

@@ -7,7 +7,7 @@ to five pixels.
 
 import numpy as np
 import torch
-from record import keep
+from command_line import read_command_line
 
 from rewardedit.cli import quiet
 from rewardedit.data.shapes import Shapes, ShapesBatch, join
@@ -48,6 +48,7 @@ def rate(pipe, samples: ShapesBatch, steps: int, guidance_scale: float) -> tuple
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__)
     quiet()
     pipe = load_text_to_image("shapes-text-to-image")
     val = samples_with("val", 1, 3, VAL_N)
@@ -67,4 +68,4 @@ if __name__ == "__main__":
         "settings": {"steps": best[0], "guidance_scale": best[1]},
         "val": {f"{steps} steps, {scale:g}": value for (steps, scale), value in rated.items()},
     }
-    keep("shapes-text-to-image", "python benchmarks/rate_text_to_image.py", figures)
+    line.keep("shapes-text-to-image", figures)

@@ -1,7 +1,7 @@
 """Keeps a run's figures as a result: python benchmarks/record.py runs/quickstart "make quickstart" """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,4 +29,8 @@ def keep(name: str, command: str, figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    print(record(Path(sys.argv[1]), sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of the run")
+    parser.add_argument("command", help="that made it, as the result is to quote it")
+    args = parser.parse_args()
+    print(record(args.run, args.command))

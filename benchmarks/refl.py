@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from record import keep
+from command_line import read_command_line
 from sd15 import make_clip, make_pipeline
 from torch import Tensor
 
@@ -214,8 +214,9 @@ def peak(make: Callable[[], Work], way: str) -> float:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__)
     quiet()
     found = {"small editor, CPU, batch 16, 10 steps": measure(small, rounds=10)}
     if devices.default_device() == "cuda":
         found["Stable Diffusion 1.5, CUDA, 256 px, batch 4, 20 steps"] = measure(full_size, rounds=10)
-    keep("refl-step", "python benchmarks/refl.py", {"steps": found})
+    line.keep("refl-step", {"steps": found})

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from command_line import read_command_line
 from hacking_runs import SEEDS
 from record import RESULTS, record
 from table_parts import is_current, read
@@ -106,7 +107,7 @@ def commands(name: str) -> list[list[str]]:
     if name in RUNS:
         return [*made, train(name, RUNS[name])]
     program = str(ROOT / "benchmarks" / ("rate_editor.py" if name == "shapes-editor" else PROGRAMS[name]))
-    return [*made, *([python, program, *words] for words in PARTS.get(name, [[]]))]
+    return [*made, *([python, program, *words, "--write"] for words in PARTS.get(name, [[]]))]
 
 
 def train(name: str, words: list[str]) -> list[str]:
@@ -135,8 +136,10 @@ def out_of_date() -> list[str]:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or out_of_date():
+    line = read_command_line(__doc__, "NAME")
+    for name in line.words or out_of_date():
         if name not in ORDER:
             sys.exit(f"{name}: expected one of {', '.join(ORDER)}")
         print(f"{RESULTS / name}.json", flush=True)
-        remake(name)
+        if line.write:
+            remake(name)

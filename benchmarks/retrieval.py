@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from record import keep
+from command_line import read_command_line
 from variants import figures_of, run_of
 
 from rewardedit.cli import load_recipe, quiet
@@ -59,5 +59,6 @@ def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUN
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__)
     quiet()
-    keep("retrieval", "python benchmarks/retrieval.py", compare([]))
+    line.keep("retrieval", compare([]))

@@ -6,7 +6,6 @@ that are best for the plain editor at it; a scorer's guidance also its best scal
 RUNS/reward-guidance keeps each scorer's figures: a program that was broken off goes on with the next scorer.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from command_line import read_command_line
 from grid import best_by_steps
-from record import keep
 from tqdm import tqdm
 from variants import figures_of
 
@@ -121,6 +120,6 @@ def measure(
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__, "RUNS", many=False)
     quiet()
-    command = " ".join(["python benchmarks/reward_guidance.py", *sys.argv[1:]])
-    keep("reward-guidance", command, compare(Path(*sys.argv[1:2] or ["runs"]), best_by_steps()))
+    line.keep("reward-guidance", compare(Path(*line.words or ["runs"]), best_by_steps()))

@@ -6,12 +6,12 @@ the rows of all the scorer's legs at once, as many steps as these have together,
 the last leg's loss over classes. The two images that several rows of a batch share are read once, as there.
 """
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from command_line import read_command_line
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -133,6 +133,7 @@ def train(config: Config, folder: Path) -> Path:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__, "FOLDER")
     quiet()
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/same-labels")
-    print(train(config_of_legs(sys.argv[2:]), folder))
+    folder = Path(*line.words[:1] or ["runs/same-labels"])
+    print(train(config_of_legs(line.words[1:]), folder))

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from record import keep
+from command_line import WRITE, CommandLine
 
 from rewardedit.config import RENAMED
 
@@ -90,7 +90,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--before", type=Path, required=True, help="a checkout of the earlier version")
-    before = parser.parse_args().before.resolve()
+    parser.add_argument("--write", action="store_true", help=WRITE)
+    args = parser.parse_args()
+    before = args.before.resolve()
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, words) in enumerate(RUNS.items()):
@@ -98,7 +100,8 @@ def main() -> None:
             then = hashes(before, [old_word(word) for word in words], Path(folder) / f"{number}-before")
             found[name] = {"equal": now == then, "now": now, "before": then}
             print(f"{name}: {'equal' if now == then else 'NOT EQUAL'}", flush=True)
-    keep("same-weights", f"python benchmarks/same_weights.py --before {commit_of(before)}", {"runs": found})
+    line = CommandLine("same_weights.py", ["--before", commit_of(before)], args.write)
+    line.keep("same-weights", {"runs": found})
 
 
 if __name__ == "__main__":

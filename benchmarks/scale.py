@@ -24,8 +24,9 @@ from typing import Any
 
 import skimage.data
 import torch
+from command_line import WRITE, CommandLine
 from PIL import Image
-from record import RESULTS, keep
+from record import RESULTS
 
 from rewardedit import load_scorer
 from rewardedit.data import open_rows, read_batches
@@ -159,6 +160,7 @@ def main() -> None:
     parser.add_argument("--photographs", help="a folder that this program made")
     parser.add_argument("--stage", help="score them into this folder, as one of several processes")
     parser.add_argument("--rows", type=int, default=640, help="photographs")
+    parser.add_argument("--write", action="store_true", help=WRITE)
     args = parser.parse_args()
     if args.stage:
         print(stage_seconds(Path(args.stage), DataConfig("table", args.photographs, size=SIDE)))
@@ -167,7 +169,8 @@ def main() -> None:
     before = RESULTS / "scale.json"
     kept = json.loads(before.read_text()) if before.is_file() else {}
     found = {key: kept[key] for key in ("peak_gib", "rows_per_s", "workers", "processes") if key in kept}
-    keep("scale", " ".join(["python benchmarks/scale.py", *sys.argv[1:]]), found | measure(parts, args.rows))
+    words = [word for word in sys.argv[1:] if word != "--write"]
+    CommandLine("scale.py", words, args.write).keep("scale", found | measure(parts, args.rows))
 
 
 if __name__ == "__main__":

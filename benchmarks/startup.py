@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import keep
+from command_line import WRITE, CommandLine
 from same_weights import old_word
 
 from rewardedit.data.shapes import Shapes
@@ -109,6 +109,7 @@ def measure(python: Path, folder: Path, runs: int = RUNS, old: bool = False) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measures the CPU seconds of commands that do little.")
     parser.add_argument("--before", type=Path, help="another checkout, with its .venv, to measure too")
+    parser.add_argument("--write", action="store_true", help=WRITE)
     args = parser.parse_args()
     figures: dict[str, Any] = {"n": RUNS, "cpu_seconds": {"after": measure(Path(sys.executable), ROOT)}}
     if args.before is not None:
@@ -116,7 +117,8 @@ def main() -> None:
         figures["cpu_seconds"]["before"] = measure(python, args.before, old=True)
         figures["before"] = commit(args.before)
     torch.set_num_threads(1)
-    keep("startup", "python benchmarks/startup.py" + (" --before FOLDER" if args.before else ""), figures)
+    words = ["--before", "FOLDER"] if args.before else []
+    CommandLine("startup.py", words, args.write).keep("startup", figures)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Writes the tables of the README and of benchmarks/README.md from the recorded results:
-python benchmarks/tables.py
+python benchmarks/tables.py --write
 """
 
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from command_line import read_command_line
 from table_parts import (
     Result,
     markdown,
@@ -166,6 +168,15 @@ def fill(text: str) -> str:
     return text
 
 
+def main(write: bool) -> int:
+    """Writes the pages whose tables are not those of the results, or names them; how many there are."""
+    changed = [page for page in PAGES if fill(page.read_text()) != page.read_text()]
+    for page in changed:
+        print(f"{page}: {'written' if write else 'is to be written; --write does it'}")
+        if write:
+            page.write_text(fill(page.read_text()))
+    return 0 if write else len(changed)
+
+
 if __name__ == "__main__":
-    for page in PAGES:
-        page.write_text(fill(page.read_text()))
+    sys.exit(main(read_command_line(__doc__).write))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from record import keep
+from command_line import read_command_line
 from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model
 
 from rewardedit import EditBatch, devices, load_scorer
@@ -115,6 +115,7 @@ def samples_a_second(samples: int = 2800, rounds: int = ROUNDS) -> float:
 if __name__ == "__main__":
     import sys
 
+    line = read_command_line(__doc__)
     quiet()
     sys.path.insert(0, str(Path(__file__).parents[1]))
     with tempfile.TemporaryDirectory() as folder:
@@ -125,8 +126,4 @@ if __name__ == "__main__":
             print(name, costs[name])
     rate = samples_a_second()
     print(f"shapes world: {rate:.0f} samples a second")
-    keep(
-        "throughput",
-        "python benchmarks/throughput.py",
-        {"milliseconds_per_edit": costs, "samples_per_second": rate},
-    )
+    line.keep("throughput", {"milliseconds_per_edit": costs, "samples_per_second": rate})

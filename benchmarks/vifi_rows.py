@@ -7,16 +7,15 @@ on.
 """
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from adiee_ablations import N, measure
+from command_line import read_command_line
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
-from record import keep
 from variants import figures_of, run_of
 
 from rewardedit import devices, load_scorer
@@ -56,8 +55,9 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    line = read_command_line(__doc__, "FOLDER key=value")
     quiet()
     torch.set_grad_enabled(False)
-    given = sys.argv[1:]
+    given = list(line.words)
     folder = Path(given.pop(0)) if given and "=" not in given[0] else Path("runs")
-    keep("vifi-rows", " ".join(["python benchmarks/vifi_rows.py", *sys.argv[1:]]), main(folder, given))
+    line.keep("vifi-rows", main(folder, given))

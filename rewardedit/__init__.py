@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rewardedit.images import Preprocess, load_image
     from rewardedit.regions.change_map import change_mask
     from rewardedit.reward_prompt import RewardPrompt, RewardScale
-    from rewardedit.scorers import Scorer, WeightedSum, load_scorer
+    from rewardedit.scorers import Scorer, WeightedSum, load_scorer, scorer
     from rewardedit.selection import best_of_n
 
 __version__ = "0.1.0"
@@ -36,6 +36,7 @@ __all__ = [
     "load_scorer",
     "mask_guidance",
     "reward_guidance",
+    "scorer",
     "two_round_edit",
 ]
 
@@ -49,7 +50,7 @@ _MODULES = {
     "rewardedit.images": ("Preprocess", "load_image"),
     "rewardedit.regions.change_map": ("change_mask",),
     "rewardedit.reward_prompt": ("RewardPrompt", "RewardScale"),
-    "rewardedit.scorers": ("Scorer", "WeightedSum", "load_scorer"),
+    "rewardedit.scorers": ("Scorer", "WeightedSum", "load_scorer", "scorer"),
     "rewardedit.selection": ("best_of_n",),
 }
 

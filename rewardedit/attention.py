@@ -23,6 +23,8 @@ from diffusers.models.attention_processor import Attention, AttnProcessor, AttnP
 from jaxtyping import Float
 from torch import Tensor
 
+from rewardedit.extras import install_command
+
 Backend = Literal["auto", "xformers", "sdpa", "eager"]
 BACKENDS = get_args(Backend)
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # (b, n, h, d) queries, keys, values and the scale
@@ -117,9 +119,7 @@ def load_xformers(device: torch.device) -> Attend:
     try:
         from xformers import ops  # pyright: ignore[reportMissingImports]
     except Exception as error:  # one that was built for another torch raises anything
-        raise RuntimeError(
-            f"xformers cannot be imported ({error}); pip install 'rewardedit[xformers]'"
-        ) from error
+        raise RuntimeError(f"xformers cannot be imported ({error}); {install_command('xformers')}") from error
 
     def attend(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         return ops.memory_efficient_attention(query, key, value, scale=scale)

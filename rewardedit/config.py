@@ -7,6 +7,7 @@ import difflib
 import re
 import types
 import typing
+from collections.abc import Collection
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -237,6 +238,18 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         expected = "true or false" if hint is bool else hint.__name__
         raise ValueError(f"{where}: expected {expected}; got {value!r}")
     return value
+
+
+def require_unset(config: Any, names: Collection[str], reason: str) -> None:
+    """Raises ValueError where one of these settings is not at its default, though it has no effect.
+
+    Args:
+        reason: ends the sentence "NAME: has no effect …", with the remedy.
+    """
+    for f in dataclasses.fields(config):
+        default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        if f.name in names and getattr(config, f.name) != default:
+            raise ValueError(f"{f.name}: has no effect {reason}")
 
 
 def to_dict(config: Any) -> Any:

@@ -6,17 +6,14 @@ Nothing is fetched, and each function works where another would fail.
 import importlib
 import json
 import os
-import re
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 from rewardedit.assets import NAMES, resolve_model
+from rewardedit.extras import IMPORTED, extras, requirements
 
-# of what rewardedit needs: packages that are imported to see whether they work
-IMPORTED = ("torch", "diffusers", "transformers", "peft", "accelerate", "safetensors", "datasets")
-EXTRA = re.compile(r'extra == "([\w-]+)"')  # in a requirement's marker: what brings an optional package
 # of the packaged models: what commands take where none is named
 DEFAULTS = ("shapes-clip", "shapes-editor", "shapes-vifi-clip")
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
@@ -91,23 +88,6 @@ def packages() -> list[Package]:
     ]
     optional = [Package(name, _version(name), extra, None) for name, extra in extras().items()]
     return [*needed, *optional]
-
-
-def extras() -> dict[str, str]:
-    """The optional packages, and the extra that brings each."""
-    found = {w.name: EXTRA.search(str(w.marker)) for w in requirements()}
-    return {name: extra[1] for name, extra in found.items() if extra is not None}
-
-
-def requirements() -> list[Any]:
-    """The packages that rewardedit asks for, but for those of its developers alone."""
-    from packaging.requirements import Requirement
-
-    try:
-        wanted = [Requirement(text) for text in metadata.requires("rewardedit") or []]
-    except metadata.PackageNotFoundError:  # run from a folder that is not installed
-        wanted = [Requirement(name) for name in IMPORTED]
-    return [w for w in wanted if 'extra == "dev"' not in str(w.marker)]
 
 
 def _version(name: str) -> str | None:

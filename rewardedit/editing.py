@@ -32,6 +32,8 @@ from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.load import packaged_files
 from rewardedit.scoring import score_batch
 from rewardedit.selection import best_of_n
+from rewardedit.stages import differences
+from rewardedit.untrusted import read_json
 
 TEXTS = ("id", "source", "instruction")  # of a table's row
 REQUIRED = (("source",), ("instruction",))  # columns
@@ -185,16 +187,26 @@ def _job(table: Path, number: int, record: dict[str, Any]) -> Job:
 
 
 def run_jobs(
-    editor: Editor, scorer: Scorer | None, jobs: list[Job], config: JobConfig, folder: Path
+    editor: Editor,
+    scorer: Scorer | None,
+    jobs: list[Job],
+    config: JobConfig,
+    folder: Path,
+    overwrite: bool = False,
 ) -> dict[str, str]:
     """Does all jobs that `folder` does not hold yet, and writes `gallery.html`.
+
+    Args:
+        overwrite: edits by another request, which `folder` may hold, are replaced.
 
     Returns:
         Why jobs failed, by id: an unreadable image does not keep the others from being done.
 
     Raises:
-        ValueError: where the mask file cannot be read.
+        ValueError: where the mask file cannot be read, or an edit by another request would be overwritten.
     """
+    if not overwrite:
+        require_same_requests(jobs, config, folder)
     masks = open_masks(config.mask, editor.pipe.device)
     folder.mkdir(parents=True, exist_ok=True)
     stamps = stamps_of(config)
@@ -202,14 +214,8 @@ def run_jobs(
     done: list[dict[str, Any]] = []
     for job in tqdm(jobs, desc="editing", unit="image", disable=len(jobs) == 1):
         record = folder / f"{job.id}.json"
-        made_of = {
-            "input": str(job.path),
-            "instructions": job.instructions,
-            **dataclasses.asdict(config),
-            "stamps": {**stamps, "input": stamp(job.path)},
-        }
-        made_of = json.loads(json.dumps(made_of))  # as it comes back from a record
-        finished = json.loads(record.read_text()) if record.is_file() else {}
+        made_of = {**request_of(job, config), "stamps": {**stamps, "input": stamp(job.path)}}
+        finished = read_record(record)
         there = all((folder / name).is_file() for name in _images_of(finished))
         if finished.get("request") != made_of or not there:
             try:
@@ -223,6 +229,39 @@ def run_jobs(
     if done:
         _gallery(done, config, folder)
     return failed
+
+
+def request_of(job: Job, config: JobConfig) -> dict[str, Any]:
+    """A job's input, instructions and settings, as they come back from a record."""
+    request = {
+        "input": str(job.path),
+        "instructions": job.instructions,
+        **dataclasses.asdict(config),
+    }
+    return json.loads(json.dumps(request))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record of a finished job; {} where there is none that can be read."""
+    try:
+        record = read_json(path.read_bytes()) if path.is_file() else {}
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) and isinstance(record.get("request"), dict) else {}
+
+
+def require_same_requests(jobs: list[Job], config: JobConfig, folder: Path) -> None:
+    """Raises ValueError where a folder holds an edit that another request made and a job would replace."""
+    for job in jobs:
+        before = read_record(folder / f"{job.id}.json").get("request")
+        if before is None:
+            continue
+        before.pop("stamps", None)  # of files whose content changed: the edit is made again
+        if changed := differences(before, request_of(job, config)):
+            raise ValueError(
+                f"{folder / job.id}: made by another request ({changed[0]}); take another --out, or "
+                "--overwrite"
+            )
 
 
 def _images_of(record: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from rewardedit.claims import Claims
+from rewardedit.extras import install_command
 from rewardedit.files import AnyPath, remove, replaced, sizes, write_json
 from rewardedit.processes import processes
 from rewardedit.untrusted import read_json_file
@@ -160,7 +161,7 @@ def by_ray(shards: Shards) -> None:
         import ray
         import ray.data
     except ImportError as error:
-        raise ValueError('engine ray: pip install "rewardedit[ray]"') from error
+        raise ValueError(f"engine ray needs Ray: {install_command('ray')}") from error
     if processes().num_processes > 1:
         raise RuntimeError("engine ray: start the command once; Ray starts the workers")
     missing = shards.missing()

@@ -16,7 +16,8 @@ from typing import Any, Literal
 from rewardedit.assets import NAMES, resolve_model
 from rewardedit.data import DataConfig, PairsConfig
 from rewardedit.data.sequences import SequencesConfig
-from rewardedit.doctor import HubCache, extras
+from rewardedit.doctor import HubCache
+from rewardedit.extras import extras, install_command
 from rewardedit.regions.load import FINDERS, locator_options
 from rewardedit.scorer_spec import ScorerSpec, read_spec
 from rewardedit.scorers.load import find_scorer
@@ -150,8 +151,7 @@ def missing(thing: Named, cache: HubCache, recipes: Collection[str]) -> Need | N
         if importlib.util.find_spec(name) is not None:
             return None
         extra = extras().get(name)
-        package = name if extra is None else f"'rewardedit[{extra}]'"
-        return Need("package", name, f"pip install {package}")
+        return Need("package", name, f"pip install {name}" if extra is None else install_command(extra))
     if name in NAMES:
         there = any(Path(resolve_model(name)).rglob("*.safetensors"))
         return None if there else Need("model", name, f"rewardedit train {name} makes it; then name its run")

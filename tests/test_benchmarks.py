@@ -510,6 +510,29 @@ def test_tables_say_where_another_world_or_editor_was_measured():
         assert not is_current(used)
 
 
+def test_programs_parse_their_command_line_and_write_tracked_files_with_write_alone(monkeypatch, capsys):
+    import command_line
+
+    for path in sorted(BENCHMARKS.glob("*.py")):
+        text = path.read_text()
+        parses = "read_command_line(" in text or "ArgumentParser(" in text
+        assert parses or "__main__" not in text, f"{path.name}: --help would run it"
+        assert "sys.argv" not in text or path.name in ("command_line.py", "scale.py"), path.name
+    kept = []
+    monkeypatch.setattr(command_line, "keep", lambda *args: kept.append(args))
+    monkeypatch.setattr(sys, "argv", ["benchmarks/heat.py", "a", "b"])
+    command_line.read_command_line("", "FOLDER").keep("heat", {"n": 3})
+    assert json.loads(capsys.readouterr().out) == {"n": 3}
+    assert kept == []
+    monkeypatch.setattr(sys, "argv", ["benchmarks/heat.py", "a", "--write", "b"])
+    command_line.read_command_line("", "FOLDER").keep("heat", {"n": 3})
+    assert kept == [("heat", "python benchmarks/heat.py a b", {"n": 3})]
+    for words in (["--help"], ["x"], ["--wirte"]):
+        monkeypatch.setattr(sys, "argv", ["benchmarks/memory.py", *words])
+        with pytest.raises(SystemExit):
+            command_line.read_command_line("Memory of the recipes.")
+
+
 def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
     import remake
     import table_parts
@@ -536,11 +559,11 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
         *_, last = remake.commands(name)
         assert Path(last[0] if name in remake.RUNS else last[1]).is_file(), name
     assert [words[2:] for words in remake.commands("hacking")] == [
-        ["train", "runs/hacking", "calibration", "honest"],
-        ["train", "runs/hacking", "calibration", "reward_only"],
-        ["train", "runs/hacking", "test", "honest"],
-        ["train", "runs/hacking", "test", "reward_only"],
-        ["judge", "runs/hacking"],
+        ["train", "runs/hacking", "calibration", "honest", "--write"],
+        ["train", "runs/hacking", "calibration", "reward_only", "--write"],
+        ["train", "runs/hacking", "test", "honest", "--write"],
+        ["train", "runs/hacking", "test", "reward_only", "--write"],
+        ["judge", "runs/hacking", "--write"],
     ]
     data, labels = (  # without the last word of those that go on, where runs/ has them here
         [word for word in words if word != "--resume"] for words in remake.commands("labels-adiee-data")

@@ -156,7 +156,7 @@ def test_an_optional_package_is_needed_by_the_recipe_that_imports_it(home, capsy
     monkeypatch.setattr(importlib.util, "find_spec", find_others)
     _, after = report(capsys)
     (need,) = [n for n in after["recipes"]["captioner"]["needs"] if n["kind"] == "package"]
-    assert (need["name"], need["remedy"]) == ("trl", "pip install 'rewardedit[sft]'")
+    assert (need["name"], need["remedy"]) == ("trl", "pip install 'trl>=1.0'")
     assert "trl" not in needs(after, "quickstart")
     assert after["broken"] == []
 

@@ -44,8 +44,36 @@ def test_a_folder_is_edited_and_a_second_run_does_nothing_again(folder, tiny_edi
     (out / "cat.png").unlink()
     assert edit(folder, "make it red", "--out", out, model=tiny_editor) == 0
     assert (out / "cat.png").is_file(), "what was removed is made again"
-    assert edit(folder, "make it blue", "--out", out, model=tiny_editor) == 0
-    assert json.loads((out / "cat.json").read_text())["turns"][0]["instruction"] == "make it blue"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["make it blue"], 'instructions: ["make it red"] there, ["make it blue"] here'),
+        (["make it red", "--seed", "7"], "seed: 0 there, 7 here"),
+        (["make it red", "--best-of", "2", "--scorer", "l1"], "best_of: 1 there, 2 here"),
+    ],
+)
+def test_an_edit_by_another_request_is_not_overwritten_unless_that_is_asked_for(
+    folder, tiny_editor, tmp_path, words, said, capsys
+):
+    out = tmp_path / "out"
+    assert edit(folder / "cat.png", "make it red", "--out", out, model=tiny_editor) == 0
+    files = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert edit(folder, *words, "--out", out, model=tiny_editor) == 2
+    err = capsys.readouterr().err
+    assert f"{out / 'cat'}: made by another request ({said}); take another --out, or --overwrite" in err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == files, "no other image was edited"
+    assert edit(folder, *words, "--out", out, "--overwrite", model=tiny_editor) == 0
+    assert json.loads((out / "cat.json").read_text())["turns"][0]["instruction"] == words[0]
+    (out / "cat.json").write_text("[" * 100_000)  # a record that cannot be read says nothing
+    assert edit(folder, *words, "--out", out, model=tiny_editor) == 0
+
+
+def test_options_without_effect_are_refused(folder, tiny_editor, tmp_path, capsys):
+    words = [folder / "cat.png", "make it red", "--out", tmp_path / "out", "--score", "3"]
+    assert edit(*words, model=tiny_editor) == 2
+    assert "--score has no effect on" in capsys.readouterr().err
 
 
 def test_an_edit_is_made_again_where_its_files_are_others(folder, tiny_editor, tmp_path):
@@ -86,7 +114,7 @@ def test_pictures_of_an_interrupted_request_are_not_taken_for_those_of_the_one_b
 
     with monkeypatch.context() as patch:
         patch.setattr(editing, "_turn", cut)
-        assert edit(*words, 9, model=tiny_editor) == 130
+        assert edit(*words, 9, "--overwrite", model=tiny_editor) == 130
     assert (out / "cat-1.png").read_bytes() != before
     assert edit(*words, 1, model=tiny_editor) == 0
     assert (out / "cat-1.png").read_bytes() == before

@@ -29,7 +29,7 @@ def test_the_tables_are_those_of_the_results():
     from tables import TABLES, fill
 
     for page in (README, BENCHMARKS):
-        assert fill(page) == page, "run python benchmarks/tables.py"
+        assert fill(page) == page, "run python benchmarks/tables.py --write"
     assert set(re.findall(r"<!-- table: ([\w-]+) -->", README + BENCHMARKS)) == set(TABLES)
 
 

@@ -19,6 +19,7 @@ from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, open_rows, require_size
 from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.data.datasets import Subset
+from rewardedit.extras import install_command
 from rewardedit.files import replaced
 from rewardedit.images import fit, to_pil, to_tensor
 from rewardedit.processes import say
@@ -112,7 +113,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     try:
         from trl import SFTTrainer
     except ImportError as error:
-        raise ValueError("captioner needs TRL: pip install rewardedit[sft]") from error
+        raise ValueError(f"captioner needs TRL: {install_command('sft')}") from error
     from peft import LoraConfig
 
     run.start(folder, config, resume, alone=True)

@@ -32,6 +32,7 @@ from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardPrompt, RewardScale
 from rewardedit.scorer_spec import read_spec, spec_name
 from rewardedit.scorers import Scorer
+from rewardedit.scorers.base import no_gradient
 from rewardedit.scorers.load import families, find_scorer
 from rewardedit.stages import variants
 from rewardedit.training import memory, run
@@ -55,7 +56,6 @@ from rewardedit.training.monitor import (
     watched,
 )
 from rewardedit.training.reward import (
-    NO_GRADIENT,
     RewardConfig,
     RewardRollouts,
     RolloutPrompts,
@@ -103,13 +103,13 @@ class Config:
         require_variants(self.variants, self.evaluate, self.data)
         for name in read_spec(self.reward.scorer):
             if not find_scorer(name).differentiable:
-                raise ValueError(f"reward.scorer: {name} {NO_GRADIENT}")
+                raise ValueError(f"reward.scorer: {no_gradient(find_scorer(name), name)}")
         held_out = spec_name(self.watch.held_out)
         for shared in families(self.reward.scorer) & families(self.watch.held_out):
             raise ValueError(
                 f"watch.held_out: {held_out} is of the family {shared}, as is what trains; take another, "
-                "such as ssim (pixel), clip_i (clip) or dino_i (dino); your own scorer names its family "
-                "as a class attribute"
+                "such as ssim (pixel), clip_i (clip) or dino_i (dino); a scorer of your own says its family "
+                "by @rewardedit.scorer(family=…) or in its class"
             )
         if self.watch.stop and not self.train.validate_every:
             raise ValueError("watch.stop: looks come every train.validate_every steps; give some")

@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from rewardedit import __version__
 from rewardedit.cli import data, doctor, edit, recipes, relabel, score, share, train
 from rewardedit.cli.engine import stages_made_by
 from rewardedit.cli.recipes import load_recipe, recipe_folder, recipe_names
@@ -22,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="rewardedit", description="Reward models for instruction-guided image editing."
     )
+    top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:

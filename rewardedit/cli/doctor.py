@@ -11,6 +11,7 @@ from typing import Any
 
 from rewardedit.cli.recipes import load_recipe, recipe_names
 from rewardedit.cli.terminal import quiet, sentence
+from rewardedit.extras import install_command
 
 FIRST_RECIPE = "quickstart"  # it runs with what comes with the package
 
@@ -119,7 +120,7 @@ def line_of_package(package: dict[str, Any]) -> str:
         return f"  {package['name']}: {package['problem']}"
     if package["version"]:
         return f"  {package['name']} {package['version']}"
-    return f"  {package['name']}: not installed; optional: pip install 'rewardedit[{package['extra']}]'"
+    return f"  {package['name']}: not installed; optional: {install_command(package['extra'])}"
 
 
 def line_of_model(model: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from rewardedit.cli.score import read_scorer
 
 # of --best-of: the best without captions, which nobody gives here; see benchmarks/best_of_n.py
 JUDGE = "adiee"
+BEST = 10.0  # the score that a reward-conditioned editor is asked for by default
 
 
 def add_parser(commands: Any) -> None:
@@ -33,7 +35,6 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--score",
         type=float,
-        default=10.0,
         help="the score that a reward-conditioned editor's prompt asks for, 0–10 (default: its best)",
     )
     p.add_argument(
@@ -52,6 +53,9 @@ def add_parser(commands: Any) -> None:
         'instruction names ("{bpm: {regions: …}}", with its models); or a mask file, where change is wanted '
         "transparent, or white in one without transparency",
     )
+    p.add_argument(
+        "--overwrite", action="store_true", help="replace edits in --out that another request made"
+    )
     p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--steps", type=int)
@@ -66,6 +70,18 @@ def add_parser(commands: Any) -> None:
     p.set_defaults(run=run, parser=p, words="instruction")
 
 
+def require_used(args: argparse.Namespace, editor: Any) -> None:
+    """Raises ValueError where an option has no effect on an editor."""
+    if args.score is not None and editor.prompt is None:
+        raise ValueError(
+            f"--score has no effect on {args.model}, which is not reward-conditioned; leave it out, or "
+            "--model a run of reward conditioning"
+        )
+    taken = inspect.signature(editor.pipe.__call__).parameters
+    if args.image_guidance_scale is not None and "image_guidance_scale" not in taken:
+        raise ValueError(f"--image-guidance-scale has no effect on {args.model}; leave it out")
+
+
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
     from rewardedit.diffusion.editors import EditConfig, load_editor
@@ -74,7 +90,8 @@ def run(args: argparse.Namespace) -> None:
 
     # What is wrong with the input is told before a model is loaded.
     jobs = read_jobs(args.input, args.instruction)
-    require_numbers(args.best_of, args.size, args.score)
+    target_score = BEST if args.score is None else args.score
+    require_numbers(args.best_of, args.size, target_score)
     if args.steps is not None:
         EditConfig(args.steps)
     mask = read_scorer(args.mask) if args.mask else None
@@ -86,6 +103,7 @@ def run(args: argparse.Namespace) -> None:
     dtype = devices.inference_dtype(args.dtype)
     editor = load_editor(args.model, attention=args.attention, device=device, dtype=dtype)
     print(editor.attention)
+    require_used(args, editor)
 
     options = {
         "num_inference_steps": args.steps,
@@ -96,14 +114,14 @@ def run(args: argparse.Namespace) -> None:
         model=args.model,
         settings=dataclasses.replace(editor.settings, **{k: v for k, v in options.items() if v is not None}),
         seed=args.seed,
-        score=args.score,
+        score=target_score,
         size=args.size,
         best_of=args.best_of,
         scorer=judge,
         mask=mask,
         dtype=str(dtype).removeprefix("torch."),
     )
-    failed = run_jobs(editor, scorer, jobs, config, Path(args.out))
+    failed = run_jobs(editor, scorer, jobs, config, Path(args.out), args.overwrite)
 
     if len(failed) < len(jobs):
         print(f"gallery: {Path(args.out) / 'gallery.html'}")

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 from rewardedit.batch import EditSample
+from rewardedit.config import require_unset
 from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.annotations import folder_of_images
 from rewardedit.data.shapes import EDIT_TYPES, MIXED, ShapesRows
@@ -84,6 +85,10 @@ class DataConfig:
         object.__setattr__(self, "root", folder_of_images(self.root, self.name))
         if self.name == "shapes" and self.size is None:
             object.__setattr__(self, "size", SHAPES_SIZE)
+        if self.name == "shapes":
+            require_unset(self, ("path",), "on the shapes world; say which data set it is, e.g. name: table")
+        else:
+            require_unset(self, ("backdrops", "shares", "draws"), f"on {self.name} rows; leave it out")
         if self.hold_out and self.name == "shapes":
             raise ValueError("hold_out: the shapes world has splits of its own; take split=val")
         if self.columns and self.name != "table":

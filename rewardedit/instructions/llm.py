@@ -17,6 +17,7 @@ from typing import Any
 
 from rewardedit.decoding import answer_greedily
 from rewardedit.endpoint import EndpointError, Message
+from rewardedit.extras import install_command
 from rewardedit.files import append_json_line, read_json_lines
 from rewardedit.instructions.parsed import RELATIONS, Parsed, ParsedEdit, SizeState, Unparsed
 from rewardedit.instructions.words import COLOURS, PRONOUNS
@@ -277,7 +278,7 @@ def load_chat_model(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if gguf_file is not None and find_spec("gguf") is None:
-        raise ValueError(f"{gguf_file}: a GGUF file needs gguf: pip install 'rewardedit[gguf]'")
+        raise ValueError(f"{gguf_file}: a GGUF file needs gguf: {install_command('gguf')}")
     more = {} if gguf_file is None else {"gguf_file": gguf_file}
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **more)

@@ -1,10 +1,13 @@
-"""The contract of every scorer, and the weighted sum."""
+"""The contract of every scorer, functions as scorers, and the weighted sum."""
 
+import hashlib
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,6 +16,9 @@ from torch import Tensor, nn
 from rewardedit.assets import names_in
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
+
+F = TypeVar("F", bound=Callable[..., Any])
+DECLARED = "_rewardedit_scorer"  # attribute of a function: what `scorer` declared
 
 
 class Scorer(nn.Module):
@@ -82,10 +88,17 @@ class Scorer(nn.Module):
         for trainers and guidance to ask before they load anything.
         """
         if not self.differentiable:
-            raise ValueError(
-                f"{type(self).__name__} has no gradient with respect to the edited image; "
-                "detach it, or take a differentiable scorer such as clip_d or l1"
-            )
+            raise ValueError(no_gradient(type(self), type(self).__name__))
+
+
+def no_gradient(kind: type[Scorer], name: str) -> str:
+    """The error where a gradient is asked of a scorer that has none; one's own may have forgotten to say."""
+    remedy = "detach the edited image, or take a differentiable scorer such as clip_d or l1"
+    if issubclass(kind, FunctionScorer):
+        remedy = "if the function has one, put @rewardedit.scorer(differentiable=True) above it"
+    elif not kind.__module__.startswith("rewardedit."):
+        remedy = "if it has one, set differentiable = True in its class"
+    return f"{name} has no gradient with respect to the edited image; {remedy}"
 
 
 def _of_rows(
@@ -97,23 +110,65 @@ def _of_rows(
     return torch.where(valid.to(gradient.device)[:, None, None, None], gradient, 0.0)
 
 
+def scorer(
+    *,
+    range: tuple[float, float] = (-math.inf, math.inf),
+    differentiable: bool = False,
+    needs: Collection[str] = (),
+    family: str = "custom",
+) -> Callable[[F], F]:
+    """Declares a function `(EditBatch) -> (b,)` as a scorer that trainings and commands may name.
+
+    Args:
+        range: of its scores, the higher the better.
+        differentiable: has a gradient with respect to `edited`, which trainings by it need.
+        needs: fields of the `EditBatch` beyond source, instruction and edited.
+        family: shared by scorers of one kind; a training's held-out score is of another.
+    """
+    settings = {"range": range, "differentiable": differentiable, "needs": frozenset(needs), "family": family}
+
+    def declare(function: F) -> F:
+        function.__dict__[DECLARED] = settings
+        return function
+
+    return declare
+
+
+def declared(function: Callable[..., Any]) -> dict[str, Any]:
+    """Attributes of a `Scorer` that `scorer` declared for a function; {} where it declared none."""
+    return getattr(function, DECLARED, {})
+
+
 class FunctionScorer(Scorer):
-    """A plain function `(EditBatch) -> (b,)` as a scorer; rows where it returns NaN are invalid."""
+    """A plain function `(EditBatch) -> (b,)` as a scorer; rows where it returns NaN are invalid.
+
+    What is not given is as `scorer` declared it.
+    """
 
     def __init__(
         self,
         function: Callable[[EditBatch], Tensor],
-        range: tuple[float, float] = (-math.inf, math.inf),
-        differentiable: bool = False,
-        needs: frozenset[str] = frozenset(),
-        family: str = "custom",
+        range: tuple[float, float] | None = None,
+        differentiable: bool | None = None,
+        needs: Collection[str] | None = None,
+        family: str | None = None,
     ) -> None:
         super().__init__()
         self.function = function
-        self.range = range
-        self.differentiable = differentiable
-        self.needs = frozenset(needs)
-        self.family = family
+        given = {"range": range, "differentiable": differentiable, "needs": needs, "family": family}
+        settings = declared(function) | {name: value for name, value in given.items() if value is not None}
+        self.range = settings.get("range", Scorer.range)
+        self.differentiable = settings.get("differentiable", Scorer.differentiable)
+        self.needs = frozenset(settings.get("needs", Scorer.needs))
+        self.family = settings.get("family", Scorer.family)
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """A digest of the file that holds the function; {} where it stands in none."""
+        file = inspect.getsourcefile(self.function) if inspect.isfunction(self.function) else None
+        if file is None or not Path(file).is_file():
+            return {}
+        return {"source": hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         score = self.function(batch)

@@ -1,6 +1,5 @@
 """Scorers by name, and `load_scorer`."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from rewardedit.assets import fingerprints
 from rewardedit.batch import EditBatch
 from rewardedit.scorer_spec import ScorerSpec, read_spec
 from rewardedit.scorers.base import FunctionScorer, Scorer, WeightedSum
+from rewardedit.scorers.own import find_own
 
 BUILT_IN = {
     "clip_d": "rewardedit.scorers.clip:ClipD",
@@ -34,8 +34,8 @@ OWN_MODELS = {
 
 
 def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:
-    """A scorer by name ("clip_d"), as a weighted sum ("clip_d:0.7,l1:0.3"), from a class
-    ("package.module:Class"), or around a plain function `(EditBatch) -> (b,)`.
+    """A scorer by name ("clip_d"), as a weighted sum ("clip_d:0.7,l1:0.3"), of one's own ("file.py:function",
+    "package.module:Class"; see `rewardedit.scorer`), or around a plain function `(EditBatch) -> (b,)`.
 
     Options go to the scorer's `from_pretrained` (or its constructor, where it has none). Those of a sum's
     scorers stand in a mapping: {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3, "region": "outside"}}.
@@ -90,7 +90,7 @@ def scorer_fingerprints(
 
 
 def find_scorer(name: str) -> type[Scorer]:
-    """The class of a scorer, by name or "package.module:Class"; nothing is loaded.
+    """The class of a scorer, by name, "package.module:Name" or "file.py:Name"; nothing is loaded.
 
     Raises:
         ValueError: on an unknown name, or a class that is not a `Scorer`.
@@ -101,16 +101,9 @@ def find_scorer(name: str) -> type[Scorer]:
     if ":" not in path:
         raise ValueError(
             f"no scorer named {name!r}; expected one of {', '.join([*BUILT_IN, *OWN_MODELS])}, "
-            "or package.module:Class"
+            "or one of your own as file.py:function or package.module:Class"
         )
-    module, _, attribute = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a module of others may raise anything
-        raise ValueError(f"scorer {name!r} cannot be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Scorer)):
-        raise ValueError(f"{path}: expected a subclass of rewardedit.Scorer; got {found!r}")
-    return found
+    return find_own(path)
 
 
 def _load_one(name: str, options: dict[str, Any]) -> Scorer:

@@ -21,6 +21,7 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.decoding import answer_greedily
+from rewardedit.extras import install_command
 from rewardedit.images import MODES, resize
 from rewardedit.scorers.vlm_weights import load_adapter, require_own_weights
 
@@ -160,7 +161,7 @@ def naming(name: str) -> Iterator[None]:
 def require_bitsandbytes() -> None:
     """Raises ValueError where bitsandbytes is not installed."""
     if find_spec("bitsandbytes") is None:
-        raise ValueError("quantize needs bitsandbytes: pip install 'rewardedit[quantize]'")
+        raise ValueError(f"quantize needs bitsandbytes: {install_command('quantize')}")
 
 
 def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dict[str, Any]:

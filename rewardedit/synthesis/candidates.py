@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from rewardedit.assets import fingerprints, names_in
 from rewardedit.batch import EditSample
+from rewardedit.config import require_unset
 from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.data.datasets import SHARD_BATCHES
 from rewardedit.data.sources import row_id
@@ -30,6 +31,17 @@ class CandidatesConfig:
     batch_size: int = 8  # images that are edited at a time
     seed: int = 42  # of row 0; row i has this + i
     dtype: str | None = None  # of the editor's weights; None: float16 on a GPU, float32 on a CPU
+
+    def __post_init__(self) -> None:
+        if not self.editors:
+            sampling = (
+                "num_inference_steps",
+                "guidance_scale",
+                "image_guidance_scale",
+                "batch_size",
+                "dtype",
+            )
+            require_unset(self, sampling, "without editors; name some, or leave it out")
 
     def method(self, editor: str) -> MethodConfig:
         """One of the editors as an editing method."""

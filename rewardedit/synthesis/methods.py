@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit import devices
+from rewardedit.config import require_unset
 from rewardedit.data.folders import by_stem, list_images
 from rewardedit.diffusion.editors import EditConfig, load_editor
 from rewardedit.diffusion.text_to_image import load_text_to_image
@@ -58,6 +59,19 @@ Method = Callable[[Requests], Float[Tensor, "b 3 h w"]]
 # Those below `editor` edit with a text-to-image model and two captions; an editor reads the instruction.
 Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "ledits_pp", "folder"]
 
+_STRENGTH = ("strength",)
+_SAMPLING = ("num_inference_steps", "guidance_scale", "image_guidance_scale", "dtype")
+# Settings of a method that kinds do not use.
+UNUSED: dict[Kind, tuple[str, ...]] = {
+    "editor": _STRENGTH,
+    "sdedit": ("image_guidance_scale",),
+    "diffedit": ("image_guidance_scale",),
+    "pix2pix_zero": ("image_guidance_scale", *_STRENGTH),
+    "cycle_diffusion": ("image_guidance_scale",),
+    "ledits_pp": ("image_guidance_scale", *_STRENGTH),
+    "folder": (*_SAMPLING, *_STRENGTH),
+}
+
 
 @dataclass(frozen=True)
 class MethodConfig:
@@ -83,6 +97,7 @@ class MethodConfig:
         if self.num_inference_steps < 1:
             raise ValueError(f"num_inference_steps: expected at least 1; got {self.num_inference_steps}")
         devices.inference_dtype(self.dtype)
+        require_unset(self, UNUSED[self.kind], f"on kind: {self.kind}; leave it out")
 
     @property
     def needs_captions(self) -> bool:

@@ -33,7 +33,7 @@ from rewardedit import devices
 from rewardedit.devices import Precision
 from rewardedit.files import append_json_line, remove
 from rewardedit.processes import processes, say, sum_of_processes
-from rewardedit.training.trackers import Tracker, installed_trackers, start_trackers
+from rewardedit.training.trackers import Tracker, installed_trackers, require_tracker, start_trackers
 
 KEPT_CHECKPOINTS = 2
 
@@ -64,6 +64,9 @@ class LoopConfig:
         for name in ("max_steps", "batch_size", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
+        if not self.lr > 0:
+            raise ValueError(f"lr: expected above 0, as nothing is trained otherwise; got {self.lr:g}")
+        require_tracker(self.tracker)
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm: expected above 0 (.inf: any); got {self.max_grad_norm:g}")
         if self.ema is not None and not 0 <= self.ema < 1:

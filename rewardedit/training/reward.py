@@ -21,11 +21,11 @@ from rewardedit.diffusion.rollout import RolloutConfig, Scored, rollout
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.scorers.base import no_gradient
 from rewardedit.training.finetune import MicroBatch
 from rewardedit.training.latents import LatentCache, TextCache
 from rewardedit.training.loop import step_generator
 
-NO_GRADIENT = "has no gradient with respect to the edited image; take clip_d or l1"
 PRESETS: dict[str, dict[str, Any]] = {
     "adiee": {
         "num_inference_steps": tuple(range(10, 101, 5)),
@@ -86,7 +86,10 @@ class RewardConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorer", resolve_spec(self.scorer))
-        for name, value in PRESETS[self.preset].items():
+        preset = PRESETS[self.preset]
+        if (self.loss or preset["loss"]) == "linear" and self.hinge not in (None, preset["hinge"]):
+            raise ValueError("hinge: has no effect with loss: linear; leave it out, or take loss: hinge")
+        for name, value in preset.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         assert self.num_inference_steps is not None
@@ -163,7 +166,8 @@ def load_rewards(reward: ScorerSpec, held_out: ScorerSpec) -> dict[str, Scorer]:
     """
     first = load_scorer(reward)
     if not first.differentiable:
-        raise ValueError(f"reward.scorer: {spec_name(reward)} with these options {NO_GRADIENT}")
+        error = no_gradient(type(first), f"{spec_name(reward)} with these options")
+        raise ValueError(f"reward.scorer: {error}")
     return {spec_name(reward): first, spec_name(held_out): load_scorer(held_out)}
 
 

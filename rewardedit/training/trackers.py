@@ -10,6 +10,7 @@ from accelerate.tracking import get_available_trackers
 from PIL import Image
 
 from rewardedit.config import load_yaml
+from rewardedit.extras import install_command
 from rewardedit.processes import say
 
 # accelerate's names; "all" takes every one that is installed.
@@ -28,6 +29,7 @@ Tracker = Literal[
 ]
 PROJECT = "rewardedit"
 EXTRAS = ("tensorboard", "wandb")  # of this package; the others are installed by their own names
+DEFAULT = "tensorboard"  # done without where it is not installed
 # What `log_images` of each of accelerate's trackers takes for one image; the trackers that are not here have
 # none.
 AS_BATCH = "batch"
@@ -42,9 +44,20 @@ TAKES_IMAGES = {
 }
 
 
+def require_tracker(tracker: Tracker) -> None:
+    """Raises ValueError where a tracker that was asked for by name is not installed."""
+    if tracker in ("none", "all", DEFAULT) or tracker in map(str, get_available_trackers()):
+        return
+    raise ValueError(f"tracker: {tracker} is not installed; {_install(tracker)}, or take tracker: none")
+
+
+def _install(tracker: str) -> str:
+    return install_command(tracker) if tracker in EXTRAS else f"pip install {tracker}"
+
+
 def installed_trackers(tracker: Tracker) -> list[str]:
-    """The trackers that a setting stands for; those whose package is missing are left out,
-    which is said in one line.
+    """Trackers that a setting stands for; the default is left out where it is missing, which is said in one
+    line.
     """
     available = [str(name) for name in get_available_trackers()]
     if tracker == "none":
@@ -55,8 +68,7 @@ def installed_trackers(tracker: Tracker) -> list[str]:
         return available
     if tracker in available:
         return [tracker]
-    package = f"'rewardedit[{tracker}]'" if tracker in EXTRAS else tracker
-    say(f"no tracker: {tracker} is not installed (pip install {package}); metrics are in metrics.jsonl")
+    say(f"no tracker: {tracker} is not installed ({_install(tracker)}); metrics are in metrics.jsonl")
     return []
 
 

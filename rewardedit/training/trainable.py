@@ -11,6 +11,7 @@ from torch import nn
 from rewardedit import devices
 from rewardedit.assets import resolve_model
 from rewardedit.attention import Backend
+from rewardedit.config import require_unset
 from rewardedit.devices import Precision
 from rewardedit.diffusion.editors import LORA, Editor, load_editor
 from rewardedit.diffusion.families import EditFamily
@@ -53,6 +54,10 @@ class TrainConfig(LoopConfig):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
         self.micro_batches(processes=1)
+        if self.lora_rank is None:
+            require_unset(self, ("lora_alpha",), "without lora_rank; give that too")
+        if self.optimizer != "muon":
+            require_unset(self, ("muon_lr",), f"with optimizer {self.optimizer}; take optimizer: muon")
         if self.lora_rank and self.text_encoder_lr:
             raise ValueError(
                 "text_encoder_lr: a LoRA holds the UNet's weights alone; leave one of the two out"

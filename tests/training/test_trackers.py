@@ -129,10 +129,8 @@ def test_a_tracker_without_images_has_the_rest_and_that_is_said_once(tracked):
     [
         (
             "tensorboard",
-            "tensorboard is not installed (pip install 'rewardedit[tensorboard]'); metrics are in "
-            "metrics.jsonl",
+            "tensorboard is not installed (pip install 'tensorboard>=2.18'); metrics are in metrics.jsonl",
         ),
-        ("trackio", "trackio is not installed (pip install trackio); metrics are in metrics.jsonl"),
         ("all", "none that accelerate knows is installed; metrics are in metrics.jsonl"),
     ],
 )
@@ -147,12 +145,21 @@ def test_without_its_package_a_training_runs_and_says_that_it_has_no_tracker(
     assert not (tmp_path / "logs").exists()
 
 
+@pytest.mark.parametrize(
+    ("tracker", "remedy"), [("trackio", "pip install trackio"), ("wandb", "pip install 'wandb'")]
+)
+def test_a_tracker_that_was_asked_for_by_name_and_is_missing_is_refused(tracker, remedy, monkeypatch):
+    monkeypatch.setattr(AVAILABLE, [])
+    with pytest.raises(ValueError, match=f"tracker: {tracker} is not installed; {remedy}, or take"):
+        SmallTrainConfig(tracker=tracker)
+
+
 def test_every_tracker_of_accelerate_is_known_and_no_other():
     assert set(get_args(Tracker)) == {*LOGGER_TYPE_TO_CLASS, "all", "none"}
     assert set(TAKES_IMAGES) == {
         name for name, kind in LOGGER_TYPE_TO_CLASS.items() if hasattr(kind, "log_images")
     }
-    assert load_recipe("quickstart", ["train.tracker=trackio"])[1].train.tracker == "trackio"
+    assert load_recipe("quickstart", ["train.tracker=none"])[1].train.tracker == "none"
     with pytest.raises(
         ValueError, match=r"train\.tracker: expected one of .*comet_ml.*; got 'wandbb'; did you mean wandb"
     ):

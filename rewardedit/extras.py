@@ -1,0 +1,47 @@
+"""Optional packages: the extra that brings each, and the command that installs it."""
+
+import re
+from importlib import metadata
+from typing import Any
+
+EXTRA = re.compile(r'extra == "([\w-]+)"')  # in a requirement's marker: the extra that it belongs to
+# packages that rewardedit cannot do without
+IMPORTED = ("torch", "diffusers", "transformers", "peft", "accelerate", "safetensors", "datasets")
+
+
+def requirements() -> list[Any]:
+    """Requirements of rewardedit with their markers, but for those of its developers alone."""
+    from packaging.requirements import Requirement
+
+    try:
+        texts = metadata.requires("rewardedit") or []
+    except metadata.PackageNotFoundError:  # run from a folder that is not installed
+        texts = list(IMPORTED)
+    return [wanted for wanted in map(Requirement, texts) if 'extra == "dev"' not in str(wanted.marker)]
+
+
+def extras() -> dict[str, str]:
+    """Extras by the names of the optional packages that they bring."""
+    found = {wanted.name: EXTRA.search(str(wanted.marker)) for wanted in requirements()}
+    return {name: extra[1] for name, extra in found.items() if extra is not None}
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the packages of an extra.
+
+    It names the packages themselves: it works in a checkout and elsewhere, and needs no index that knows
+    rewardedit.
+
+    Raises:
+        KeyError: on an extra that rewardedit does not have.
+    """
+    names = [name for name, own in extras().items() if own == extra]
+    if not names:
+        raise KeyError(extra)
+    wanted = [r for r in requirements() if r.name in names and f'"{extra}"' in str(r.marker)]
+    packages = [f"{r.name}{_brackets(r.extras)}{r.specifier}" for r in wanted]
+    return f"pip install {' '.join(repr(package) for package in packages)}"
+
+
+def _brackets(extras: set[str]) -> str:
+    return f"[{','.join(sorted(extras))}]" if extras else ""

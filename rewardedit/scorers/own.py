@@ -1,0 +1,75 @@
+"""Scorers of one's own: a class or a function, of a module or of a file."""
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rewardedit.scorers.base import FunctionScorer, Scorer, declared
+
+
+def find_own(name: str) -> type[Scorer]:
+    """Returns the class of "package.module:Name" or "path/to/file.py:Name", a `Scorer` or a function.
+
+    Modules are found in the working folder too, after all others.
+
+    Raises:
+        ValueError: where it cannot be imported, or is neither.
+    """
+    place, _, attribute = name.rpartition(":")
+    try:
+        module = _file_module(Path(place)) if place.endswith(".py") else _module(place)
+        found = getattr(module, attribute)
+    except Exception as error:  # code of others may raise anything
+        raise ValueError(f"scorer {name!r} cannot be imported: {error}") from error
+    if isinstance(found, type) and issubclass(found, Scorer):
+        return found
+    if isinstance(found, type) or not callable(found):
+        raise ValueError(
+            f"scorer {name!r}: expected a subclass of rewardedit.Scorer or a function (EditBatch) -> (b,); "
+            f"got {_kind(found)}"
+        )
+    return _class_of(found, attribute)
+
+
+def _kind(found: Any) -> str:
+    return f"the class {found.__name__}" if isinstance(found, type) else f"a value of {type(found).__name__}"
+
+
+def _module(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:  # the command has its own folder there instead
+        sys.path.append(os.getcwd())
+    return importlib.import_module(name)
+
+
+def _file_module(file: Path) -> ModuleType:
+    """The module of a file, run once in a process as long as the file stays the same."""
+    path = file.expanduser().resolve()
+    if not path.is_file():
+        raise ValueError(f"{file}: no such file")
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def _class_of(function: Any, name: str) -> type[FunctionScorer]:
+    """A class whose scorers call the function, with the attributes that `rewardedit.scorer` declared."""
+
+    def __init__(self: FunctionScorer) -> None:
+        FunctionScorer.__init__(self, function)
+
+    return type(name, (FunctionScorer,), {**declared(function), "__init__": __init__})
