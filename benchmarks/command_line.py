@@ -48,6 +48,6 @@ def read_command_line(description: str | None, words: str = "", many: bool = Tru
     if words:
         parser.add_argument("words", nargs="*" if many else "?", metavar=words)
     parser.add_argument("--write", action="store_true", help=WRITE)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     given = getattr(args, "words", None) or []
     return CommandLine(Path(sys.argv[0]).name, [given] if isinstance(given, str) else given, args.write)

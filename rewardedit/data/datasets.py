@@ -88,7 +88,11 @@ class DataConfig:
         if self.name == "shapes":
             require_unset(self, ("path",), "on the shapes world; say which data set it is, e.g. name: table")
         else:
-            require_unset(self, ("backdrops", "shares", "draws"), f"on {self.name} rows; leave it out")
+            require_unset(
+                self,
+                ("backdrops", "shares", "draws"),
+                f"on {self.name} rows; give the group anew: data={{name: {self.name}, path: …}}",
+            )
         if self.hold_out and self.name == "shapes":
             raise ValueError("hold_out: the shapes world has splits of its own; take split=val")
         if self.columns and self.name != "table":

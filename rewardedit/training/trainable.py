@@ -56,8 +56,6 @@ class TrainConfig(LoopConfig):
         self.micro_batches(processes=1)
         if self.lora_rank is None:
             require_unset(self, ("lora_alpha",), "without lora_rank; give that too")
-        if self.optimizer != "muon":
-            require_unset(self, ("muon_lr",), f"with optimizer {self.optimizer}; take optimizer: muon")
         if self.lora_rank and self.text_encoder_lr:
             raise ValueError(
                 "text_encoder_lr: a LoRA holds the UNet's weights alone; leave one of the two out"
