@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rewardedit.files import AnyPath, create, write_json
+from rewardedit.files import AnyPath, create, replaced
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
 from rewardedit.writers import is_running, machine
 
@@ -67,15 +67,15 @@ class Claims:
 
     def _take(self, file: AnyPath, token: str) -> bool:
         try:
-            create(file, json.dumps(_owner(token, 0)))
+            create(file, _owner(token, 0))
             return True
         except FileExistsError:
             if not self._is_abandoned(file):
                 return False
         except FileNotFoundError:  # the folder is gone: all was made, and taken from there
             return False
-        with suppress(FileNotFoundError):
-            write_json(file, _owner(token, 0), in_stage=True)
+        with suppress(FileNotFoundError), replaced(file, in_stage=True) as aside:
+            aside.write_text(_owner(token, 0))
         return _is_of(_content(file), token)  # another may have taken it at the same moment
 
     def _is_abandoned(self, file: AnyPath) -> bool:
@@ -95,7 +95,7 @@ class Claims:
         while not over.wait(self.beat):
             beats += 1
             with suppress(OSError):  # a disk that is away for a moment
-                if not _write_anew(file, token, json.dumps(_owner(token, beats)).encode()):
+                if not _write_anew(file, token, _owner(token, beats).encode()):
                     return
 
 
@@ -104,8 +104,8 @@ def claim_file(path: AnyPath) -> AnyPath:
     return path.with_name(f".{path.name}.claim")
 
 
-def _owner(token: str, beats: int) -> dict[str, Any]:
-    return {"machine": machine(), "pid": os.getpid(), "token": token, "beats": beats}
+def _owner(token: str, beats: int) -> str:
+    return json.dumps({"machine": machine(), "pid": os.getpid(), "token": token, "beats": beats})
 
 
 def _content(file: AnyPath) -> bytes | None:
@@ -155,6 +155,7 @@ def _write_anew(file: AnyPath, token: str, content: bytes) -> bool:
                 return False
             opened.seek(0)
             opened.write(content)
+            opened.truncate()
             return True
     except FileNotFoundError:
         return False

@@ -172,6 +172,19 @@ def test_who_was_taken_for_dead_leaves_the_claim_to_who_took_it(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
+def test_a_claim_that_was_taken_from_a_dead_process_stays_with_who_took_it(tmp_path):
+    file = tmp_path / ".a.claim"
+    owner = {"machine": claims.machine(), "pid": 2**22 + 1, "token": "of the dead" * 9, "beats": 10**9}
+    file.write_text(json.dumps(owner, indent=4))
+    own = Claims(beat=0.001)
+    with own.claim(tmp_path / "a"):
+        contents: set[bytes] = set()
+        while len(contents) < 4 and own.is_held(tmp_path / "a"):
+            contents.add(file.read_bytes())
+        assert len(contents) == 4
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_shard_of_a_sleeper_takes_no_place_of_one_that_is_read(tmp_path):
     """A folder would be away for a moment."""
 
@@ -294,11 +307,11 @@ def test_an_empty_or_short_shard_is_made_again(kind, name, size, tmp_path):
 
     def make(number: int, path: Path) -> None:
         if number == 2 and made == [0, 1]:
-            raise KeyboardInterrupt  # the power is cut
+            raise RuntimeError("the power is cut")
         made.append(number)
         SHARDS[kind](number, path)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(RuntimeError, match="the power is cut"):
         stage(tmp_path / "s", {}, make, 3)
     broken = tmp_path / "s" / "part-00001" / name
     if size and name == "rows.json":
