@@ -1,11 +1,12 @@
 """Scores of rows by scorers: batches in, a record for each row and scorer out,
 in memory or as Parquet shards.
 
-A record has the row's id and instruction, the scorer's name, score, valid, reason and parts, and, null before
-a row is labelled, label and text. A row that cannot be read, or that a scorer cannot score, is kept: its
-score is None and `reason` says why.
+A record has the row's id and instruction, the scorer's name, score, valid, reason and parts; `row`, a table's
+files and other columns; and label and text, null before a row is labelled. A row that cannot be read, or that
+a scorer cannot score, is kept: its score is None and `reason` says why.
 """
 
+import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.data.datasets import Rows, reading_workers
 from rewardedit.data.reading import read_batches
-from rewardedit.data.sources import row_id
+from rewardedit.data.sources import row_details, row_id
 from rewardedit.data.stream import StreamedRows, shards_of
 from rewardedit.endpoint import Usage
 from rewardedit.files import AnyPath, remove, replaced, write_json
@@ -28,6 +29,7 @@ from rewardedit.stages import Share, plain, stage
 from rewardedit.usage import USAGE, as_settings, from_settings, read_usage
 
 Record = dict[str, Any]
+MAPS = ("parts", "row")  # of a record, the mappings
 NO_ROWS = "there is no row to score; does data.edit_types name types that the data set has?"
 
 
@@ -69,6 +71,8 @@ def score_rows(
     for part in read_batches(rows, size, policy, batch, workers=workers):
         scored = {} if part.batch is None else score_batch(part.batch, scorers)
         records = []
+        known = {row: row_details(rows, row) for row in (*part.numbers, *part.unreadable)}
+        details = {row: {"row": texts} for row, texts in known.items() if texts}
         for name in scorers:
             found = {
                 row: _record(row_id(rows, row), None, name, None, reason)
@@ -77,7 +81,7 @@ def score_rows(
             if part.batch is not None:
                 of_batch = _records(part.ids, part.batch.instruction, name, scored[name])
                 found |= zip(part.numbers, of_batch, strict=True)
-            records += [found[row] for row in sorted(found)]
+            records += [found[row] | details.get(row, {}) for row in sorted(found)]
         yield records
 
 
@@ -216,6 +220,7 @@ def _schema() -> Any:
             "parts": pa.map_(pa.string(), pa.float64()),
             "label": pa.int32(),
             "text": pa.string(),
+            "row": pa.map_(pa.string(), pa.string()),
         }
     )
 
@@ -225,8 +230,32 @@ def write_records(records: Sequence[Record], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = [{**row, "parts": list(row["parts"].items())} for row in records]
+    columns = [{**row, **{name: list(row[name].items()) for name in MAPS if name in row}} for row in records]
     pq.write_table(pa.Table.from_pylist(columns, _schema()), path)
+
+
+def write_lines(records: Sequence[Record], path: AnyPath) -> None:
+    """The records as one .csv or .jsonl file; CSV has a column for each part and each detail of a row, whose
+    names begin with "row." or "part." where a column has the name already.
+    """
+    with replaced(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix == ".jsonl":
+            file.writelines(
+                json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records
+            )
+            return
+        flat = [_flat(record) for record in records]
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in flat for name in row)))
+        writer.writeheader()
+        writer.writerows(flat)
+
+
+def _flat(record: Record) -> Record:
+    found = {name: value for name, value in record.items() if name not in MAPS}
+    for kind, prefix in (("row", "row."), ("parts", "part.")):
+        for name, value in record.get(kind, {}).items():
+            found[f"{prefix}{name}" if name in record or name in found else name] = value
+    return found
 
 
 def read_records(path: AnyPath) -> list[Record]:
@@ -235,7 +264,13 @@ def read_records(path: AnyPath) -> list[Record]:
 
     with path.open("rb") as file:
         rows = pq.read_table(file).to_pylist()
-    return [{**row, "parts": dict(row["parts"])} for row in rows]
+    return [as_record(row) for row in rows]
+
+
+def as_record(row: Mapping[str, Any]) -> Record:
+    """A row of a Parquet file of records, whose maps are lists of pairs there."""
+    maps = {name: dict(row[name]) for name in MAPS if row.get(name) is not None}
+    return {name: value for name, value in row.items() if name not in MAPS} | maps
 
 
 def read_shards(folder: Path) -> list[Record]:

@@ -39,6 +39,14 @@ def short_previews(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(previews, "STEPS", 1)
 
 
+@pytest.fixture(autouse=True)
+def notices_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is told what a process is told once."""
+    from rewardedit import processes
+
+    monkeypatch.setattr(processes, "_noticed", set())
+
+
 @pytest.fixture
 def standin_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The stand-in is the device that everything runs on."""

@@ -26,10 +26,15 @@ def sections(*titles: str) -> str:
 
 
 def write_images(folder: Path) -> None:
-    """photo.jpg, and edited.png, in which its circle is white: the images that the README's commands name."""
+    """photo.jpg, and edited.png, in which its circle is white, as files and in folders: the images that the
+    README's commands name.
+    """
     samples = Shapes("test").batch(3, 1)
     to_pil(samples.source[0]).save(folder / "photo.jpg", quality=95)
     to_pil(samples.target[0]).save(folder / "edited.png")
+    for name, image in (("photos", samples.source), ("A", samples.target), ("B", samples.source)):
+        (folder / name).mkdir()
+        to_pil(image[0]).save(folder / name / "cat.png")
 
 
 def write_pairs(folder: Path) -> None:

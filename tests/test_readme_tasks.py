@@ -80,7 +80,7 @@ def test_score_two_images(here):
     value = float(names["scores"].score)
     assert "tensor" in printed
 
-    scored, drawn, table = commands(sections("Score"))
+    scored, drawn, table, folders = commands(sections("Score"))
     lines = [line.split() for line in run(scored).splitlines()]
     assert [line[1] for line in lines] == ["vifi_clip", "clip_d", "l1"]
     assert float(lines[0][2]) == pytest.approx(value, abs=1e-3), "the shell and Python give one score"
@@ -91,6 +91,12 @@ def test_score_two_images(here):
     rows = pq.read_table("scores.parquet").to_pylist()
     assert len(rows) == PAIRS
     assert all(row["valid"] for row in rows)
+    run(folders)
+    assert [line.split(",")[0] for line in Path("both.csv").read_text().splitlines()] == [
+        "id",
+        "A/cat.png",
+        "B/cat.png",
+    ]
 
 
 def test_choose_the_best_of_8_with_a_function_of_ones_own(here):

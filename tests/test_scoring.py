@@ -218,7 +218,7 @@ def test_a_brushed_mask_is_where_it_is_transparent(pair, tmp_path, capsys):
     [
         (["a.png", "b.png"], "expected SOURCE EDITED"),
         (["a.png", "b.png", "make it blue"], "no such file"),
-        (["name=shapes", "rows=2", "--out", "x.csv"], "ends in .parquet or .json"),
+        (["name=shapes", "rows=2", "--out", "x.txt"], "ends in .parquet, .json, .jsonl, .csv"),
         (["name=shapes", "rows=2", "--heatmap", "x.png"], "expected one edit and one scorer"),
         (["name=shapes", "rows=2", "--scorer", "clip_x"], "no scorer named"),
         (["a.png", "b.png", "make it blue", "--size", "0"], "--size: expected at least 1"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.cli.score import read_scorer
+from rewardedit.cli.score_input import add_columns_option, read_columns_option
 
 # of --best-of: the best without captions, which nobody gives here; see benchmarks/best_of_n.py
 JUDGE = "adiee"
@@ -56,6 +57,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--overwrite", action="store_true", help="replace edits in --out that another request made"
     )
+    add_columns_option(p)
     p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--steps", type=int)
@@ -89,7 +91,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.scorers import load_scorer
 
     # What is wrong with the input is told before a model is loaded.
-    jobs = read_jobs(args.input, args.instruction)
+    jobs = read_jobs(args.input, args.instruction, read_columns_option(args.columns))
     target_score = BEST if args.score is None else args.score
     require_numbers(args.best_of, args.size, target_score)
     if args.steps is not None:

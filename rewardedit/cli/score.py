@@ -9,37 +9,28 @@ from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.cli.engine import PROCESSES, add_engine_option
+from rewardedit.cli.score_input import add_input_options, as_settings, named, read_input
 from rewardedit.scorer_spec import ScorerSpec, full_name
 
-MASK = "of a pair: where change is wanted transparent, or white in a file without transparency"
+SUFFIXES = (".parquet", ".json", ".jsonl", ".csv")  # of --out
 EXAMPLES = "e.g. clip_d l1 clip_d:0.7,l1:0.3 '{l1: {region: outside}}'"
 
 
 def add_parser(commands: Any) -> None:
     epilog = "images of another size than the source's are brought to it"
     p = commands.add_parser("score", help="score edits", epilog=epilog)
-    p.add_argument(
-        "input",
-        nargs="+",
-        metavar="INPUT",
-        help='SOURCE EDITED "INSTRUCTION"; or a table with these columns; or a data set, e.g. '
-        "name=magicbrush path=FOLDER",
-    )
+    add_input_options(p)
     p.add_argument("--scorer", nargs="+", default=["vifi_clip"], metavar="NAME", help=EXAMPLES)
     p.add_argument("--checkpoint", help="for the scorers that read one: a hub name or a folder")
-    p.add_argument("--source-caption", help="of a pair")
-    p.add_argument("--target-caption", help="of a pair")
-    p.add_argument("--target", metavar="FILE", help="of a pair: the ground-truth edit")
-    p.add_argument("--mask", metavar="FILE", help=MASK)
     p.add_argument(
         "--size", type=int, help="bring images to this many pixels a side (cutting) and score in batches"
     )
     p.add_argument(
         "--out",
         metavar="FILE",
-        help="write all scores to a .json file, or shard by shard to a .parquet file, here or in an object "
-        "store (s3://…); the same command goes on where a .parquet file was interrupted; what a judge's "
-        "scores were made of goes to FILE.made_of.json",
+        help="write all scores to a .csv, .json or .jsonl file, or shard by shard to a .parquet file, here "
+        "or in an object store (s3://…); the same command goes on where a .parquet file was interrupted; "
+        "what a judge's scores were made of goes to FILE.made_of.json",
     )
     p.add_argument("--json", action="store_true", help="print all scores as JSON")
     p.add_argument(
@@ -64,8 +55,8 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.scorers import Scorer, load_scorer
 
     out = to_path(args.out) if args.out else None
-    if out is not None and out.suffix not in (".parquet", ".json"):
-        raise ValueError(f"--out {args.out}: expected a name that ends in .parquet or .json")
+    if out is not None and out.suffix not in SUFFIXES:
+        raise ValueError(f"--out {args.out}: expected a name that ends in {', '.join(SUFFIXES)}")
     rows, size, policy = read_input(args)
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
@@ -85,8 +76,8 @@ def run(args: argparse.Namespace) -> None:
         return {name: scorer.to(device) for name, scorer in loaded().items()}
 
     def settings() -> dict[str, Any]:
-        own = {"scorers": specs, "options": options, "size": size, "policy": policy}
-        return made_of(args.input, rows, own, loaded, out)
+        own = {"scorers": specs, "options": options, "size": size, "policy": policy, **as_settings(args)}
+        return made_of(args, rows, own, loaded, out)
 
     if args.heatmap or args.explain:
         batch = one_edit(args, rows, size, policy, specs)
@@ -102,9 +93,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def made_of(
-    words: list[str], rows: Any, settings: dict[str, Any], load: Callable[[], dict[str, Any]], out: Any
+    args: argparse.Namespace,
+    rows: Any,
+    settings: dict[str, Any],
+    load: Callable[[], dict[str, Any]],
+    out: Any,
 ) -> dict[str, Any]:
-    """All that scores depend on: the input that words of the command line name, with how many rows it has and
+    """All that scores depend on: the input that the command line names, with how many rows it has and
     a digest of what lies in its files; the settings; of the scorers' models which they are.
     """
     from rewardedit.data.stream import count_rows
@@ -113,8 +108,8 @@ def made_of(
 
     specs, options = settings["scorers"], settings["options"]
     models = {name: packaged_files(spec, **options) for name, spec in specs.items()}
-    found = {"input": words, "rows": count_rows(rows), "models": models, **settings}
-    if digests := input_digests([named(words), specs, options], out):
+    found = {"input": args.input, "rows": count_rows(rows), "models": models, **settings}
+    if digests := input_digests([named(args), specs, options], out):
         found["files"] = digests
     if fingerprints := scorer_fingerprints(specs, load):
         found["fingerprints"] = fingerprints
@@ -155,18 +150,6 @@ def one_edit(
     return read_batch(rows[0], size, policy).to(devices.default_device())
 
 
-def named(words: list[str]) -> Any:
-    """The settings that words of the command line name; of a table its path."""
-    if are_settings(words):
-        return configs.override({}, words)
-    return {"path": words[0]} if len(words) == 1 else words
-
-
-def are_settings(words: list[str]) -> bool:
-    """Whether words name a data set by its settings; a table's path may have an equals sign in it too."""
-    return all("=" in word for word in words) and not (len(words) == 1 and Path(words[0]).exists())
-
-
 def write_parquet(
     out: Any, settings: dict[str, Any], rows: Any, load: Any, size: int | None, policy: str, as_json: bool
 ) -> None:
@@ -178,6 +161,7 @@ def write_parquet(
     from rewardedit.processes import processes
     from rewardedit.scoring import (
         NO_ROWS,
+        as_record,
         parts_of,
         read_columns,
         read_records,
@@ -194,10 +178,14 @@ def write_parquet(
         raise
     if not processes().is_main_process:
         return
-    (valid,) = read_columns([out], "valid")
+    names = ("scorer", "score", "valid", "row")
+    columns = read_columns([out], *names)
+    valid = columns[2]
     if not valid:
         raise ValueError(NO_ROWS)
     print(f"{len(valid)} scores, {valid.count(False)} invalid: {out}", file=sys.stderr)
+    records = [as_record(dict(zip(names, cells, strict=True))) for cells in zip(*columns, strict=True)]
+    tell_means(records, rows)
     tell(out, usage_of(out))
     if as_json:
         print(json.dumps(read_records(out), indent=2))
@@ -209,7 +197,7 @@ def write_parquet(
 def write_or_print(
     out: Any, settings: Any, as_json: bool, rows: Any, load: Any, size: int | None, policy: str
 ) -> None:
-    """Scores all rows, prints the scores or writes them as JSON.
+    """Scores all rows, prints the scores or writes them to a file.
 
     Raises:
         ValueError: where no row can be scored.
@@ -219,7 +207,7 @@ def write_or_print(
     from rewardedit.endpoint import metered
     from rewardedit.files import write_json
     from rewardedit.processes import processes
-    from rewardedit.scoring import score_rows, write_made_of
+    from rewardedit.scoring import score_rows, write_lines, write_made_of
 
     if not processes().is_main_process:
         return  # one process scores; a Parquet file is made by all
@@ -238,7 +226,10 @@ def write_or_print(
             raise
     if out is not None:
         write_made_of(out, made_of, used)
-        write_json(out, records)
+        if out.suffix == ".json":
+            write_json(out, records)
+        else:
+            write_lines(records, out)
         invalid = sum(not record["valid"] for record in records)
         print(f"{len(records)} scores, {invalid} invalid: {out}", file=sys.stderr)
     tell(out, used)
@@ -246,6 +237,7 @@ def write_or_print(
         print(json.dumps(records, indent=2))
     elif out is None:
         print("\n".join(line_of(record) for record in records))
+    tell_means(records, rows)
     if not any(record["valid"] for record in records):
         raise ValueError(f"nothing could be scored; {records[0]['id']}: {records[0]['reason']}")
 
@@ -263,62 +255,14 @@ def tell(out: Any, used: Any) -> None:
         print(told(used), file=sys.stderr)
 
 
-def read_input(args: argparse.Namespace) -> tuple[Any, int | None, str]:
-    """The rows that the command line names, and the size and policy by which their images are brought to one
-    size.
+def tell_means(records: list[dict[str, Any]], rows: Any) -> None:
+    """Prints the mean scores of several rows, of folders by each."""
+    from rewardedit.data.edited_folders import EditedFolders
+    from rewardedit.data.stream import count_rows
+    from rewardedit.evaluation.summary import summarise
 
-    Raises:
-        ValueError: where INPUT is none of a pair, a table and a data set, or options of a pair go with
-            another.
-    """
-    from rewardedit.data import DataConfig
-    from rewardedit.data.stream import read_or_stream
-    from rewardedit.data.table import Table
-
-    of_pair = {
-        "--source-caption": args.source_caption,
-        "--target-caption": args.target_caption,
-        "--target": args.target,
-        "--mask": args.mask,
-    }
-    given = [option for option, value in of_pair.items() if value is not None]
-    if given and len(args.input) != 3:
-        raise ValueError(
-            f"{given[0]} goes with SOURCE EDITED INSTRUCTION; rows of a table or data set have their own"
-        )
-
-    if args.size is not None and args.size < 1:
-        raise ValueError(f"--size: expected at least 1; got {args.size}")
-    if are_settings(args.input):
-        data = configs.build(DataConfig, configs.override({}, args.input))
-        return read_or_stream(data), args.size or data.size, data.policy
-    if len(args.input) == 3:
-        return [read_pair(args)], args.size, "crop"
-    if len(args.input) == 1:
-        return Table(args.input[0]), args.size, "crop"
-    raise ValueError(
-        'expected SOURCE EDITED "INSTRUCTION", a table, or settings such as name=magicbrush path=…'
-    )
-
-
-def read_pair(args: argparse.Namespace) -> Any:
-    """The one edit of `SOURCE EDITED INSTRUCTION`."""
-    from rewardedit.batch import EditSample
-    from rewardedit.images import load_image, load_mask
-
-    source, edited, instruction = args.input
-    if not instruction.strip():
-        raise ValueError("the instruction is empty; say what was to change")
-    return EditSample(
-        Path(edited).stem,
-        load_image(source),
-        instruction,
-        load_image(edited),
-        source_caption=args.source_caption,
-        target_caption=args.target_caption,
-        target=load_image(args.target) if args.target else None,
-        mask=load_mask(args.mask) if args.mask else None,
-    )
+    if count_rows(rows) != 1:
+        print("\n".join(summarise(records, isinstance(rows, EditedFolders))), file=sys.stderr)
 
 
 def read_scorer(text: str) -> ScorerSpec:

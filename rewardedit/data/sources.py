@@ -1,6 +1,6 @@
 """Which rows are made of which source images, and which of these are held out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -79,3 +79,22 @@ def share_of_sources(sources: Sequence[str], share: float, seed: int) -> list[in
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed)).tolist()
     kept = {names[i] for i in order[: max(1, round(share * len(names)))]}
     return [i for i, source in enumerate(sources) if source in kept]
+
+
+def row_details(rows: Any, index: int) -> dict[str, str]:
+    """A row's files and other columns, as results show them; {} of data sets that have none."""
+    while isinstance(rows, Subset):
+        index = rows.indices[index]
+        rows = rows.dataset
+    return rows.details(index) if hasattr(rows, "details") else {}
+
+
+def as_details(columns: Mapping[str, Any]) -> dict[str, str]:
+    """Columns as texts, without those that are no text, number or truth value, such as images."""
+    kinds = (str, int, float, bool)
+    return {name: storable(str(value)) for name, value in columns.items() if isinstance(value, kinds)}
+
+
+def storable(text: str) -> str:
+    """The text with a question mark for what UTF-8 has not, such as a file's name in another encoding."""
+    return text.encode(errors="replace").decode()

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rewardedit.batch import EditSample, text_or_none
 from rewardedit.data.annotations import OTHER_ROOT, is_text
-from rewardedit.data.columns import PICTURES, TEXTS, name_columns
+from rewardedit.data.columns import OTHERS, PICTURES, TEXTS, name_columns
+from rewardedit.data.sources import as_details
 from rewardedit.data.text_tables import read_text_table
 from rewardedit.images import load_image, load_mask
 from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_of_the_machine, printable
@@ -59,7 +60,10 @@ class Table(Sequence):
         if file.is_dir():
             found = table_in(file)
             if found is None:
-                raise ValueError(f"{path}: expected one of {', '.join(NAMES)} in the folder")
+                raise ValueError(
+                    f"{path}: expected one of {', '.join(NAMES)} in the folder; of a folder of edits, say "
+                    "where their sources are: score FOLDER --sources FOLDER"
+                )
             file = found
         self.file = file
         self.root = file.parent if root is None else Path(root)
@@ -132,6 +136,16 @@ class Table(Sequence):
         """A row's id, its number from 0 where it has none; also where the row cannot be read."""
         own = self.records[index].get("id")
         return str(index) if own in (None, "") else str(own)
+
+    def details(self, index: int) -> dict[str, str]:
+        """A row's files, its type of edit and its other columns; a source that the table holds is known by
+        its content.
+        """
+        record = self.records[index]
+        named = {name: record.get(name) for name in ("source", "edited", "target", "edit_type")}
+        if isinstance(source := record.get("source"), StoredImage):
+            named["source"] = f"sha256 {_digest(source.read())[:16]}"
+        return as_details(named | record[OTHERS])
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         if not 0 <= index < len(self):

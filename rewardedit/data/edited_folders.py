@@ -1,0 +1,154 @@
+"""Folders of edited images beside a folder of their sources, matched by the files' names."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rewardedit.batch import EditSample
+from rewardedit.data.columns import OTHERS, name_columns
+from rewardedit.data.folders import by_stem, list_images
+from rewardedit.data.sources import as_details, storable
+from rewardedit.data.table import read_records, require_texts
+from rewardedit.images import load_image
+from rewardedit.processes import notice
+from rewardedit.untrusted import IMAGE_SUFFIXES
+
+CAPTIONS = ("source_caption", "target_caption")
+SHOWN = 3  # names in a line
+
+
+@dataclass(frozen=True)
+class EditedFile:
+    """An edited image, its source, and what was asked for."""
+
+    id: str
+    folder: str
+    source: Path
+    edited: Path
+    asked: Mapping[str, Any]  # instruction, captions, and other columns
+
+
+class EditedFolders(Sequence):
+    """Edits of one or more folders: the images A/cat.png and B/cat.jpg are edits of SOURCES/cat.webp.
+
+    Files without a partner are named in a line, and left out.
+
+    Args:
+        instructions: an instruction for all, or a table (see `read_instructions`) that names images.
+
+    Raises:
+        ValueError: where a folder is missing, holds two images of one name, or no image has a source and an
+            instruction.
+    """
+
+    def __init__(self, folders: Sequence[str], sources: str, instructions: str | Path) -> None:
+        self.files: list[EditedFile] = []
+        before = _images_of(sources)
+        asked = read_instructions(instructions) if isinstance(instructions, Path) else None
+        for folder, name in zip(folders, _names_of(folders), strict=True):
+            after = _images_of(folder)
+            paired = [stem for stem in after if stem in before and (asked is None or stem in asked)]
+            _tell(folder, len(paired), before, after, asked)
+            for stem in paired:
+                row = {"instruction": instructions} if asked is None else asked[stem]
+                own = after[stem].name if len(folders) == 1 else f"{name}/{after[stem].name}"
+                self.files.append(EditedFile(storable(own), storable(name), before[stem], after[stem], row))
+        if not self.files:
+            raise ValueError(
+                f"{folders[0]}: expected images named as those of {sources}"
+                f"{'' if asked is None else f' and the rows of {instructions}'}; none is"
+            )
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def id_of(self, index: int) -> str:
+        """The name of the edited file, after that of its folder where there are several."""
+        return self.files[index].id
+
+    def source_ids(self) -> list[str]:
+        """The source's file."""
+        return [str(file.source) for file in self.files]
+
+    def details(self, index: int) -> dict[str, str]:
+        """The folder, the files, and the other columns of a row of instructions."""
+        file = self.files[index]
+        named = {"folder": file.folder, "source": str(file.source), "edited": str(file.edited)}
+        return named | as_details(file.asked.get(OTHERS, {}))
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        file = self.files[index]
+        captions = {name: file.asked.get(name) for name in CAPTIONS}
+        images = (load_image(path) for path in (file.source, file.edited))
+        source, edited = images
+        return EditSample(file.id, source, file.asked["instruction"], edited, **captions)
+
+
+def read_instructions(file: Path) -> dict[str, dict[str, Any]]:
+    """Rows of a table by the stem of the image that a column `name` (or id, source, file_name) names; beside
+    `instruction` they may have captions and other columns.
+
+    Raises:
+        ValueError: where it cannot be read, lacks a column, or names an image twice.
+    """
+    records = read_records(file)
+    columns = {"id": "name"} if any("name" in record for record in records) else {}
+    found: dict[str, dict[str, Any]] = {}
+    for number, row in enumerate(
+        name_columns(file, records, columns, (("id", "source"), ("instruction",))), 1
+    ):
+        row["id"] = row.get("id", row.get("source"))
+        texts = ("instruction", *CAPTIONS)
+        require_texts(file, number, row, ("id", *texts), ("instruction",))
+        if row["id"] is None:
+            raise ValueError(f"{file}: row {number} names no image")
+        stem = _stem(str(row["id"]))
+        if stem in found:
+            raise ValueError(f"{file}: row {number}: expected each image once; {stem} comes twice")
+        found[stem] = row
+    return found
+
+
+def _stem(name: str) -> str:
+    path = Path(name)
+    is_image = any(path.suffix.lower() in suffixes for suffixes in IMAGE_SUFFIXES.values())
+    return path.stem if is_image else path.name
+
+
+def _images_of(folder: str) -> dict[str, Path]:
+    if not Path(folder).is_dir():
+        raise ValueError(f"{folder}: expected a folder of images")
+    return by_stem(list_images(Path(folder)))
+
+
+def _names_of(folders: Sequence[str]) -> list[str]:
+    """The last part of each folder's path; the whole path where two end alike."""
+    names = [Path(folder).resolve().name for folder in folders]
+    return names if len(set(names)) == len(names) else [str(Path(folder)) for folder in folders]
+
+
+def _tell(
+    folder: str,
+    edits: int,
+    before: Mapping[str, Path],
+    after: Mapping[str, Path],
+    asked: Mapping[str, Any] | None,
+) -> None:
+    missing = {
+        "no edit of": [stem for stem in before if stem not in after],
+        "no source of": [after[stem].name for stem in after if stem not in before],
+        "no instruction for": []
+        if asked is None
+        else [stem for stem in after if stem in before and stem not in asked],
+    }
+    parts = [f"{words} {_listed(names)}" for words, names in missing.items() if names]
+    if parts:
+        notice(f"{folder}: {edits} edits; {'; '.join(parts)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The number of names, and the first of them."""
+    names = list(names)
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{len(names)}: {', '.join(names[:SHOWN])}{more}"
