@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 from torch import Tensor
 
 from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine, open_image, unreadable
@@ -28,7 +29,7 @@ def load_image(path: str | Path | io.BytesIO) -> Float[Tensor, "3 h w"]:
     Raises:
         ValueError: where there is no such file, or it is not an image.
     """
-    return to_tensor(_open(path), channels=3)
+    return _read(path, channels=3)
 
 
 def load_mask(path: str | Path | io.BytesIO) -> Float[Tensor, "1 h w"]:
@@ -37,29 +38,66 @@ def load_mask(path: str | Path | io.BytesIO) -> Float[Tensor, "1 h w"]:
     Raises:
         ValueError: where there is no such file, or it is not an image.
     """
-    return to_tensor(_open(path), channels=1)
+    return _read(path, channels=1)
 
 
-def _open(path: str | Path | io.BytesIO) -> Image.Image:
+def _read(path: str | Path | io.BytesIO, channels: int) -> Float[Tensor, "c h w"]:
     image = open_image(path)
     try:
         with image:
-            return _upright(image)
+            image.load()
     except CONTENT_ERRORS as error:
         if is_of_the_machine(error):
             raise
         raise ValueError(unreadable(path, error)) from None
+    return to_tensor(image, channels)
 
 
 MOST_SHRUNK = 32  # fold, by one bicubic or bilinear step
+PART = 2**20  # pixels of an image that are brought to floating point at once: in all they take 12 bytes each
+# By the number of an EXIF tag, the pixels of an upright image (c, h, w) where they lie in the file.
+LYING: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    2: lambda upright: upright[:, :, ::-1],
+    3: lambda upright: upright[:, ::-1, ::-1],
+    4: lambda upright: upright[:, ::-1],
+    5: lambda upright: upright.swapaxes(1, 2),
+    6: lambda upright: upright.swapaxes(1, 2)[:, ::-1],
+    7: lambda upright: upright.swapaxes(1, 2)[:, ::-1, ::-1],
+    8: lambda upright: upright.swapaxes(1, 2)[:, :, ::-1],
+}
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    image.load()
+def _orientation(image: Image.Image) -> int:
+    """The number of the EXIF tag that says how an image lies; 1: upright."""
     try:
-        return ImageOps.exif_transpose(image)
+        found = image.getexif().get(ExifTags.Base.Orientation, 1)
     except CONTENT_ERRORS:  # its EXIF tags make no sense: it stands as it is
-        return image.copy()
+        return 1
+    return found if isinstance(found, int) else 1
+
+
+def _parts(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """An image in pieces of some rows, from its top, each with the number of its first."""
+    rows = max(1, PART // image.width)
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(image.height, top + rows)))
+
+
+def _floats(image: Image.Image, channels: int) -> np.ndarray:
+    """The pixels (h, w, c) in [0, 1], over white where they are transparent."""
+    if image.mode.startswith("I"):  # 16 bits a pixel, which PIL would cut off at 255
+        gray = np.asarray(image, dtype=np.float32) / 65535
+        return gray.clip(0, 1)[:, :, None]
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    array = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
+    return array.reshape(image.height, image.width, channels)
+
+
+def _brushed(image: Image.Image) -> np.ndarray:
+    """The share of each pixel (h, w, 1) that is transparent."""
+    return 1 - np.asarray(image.convert("RGBA").getchannel("A"), dtype=np.float32)[:, :, None] / 255
 
 
 def to_tensor(image: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h w"]:
@@ -76,7 +114,7 @@ def to_tensor(image: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h 
             raise ValueError(f"expected a tensor ({channels}, h, w); got {tuple(image.shape)}")
         return image.float()
     try:
-        image = _upright(image)
+        image.load()
     except CONTENT_ERRORS as error:  # opened by others, and damaged further on
         if is_of_the_machine(error):
             raise
@@ -85,18 +123,21 @@ def to_tensor(image: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h 
         raise ValueError(
             "its pixels are floating-point numbers, whose range is not known; save it in 8 or 16 bits"
         )
-    if image.mode.startswith("I"):  # 16 bits a pixel, which PIL would cut off at 255
-        gray = torch.from_numpy(np.asarray(image, dtype=np.float32) / 65535).clamp(0, 1)
-        return gray[None].expand(channels, -1, -1).contiguous()
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        if channels == 1:
-            brushed = 1 - to_tensor(image.getchannel("A"), 1)
-            if brushed.any():
-                return brushed
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    array = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.float32) / 255
-    return torch.from_numpy(array).reshape(image.height, image.width, channels).permute(2, 0, 1).contiguous()
+    if not image.width or not image.height:
+        raise ValueError(f"image: expected pixels; got {image.width} x {image.height} of them")
+    is_brushed = (
+        channels == 1
+        and image.has_transparency_data
+        and any(_brushed(part).any() for _, part in _parts(image))
+    )
+    orientation = _orientation(image)
+    size = (image.height, image.width) if orientation < 5 else (image.width, image.height)
+    found = np.empty((channels, *size), dtype=np.float32)
+    lying = LYING[orientation](found) if orientation in LYING else found
+    for top, part in _parts(image):  # few at a time: the whole is held once as it comes out
+        pixels = _brushed(part) if is_brushed else _floats(part, channels)
+        lying[:, top : top + part.height] = pixels.transpose(2, 0, 1)
+    return torch.from_numpy(found)
 
 
 def to_pil(image: Float[Tensor, "3 h w"]) -> Image.Image:

@@ -13,6 +13,7 @@ import math
 import os
 import pickle
 import re
+import stat
 import struct
 import tarfile
 import zlib
@@ -40,9 +41,13 @@ IMAGE_SUFFIXES = {
     "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
 }
 IMAGE_FORMATS = tuple(IMAGE_SUFFIXES)
-MAX_PIXELS = 2**26  # of an image: 8192 x 8192
+MAX_PIXELS = 8192 * 6144  # of an image: photographs of 48 and 50 megapixels pass
+MAX_IMAGE_BYTES = 2**28  # of an image file
 MAX_ASPECT_RATIO = 100  # of an image, longer side to shorter
 MAX_BODY_BYTES = 2**24  # of an answer of an endpoint
+TILE_WIDTH = 322  # tags of TIFF
+TILE_HEIGHT = 323
+HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx")
 MAX_NAME_BYTES = 255  # of one component of a path, as file systems have it
 
 # Exceptions that readers raise on content that is cut off, too large to be meant, or made up.
@@ -97,40 +102,76 @@ def open_image(file: str | Path | io.BytesIO) -> Image.Image:
     """Opens an image of one of `IMAGE_FORMATS`, a file or its bytes; pixels are decoded when they are needed.
 
     Raises:
-        ValueError: where there is no such file, it is no such image, or it has more than `MAX_PIXELS` or a
-            longer shape than `MAX_ASPECT_RATIO`.
+        ValueError: where there is no such file, it is no such image, or it has no pixels, more than
+            `MAX_PIXELS`, more than `MAX_IMAGE_BYTES`, or a longer shape than `MAX_ASPECT_RATIO`.
     """
-    is_path = isinstance(file, str | Path)
-    if is_path and Path(file).exists() and not Path(file).is_file():  # a device or a pipe may never end
-        raise ValueError(f"{file}: expected an image file; got a folder, a device or a pipe")
     try:
+        _require_moderate(file)
         image = Image.open(file, formats=_formats())
+        _require_shape(image, "the image" if isinstance(file, io.BytesIO) else str(file))
     except FileNotFoundError:
         raise ValueError(f"{file}: no such file") from None
+    except TooLarge:
+        raise
     except CONTENT_ERRORS as error:
         if is_of_the_machine(error):
             raise
         raise ValueError(unreadable(file, error)) from None
-    width, height = image.size
-    name = file if is_path else "the image"
-    if width * height > MAX_PIXELS:
-        raise ValueError(
-            f"{name}: has {width} x {height} pixels, and at most {MAX_PIXELS} are read; make it smaller"
-        )
-    if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
-        raise ValueError(
-            f"{name}: has {width} x {height} pixels, and sides may differ at most {MAX_ASPECT_RATIO}-fold"
-        )
     return image
+
+
+class TooLarge(ValueError):
+    """An image of a size or shape that is not read."""
+
+
+def _require_moderate(file: str | Path | io.BytesIO) -> None:
+    """Raises TooLarge for more bytes than an image has, or a file that may never end."""
+    if isinstance(file, io.BytesIO):
+        size = file.getbuffer().nbytes
+    else:
+        found = os.stat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise TooLarge(f"{file}: expected an image file; got a folder, a device or a pipe")
+        size = found.st_size
+    if size > MAX_IMAGE_BYTES:
+        name = "the image" if isinstance(file, io.BytesIO) else file
+        raise TooLarge(f"{name}: expected at most {MAX_IMAGE_BYTES // 2**20} MiB; got {size // 2**20} MiB")
+
+
+def _require_shape(image: Image.Image, name: str) -> None:
+    """Raises TooLarge for an image that has no pixels, too many, or too long a shape."""
+    width, height = image.size
+    tags = getattr(image, "tag_v2", {})  # of TIFF: what is decoded at once may be larger than the image
+    tile = (tags.get(TILE_WIDTH, 0), tags.get(TILE_HEIGHT, 0))
+    for what, (w, h) in {"": (width, height), " in a tile": tile}.items():
+        if w * h > MAX_PIXELS:
+            raise TooLarge(
+                f"{name}: expected at most {MAX_PIXELS} pixels; got {w} x {h}{what}; make it smaller"
+            )
+    if not width or not height:
+        raise TooLarge(f"{name}: expected an image; got {width} x {height} pixels")
+    if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
+        raise TooLarge(
+            f"{name}: expected sides that differ at most {MAX_ASPECT_RATIO}-fold; got {width} x {height}"
+        )
 
 
 def unreadable(file: str | Path | io.BytesIO, error: BaseException) -> str:
     """The reason why an image file, or its bytes, cannot be read."""
+    if "HEIF" not in _formats() and _is_heic(file):
+        name = "the image" if isinstance(file, io.BytesIO) else file
+        return f"{name}: HEIC images need pillow-heif; pip install pillow-heif"
     if isinstance(file, str | Path):
-        if Path(file).suffix.lower() in IMAGE_SUFFIXES["HEIF"] and "HEIF" not in _formats():
-            return f"{file}: HEIC images need pillow-heif; pip install pillow-heif"
         return f"{file}: not an image that can be read ({error})"
     return "the bytes are not an image that can be read"
+
+
+def _is_heic(file: str | Path | io.BytesIO) -> bool:
+    """True for a name of HEIC files, or bytes that begin as they do."""
+    if isinstance(file, str | Path):
+        return Path(file).suffix.lower() in IMAGE_SUFFIXES["HEIF"]
+    head = bytes(file.getbuffer()[:40])
+    return head[4:8] == b"ftyp" and any(brand in head for brand in HEIC_BRANDS)
 
 
 @cache

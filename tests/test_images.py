@@ -1,13 +1,16 @@
 import errno
+import io
+import struct
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from PIL import Image
+from PIL import Image, ImageOps
 from skimage import data
 from transformers import CLIPImageProcessorPil
 
+from rewardedit import images, untrusted
 from rewardedit.images import Preprocess, fit, load_image, load_mask, resize, to_pil, to_tensor
 
 
@@ -92,6 +95,63 @@ def test_an_image_that_lies_on_its_side_is_turned_upright(tmp_path):
     assert image.shape == (3, 20, 32)
     assert image[:, 10, 2].tolist() == [0, 0, 1]
     assert image[:, 10, 29].tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "LA", "P", "I;16", "CMYK", "1"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pixels_are_the_same_in_parts_and_as_pil_turns_them(mode, orientation, monkeypatch):
+    colours = np.random.default_rng(0).integers(0, 256, (13, 7, 4), dtype=np.uint8)
+    if mode == "I;16":
+        image = Image.fromarray(colours[..., 0].astype(np.uint16) * 200)
+    else:
+        image = Image.fromarray(colours).convert("LA" if mode == "LA" else "RGB").convert(mode)
+    image.getexif()[0x0112] = orientation
+    upright = ImageOps.exif_transpose(image)
+    monkeypatch.setattr(images, "PART", 30)  # four rows
+    found = to_tensor(image, 3)
+    monkeypatch.undo()
+    if mode == "I;16":
+        expected = np.repeat(np.asarray(upright, dtype=np.float32)[None] / 65535, 3, 0)
+    else:
+        rgba = upright.convert("RGBA")
+        rgb = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+        expected = (np.asarray(rgb, dtype=np.float32) / 255).transpose(2, 0, 1)
+    assert np.array_equal(found.numpy(), expected)
+    if mode == "LA":  # a mask: what was brushed away
+        brushed = 1 - np.asarray(upright.getchannel("A"), dtype=np.float32)[None] / 255
+        assert np.array_equal(to_tensor(image, 1).numpy(), brushed)
+
+
+def test_images_without_pixels_or_with_too_much_of_anything_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="expected pixels; got 0 x 5"):
+        to_tensor(Image.new("RGB", (0, 5)), 3)
+    (tmp_path / "none.ppm").write_bytes(b"P6 0 4 255 ")
+    with pytest.raises(ValueError, match=r"none\.ppm"):
+        load_image(tmp_path / "none.ppm")
+    for size, reason in {
+        (300, 2): "sides that differ at most 100-fold; got 300 x 2",
+        (8200, 8200): "at most 50331648 pixels; got 8200 x 8200",
+    }.items():
+        Image.new("1", size).save(tmp_path / "bomb.png")
+        with pytest.raises(ValueError, match=rf"bomb\.png: expected .*{reason}"):
+            load_image(tmp_path / "bomb.png")
+    tags = {256: 8, 257: 8, 258: 8, 259: 8, 262: 1, 277: 1, 322: 16384, 323: 16384, 324: 8, 325: 64}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    content = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4)
+    (tmp_path / "tiles.tif").write_bytes(content)
+    with pytest.raises(ValueError, match=r"tiles\.tif: expected .* got 16384 x 16384 in a tile"):
+        load_image(tmp_path / "tiles.tif")
+    monkeypatch.setattr(untrusted, "MAX_IMAGE_BYTES", 20)
+    stripes().save(tmp_path / "a.png")
+    for file in (tmp_path / "a.png", io.BytesIO((tmp_path / "a.png").read_bytes())):
+        with pytest.raises(ValueError, match=r"expected at most 0 MiB"):
+            load_image(file)
+
+
+@pytest.mark.parametrize("size", [(8064, 6048), (6120, 8160)])
+def test_photographs_of_phones_are_not_too_large(size, tmp_path):
+    Image.new("1", size).save(tmp_path / "photo.png")
+    assert untrusted.open_image(tmp_path / "photo.png").size == size
 
 
 def test_sixteen_bits_are_brought_to_the_same_range(tmp_path):
