@@ -1,11 +1,17 @@
-"""Paired comparisons and rank correlations with bootstrap intervals, clustered by source image."""
+"""Paired comparisons and rank correlations with bootstrap intervals, clustered by source image.
+
+Intervals are from the 2.5th to the 97.5th percentile of resamples. Of fewer than `FEW` source images these
+are too short (30 images: 91 to 94 % of them hold the truth), and the percentiles are taken further out.
+"""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from scipy.stats import bootstrap, rankdata
+from scipy.stats import bootstrap, norm, rankdata, t
 from torch import Tensor
+
+FEW = 100  # source images, below which intervals are widened
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,8 @@ def spearman(
     if len(set(names)) < 2:
         return Correlation(_rho(a, b), (float("nan"), float("nan")), len(a))
     drawn = _resampled(names, resamples, seed)
-    low, high = np.nanpercentile([_rho(a[rows], b[rows]) for rows in drawn], [2.5, 97.5])
-    return Correlation(_rho(a, b), (float(low), float(high)), len(a))
+    found = np.asarray([_rho(a[rows], b[rows]) for rows in drawn])
+    return Correlation(_rho(a, b), _interval(found, len(set(names))), len(a))
 
 
 def spearman_difference(
@@ -100,10 +106,9 @@ def spearman_difference(
     names = _names(cluster, len(a))
     _require_two(names)
     drawn = _resampled(names, resamples, seed)
-    found = [_rho(a[rows], truth[rows]) - _rho(b[rows], truth[rows]) for rows in drawn]
-    low, high = np.nanpercentile(found, [2.5, 97.5])
-    ends = (float(low), float(high))
-    return Comparison(rho_a, rho_b, rho_a - rho_b, ends, len(a), len(np.unique(names)))
+    found = np.asarray([_rho(a[rows], truth[rows]) - _rho(b[rows], truth[rows]) for rows in drawn])
+    clusters = len(np.unique(names))
+    return Comparison(rho_a, rho_b, rho_a - rho_b, _interval(found, clusters), len(a), clusters)
 
 
 def _names(cluster: Sequence[Hashable] | np.ndarray | None, n: int) -> np.ndarray:
@@ -123,6 +128,20 @@ def _resampled(names: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndar
     rng = np.random.default_rng(seed)
     for _ in range(resamples):
         yield np.concatenate([members[k] for k in rng.integers(len(members), size=len(members))])
+
+
+def _interval(resamples: np.ndarray, clusters: int) -> tuple[float, float]:
+    """The 95 % interval of resampled values; NaN among them are left out.
+
+    Of few clusters: the expanded percentile interval (Hesterberg 2015, Sec. 5.2), whose outer share a side is
+    Φ(−√(k / (k − 1)) · t) with t Student's 97.5 % quantile at k − 1 degrees of freedom.
+    """
+    outside = 2.5
+    if clusters < FEW:
+        quantile = t.ppf(0.975, clusters - 1)
+        outside = 100 * norm.cdf(-np.sqrt(clusters / (clusters - 1)) * quantile)
+    low, high = np.nanpercentile(resamples, [outside, 100 - outside])
+    return float(low), float(high)
 
 
 def _rho(a: np.ndarray, b: np.ndarray) -> float:
@@ -168,13 +187,12 @@ def paired_bootstrap(
         method="percentile",
         rng=np.random.default_rng(seed),
     )
-    # scipy's own interval is that of percentile 2.5000000000000022: other last digits.
-    low, high = np.percentile(drawn.bootstrap_distribution, [2.5, 97.5])
     return Comparison(
         float(np.mean(a)),
         float(np.mean(b)),
         float(difference.mean()),
-        (float(low), float(high)),
+        # scipy's own interval is that of percentile 2.5000000000000022: other last digits.
+        _interval(drawn.bootstrap_distribution, len(total)),
         len(difference),
         len(total),
     )
@@ -219,7 +237,6 @@ def difference_of_groups(
     drawn = np.stack([np.bincount(rng.integers(k, size=k), minlength=k) for _ in range(resamples)])
     with np.errstate(invalid="ignore"):  # a resample may hold none of a group
         differences = drawn @ total_a / (drawn @ count_a) - drawn @ total_b / (drawn @ count_b)
-    low, high = np.nanpercentile(differences, [2.5, 97.5])
     mean_a = float(values[in_a].mean())
     mean_b = float(values[~in_a].mean())
-    return Comparison(mean_a, mean_b, mean_a - mean_b, (float(low), float(high)), len(values), k)
+    return Comparison(mean_a, mean_b, mean_a - mean_b, _interval(differences, k), len(values), k)

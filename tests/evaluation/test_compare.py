@@ -1,15 +1,17 @@
 """Comparisons of editors: settings are chosen on val, and the test set is looked at once."""
 
 import json
+import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from rewardedit import load_scorer
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig, load_editor, save_editor
-from rewardedit.evaluation.compare import EvaluateConfig, compare
+from rewardedit.evaluation.compare import VERSUS, EvaluateConfig, compare, table
 from rewardedit.scorers.base import FunctionScorer
 
 
@@ -48,6 +50,61 @@ def test_a_reward_that_can_score_nothing_has_no_mean(tmp_path):
     metrics = compare(evaluate, "shapes-editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
     assert metrics["rewards"] == {"base": {"none": None}, "variant": {"none": None}}
     assert (tmp_path / "report.html").is_file()
+
+
+def test_editors_whose_truth_is_known_are_told_apart_with_the_right_signs(tiny_editor, tmp_path, monkeypatch):
+    """The base edits a quarter rightly and copies the rest. Asked for five an editor hits nine targets of ten,
+    and asked for one it copies. A third one destroys.
+    """
+    from rewardedit.evaluation import compare as module
+
+    test = Shapes("test", kinds=("recolour", "replace", "remove")).batch(0, 40)
+    noise = torch.rand(test.source.shape, generator=torch.Generator().manual_seed(0))
+    made = {
+        ("base", 10.0): torch.cat([test.target[:10], test.source[10:]]),
+        ("conditioned_five", 10.0): torch.cat([test.source[:4], test.target[4:]]),
+        ("conditioned_five", 0.0): test.source,
+        ("hacked", 10.0): noise,
+    }
+    asked = []
+
+    def edit_all(load, samples, score, settings, evaluate, folder):
+        asked.append((folder.parent.name, score))
+        folder.mkdir(parents=True)
+        np.save(folder / "edits.npy", made[asked[-1]].numpy())
+        return [folder / "edits.npy"]
+
+    monkeypatch.setattr(module, "edit_all", edit_all)
+    monkeypatch.setattr(module.Shapes, "batch", lambda *_: test)
+    outputs = {name: tmp_path / name for name in ("conditioned_five", "hacked")}
+    for folder in outputs.values():
+        shutil.copytree(tiny_editor, folder)
+    noisy = FunctionScorer(lambda batch: batch.edited.diff(dim=-1).abs().flatten(1).mean(1), family="edges")
+    rewards = {"noisy": noisy, "ssim": load_scorer("ssim", against="target")}
+    evaluate = EvaluateConfig(n=40, val_n=1, num_inference_steps=(1,), guidance_scale=(1.4,))
+    metrics = compare(evaluate, tiny_editor, outputs, rewards, tmp_path)
+
+    assert metrics is not None
+    assert sorted(asked) == sorted(made), "asked for one is asked for the worst"
+    oracle = metrics["oracle"]
+    expected = {"base": 2.5, "conditioned_five": 9, "conditioned_one": 0, "hacked": 0}
+    assert {name: oracle[name] for name in expected} == pytest.approx(expected, abs=0.3)
+    assert oracle["relative_gain"] == pytest.approx(oracle["conditioned_five"] / oracle["base"] - 1)
+    for name in ("base", "conditioned_one", "hacked"):
+        low, high = oracle[
+            "ci95_vs_one" if name == "conditioned_one" else VERSUS.get(name, f"ci95_vs_{name}")
+        ]
+        assert 0 < low < oracle["conditioned_five"] - oracle[name] < high, name
+    assert metrics["flags"]["conditioned_five"] is None
+    assert metrics["flags"]["conditioned_one"] is None
+    assert "ssim -" in metrics["flags"]["hacked"], "the held-out reward falls while the training reward rises"
+    outside = metrics["change_outside"]
+    assert outside["hacked"]["ci95"][0] > 0.05
+    assert outside["conditioned_five"]["difference"] == pytest.approx(0, abs=1e-3)
+    difference = oracle["conditioned_five"] - oracle["base"]
+    assert f"base                    {oracle['base']:6.2f}  {difference:+.2f} [" in table(
+        metrics, "conditioned_five"
+    )
 
 
 @pytest.mark.parametrize("setting", [{"n": 1}, {"val_n": 0}, {"batch_size": 0}])
