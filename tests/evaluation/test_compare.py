@@ -53,7 +53,7 @@ def test_a_reward_that_can_score_nothing_has_no_mean(tmp_path):
 
 
 def test_editors_whose_truth_is_known_are_told_apart_with_the_right_signs(tiny_editor, tmp_path, monkeypatch):
-    """The base edits a quarter rightly and copies the rest. Asked for five an editor hits nine targets of ten,
+    """The base edits a quarter rightly and copies the rest. Asked for five an editor hits nine of ten,
     and asked for one it copies. A third one destroys.
     """
     from rewardedit.evaluation import compare as module

@@ -13,6 +13,7 @@ from rewardedit import load_scorer
 from rewardedit.batch import EditBatch, EditSample
 from rewardedit.data import DataConfig, held_out_rows, open_rows
 from rewardedit.data.datasets import warn_of_shared_sources
+from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.images import to_pil, to_tensor
 from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts, training_data
 
@@ -176,37 +177,35 @@ def test_prompts_have_the_fields_that_all_of_them_have(tmp_path):
     assert prompts.target is not None
 
 
-def monitor_of(folder: Path, checks: int, monkeypatch: pytest.MonkeyPatch) -> HackingMonitor:
-    """A monitor that takes values of the prompts in the place of an editor."""
+def flags_of(
+    looks: list[torch.Tensor], folder: Path, checks: int, monkeypatch: pytest.MonkeyPatch
+) -> list[str | None]:
+    """Flags of a monitor whose looks find such edges of the prompts' edits."""
     scorers = {"reward": load_scorer("l1"), "held out": load_scorer("ssim")}
     image = torch.rand(20, 3, 16, 16)
     monitor = HackingMonitor(EditBatch(image, ["x"] * 20, image), None, scorers, folder, CONFIG, checks)
-    monkeypatch.setattr(monitor, "measure", lambda values: values)
-    return monitor
-
-
-def values_of(edges: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {"reward": torch.zeros(20), "held out": torch.zeros(20), "edges": edges}
+    left = iter(looks)
+    same = {"reward": torch.zeros(20), "held out": torch.zeros(20)}
+    monkeypatch.setattr(monitor, "measure", lambda _: {**same, "edges": next(left)})
+    return [monitor.evaluate(Editor(None, EditConfig()))["flag"] for _ in looks]
 
 
 def test_a_flag_is_corrected_for_all_checks_of_the_run(tmp_path, monkeypatch):
-    """Edges rise by 0.5 spreads, 3.9 standard errors: Student's t with 19 degrees is beyond 2.9 in one of 200
+    """Edges rise by 0.48 spreads, 3.7 standard errors: Student's t with 19 degrees is beyond 2.9 in 1 of 200
     cases and beyond 4.9 in one of 20,000.
     """
     base = torch.linspace(-1.69, 1.69, 20)
     noise = torch.tensor([-1.0, 1.0] * 10) * 0.565
-    found = {}
-    for checks in (1, 100):
-        monitor = monitor_of(tmp_path, checks, monkeypatch)
-        assert monitor.evaluate(values_of(base))["flag"] is None
-        found[checks] = monitor.evaluate(values_of(base + 0.5 + noise))["flag"]
-    assert found[1].startswith("edges +0.50 spreads of the base")
-    assert found[100] is None
+    looks = [base, base + 0.5 + noise]
+    first, flag = flags_of(looks, tmp_path, 1, monkeypatch)
+    assert first is None
+    assert flag is not None
+    assert flag.startswith("edges +0.48 spreads of the base")
+    assert flags_of(looks, tmp_path, 100, monkeypatch) == [None, None]
 
 
 def test_every_check_is_compared_with_the_base_and_not_with_the_last(tmp_path, monkeypatch):
-    monitor = monitor_of(tmp_path, 3, monkeypatch)
     base = torch.linspace(-1.69, 1.69, 20)
-    flags = [monitor.evaluate(values_of(base + rise))["flag"] for rise in (0.0, 0.15, 0.3)]
+    flags = flags_of([base, base + 0.15, base + 0.3], tmp_path, 3, monkeypatch)
     assert flags[:2] == [None, None]
     assert flags[2] is not None
