@@ -30,6 +30,7 @@ from transformers import (
     Qwen2VLImageProcessorPil,
 )
 
+from rewardedit import pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch
 from rewardedit.cli import load_recipe, recipe_folder
@@ -140,7 +141,7 @@ def scorer(spec: ScorerSpec) -> Scorer:
     ((name, term),) = read_spec(spec).items()
     if name == "vlm_judge":
         return judge(**term.options)
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model("shapes-clip"))
+    tokenizer = pretrained.load(AutoTokenizer, resolve_model("shapes-clip"))
     preprocess = Preprocess(224, (0.5,) * 3, (0.25,) * 3)
     with torch.device("meta"):
         if name == "dino_i":

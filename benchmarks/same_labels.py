@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoImageProcessor
 
-from rewardedit import devices
+from rewardedit import devices, pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import quiet
@@ -128,7 +128,7 @@ def train(config: Config, folder: Path) -> Path:
     with replaced(out) as aside:
         scorer.save(aside)
         save_file(scorer.head.state_dict(), aside / HEAD)
-        AutoImageProcessor.from_pretrained(resolve_model(START)).save_pretrained(aside)
+        pretrained.load(AutoImageProcessor, resolve_model(START)).save_pretrained(aside)
     return out
 
 

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from rewardedit import pretrained
 from rewardedit.assets import NAMES, resolve_model
 from rewardedit.extras import IMPORTED, extras, requirements
 
@@ -147,7 +148,7 @@ def attention() -> Any:
     from rewardedit.attention import set_attention
 
     folder = Path(resolve_model("shapes-editor")) / "unet"
-    unet: Any = UNet2DConditionModel.from_pretrained(str(folder), local_files_only=True)
+    unet: Any = pretrained.load(UNet2DConditionModel, str(folder), local_files_only=True)
     unet = unet.to(devices.default_device(), dtype=devices.inference_dtype()).eval()
     return set_attention(unet, "auto")
 

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from PIL import ExifTags, Image
 from torch import Tensor
 
+from rewardedit import pretrained
 from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine, open_image, unreadable
 
 POLICIES = ("crop", "stretch", "pad")
@@ -254,7 +255,7 @@ class Preprocess:
         # it needs torchvision; its file says all
         if str(config.get("image_processor_type")).startswith("DINOv3"):
             return cls._from_config(config)
-        return cls.from_processor(AutoImageProcessor.from_pretrained(path, backend="pil"))
+        return cls.from_processor(pretrained.load(AutoImageProcessor, path, backend="pil"))
 
     @classmethod
     def from_processor(cls, processor: Any) -> "Preprocess":

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from diffusers import AutoencoderKL
 from torch import Tensor
 
+from rewardedit import pretrained
 from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.files import write_json
 from rewardedit.training import run
@@ -41,7 +42,7 @@ class Config:
 def make_model(config: Config) -> AutoencoderKL:
     """The autoencoder, with fresh weights or those of `init`."""
     if config.init:
-        return AutoencoderKL.from_pretrained(config.init)
+        return pretrained.load(AutoencoderKL, config.init)
     n = len(config.channels)
     return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * n,

@@ -31,7 +31,7 @@ from transformers import (
     OwlViTImageProcessorPil,
 )
 
-from rewardedit import devices
+from rewardedit import devices, pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
 from rewardedit.data.shapes.objects import (
@@ -102,8 +102,8 @@ def make_model(config: Config) -> tuple[OwlViTForObjectDetection, CLIPTokenizer]
         ValueError: where the CLIP model is not there.
     """
     try:
-        clip = CLIPModel.from_pretrained(resolve_model(config.clip), dtype=torch.float32)
-        tokenizer, old = ends_last(CLIPTokenizer.from_pretrained(resolve_model(config.clip)))
+        clip = pretrained.load(CLIPModel, resolve_model(config.clip), dtype=torch.float32)
+        tokenizer, old = ends_last(pretrained.load(CLIPTokenizer, resolve_model(config.clip)))
     except OSError as error:
         message = str(error).splitlines()[0]
         raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error

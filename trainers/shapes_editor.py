@@ -38,7 +38,7 @@ from diffusers.training_utils import compute_snr
 from torch import Tensor
 from transformers import CLIPTextModel, CLIPTokenizer
 
-from rewardedit import devices
+from rewardedit import devices, pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import MIXED, Shapes, candidates
 from rewardedit.data.shapes.maps import CHANNELS, scene_maps
@@ -115,12 +115,14 @@ def make_pipeline(config: Config) -> Any:
     no_checker = {"safety_checker": None, "requires_safety_checker": False}
     try:
         if config.start is not None:
-            return stock.from_pretrained(resolve_model(config.start), dtype=torch.float32, **no_checker)
-        vae = AutoencoderKL.from_pretrained(config.vae)
-        text_encoder = CLIPTextModel.from_pretrained(
-            f"{config.text_encoder}/text_encoder", dtype=torch.float32
+            return pretrained.load(stock, resolve_model(config.start), dtype=torch.float32, **no_checker)
+        vae = pretrained.load(AutoencoderKL, config.vae)
+        text_encoder = pretrained.load(
+            CLIPTextModel, f"{config.text_encoder}/text_encoder", dtype=torch.float32
         )
-        tokenizer = CLIPTokenizer.from_pretrained(f"{config.text_encoder}/tokenizer", model_max_length=TOKENS)
+        tokenizer = pretrained.load(
+            CLIPTokenizer, f"{config.text_encoder}/tokenizer", model_max_length=TOKENS
+        )
     except OSError as error:
         names = config.start or f"{config.vae}, {config.text_encoder}"
         raise ValueError(f"{names}: {str(error).splitlines()[0]}; train them first") from error

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import CLIPModel, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
+from rewardedit import pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import EDIT_TYPES, Shapes
 from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES
@@ -55,8 +56,8 @@ def make_model(config: Config) -> tuple[CLIPTextModel, CLIPTokenizer]:
         ValueError: where the CLIP model is not there.
     """
     try:
-        clip = CLIPModel.from_pretrained(resolve_model(config.clip), dtype=torch.float32)
-        tokenizer = CLIPTokenizer.from_pretrained(resolve_model(config.clip), model_max_length=TOKENS)
+        clip = pretrained.load(CLIPModel, resolve_model(config.clip), dtype=torch.float32)
+        tokenizer = pretrained.load(CLIPTokenizer, resolve_model(config.clip), model_max_length=TOKENS)
     except OSError as error:
         message = str(error).splitlines()[0]
         raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error

@@ -31,7 +31,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from rewardedit import devices
+from rewardedit import devices, pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.data.shapes import Shapes
 from rewardedit.data.shapes.vocabulary import EDIT_TYPES, SIZE
@@ -125,8 +125,8 @@ def vlm_to_go_on_from(start: str, config: Config) -> Vlm:
 def fresh_vlm(config: Config) -> Vlm:
     """A random language model that sees through CLIP's vision tower."""
     try:
-        clip = CLIPModel.from_pretrained(resolve_model(config.clip), dtype=torch.float32)
-        known = CLIPTokenizer.from_pretrained(resolve_model(config.clip))
+        clip = pretrained.load(CLIPModel, resolve_model(config.clip), dtype=torch.float32)
+        known = pretrained.load(CLIPTokenizer, resolve_model(config.clip))
     except OSError as error:
         message = str(error).splitlines()[0]
         raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error
@@ -206,7 +206,7 @@ def detector_tower(name: str) -> dict[str, Tensor]:
         ValueError: where the detector is not there.
     """
     try:
-        detector = OwlViTForObjectDetection.from_pretrained(resolve_model(name), dtype=torch.float32)
+        detector = pretrained.load(OwlViTForObjectDetection, resolve_model(name), dtype=torch.float32)
     except OSError as error:
         message = str(error).splitlines()[0]
         raise ValueError(f"tower {name!r}: {message}; train it first: shapes-detector") from error

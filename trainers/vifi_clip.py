@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoImageProcessor
 
-from rewardedit import devices
+from rewardedit import devices, pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, collate
 from rewardedit.data import DataConfig, Rows, open_rows, row_shards
@@ -170,7 +170,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     if processes().is_main_process:
         with replaced(folder / "scorer") as aside:
             scorer.half().save(aside)
-            AutoImageProcessor.from_pretrained(resolve_model(config.checkpoint)).save_pretrained(aside)
+            pretrained.load(AutoImageProcessor, resolve_model(config.checkpoint)).save_pretrained(aside)
         if config.held_out is not None:
             scorer.float()  # with the values that are saved
             found, kinds = retrieval(scorer, config.held_out)

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rewardedit import pretrained
 from rewardedit.assets import fetched, resolve_model
 from rewardedit.attention import AttentionChoice, Backend, set_attention
 from rewardedit.diffusion.families import EditFamily, family_of, family_that_loads
@@ -193,16 +194,18 @@ def load_editor(
         )
     pipe = _load_pipeline(base or name, dtype)
     if (path / LORA).is_file():
-        pipe.load_lora_weights(str(path))
+        with pretrained.reading(str(path)):
+            pipe.load_lora_weights(str(path), weight_name=LORA, use_safetensors=True)
     pipe = pipe.to(device)
     pipe.set_progress_bar_config(disable=True)
     prompt = RewardPrompt.load(path)
     embedding = None
     if prompt is not None and prompt.embedding:
-        weights = load_file(path / EMBEDDING)
-        labels, dim = weights["vectors.weight"].shape
-        embedding = RewardEmbedding(labels - 1, dim).to(device, dtype)
-        embedding.load_state_dict(weights)
+        with pretrained.reading(str(path)):
+            weights = load_file(path / EMBEDDING)
+            labels, dim = weights["vectors.weight"].shape
+            embedding = RewardEmbedding(labels - 1, dim).to(device, dtype)
+            embedding.load_state_dict(weights)
     choice = set_attention(family_of(pipe).denoiser(pipe), attention)
     return Editor(pipe, EditConfig(**settings), prompt, embedding, choice)
 
@@ -218,10 +221,8 @@ def files_of_editor(name: str) -> Path:
 
 
 def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
-    from diffusers import DiffusionPipeline
-
     try:
-        class_name = str(DiffusionPipeline.load_config(resolve_model(name)).get("_class_name"))
+        class_name = pretrained.load_index(resolve_model(name))["_class_name"]
         family = family_that_loads(class_name)
         if family is None:
             raise ValueError(f"editor {name!r} is a {class_name}; expected an InstructPix2Pix pipeline")

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rewardedit import pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import replaced, write_json
@@ -35,13 +36,13 @@ def load_text_to_image(
                 vae=editor.vae,
                 text_encoder=editor.text_encoder,
                 tokenizer=editor.tokenizer,
-                unet=UNet2DConditionModel.from_pretrained(path / "unet", dtype=dtype),
-                scheduler=DDIMScheduler.from_pretrained(path / "scheduler"),
+                unet=pretrained.load(UNet2DConditionModel, str(path / "unet"), dtype=dtype),
+                scheduler=pretrained.load(DDIMScheduler, str(path / "scheduler")),
                 feature_extractor=None,
                 **no_checker,
             )
         else:
-            pipe = StableDiffusionPipeline.from_pretrained(resolve_model(name), dtype=dtype, **no_checker)
+            pipe = pretrained.load(StableDiffusionPipeline, resolve_model(name), dtype=dtype, **no_checker)
     except OSError as error:
         raise ValueError(
             f"text-to-image {name!r}: no Stable Diffusion pipeline can be loaded from there "

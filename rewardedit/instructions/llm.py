@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rewardedit import pretrained
 from rewardedit.decoding import answer_greedily
 from rewardedit.endpoint import EndpointError, Message
 from rewardedit.extras import install_command
@@ -281,8 +282,8 @@ def load_chat_model(
         raise ValueError(f"{gguf_file}: a GGUF file needs gguf: {install_command('gguf')}")
     more = {} if gguf_file is None else {"gguf_file": gguf_file}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left", **more)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype or torch.float32, **more).to(device)
+        tokenizer = pretrained.load(AutoTokenizer, name, padding_side="left", **more)
+        model = pretrained.load(AutoModelForCausalLM, name, dtype=dtype or torch.float32, **more).to(device)
     except OSError as error:
         raise ValueError(
             f"language model {name!r}: cannot be loaded from there ({str(error).splitlines()[0]})"

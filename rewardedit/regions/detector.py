@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rewardedit import pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.regions.boxes import areas, corners, suppress
 from rewardedit.regions.canvas import Canvas
@@ -71,8 +72,8 @@ class Detector(nn.Module):
 
         path = resolve_model(checkpoint)
         try:
-            model = AutoModelForZeroShotObjectDetection.from_pretrained(path, dtype=dtype)
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            model = pretrained.load(AutoModelForZeroShotObjectDetection, path, dtype=dtype)
+            tokenizer = pretrained.load(AutoTokenizer, path)
             canvas = Canvas.from_pretrained(path)
         except (OSError, KeyError, ValueError) as error:
             raise ValueError(

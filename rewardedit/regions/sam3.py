@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rewardedit import pretrained
 from rewardedit.regions.base import Instances
 from rewardedit.regions.boxes import areas, filled
 from rewardedit.regions.canvas import Canvas
@@ -45,8 +46,8 @@ class Sam3(nn.Module):
         from transformers import AutoTokenizer, Sam3Model
 
         try:
-            model = Sam3Model.from_pretrained(checkpoint, dtype=dtype)
-            tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+            model = pretrained.load(Sam3Model, checkpoint, dtype=dtype)
+            tokenizer = pretrained.load(AutoTokenizer, checkpoint)
             canvas = Canvas.from_pretrained(checkpoint)
         except OSError as error:
             raise ValueError(

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from rewardedit import pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.regions.boxes import filled
 from rewardedit.regions.canvas import Canvas
@@ -43,12 +44,12 @@ class Segmenter(nn.Module):
 
         path = resolve_model(checkpoint)
         try:
-            kind = AutoConfig.from_pretrained(path).model_type
+            kind = pretrained.load(AutoConfig, path).model_type
             # A checkpoint of SAM 2 names its class for videos, whose part for images is loaded here.
             loader = {"sam": SamModel, "sam2": Sam2Model, "sam2_video": Sam2Model}.get(kind)
             if loader is None:
                 raise ValueError(f"expected one of {', '.join(KINDS)}; got a {kind}")
-            return cls(loader.from_pretrained(path, dtype=dtype), Canvas.from_pretrained(path))
+            return cls(pretrained.load(loader, path, dtype=dtype), Canvas.from_pretrained(path))
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"segmenter {checkpoint!r}: cannot be loaded from there ({str(error).splitlines()[0]})"

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from rewardedit import devices
+from rewardedit import devices, pretrained
 from rewardedit.assets import fetched, names_in, resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
@@ -97,7 +97,8 @@ class ScoreHead(nn.Module):
             before = AdieeSettings.read(folder)
             if replace(before, base=None, quantize=None) != replace(settings, base=None, quantize=None):
                 raise ValueError(f"model {folder}: expected a scorer with {settings}; it has {before}")
-            head.load_state_dict(load_file(folder / HEAD))
+            with pretrained.reading(str(folder)):
+                head.load_state_dict(load_file(folder / HEAD))
         return head
 
     def forward(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes classes"]:
@@ -195,7 +196,8 @@ class Adiee(Scorer):
         else:
             vlm = _with_adapter(settings, folder, dtype)
         head = ScoreHead(width_of(vlm.model), settings)
-        head.load_state_dict(load_file(folder / HEAD))
+        with pretrained.reading(str(folder)):
+            head.load_state_dict(load_file(folder / HEAD))
         return cls(vlm, head, settings, question, share_prefix)
 
     @classmethod
@@ -384,7 +386,8 @@ def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype | st
     require_token(vlm.processor.tokenizer)
     add_token(vlm.model, vlm.processor)
     weights = folder / ADAPTER / "adapter_model.safetensors"
-    names = load_file(weights) if weights.is_file() else {}
+    with pretrained.reading(str(folder)):
+        names = load_file(weights) if weights.is_file() else {}
     if not any("embed_tokens" in name or "trainable_tokens" in name for name in names):
         raise ValueError(
             f"{folder}: its adapter does not hold the embedding of {TOKEN}, without which it scores at "

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from rewardedit import pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
@@ -31,12 +32,12 @@ def load_clip(checkpoint: str, dtype: torch.dtype) -> tuple[Any, Any, Preprocess
 
     path = resolve_model(checkpoint)
     try:
-        model = AutoModel.from_pretrained(path, dtype=dtype)
+        model = pretrained.load(AutoModel, path, dtype=dtype)
         if not hasattr(model, "get_text_features"):
             raise ValueError(
                 f"scorer checkpoint {checkpoint!r}: expected CLIP or SigLIP; got {type(model).__name__}"
             )
-        return model, AutoTokenizer.from_pretrained(path), Preprocess.from_pretrained(path)
+        return model, pretrained.load(AutoTokenizer, path), Preprocess.from_pretrained(path)
     except OSError as error:
         raise ValueError(
             f"scorer checkpoint {checkpoint!r}: no CLIP model can be loaded ({error})"

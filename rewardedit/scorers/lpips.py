@@ -9,6 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rewardedit import pretrained
+
 SMALLEST = 32  # pixels a side
 TORCHVISION = "https://download.pytorch.org/models/"
 AUTHORS = "https://raw.githubusercontent.com/richzhang/PerceptualSimilarity/master/lpips/weights/v0.1/"
@@ -107,14 +109,15 @@ def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNet
                     net, folder, "the folder lacks them" if weights is not None else "HF_HUB_OFFLINE is set"
                 )
             _fetch(net, file, folder)
-    backbone, heads = (
-        torch.load(folder / file.name, map_location="cpu", weights_only=True) for file in NETS[net]
-    )
     network = LpipsNetwork(net)
-    state = {name: value for name, value in backbone.items() if name.startswith("features.")}
-    network.load_state_dict(
-        state | {f"heads.{i}": heads[f"lin{i}.model.1.weight"] for i in range(len(network.heads))}
-    )
+    with pretrained.reading(str(folder)):
+        backbone, heads = (
+            torch.load(folder / file.name, map_location="cpu", weights_only=True) for file in NETS[net]
+        )
+        state = {name: value for name, value in backbone.items() if name.startswith("features.")}
+        network.load_state_dict(
+            state | {f"heads.{i}": heads[f"lin{i}.model.1.weight"] for i in range(len(network.heads))}
+        )
     return network
 
 

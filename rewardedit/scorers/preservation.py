@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from rewardedit import devices
+from rewardedit import devices, pretrained
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess, gaussian_blur
@@ -262,7 +262,7 @@ class DinoI(FeatureSimilarity):
         from transformers import AutoModel
 
         try:
-            model = AutoModel.from_pretrained(checkpoint, dtype=dtype)
+            model = pretrained.load(AutoModel, checkpoint, dtype=dtype)
             preprocess = Preprocess.from_pretrained(checkpoint)
         except OSError as error:
             raise ValueError(

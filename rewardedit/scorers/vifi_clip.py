@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rewardedit import devices
+from rewardedit import devices, pretrained
 from rewardedit.assets import fetched
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
@@ -128,7 +128,8 @@ class ViFiClip(ClipScorer):
         if (pooling or saved["pooling"]) == "temporal":
             temporal = make_temporal(model)
             if saved["pooling"] == "temporal":
-                temporal.load_state_dict(load_file(folder / WEIGHTS))
+                with pretrained.reading(str(folder)):
+                    temporal.load_state_dict(load_file(folder / WEIGHTS))
         return cls(model, tokenizer, preprocess, temporal if temporal is None else temporal.to(dtype))
 
     def save(self, folder: Path) -> None:

@@ -18,7 +18,7 @@ from PIL import Image
 from safetensors import SafetensorError
 from torch import Tensor
 
-from rewardedit import devices
+from rewardedit import devices, pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.decoding import answer_greedily
 from rewardedit.extras import install_command
@@ -135,8 +135,8 @@ def load_parts(name: str, adapter: str | None, dtype: torch.dtype, **options: An
     from transformers import AutoModelForImageTextToText
 
     with naming(name):
-        loaded: Any = AutoModelForImageTextToText.from_pretrained(
-            name, dtype=dtype, output_loading_info=True, **options
+        loaded: Any = pretrained.load(
+            AutoModelForImageTextToText, name, dtype=dtype, output_loading_info=True, **options
         )
         model, found = loaded
         require_own_weights(model, found["missing_keys"], found["unexpected_keys"])
@@ -193,7 +193,7 @@ def require_vlm(name: str) -> str:
     from transformers import AutoConfig
 
     with naming(name):
-        kind = AutoConfig.from_pretrained(resolve_model(name)).model_type
+        kind = pretrained.load(AutoConfig, resolve_model(name)).model_type
     if kind not in PIXELS:
         raise ValueError(f"{name} is a {kind}; expected one of {', '.join(PIXELS)}")
     return kind
@@ -224,9 +224,9 @@ def load_processor(name: str, kind: str) -> Any:
     parts = ["image_processor", "tokenizer"]
     own = PROCESSOR_MAPPING.get(CONFIG_MAPPING[kind], None)
     if own is None or own.get_attributes() != [*parts, "video_processor"]:
-        return AutoProcessor.from_pretrained(name, backend="pil")
+        return pretrained.load(AutoProcessor, name, backend="pil")
     images_alone: Any = type(own.__name__, (own,), {"get_attributes": classmethod(lambda cls: parts)})
-    processor = images_alone.from_pretrained(name, backend="pil")
+    processor = pretrained.load(images_alone, name, backend="pil")
     processor.chat_template = processor.chat_template or processor.tokenizer.chat_template
     return processor
 

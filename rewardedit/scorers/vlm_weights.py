@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from rewardedit import pretrained
+
 # Weights by which a trained judge gives its score, by what they are called in published ones.
 REWARD_HEAD = re.compile(r"(^|\.)(rm_heads?|reward_head|score|score_head|v_head|value_head)\.")
 
@@ -54,14 +56,17 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
     """
     from peft import PeftConfig, PeftModel
 
-    config = PeftConfig.from_pretrained(adapter)
+    config = pretrained.load(PeftConfig, adapter)
+    if config.peft_type != "LORA":
+        raise ValueError(f"adapter {adapter!r}: expected a LoRA; got {str(config.peft_type)[:80]}")
     config.inference_mode = True
     base = config.base_model_name_or_path or name
     if base != name and all(one.count("/") == 1 and not Path(one).exists() for one in (base, name)):
         warnings.warn(f"adapter {adapter!r} was trained on {base}, and is laid over {name}", stacklevel=2)
     try:
-        adapted = PeftModel(model, config)
-        found = adapted.load_adapter(adapter, "default", key_mapping=older_names(model))
+        with pretrained.reading(adapter):
+            adapted = PeftModel(model, config)
+            found = adapted.load_adapter(adapter, "default", key_mapping=older_names(model))
         wrong = [*found.missing_keys, *found.unexpected_keys]
         if wrong:
             raise ValueError(f"one has weights that the other has not: {_few(wrong)}")

@@ -8,11 +8,11 @@ from typing import Any
 
 import diffusers
 import torch
-from diffusers import AutoencoderKL, DiffusionPipeline, UNet2DConditionModel
+from diffusers import AutoencoderKL, UNet2DConditionModel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import CLIPTextConfig
 
-from rewardedit import devices
+from rewardedit import devices, pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.data import open_rows, require_size
 from rewardedit.data.stream import count_rows, read_or_stream
@@ -104,13 +104,13 @@ def load_blueprint(name: str, size: int) -> Blueprint:
     _pipeline_config(name)
     unet = _sub_config(UNet2DConditionModel, name, "unet")
     vae = _sub_config(AutoencoderKL, name, "vae")
-    text_encoder = CLIPTextConfig.from_pretrained(resolve_model(name), subfolder="text_encoder").to_dict()
+    text_encoder = pretrained.load(CLIPTextConfig, resolve_model(name), subfolder="text_encoder").to_dict()
     return Blueprint.make(load_family(name), unet, vae, text_encoder, size)
 
 
 def _pipeline_config(name: str) -> dict[str, Any]:
     try:
-        return DiffusionPipeline.load_config(resolve_model(name))
+        return pretrained.load_index(resolve_model(name))
     except OSError as error:
         raise ValueError(
             f"editor {name!r} is not there ({str(error).splitlines()[0]}); give a folder, or a hub name "
@@ -125,7 +125,7 @@ def load_family(name: str) -> EditFamily:
         ValueError: where there is no such pipeline, it is a LoRA, or it is none that could be an editor.
     """
     require_pipeline(name)
-    class_name = str(_pipeline_config(name)["_class_name"])
+    class_name = _pipeline_config(name)["_class_name"]
     family = family_that_loads(class_name)
     if family is None:
         raise ValueError(f"editor {name!r} is a {class_name}; expected an InstructPix2Pix pipeline")

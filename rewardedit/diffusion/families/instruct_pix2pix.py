@@ -15,6 +15,7 @@ from diffusers.training_utils import compute_snr
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from rewardedit import pretrained
 from rewardedit.diffusion.families.base import Conditioning, EditFamily, MaskHook, size_inputs
 from rewardedit.encoded import Encoded
 from rewardedit.images import clamp_straight_through
@@ -42,10 +43,10 @@ class InstructPix2Pix(EditFamily):
         import diffusers
 
         if class_name == SDXL:
-            return diffusers.StableDiffusionXLInstructPix2PixPipeline.from_pretrained(folder, dtype=dtype)
+            return pretrained.load(diffusers.StableDiffusionXLInstructPix2PixPipeline, folder, dtype=dtype)
         no_checker = {"safety_checker": None, "requires_safety_checker": False}
-        return diffusers.StableDiffusionInstructPix2PixPipeline.from_pretrained(
-            folder, dtype=dtype, **no_checker
+        return pretrained.load(
+            diffusers.StableDiffusionInstructPix2PixPipeline, folder, dtype=dtype, **no_checker
         )
 
     @torch.no_grad()
