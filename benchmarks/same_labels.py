@@ -28,7 +28,7 @@ from rewardedit.data.bad_rows import usable_rows
 from rewardedit.data.datasets import images_of
 from rewardedit.encoded import Encoded
 from rewardedit.files import replaced
-from rewardedit.scorers.adiee import GRADES
+from rewardedit.scorers.adiee_head import GRADES
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers.adiee_scorer import Config, read_steps
 from rewardedit.training import run

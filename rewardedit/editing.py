@@ -30,9 +30,10 @@ from rewardedit.report import Gallery, Report
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.load import packaged_files
-from rewardedit.scoring import score_batch
+from rewardedit.scoring import TEXT_CUT, score_batch
 from rewardedit.selection import best_of_n
 from rewardedit.stages import differences
+from rewardedit.texts import noting
 from rewardedit.untrusted import read_json
 
 TEXTS = ("id", "source", "instruction")  # of a table's row
@@ -302,7 +303,10 @@ def _edit(
     before = f"{job.name(0)}.png"
     to_pil(source[0]).save(folder / before)
     for number, instruction in enumerate(job.instructions, 1):
-        edited, used_mask, turn = _turn(editor, scorer, source, instruction, config, masks)
+        with noting() as cut:
+            edited, used_mask, turn = _turn(editor, scorer, source, instruction, config, masks)
+        if cut:
+            turn[TEXT_CUT] = True
         name = job.name(number)
         to_pil(edited[0]).save(folder / f"{name}.png")
         if used_mask is not None:

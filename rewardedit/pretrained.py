@@ -91,7 +91,7 @@ def reading(name: str) -> Iterator[None]:
                 f"{name}: expected a model of the installed transformers or diffusers; got one that brings "
                 "code of its own, which is never run; take a checkpoint of a built-in kind, or update them"
             ) from error
-        line = text.partition("\n")[0][:300] or type(error).__name__
+        line = " ".join(text.split())[:300] or type(error).__name__
         if not isinstance(error, ValueError) or isinstance(error, UnicodeError):
             raise ValueError(f"{name}: its files cannot be read as a checkpoint's ({line})") from error
         if line == text:

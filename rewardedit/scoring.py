@@ -9,11 +9,13 @@ a scorer cannot score, is kept: its score is None and `reason` says why.
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
@@ -26,10 +28,12 @@ from rewardedit.files import AnyPath, remove, replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
 from rewardedit.stages import Share, plain, stage
+from rewardedit.texts import noting
 from rewardedit.usage import USAGE, as_settings, from_settings, read_usage
 
 Record = dict[str, Any]
 MAPS = ("parts", "row")  # of a record, the mappings
+TEXT_CUT = "text_cut"  # the part of a row's record, 1 where a scorer did not read one of its texts to the end
 NO_ROWS = "there is no row to score; does data.edit_types name types that the data set has?"
 
 
@@ -44,11 +48,23 @@ def score_batch(batch: EditBatch, scorers: dict[str, Scorer]) -> dict[str, Score
     moved = batch.to(devices.default_device())
     out = {}
     for name, scorer in scorers.items():
-        try:
-            out[name] = scorer(moved).cpu()
-        except ValueError as error:
-            out[name] = Scores.make(torch.full((len(batch),), torch.nan), reason=[str(error)] * len(batch))
+        with noting() as cut:
+            try:
+                out[name] = scorer(moved).cpu()
+            except ValueError as error:
+                out[name] = Scores.make(
+                    torch.full((len(batch),), torch.nan), reason=[str(error)] * len(batch)
+                )
+        if cut:
+            out[name] = replace(out[name], parts={**out[name].parts, TEXT_CUT: _cut_rows(batch, cut)})
     return out
+
+
+def _cut_rows(batch: EditBatch, cut: Set[str]) -> Tensor:
+    """1 for the rows of which a text is among those that were cut, NaN for all others."""
+    empty = [""] * len(batch)
+    texts = zip(batch.instruction, batch.source_caption or empty, batch.target_caption or empty, strict=True)
+    return torch.tensor([1.0 if cut & {*row} else torch.nan for row in texts])
 
 
 def score_rows(

@@ -63,7 +63,9 @@ def test_one_module_loads_models_and_never_runs_their_code():
     for path in [*SOURCES, *ROOT.glob("benchmarks/*.py")]:
         text = path.read_text()
         assert path == OF_ITS_OWN or "trust_remote_code" not in text, path
-        if not any(word in text for word in ("from_pretrained", "trust_remote_code", ".load(")):
+        if not any(
+            word in text for word in ("from_pretrained", "trust_remote_code", ".load(", "truncation=")
+        ):
             continue
         for node in ast.walk(ast.parse(text)):
             place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
@@ -74,6 +76,8 @@ def test_one_module_loads_models_and_never_runs_their_code():
                 name = ast.unparse(node.value)
                 own = name in ours or name.startswith("Labelled")
                 assert own, f"{place}: load it by rewardedit.pretrained"
+            if isinstance(node, ast.keyword) and node.arg == "truncation":
+                assert path.stem == "texts", f"{place}: cut it by rewardedit.texts, which says so"
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "pickle.load"):
                 options = {option.arg: ast.unparse(option.value) for option in node.keywords}
                 assert options.get("weights_only") == "True", f"{place}: a pickle may run code"

@@ -14,7 +14,7 @@ from rewardedit.data import DataConfig
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditConfig, save_editor
 from rewardedit.reward_prompt import PRESETS, RewardEmbedding
-from rewardedit.scorers.adiee import HEAD, AdieeSettings
+from rewardedit.scorers.adiee_head import HEAD, AdieeSettings
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig, make_scorer
 from rewardedit.training import trainable

@@ -14,7 +14,7 @@ from rewardedit.data import DataConfig, open_rows
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardEmbedding, label_rows
 from rewardedit.scorers import Scorer, load
-from rewardedit.scorers.adiee import AdieeSettings
+from rewardedit.scorers.adiee_head import AdieeSettings
 from rewardedit.scorers.load import packaged_files
 from rewardedit.scoring import read_columns, read_shards, score_rows, write_records
 from rewardedit.synthesis import candidates

@@ -33,7 +33,8 @@ from rewardedit.devices import Precision, require_precision
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
-from rewardedit.scorers.adiee import HEAD, SETTINGS, Adiee, AdieeSettings, HeadKind, ScoreHead, width_of
+from rewardedit.scorers.adiee import Adiee, width_of
+from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, HeadKind, ScoreHead
 from rewardedit.scorers.adiee_text import QUESTIONS, Layout, add_token, add_words
 from rewardedit.scorers.vlm import Bits, Vlm, load_vlm, require_bitsandbytes, require_vlm
 from rewardedit.scoring import score_batch

@@ -19,6 +19,7 @@ from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPToken
 from rewardedit.data.shapes import Shapes
 from rewardedit.instructions import join_instructions
 from rewardedit.reward_prompt import PRESETS
+from rewardedit.texts import tokenize
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
 
@@ -101,7 +102,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     rewards = [PRESETS[name]().write("", label) for name in ("adiee", "hive") for label in range(5)]
     joint = [join_instructions(instructions[i : i + 3]) for i in range(0, min(900, len(instructions)), 3)]
     tokenizer = make_tokenizer(instructions[:8000] + after[:4000] + joint + rewards * 60, config.vocabulary)
-    tokens = tokenizer(before + after, padding=True, truncation=True, return_tensors="pt")
+    tokens = tokenize(tokenizer, before + after, tokenizer.model_max_length, "CLIP", padding=True)
     ids, mask = (torch.stack(tokens[k].chunk(2), dim=1) for k in ("input_ids", "attention_mask"))
     model = make_model(config, tokenizer)
 

@@ -26,6 +26,7 @@ from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, SHAP
 from rewardedit.files import write_json
 from rewardedit.instructions import ParsedEdit
 from rewardedit.instructions.parsed import RELATIONS
+from rewardedit.texts import tokenize
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
 
@@ -108,7 +109,7 @@ def _texts(tokenizer: CLIPTokenizer, split: str, n: int) -> tuple[Tensor, Tensor
             first, min(2800, n - first)
         )
         asked, told = (
-            tokenizer(texts, padding="max_length", truncation=True, return_tensors="pt").input_ids
+            tokenize(tokenizer, texts, TOKENS, "the text encoder", padding="max_length").input_ids
             for texts in (batch.instruction, batch.target_caption)
         )
         phrases = torch.full((*told.shape, len(PHRASE_ANSWERS)), -1)

@@ -4,7 +4,6 @@ with what a reward-conditioned one adds.
 
 import inspect
 import json
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -23,6 +22,7 @@ from rewardedit.encoded import Encoded, Shared
 from rewardedit.files import replaced, write_json
 from rewardedit.reward_prompt import FILE as PROMPT
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
+from rewardedit.texts import LOCK, note
 
 SETTINGS = "editing.json"
 EMBEDDING = "reward_embedding.safetensors"
@@ -141,21 +141,17 @@ def write_prompts(
     most = pipe.tokenizer.model_max_length
 
     def fits(text: str) -> bool:
-        return len(pipe.tokenizer(text, verbose=False).input_ids) <= most
+        with LOCK:
+            return len(pipe.tokenizer(text, verbose=False).input_ids) <= most
 
     written: dict[tuple[str, int], str] = {}
-    cut = 0
+    cut: list[str] = []
     for own in {(text, label) for text, label in zip(instructions, labels, strict=True) if label is not None}:
         written[own] = prompt.write(*own)
         if not fits(written[own]):
             written[own] = prompt.write(prompt.shorten(*own, fits), own[1])
-            cut += 1
-    if cut:
-        warnings.warn(
-            f"{cut} of {len(written)} texts are longer than the tokenizer's {most} tokens: "
-            "their instructions are cut, their labels kept",
-            stacklevel=2,
-        )
+            cut.append(own[0])
+    note(cut, len(written), most, "the editor", "their labels are kept")
     return [
         text if label is None else written[text, label]
         for text, label in zip(instructions, labels, strict=True)

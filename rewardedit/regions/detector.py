@@ -13,6 +13,7 @@ from rewardedit import pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.regions.boxes import areas, corners, suppress
 from rewardedit.regions.canvas import Canvas
+from rewardedit.texts import tokenize
 
 # Boxes whose confidence is lower are left out. Grounding DINO's is that of BPM's code; OWL-ViT's its own.
 THRESHOLDS = {"owlvit": 0.1, "owlv2": 0.1, "grounding-dino": 0.3, "mm-grounding-dino": 0.3}
@@ -106,16 +107,15 @@ class Detector(nn.Module):
         device = pixels.device
         if self.model.config.model_type.startswith("owl"):
             length = self.model.config.text_config.max_position_embeddings
-            tokens = self.tokenizer(
-                texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt"
-            ).to(device)
+            tokens = tokenize(self.tokenizer, texts, length, "the detector", padding="max_length").to(device)
             return {
                 "input_ids": tokens.input_ids,
                 "attention_mask": tokens.attention_mask,
                 "pixel_values": pixels.to(dtype),
             }
         # Grounding DINO reads phrases that end in full stops.
-        tokens = self.tokenizer([f"{text.rstrip('.')}." for text in texts], padding=True, return_tensors="pt")
+        texts = [f"{text.rstrip('.')}." for text in texts]
+        tokens = tokenize(self.tokenizer, texts, self.model.config.max_text_len, "the detector", padding=True)
         seen = torch.ones(len(pixels), *pixels.shape[-2:], dtype=torch.long, device=device)
         return {**tokens.to(device), "pixel_values": pixels.to(dtype), "pixel_mask": seen}
 

@@ -11,6 +11,7 @@ from rewardedit import pretrained
 from rewardedit.regions.base import Instances
 from rewardedit.regions.boxes import areas, filled
 from rewardedit.regions.canvas import Canvas
+from rewardedit.texts import tokenize
 
 THRESHOLD = 0.3  # of its own processor
 
@@ -61,9 +62,7 @@ class Sam3(nn.Module):
         h, w = images.shape[-2:]
         pixels = self.canvas(images)
         length = self.model.config.text_config.max_position_embeddings
-        tokens = self.tokenizer(
-            list(names), padding="max_length", truncation=True, max_length=length, return_tensors="pt"
-        ).to(pixels.device)
+        tokens = tokenize(self.tokenizer, names, length, "SAM 3", padding="max_length").to(pixels.device)
         out = self.model(
             pixel_values=pixels.to(self.model.dtype),
             input_ids=tokens.input_ids,

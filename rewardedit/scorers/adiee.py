@@ -4,25 +4,25 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from rewardedit import devices, pretrained
 from rewardedit.assets import fetched, names_in, resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import clamp_straight_through, fit
-from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Layout, add_token, require_token, turns
+from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, ScoreHead
+from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, add_token, require_token, turns
 from rewardedit.scorers.base import Scorer
-from rewardedit.scorers.prefix import Prefix, as_cache, followed, prefix_attention, split_rows
+from rewardedit.scorers.prefix import Prefix, alone_with, as_cache, followed, prefix_attention, split_rows
 from rewardedit.scorers.vlm import (
-    Bits,
     Vlm,
     load_processor,
     load_vlm,
@@ -30,91 +30,12 @@ from rewardedit.scorers.vlm import (
     without,
 )
 from rewardedit.scorers.vlm_weights import load_adapter
+from rewardedit.texts import LOCK, note
 
-GRADES = (0.0, 5.0, 10.0)  # of the head with classes
-SETTINGS = "adiee.json"
-HEAD = "head.safetensors"
 ADAPTER = "adapter"
 SLACK = 8  # tokens that an instruction may have more within its question than alone
 # Kinds of models whose positions count tokens: what comes first has the same ones whatever follows.
 WITH_PREFIX = ("llava_next", "idefics3")
-HeadKind = Literal["scalar", "classes"]
-
-
-@dataclass(frozen=True)
-class AdieeSettings:
-    """What belongs to a trained scorer beside its weights."""
-
-    head: HeadKind = "scalar"
-    # The source and the edit as two images, or side by side in one, as the released code has them.
-    layout: Layout = "pair"
-    side: int | None = 512  # pixels a side that both images are stretched to; None: as they are
-    axes: tuple[str, ...] = ("overall",)  # what is scored, the first being the score
-    base: str | None = None  # the model that an adapter belongs to; None: the folder holds a whole model
-    quantize: Bits | None = None  # of the base's language model, on which the adapter was trained
-
-    def __post_init__(self) -> None:
-        if self.head not in ("scalar", "classes") or self.layout not in ("pair", "concat"):
-            raise ValueError(f"expected a head scalar or classes, a layout pair or concat; got {self}")
-        if not self.axes or len(set(self.axes)) < len(self.axes):
-            raise ValueError(f"axes: expected different names, at least one; got {self.axes}")
-
-    @classmethod
-    def read(cls, folder: Path) -> "AdieeSettings":
-        """Of a trained scorer's folder."""
-        values = json.loads((folder / SETTINGS).read_text())
-        return cls(**{**values, "axes": tuple(values["axes"])})
-
-
-class ScoreHead(nn.Module):
-    """A state to raw scores: Linear, ReLU, Linear, ReLU, Linear, of 256 and 16 units, as ADIEE's."""
-
-    def __init__(self, width: int, settings: AdieeSettings) -> None:
-        super().__init__()
-        self.classes = len(GRADES) if settings.head == "classes" else 1
-        self.axes = len(settings.axes)
-        self.layers = nn.Sequential(
-            nn.Linear(width, 256),
-            nn.ReLU(),
-            nn.Linear(256, 16),
-            nn.ReLU(),
-            nn.Linear(16, self.axes * self.classes),
-        )
-        for layer in self.layers:
-            if isinstance(layer, nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
-
-    @classmethod
-    def to_train(cls, width: int, settings: AdieeSettings, folder: Path | None) -> "ScoreHead":
-        """A fresh head, or, where the folder that a model came from has a trained scorer, that scorer's.
-
-        Raises:
-            ValueError: where that scorer has other settings, but for what a LoRA stands on.
-        """
-        head = cls(width, settings)
-        if folder is not None and (folder / SETTINGS).is_file():
-            before = AdieeSettings.read(folder)
-            if replace(before, base=None, quantize=None) != replace(settings, base=None, quantize=None):
-                raise ValueError(f"model {folder}: expected a scorer with {settings}; it has {before}")
-            with pretrained.reading(str(folder)):
-                head.load_state_dict(load_file(folder / HEAD))
-        return head
-
-    def forward(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes classes"]:
-        """Raw values: of the scalar head scores from 0 to 10, of that with classes their logits. In fp32 also
-        within a mixed-precision run, so that training and use read the same score.
-        """
-        with devices.full_precision(state.device.type):
-            raw = self.layers(state.to(next(self.parameters()).dtype)).float()
-            return raw.unflatten(-1, (self.axes, self.classes))
-
-    def scores(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes"]:
-        """Scores, not clamped: the value itself, or the expectation over the grades 0, 5 and 10."""
-        raw = self(state)
-        if self.classes == 1:
-            return raw[..., 0]
-        return (raw.softmax(-1) * raw.new_tensor(GRADES)).sum(-1)
 
 
 class Adiee(Scorer):
@@ -239,7 +160,8 @@ class Adiee(Scorer):
         before, _ = self.split(self.prompt("", 0))
         inputs = self.vlm.inputs([before] * len(source), self.sized(source)[:, None])
         inputs.pop("attention_mask", None)
-        out = self.model.model(**inputs, use_cache=True)
+        with alone_with(self.model.model.get_decoder()):
+            out = self.model.model(**inputs, use_cache=True)
         return Encoded({"prefix": split_rows(out.past_key_values)})
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
@@ -269,7 +191,8 @@ class Adiee(Scorer):
 
     def states(self, inputs: dict[str, Tensor]) -> Float[Tensor, "b d"]:
         """The last hidden state at the token, which stands once in every row."""
-        hidden = self.model.model(**inputs, use_cache=False).last_hidden_state
+        with alone_with(self.model.model.get_decoder()):
+            hidden = self.model.model(**inputs, use_cache=False).last_hidden_state
         return self.at_token(hidden, inputs["input_ids"])
 
     def at_token(self, hidden: Float[Tensor, "b n d"], input_ids: Int[Tensor, "b n"]) -> Float[Tensor, "b d"]:
@@ -284,9 +207,16 @@ class Adiee(Scorer):
             ValueError: where not even a question without an instruction does.
         """
         tokenizer = self.vlm.processor.tokenizer
-        tokens = tokenizer(instruction, add_special_tokens=False, return_offsets_mapping=True)
-        ends = [end for _, end in tokens["offset_mapping"]]
+        with LOCK:
+            tokens = tokenizer(instruction, add_special_tokens=False, return_offsets_mapping=True)
         limit = self.model.config.get_text_config().max_position_embeddings
+        kept = self._kept(instruction, [end for _, end in tokens["offset_mapping"]], question, batch, limit)
+        if kept != instruction or tokenizer.eos_token_id in tokens["input_ids"]:
+            note([instruction], 1, limit, self.family)
+        return kept
+
+    def _kept(self, instruction: str, ends: list[int], question: int, batch: EditBatch, limit: int) -> str:
+        """As much of an instruction, whose tokens end there, as fits beside images and question."""
         size = (question, *batch.source.shape[2:])
         if size not in self.frames:
             self.frames[size] = self._length("", question, batch)

@@ -15,6 +15,7 @@ from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.preservation import FeatureSimilarity
+from rewardedit.texts import tokenize
 
 TEXTS = ("caption", "instruction")
 # share of a feature's length below which two images, or two texts, have no direction between them
@@ -78,12 +79,12 @@ class ClipScorer(Scorer):
     def tokenize(self, texts: list[str]) -> Any:
         """Tokens and attention mask (b, n). SigLIP's texts are padded to full length, as it was trained."""
         config = self.model.config
-        return self.tokenizer(
+        return tokenize(
+            self.tokenizer,
             texts,
+            min(self.tokenizer.model_max_length, config.text_config.max_position_embeddings),
+            self.family,
             padding="max_length" if config.model_type.startswith("siglip") else True,
-            truncation=True,
-            max_length=min(self.tokenizer.model_max_length, config.text_config.max_position_embeddings),
-            return_tensors="pt",
         )
 
 
@@ -145,14 +146,19 @@ class ClipD(ClipScorer):
             words.norm(dim=1), least
         )
         score = torch.where(still, torch.zeros_like(square), (change * words).sum(1) / length)
-        reason = [
-            "source and target texts are the same: no direction" if same else None
-            for same in same_words.tolist()
-        ]
+        written = zip(target_texts(batch), batch.source_caption or [""] * b, same_words.tolist(), strict=True)
+        reason = [_no_direction(target, source) if same else None for target, source, same in written]
         return Scores.make(score.clamp(-1, 1), reason=reason)
 
     def _scaled(self, features: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
         return F.normalize(features, dim=-1) if self.normalise else features
+
+
+def _no_direction(target: str, source: str) -> str:
+    """The reason why two texts have no direction between them."""
+    if target == source:
+        return "source and target texts are the same: no direction"
+    return "source and target texts differ only in what the model does not read: no direction; shorten them"
 
 
 class ClipT(ClipScorer):

@@ -9,15 +9,17 @@ A continuation may be followed by several others in its turn, such as an edited 
 what they attend to is then in parts, the prefix of all and the row's own continuation (`followed`).
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils._python_dispatch import _disable_current_modes
@@ -25,7 +27,8 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 NAME = "shared_prefix"
-
+_LOCK = threading.Lock()
+_LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # of language models
 
 Layers = tuple[tuple[Tensor, Tensor], ...]  # keys and values, a pair a layer
 
@@ -127,16 +130,23 @@ def followed(cache: Cache) -> Cache:
     return Cache(layers=layers)
 
 
+def alone_with(language_model: Any) -> Any:
+    """A lock to hold while a language model runs that `prefix_attention` is ever opened for."""
+    with _LOCK:
+        return _LOCKS.setdefault(language_model, threading.RLock())
+
+
 @contextmanager
 def prefix_attention(language_model: Any) -> Iterator[None]:
-    """While it is open, a language model of transformers attends through `attend`."""
+    """While it is open, a language model of transformers attends through `attend`, in this thread alone."""
     config = language_model.config
-    before = config._attn_implementation
-    config._attn_implementation = NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
+    with alone_with(language_model):
+        before = config._attn_implementation
+        config._attn_implementation = NAME
+        try:
+            yield
+        finally:
+            config._attn_implementation = before
 
 
 def attend(

@@ -24,6 +24,7 @@ from rewardedit.decoding import answer_greedily
 from rewardedit.extras import install_command
 from rewardedit.images import MODES, resize
 from rewardedit.scorers.vlm_weights import load_adapter, require_own_weights
+from rewardedit.texts import LOCK, note_cut
 
 Bits = Literal["4bit", "8bit"]
 # Parts of the models here that stay as they are where a language model is quantised: how an image comes in,
@@ -56,14 +57,15 @@ class Vlm:
         images = images.to(torch.promote_types(images.dtype, torch.float32))
         b, n, _, h, w = images.shape
         blank = Image.new("RGB", (w, h))
-        found = self.processor(
-            images=[[blank] * n for _ in range(b)],
-            text=texts,
-            padding=True,
-            padding_side=padding_side,
-            return_tensors="pt",
-            add_special_tokens=False,  # the chat's template has them
-        )
+        with LOCK:
+            found = self.processor(
+                images=[[blank] * n for _ in range(b)],
+                text=texts,
+                padding=True,
+                padding_side=padding_side,
+                return_tensors="pt",
+                add_special_tokens=False,  # the chat's template has them
+            )
         pixels = PIXELS[self.model.config.model_type](self.processor, images)
         dtype = self.model.dtype
         return {name: value.to(self.model.device) for name, value in found.items()} | {
@@ -72,10 +74,16 @@ class Vlm:
 
     def tokens(self, texts: list[str]) -> Tensor:
         """(b, n) The tokens of texts that follow the images, padded on the right."""
-        found = self.processor.tokenizer(
-            texts, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt"
-        )
+        with LOCK:
+            found = self.processor.tokenizer(
+                texts, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt"
+            )
         return found.input_ids.to(self.model.device)
+
+    def note_cut(self, texts: Sequence[str], reader: str) -> None:
+        """Notes those of texts that the model does not read to their end."""
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", 2**31)
+        note_cut(self.processor.tokenizer, texts, limit, reader)
 
     def prompt(self, chat: Sequence[Turn]) -> str:
         """The text of a chat, up to where the model is to answer."""

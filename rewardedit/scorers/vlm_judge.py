@@ -181,6 +181,8 @@ class VlmJudge(Scorer):
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         shown = views(batch.source, batch.edited, self.apart)
+        if self.vlm is not None:
+            self.vlm.note_cut(batch.instruction, self.family)
         instructions = [self._plain(text) for text in batch.instruction]
         asked = []
         for question in self.questions:

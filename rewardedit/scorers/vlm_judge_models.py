@@ -30,6 +30,7 @@ from torch import Tensor
 
 from rewardedit.images import to_pil
 from rewardedit.scorers.vlm import PIXELS, Vlm, load_parts
+from rewardedit.texts import LOCK
 
 # Published checkpoints that are no plain vision-language models, by the last part of their names.
 REFUSED = {
@@ -57,14 +58,15 @@ class ProcessorVlm(Vlm):
     """
 
     def inputs(self, texts: list[str], images: Float[Tensor, "b n 3 h w"]) -> dict[str, Tensor]:
-        found = self.processor(
-            images=[[to_pil(image) for image in row] for row in images],
-            text=texts,
-            padding=True,
-            padding_side="left",
-            return_tensors="pt",
-            add_special_tokens=False,  # the chat's template has them
-        )
+        with LOCK:
+            found = self.processor(
+                images=[[to_pil(image) for image in row] for row in images],
+                text=texts,
+                padding=True,
+                padding_side="left",
+                return_tensors="pt",
+                add_special_tokens=False,  # the chat's template has them
+            )
         inputs = {name: value.to(self.model.device) for name, value in found.items()}
         dtype = self.model.dtype
         return {name: v.to(dtype) if v.is_floating_point() else v for name, v in inputs.items()}

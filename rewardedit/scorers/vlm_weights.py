@@ -73,7 +73,9 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
     except torch.cuda.OutOfMemoryError:
         raise
     except (ValueError, RuntimeError) as error:  # the latter where a weight's shape is another
-        raise ValueError(f"adapter {adapter!r} does not fit {name!r}: {str(error)[:300]}") from error
+        raise ValueError(
+            f"adapter {adapter!r} does not fit {name!r}: {str(error.__cause__ or error)[:300]}"
+        ) from error
     return adapted
 
 

@@ -6,7 +6,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.batch import EditBatch
-from rewardedit.scorers.adiee import GRADES, Adiee
+from rewardedit.scorers.adiee import Adiee
+from rewardedit.scorers.adiee_head import GRADES
 from rewardedit.scorers.adiee_text import ANSWER, TOKEN
 from rewardedit.training.shared_images import read_once
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rewardedit.batch import EditBatch
 from rewardedit.data.shapes import Shapes
-from rewardedit.scorers.adiee import Adiee, AdieeSettings, ScoreHead, width_of
+from rewardedit.scorers.adiee import Adiee, width_of
+from rewardedit.scorers.adiee_head import AdieeSettings, ScoreHead
 from rewardedit.scorers.adiee_text import (
     ANSWER,
     QUESTIONS,

@@ -254,13 +254,14 @@ def test_a_lora_of_the_small_editor_trains_in_bf16(tmp_path, monkeypatch):
     "prompt",
     [RewardPrompt.adiee(), RewardPrompt.hive(), RewardPrompt("make it so: {instruction} (a {word})")],
 )
-def test_a_long_instruction_is_cut_and_never_its_label(prompt, tiny_editor, cache):
+def test_a_long_instruction_is_cut_and_never_its_label(prompt, tiny_editor, cache, monkeypatch):
     editor = load_editor(tiny_editor)
     editor.prompt = prompt
+    monkeypatch.setattr("rewardedit.texts._told", set())
     instruction = "turn the small red circle into a big blue star " * 9
     with pytest.warns(
         UserWarning,
-        match="1 of 1 texts are longer than the tokenizer's 32 tokens: their instructions are cut",
+        match="1 of 1 texts are cut: the editor reads at most 32 tokens.*their labels are kept",
     ):
         worst, best = (
             editor.encode(torch.rand(1, 3, 32, 32), [instruction], score=s).inputs["prompt_embeds"]
@@ -268,7 +269,8 @@ def test_a_long_instruction_is_cut_and_never_its_label(prompt, tiny_editor, cach
         )
     assert not torch.equal(worst, best), "asked for one and for five in the same words"
     long = LatentCache(**{**vars(cache), "instructions": [*cache.instructions[:-1], instruction]})
-    with pytest.warns(UserWarning, match="their labels kept"):
+    monkeypatch.setattr("rewardedit.texts._told", set())
+    with pytest.warns(UserWarning, match="their labels are kept"):
         texts = long.texts(editor, RewardLabels(prompt, [4] * 32))
     trained = texts.take(torch.tensor([31]), torch.tensor([False]))[1]
     read = editor.pipe.tokenizer.batch_decode(trained, skip_special_tokens=True)[0]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rewardedit.diffusion.schedulers import holds_for
 from rewardedit.encoded import Encoded, Shared
 from rewardedit.images import to_pil
+from rewardedit.texts import note_cut
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,13 @@ class EditFamily:
 
     def encode(self, pipe: Any, source: Float[Tensor, "b 3 h w"], prompts: list[str]) -> Encoded:
         """What the pipeline is called with, for any number of noises and settings."""
+        for tokenizer, max_length in self.readers(pipe):
+            note_cut(tokenizer, prompts, max_length, "the editor")
         return Encoded({"prompt": prompts, "image": [to_pil(image) for image in source]})
+
+    def readers(self, pipe: Any) -> list[tuple[Any, int]]:
+        """The tokenizers of a pipeline that is called with texts, and how many tokens each reads of one."""
+        return []
 
     def guidance_options(self, guidance_scale: float, image_guidance_scale: float) -> dict[str, Any]:
         """The pipeline's options for these guidance scales; none where it has no such guidance."""

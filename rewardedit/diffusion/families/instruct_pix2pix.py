@@ -20,6 +20,7 @@ from rewardedit.diffusion.families.base import Conditioning, EditFamily, MaskHoo
 from rewardedit.encoded import Encoded
 from rewardedit.images import clamp_straight_through
 from rewardedit.reward_prompt import RewardEmbedding
+from rewardedit.texts import note_cut, tokenize
 
 SD = "StableDiffusionInstructPix2PixPipeline"
 SDXL = "StableDiffusionXLInstructPix2PixPipeline"
@@ -76,6 +77,9 @@ class InstructPix2Pix(EditFamily):
         self, pipe: Any, prompts: list[str], embedding: RewardEmbedding | None, label: int | None
     ) -> dict[str, Tensor]:
         if _is_sdxl(pipe):
+            for tokenizer in (pipe.tokenizer, pipe.tokenizer_2):
+                if tokenizer is not None:
+                    note_cut(tokenizer, prompts, tokenizer.model_max_length, "the editor")
             return dict(zip(SDXL_EMBEDS, pipe.encode_prompt(prompts, device=pipe.device), strict=True))
         embeds = self.encode_prompts(pipe, prompts)
         null_embeds = self.encode_prompts(pipe, [""]).expand(len(prompts), -1, -1)
@@ -137,13 +141,8 @@ class InstructPix2Pix(EditFamily):
         return denoiser.config.cross_attention_dim
 
     def tokenize(self, pipe: Any, prompts: list[str]) -> Any:
-        return pipe.tokenizer(
-            prompts,
-            padding="max_length",
-            max_length=pipe.tokenizer.model_max_length,
-            truncation=True,
-            return_tensors="pt",
-        )
+        tokenizer = pipe.tokenizer
+        return tokenize(tokenizer, prompts, tokenizer.model_max_length, "the editor", padding="max_length")
 
     @torch.no_grad()
     def encode_prompts(self, pipe: Any, prompts: list[str]) -> Float[Tensor, "b n d"]:

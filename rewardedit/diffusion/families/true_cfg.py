@@ -12,11 +12,16 @@ from torch import Tensor
 from rewardedit.diffusion.families.base import EditFamily, MaskHook, size_inputs
 from rewardedit.encoded import Encoded
 
+T5_TOKENS = 512  # that FLUX-Kontext's pipeline reads of a prompt
+
 
 class QwenImageEdit(EditFamily):
     """Qwen-Image-Edit (arXiv 2508.02324), sampled from and guided."""
 
     pipelines = ("QwenImageEditPipeline", "QwenImageEditPlusPipeline")
+
+    def readers(self, pipe: Any) -> list[tuple[Any, int]]:
+        return [(pipe.tokenizer, pipe.tokenizer_max_length)]
 
     def mask_hook(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> MaskHook:
         return TwoCalls(pipe, mask, between)
@@ -26,6 +31,9 @@ class FluxKontext(QwenImageEdit):
     """FLUX.1 Kontext (arXiv 2506.15742), sampled from and guided."""
 
     pipelines = ("FluxKontextPipeline",)
+
+    def readers(self, pipe: Any) -> list[tuple[Any, int]]:
+        return [(pipe.tokenizer_2, T5_TOKENS)]
 
     def encode(self, pipe: Any, source: Float[Tensor, "b 3 h w"], prompts: list[str]) -> Encoded:
         # Its images are square where nothing is said; what is said is scaled to its area.

@@ -1,0 +1,95 @@
+"""The head of the ADIEE scorer, which decodes a state into scores, and the settings of a trained one."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from jaxtyping import Float
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from rewardedit import devices, pretrained
+from rewardedit.scorers.adiee_text import Layout
+from rewardedit.scorers.vlm import Bits
+
+GRADES = (0.0, 5.0, 10.0)  # of the head with classes
+SETTINGS = "adiee.json"
+HEAD = "head.safetensors"
+HeadKind = Literal["scalar", "classes"]
+
+
+@dataclass(frozen=True)
+class AdieeSettings:
+    """What belongs to a trained scorer beside its weights."""
+
+    head: HeadKind = "scalar"
+    # The source and the edit as two images, or side by side in one, as the released code has them.
+    layout: Layout = "pair"
+    side: int | None = 512  # pixels a side that both images are stretched to; None: as they are
+    axes: tuple[str, ...] = ("overall",)  # what is scored, the first being the score
+    base: str | None = None  # the model that an adapter belongs to; None: the folder holds a whole model
+    quantize: Bits | None = None  # of the base's language model, on which the adapter was trained
+
+    def __post_init__(self) -> None:
+        if self.head not in ("scalar", "classes") or self.layout not in ("pair", "concat"):
+            raise ValueError(f"expected a head scalar or classes, a layout pair or concat; got {self}")
+        if not self.axes or len(set(self.axes)) < len(self.axes):
+            raise ValueError(f"axes: expected different names, at least one; got {self.axes}")
+
+    @classmethod
+    def read(cls, folder: Path) -> "AdieeSettings":
+        """Of a trained scorer's folder."""
+        values = json.loads((folder / SETTINGS).read_text())
+        return cls(**{**values, "axes": tuple(values["axes"])})
+
+
+class ScoreHead(nn.Module):
+    """A state to raw scores: Linear, ReLU, Linear, ReLU, Linear, of 256 and 16 units, as ADIEE's."""
+
+    def __init__(self, width: int, settings: AdieeSettings) -> None:
+        super().__init__()
+        self.classes = len(GRADES) if settings.head == "classes" else 1
+        self.axes = len(settings.axes)
+        self.layers = nn.Sequential(
+            nn.Linear(width, 256),
+            nn.ReLU(),
+            nn.Linear(256, 16),
+            nn.ReLU(),
+            nn.Linear(16, self.axes * self.classes),
+        )
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    @classmethod
+    def to_train(cls, width: int, settings: AdieeSettings, folder: Path | None) -> "ScoreHead":
+        """A fresh head, or, where the folder that a model came from has a trained scorer, that scorer's.
+
+        Raises:
+            ValueError: where that scorer has other settings, but for what a LoRA stands on.
+        """
+        head = cls(width, settings)
+        if folder is not None and (folder / SETTINGS).is_file():
+            before = AdieeSettings.read(folder)
+            if replace(before, base=None, quantize=None) != replace(settings, base=None, quantize=None):
+                raise ValueError(f"model {folder}: expected a scorer with {settings}; it has {before}")
+            with pretrained.reading(str(folder)):
+                head.load_state_dict(load_file(folder / HEAD))
+        return head
+
+    def forward(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes classes"]:
+        """Raw values: of the scalar head scores from 0 to 10, of that with classes their logits. In fp32 also
+        within a mixed-precision run, so that training and use read the same score.
+        """
+        with devices.full_precision(state.device.type):
+            raw = self.layers(state.to(next(self.parameters()).dtype)).float()
+            return raw.unflatten(-1, (self.axes, self.classes))
+
+    def scores(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes"]:
+        """Scores, not clamped: the value itself, or the expectation over the grades 0, 5 and 10."""
+        raw = self(state)
+        if self.classes == 1:
+            return raw[..., 0]
+        return (raw.softmax(-1) * raw.new_tensor(GRADES)).sum(-1)
