@@ -305,8 +305,7 @@ def _edit(
     for number, instruction in enumerate(job.instructions, 1):
         with noting() as cut:
             edited, used_mask, turn = _turn(editor, scorer, source, instruction, config, masks)
-        if cut:
-            turn[TEXT_CUT] = True
+        turn |= {TEXT_CUT: True} if cut else {}
         name = job.name(number)
         to_pil(edited[0]).save(folder / f"{name}.png")
         if used_mask is not None:
@@ -396,8 +395,6 @@ def _gallery(done: list[dict[str, Any]], config: JobConfig, folder: Path) -> Non
 
 def _thumbnail(path: Path) -> Float[Tensor, "3 h w"]:
     image = load_image(path)
-    scale = THUMBNAIL / max(image.shape[-2:])
-    if scale >= 1:
-        return image
+    scale = min(1, THUMBNAIL / max(image.shape[-2:]))
     h, w = (max(1, round(side * scale)) for side in image.shape[-2:])
     return resize(image[None], (h, w))[0]
