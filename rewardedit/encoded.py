@@ -1,7 +1,7 @@
 """`Encoded`: what was computed once of b sources and instructions, for any number of edits of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from torch import Tensor
@@ -52,6 +52,17 @@ def _take(value: Any, index: list[int]) -> Any:
     if isinstance(value, Tensor):
         return value[index]
     return [value[i] for i in index]
+
+
+def is_of_inference_mode(value: Any) -> bool:
+    """True where any tensor in a value, however deep, was made in torch's inference mode."""
+    if isinstance(value, Tensor):
+        return value.is_inference()
+    if is_dataclass(value):
+        return is_of_inference_mode(list(vars(value).values()))
+    if isinstance(value, dict):
+        return is_of_inference_mode(list(value.values()))
+    return isinstance(value, list | tuple) and any(is_of_inference_mode(part) for part in value)
 
 
 def _row_count(value: Any) -> int | None:

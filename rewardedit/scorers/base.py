@@ -4,7 +4,7 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rewardedit.assets import names_in
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.encoded import Encoded
+from rewardedit.encoded import Encoded, is_of_inference_mode
 
 F = TypeVar("F", bound=Callable[..., Any])
 DECLARED = "_rewardedit_scorer"  # attribute of a function: what `scorer` declared
@@ -74,7 +74,8 @@ class Scorer(nn.Module):
         passes = batch.edited.requires_grad and torch.is_grad_enabled()
         if passes:
             self.require_gradient()
-        if prepared is None:
+            batch = _out_of_inference_mode(batch)
+        if prepared is None or (passes and is_of_inference_mode(prepared)):  # torch saves none for a gradient
             prepared = self.prepare(batch.source, batch.instruction)
         if not passes:
             return self.score(batch, prepared)
@@ -89,6 +90,13 @@ class Scorer(nn.Module):
         """
         if not self.differentiable:
             raise ValueError(no_gradient(type(self), type(self).__name__))
+
+
+def _out_of_inference_mode(batch: EditBatch) -> EditBatch:
+    """The batch with copies of those images that were made in torch's inference mode."""
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    made = {name: v.clone() for name, v in values.items() if isinstance(v, Tensor) and v.is_inference()}
+    return replace(batch, **made) if made else batch
 
 
 def no_gradient(kind: type[Scorer], name: str) -> str:

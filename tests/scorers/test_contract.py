@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -137,6 +138,35 @@ def test_bf16_is_near_fp32(spec, scorer, samples):
     with torch.autocast("cpu", torch.bfloat16):
         rough = scorer(batch).score
     assert (rough - exact).abs().nanmedian() < BF16.get(spec, 0.05)
+
+
+def test_inference_mode_changes_no_score_and_no_later_gradient(scorer, samples):
+    batch = make_batch(samples, samples.source.lerp(samples.target, 0.7))[:1]
+    expected = scorer(batch).score
+    with torch.inference_mode():
+        prepared = scorer.prepare(batch.source, batch.instruction)
+        copied = dataclasses.replace(batch, source=batch.source.clone())
+        torch.testing.assert_close(scorer(batch, prepared).score, expected, rtol=0, atol=1e-6)
+    if not scorer.differentiable:
+        return
+    gradients = []
+    for of_source, of_batch in ((None, batch), (prepared, batch), (prepared, copied)):
+        edited = batch.edited.clone().requires_grad_(True)
+        scorer(dataclasses.replace(of_batch, edited=edited), of_source).mean().backward()
+        gradients.append(edited.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
+    torch.testing.assert_close(gradients[2], gradients[0])
+
+
+def test_two_threads_score_as_one_does(scorer, samples):
+    batch = make_batch(samples, samples.target)
+    parts = [batch[0:2], batch[2:3]] * 2
+    expected = [scorer(part).score for part in parts[:2]] * 2
+    with ThreadPoolExecutor(2) as pool:
+        scores = [scores.score for scores in pool.map(scorer, parts)]
+    for found, alone in zip(scores, expected, strict=True):
+        torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
+    torch.testing.assert_close(scorer(parts[0]).score, expected[0], rtol=0, atol=1e-6)  # nothing is left
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
