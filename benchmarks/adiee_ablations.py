@@ -26,6 +26,7 @@ from torch import Tensor
 from variants import figures_of, run_of
 
 from rewardedit import devices
+from rewardedit.answers import text_of
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
@@ -86,7 +87,7 @@ class ScoreInText(AskedVlm):
         for question in range(len(QUESTIONS)):
             prompts = [self.vlm.prompt(turns(question, text, "pair")) for text in batch.instruction]
             said = self.vlm.answer(prompts, images, max_new_tokens=12)
-            found.append(torch.tensor([number_in(text) for text in said]))
+            found.append(torch.tensor([number_in(text_of(answer)) for answer in said]))
         score = torch.stack(found).nanmean(0).clamp(0, 10)
         reasons = ["no answer has a number" if value.isnan() else None for value in score]
         return Scores.make(score, reason=reasons)

@@ -6,7 +6,7 @@ withheld, or that is a thought without an end, is none, whatever stands in it.
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
@@ -16,6 +16,7 @@ QUOTED = 200  # characters of an answer that a reason quotes
 ENDED = ("", "stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete")
 CUT = ("length", "max_tokens", "max_length", "model_length")
 WITHHELD = ("content_filter", "safety", "recitation", "blocklist", "prohibited_content")
+MOST_CHARACTERS = 2**18  # of an answer that is read
 MOST_TOKENS = 2**40  # that an answer may say to have cost
 LINES = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 BLANKS = re.compile("[\t\u00a0\u2000-\u200a\u202f\u205f\u3000]")
@@ -28,7 +29,15 @@ FENCE = re.compile(r"^[ ]*`{3,}[ ]*\w*[ ]*$", re.MULTILINE)
 
 
 class AnswerError(RuntimeError):
-    """A model gave no answer that may be read; the message says why."""
+    """A model gave no answer that may be read; the message says why.
+
+    Args:
+        text: what it gave all the same.
+    """
+
+    def __init__(self, message: str, text: str = "") -> None:
+        super().__init__(message)
+        self.text = text
 
     @property
     def may_pass(self) -> bool:
@@ -36,8 +45,31 @@ class AnswerError(RuntimeError):
         return False
 
     @classmethod
-    def cut(cls, max_new_tokens: int) -> "AnswerError":
-        return cls(f"the answer was cut off at {max_new_tokens} tokens; raise max_new_tokens")
+    def cut(cls, max_new_tokens: int, text: str = "") -> "AnswerError":
+        return cls(f"the answer was cut off at {max_new_tokens} tokens; raise max_new_tokens", text)
+
+
+Answer = str | AnswerError  # of a model, or why there is none
+
+
+def text_of(answer: Answer) -> str:
+    """The text of an answer, also of one that is not to be read."""
+    return answer if isinstance(answer, str) else answer.text
+
+
+def local_answers(
+    prompts: Sequence[str], texts: Sequence[str], is_cut: Sequence[bool], max_new_tokens: int
+) -> list[Answer]:
+    """The answers that a model in this process wrote after its prompts.
+
+    A thought that begins in the prompt, as some chat templates have it, begins the answer.
+    """
+    answers: list[Answer] = []
+    for prompt, text, cut in zip(prompts, texts, is_cut, strict=True):
+        begins = re.search(r"(<think(?:ing)?>|\[THINK\]|◁think▷)\s*$", prompt, re.IGNORECASE)
+        text = (begins[1] if begins else "") + text.strip()
+        answers.append(AnswerError.cut(max_new_tokens, text) if cut else text)
+    return answers
 
 
 def read_completion(content: bytes, max_new_tokens: int) -> tuple[str | AnswerError, int, int]:
@@ -61,13 +93,15 @@ def read_completion(content: bytes, max_new_tokens: int) -> tuple[str | AnswerEr
         said = content[: 20 * QUOTED].decode(errors="replace").strip()
         raise ValueError(f"expected a chat completion; got {said or 'nothing'}") from error
     if reason in CUT:
-        return AnswerError.cut(max_new_tokens), *tokens
+        return AnswerError.cut(max_new_tokens, text), *tokens
     if refusal:
         return AnswerError(f"the model refused to answer: {quoted(refusal)}"), *tokens
     if reason in WITHHELD:
         return AnswerError(f"the endpoint withheld the answer ({reason})"), *tokens
     if reason not in ENDED:
         return AnswerError(f"the answer did not come to its own end ({quoted(reason)})"), *tokens
+    if len(text) > MOST_CHARACTERS:
+        return AnswerError(f"the answer is longer than {MOST_CHARACTERS} characters"), *tokens
     return text, *tokens
 
 
@@ -118,7 +152,9 @@ def normalised(answer: str) -> str:
     text = _after_thought(answer.encode("utf-8", "replace").decode("utf-8"))
     text = UNSEEN.sub("", LINES.sub("\n", text))
     text = BLANKS.sub(" ", COLONS.sub(":", text)).translate(FULL_WIDTH).replace("\u2212", "-")
-    text = "".join(_digit(character) for character in text)
+    # "²" and "½" are no decimal digits.
+    digits = {ord(c): str(unicodedata.decimal(c)) for c in set(text) if c.isdecimal() and not c.isascii()}
+    text = text.translate(digits)
     text = FENCE.sub("", text)
     return MARKS.sub("", _without_json(text)).strip()
 
@@ -145,13 +181,6 @@ def _after_thought(text: str) -> str:
         return ""
     ends = [match.end() for match in THOUGHT.finditer(text)]
     return text[ends[-1] :] if ends else text
-
-
-def _digit(character: str) -> str:
-    """A decimal digit of any script as ASCII's; "²" and "½" are none."""
-    if character.isascii() or not character.isdecimal():
-        return character
-    return str(unicodedata.decimal(character))
 
 
 def _without_json(text: str) -> str:

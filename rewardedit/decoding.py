@@ -1,23 +1,31 @@
-"""How language models answer here: greedily."""
+"""How language models answer here: greedily, and with a sign of what ended each answer."""
 
+import copy
 from typing import Any
 
+import torch
 from torch import Tensor
 
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
-def answer_greedily(model: Any, inputs: dict[str, Tensor], max_new_tokens: int) -> Tensor:
-    """(b, n) The inputs' tokens and those of the answer, each of which is the likeliest.
+def answer_greedily(model: Any, inputs: dict[str, Tensor], max_new_tokens: int) -> tuple[Tensor, list[bool]]:
+    """(b, n) The tokens of the answers, each of which is the likeliest; and for each answer True where it was
+    cut off: it has `max_new_tokens` and none that ends it.
 
     Of a model's own settings of generation none is followed but where an answer ends: transformers takes all
-    others that a call does not name from there, such as beams and n-grams that must not come again.
+    others that a call does not name from there, such as beams and n-grams that must not come again. The model
+    itself stays as it is, as other threads may be using it: a copy that shares its weights has the settings.
     """
     from transformers import GenerationConfig
 
-    own = model.generation_config
-    model.generation_config = GenerationConfig(**{name: getattr(own, name) for name in TOKENS})
-    try:
-        return model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
-    finally:
-        model.generation_config = own
+    tokens = {name: getattr(model.generation_config, name) for name in TOKENS}
+    asked = copy.copy(model)
+    asked.generation_config = GenerationConfig(**tokens)
+    made = asked.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
+    answers = made[:, inputs["input_ids"].shape[1] :]
+    if answers.shape[1] < max_new_tokens:
+        return answers, [False] * len(answers)
+    ends = tokens["eos_token_id"]
+    ids = torch.tensor([] if ends is None else ends, dtype=torch.long, device=answers.device)
+    return answers, (~torch.isin(answers, ids.flatten()).any(1)).tolist()

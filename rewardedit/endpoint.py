@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rewardedit.addresses import Destination, destination
-from rewardedit.answers import AnswerError, one_line, read_completion
+from rewardedit.answers import Answer, AnswerError, one_line, read_completion
 from rewardedit.endpoint_http import opener_for, read_whole, seconds_to_wait
 from rewardedit.untrusted import CONTENT_ERRORS
 
@@ -67,9 +67,6 @@ class EndpointError(AnswerError):
     def ends_all(self) -> bool:
         """True where other chats need not be asked now: they would have no answer either."""
         return self.may_pass or self.refuses_all
-
-
-Answer = str | AnswerError  # of a model, or why there is none
 
 
 @dataclass

@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from rewardedit.endpoint import Endpoint, EndpointError, Usage, _Stop, metered
+from rewardedit.endpoint_http import seconds_to_wait
 from rewardedit.usage import add_up, read_usage, told, usage_kept
 
 CHAT = [[{"role": "user", "content": "hello"}]]
@@ -20,12 +21,12 @@ HEAD = f"HTTP/1.1 200 OK\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
 PAUSE = 0.05  # seconds between two bytes that drip: many are due within a timeout
 
 
-def read_request(connection: socket.socket) -> None:
-    """All of it: a socket that is closed with something unread breaks what it sent."""
+def read_request(connection: socket.socket) -> bytes:
+    """The body. All is read: a socket that is closed with something unread breaks what it sent."""
     with connection.makefile("rb") as file:
         lines = list(iter(file.readline, b"\r\n"))
         lengths = [line.partition(b":")[2] for line in lines if line.lower().startswith(b"content-length:")]
-        file.read(int(lengths[0]))
+        return file.read(int(lengths[0]))
 
 
 def silent(connection: socket.socket) -> None:
@@ -123,10 +124,11 @@ def test_a_refusal_that_drips_is_not_waited_for(serve):
     assert "good day" not in str(failed)
 
 
-def answering(status: str) -> Callable[[socket.socket], None]:
+def answering(status: str, header: str = "X: y", body: bytes = b"{}") -> Callable[[socket.socket], None]:
     def answer(connection: socket.socket) -> None:
         read_request(connection)
-        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        head = f"HTTP/1.1 {status}\r\n{header}\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
 
     return answer
 
@@ -146,6 +148,180 @@ def test_an_endpoint_that_was_busy_is_asked_again(serve, status):
     assert endpoint.answer(CHAT) == ["good day"]
     assert endpoint.usage == Usage(2, 1, 5, 2)
     assert EndpointError("", int(status[:3])).may_pass
+
+
+NOW = 1_800_000_000.0  # 2027-01-15 08:00:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "20"}, 20),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"Retry-After": "Fri, 15 Jan 2027 08:01:30 GMT"}, 90),
+        ({"Retry-After": "Fri, 15 Jan 2027 10:01:30 +0200"}, 90),
+        ({"Retry-After": "Fri, 15 Jan 2027 07:00:00 GMT"}, 0),
+        ({"Retry-After": "20", "x-ratelimit-reset-requests": "6m0s"}, 20),
+        ({"retry-after-ms": "250", "Retry-After": "20"}, 0.25),
+        ({"x-ratelimit-reset-requests": "6m0s"}, 360),
+        ({"X-RateLimit-Reset-Tokens": "20ms"}, 0.02),
+        ({"x-ratelimit-reset": "1h2m3.5s"}, 3723.5),
+        ({"x-ratelimit-reset": str(int(NOW) + 45)}, 45),
+        ({"x-ratelimit-reset": str(1000 * (int(NOW) + 45))}, 45),
+        ({"ratelimit-reset": "7"}, 7),
+        ({"x-ratelimit-reset": "2027-01-15T08:00:05Z"}, 5),
+        (
+            {
+                "x-ratelimit-remaining-requests": "59",
+                "x-ratelimit-reset-requests": "50s",
+                "x-ratelimit-remaining-tokens": "0",
+                "x-ratelimit-reset-tokens": "4s",
+            },
+            4,
+        ),
+        ({"x-ratelimit-reset-requests": "50s", "x-ratelimit-reset-tokens": "4s"}, 50),
+        ({}, 0),
+        ({"Retry-After": "soon"}, 0),
+        ({"Retry-After": "nan"}, 0),
+        ({"Retry-After": "-5"}, 0),
+        ({"Retry-After": "inf"}, 0),
+        ({"Retry-After": "9" * 5000}, 0),
+        ({"Retry-After": "Fri, 99 Jan 999999 08:00:00 GMT"}, 0),
+        ({"Retry-After": ""}, 0),
+        ({"x-ratelimit-reset": "s"}, 0),
+    ],
+)
+def test_the_time_that_a_busy_endpoint_asks_to_wait_is_read(headers, seconds):
+    assert seconds_to_wait(headers, NOW) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("status", "header", "waits"),
+    [
+        ("429 Busy", "Retry-After: 20", [20, 20]),
+        ("503 Down", "Retry-After: 20", [20, 20]),
+        ("429 Busy", "x-ratelimit-reset-requests: 40s", [40, 40]),
+        ("429 Busy", "Retry-After: 86400", [60, 60]),
+        ("429 Busy", "Retry-After: 1", [1.5, 3]),
+    ],
+)
+def test_a_busy_endpoint_is_waited_for_as_long_as_it_asks_up_to_the_longest_wait(
+    serve, monkeypatch, status, header, waits
+):
+    pauses = []
+    monkeypatch.setattr(_Stop, "within", lambda self, seconds: pauses.append(seconds))
+    busy = answering(status, header)
+    endpoint = Endpoint(serve(busy, busy, at_once), "m", timeout=10, retries=2, pause=1.5, longest_wait=60)
+    assert endpoint.answer(CHAT) == ["good day"]
+    assert pauses == waits
+
+
+def refusing(*names: str, status: str = "400 Bad") -> Callable[[socket.socket], None]:
+    """Refuses settings of these names, the first that is there, and else says which settings it was sent."""
+
+    def answer(connection: socket.socket) -> None:
+        body = json.loads(read_request(connection))
+        settings = sorted(name for name in body if name not in ("model", "messages"))
+        refused = [name for name in names if name in body]
+        if refused:
+            head, said = (
+                status,
+                {"error": {"message": f"Unsupported parameter: '{refused[0]}' is not supported"}},
+            )
+        else:
+            head, said = "200 OK", {"choices": [{"message": {"content": " ".join(settings)}}]}
+        content = json.dumps(said).encode()
+        connection.sendall(f"HTTP/1.1 {head}\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("refused", "sent"),
+    [
+        ([], "max_tokens seed temperature"),
+        (["max_tokens"], "max_completion_tokens seed temperature"),
+        (["temperature"], "max_tokens seed"),
+        (["seed"], "max_tokens temperature"),
+        (["max_tokens", "temperature", "seed"], "max_completion_tokens"),
+    ],
+)
+@pytest.mark.parametrize("status", ["400 Bad", "422 Unprocessable"])
+@pytest.mark.filterwarnings("ignore:endpoint .* refuses (temperature|seed)")
+def test_settings_that_a_model_refuses_are_left_out_from_then_on(serve, refused, sent, status):
+    endpoint = Endpoint(
+        serve(refusing(*refused, status=status)), "m", timeout=10, seed=0, retries=0, at_once=1
+    )
+    assert endpoint.answer(CHAT) == [sent]
+    assert endpoint.usage.failures == len(refused)
+    assert endpoint.answer(CHAT * 3) == [sent] * 3
+    assert endpoint.usage.failures == len(refused), "it is known once"
+    together = Endpoint(endpoint.url, "m", timeout=10, seed=0, retries=0)
+    assert together.answer(CHAT * 16) == [sent] * 16
+
+
+def test_an_answer_that_is_not_greedy_any_more_is_said(serve):
+    endpoint = Endpoint(serve(refusing("temperature")), "m", timeout=10)
+    with pytest.warns(
+        UserWarning, match=r"model 'm', refuses temperature and is asked without it; its answers"
+    ):
+        endpoint.answer(CHAT)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "max_tokens is too large: 300; the context holds 256",
+        "temperature must be a number",
+        "this model does not support images",
+    ],
+)
+def test_other_refusals_change_no_setting(serve, said):
+    endpoint = Endpoint(serve(answering("400 Bad", body=said.encode()), refusing()), "m", timeout=10)
+    (refused,) = endpoint.answer(CHAT)
+    assert isinstance(refused, EndpointError)
+    assert endpoint.answer(CHAT) == ["max_tokens temperature"]
+
+
+@pytest.mark.parametrize(
+    "status", ["400 Bad", "405 Method", "413 Large", "422 Unprocessable", "307 Elsewhere"]
+)
+def test_what_refuses_the_first_chats_alike_ends_the_run_with_one_message(serve, status):
+    endpoint = Endpoint(serve(answering(status)), "m", timeout=10, at_once=2)
+    with pytest.raises(EndpointError, match=f"{status[:3]}.*; it answers no chat") as refused:
+        endpoint.answer(CHAT * 200)
+    assert not refused.value.may_pass
+    assert endpoint.usage.calls < 12
+    few = Endpoint(endpoint.url, "m", timeout=10)
+    with pytest.raises(EndpointError, match="it answers no chat"):
+        few.answer(CHAT * 2)
+
+
+@pytest.mark.parametrize("first", ["an answer", "content"])
+def test_refusals_of_rows_do_not_end_a_run(serve, first):
+    """Where the endpoint has answered before, or says that the content is at fault."""
+    said = b"blocked by our content filter" if first == "content" else b"no"
+    begin = [at_once] if first == "an answer" else []
+    endpoint = Endpoint(serve(*begin, answering("400 Bad", body=said)), "m", timeout=10, at_once=1)
+    answers = endpoint.answer(CHAT * 20)
+    assert [answer for answer in answers if isinstance(answer, str)] == ["good day"] * len(begin)
+    assert endpoint.usage.calls == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"retries": -1}, "retries: expected a whole number from 0 on; got -1"),
+        ({"at_once": 0}, "at_once: expected a whole number from 1 on; got 0"),
+        ({"timeout": 0}, "timeout: expected a number of seconds; got 0"),
+        ({"longest_wait": float("nan")}, "longest_wait: expected a number of seconds; got nan"),
+        ({"longest_wait": float("inf")}, "longest_wait: expected a number of seconds; got inf"),
+        ({"pause": -1.0}, "pause: expected a number of seconds; got -1.0"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Endpoint("http://localhost:1/v1", "m", **options)
 
 
 def test_an_endpoint_that_is_down_is_not_asked_for_every_chat(serve):

@@ -4,27 +4,31 @@ file, or an OpenAI-compatible endpoint.
 Three questions are asked: for the objects before and after the edit, for the change of size, and for the
 relation to something else. Answers are read strictly, with their synonyms; where one cannot be read it is
 asked for once more, and then the instruction is invalid, with the answer as the reason. Nothing is guessed.
-An instruction that an endpoint refuses is invalid too, but is asked about anew the next time.
+An instruction that an endpoint refuses, or whose answer is cut off, is invalid too, but is asked about anew
+the next time.
 """
 
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rewardedit import pretrained
+from rewardedit.answers import Answer, AnswerError, local_answers, normalised
 from rewardedit.decoding import answer_greedily
 from rewardedit.endpoint import EndpointError, Message
 from rewardedit.extras import install_command
-from rewardedit.files import append_json_line, read_json_lines
+from rewardedit.files import append_json_line
 from rewardedit.instructions.parsed import RELATIONS, Parsed, ParsedEdit, SizeState, Unparsed
 from rewardedit.instructions.words import COLOURS, PRONOUNS
+from rewardedit.untrusted import CONTENT_ERRORS, read_json
 
 # chats to the model's answers, with an error in the place of each that could not be had
-Answer = Callable[[Sequence[Sequence[Message]]], Sequence[str | EndpointError]]
+Ask = Callable[[Sequence[Sequence[Message]]], Sequence[Answer]]
 NONE = frozenset(("none", "nothing", "null", "n/a", "no object", ""))
 SIZES: dict[str, SizeState] = {
     **dict.fromkeys(("larger", "bigger", "increased", "increase", "enlarged", "taller", "longer"), "larger"),
@@ -81,16 +85,17 @@ class LlmParser:
         batch_size: instructions that are asked for together.
     """
 
-    def __init__(self, answer: Answer, name: str, cache: Path | None = None, batch_size: int = 32) -> None:
+    def __init__(self, answer: Ask, name: str, cache: Path | None = None, batch_size: int = 32) -> None:
         self.answer = answer
         self.name = name
         self.cache = cache
         self.batch_size = batch_size
         self.known: dict[str, Parsed] = {}
-        for record in [] if cache is None else read_json_lines(cache):
-            parsed = read_kept(record)
-            if parsed is not None:
-                self.known[str(record.get("key"))] = parsed
+        for line in cache.read_bytes().splitlines() if cache is not None and cache.is_file() else []:
+            with suppress(*CONTENT_ERRORS):  # what is damaged is asked for anew
+                record = read_json(line)
+                if record["key"] == self._key(record["instruction"]):
+                    self.known[record["key"]] = _kept(record["parsed"])
 
     def __call__(self, instructions: Sequence[str]) -> list[Parsed]:
         """What each instruction asks for, in order.
@@ -100,7 +105,7 @@ class LlmParser:
         """
         wanted = [text for text in dict.fromkeys(instructions) if self._key(text) not in self.known]
         unanswered: dict[str, Unparsed] = {}
-        failed: EndpointError | None = None
+        failed: AnswerError | None = None
         for first in range(0, len(wanted), self.batch_size):
             part = wanted[first : first + self.batch_size]
             for text, parsed in zip(part, self._parse(part), strict=True):
@@ -122,7 +127,8 @@ class LlmParser:
             append_json_line(self.cache, record)
 
     def _key(self, instruction: str) -> str:
-        return hashlib.sha256(f"{self.name}\0{OBJECTS}{SIZE}{POSITION}\0{instruction}".encode()).hexdigest()
+        text = f"{self.name}\0{OBJECTS}{SIZE}{POSITION}\0{instruction}"
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
     def _parse(self, instructions: Sequence[str]) -> list[Parsed]:
         objects = self._ask([OBJECTS.format(instruction=text) for text in instructions], read_objects)
@@ -159,33 +165,36 @@ class LlmParser:
         return found
 
 
-def read_kept(record: dict[str, Any]) -> Parsed | None:
-    """The parsed instruction of a line of the cache; None where it is no such line, and is asked for anew."""
-    values = record.get("parsed")
-    if not isinstance(values, dict):
-        return None
-    kind = Unparsed if "reason" in values else ParsedEdit
-    flags = ("is_global", "ambiguous")
-    optional = ("source", "target", "reference")
-    for name, value in values.items():
-        fits = isinstance(value, bool if name in flags else str) or (value is None and name in optional)
-        if not fits:
-            return None
-    try:
-        return kind(**values)
-    except TypeError:  # other fields
-        return None
+def _kept(values: Mapping[str, Any]) -> Parsed:
+    """What was parsed, of a cache's record.
+
+    Raises:
+        TypeError, ValueError: where it is none of ours.
+    """
+    parsed = Unparsed(**values) if "reason" in values else ParsedEdit(**values)
+    texts = [value for value in vars(parsed).values() if value is not None and not isinstance(value, bool)]
+    fits = all(isinstance(text, str) for text in texts)
+    if isinstance(parsed, ParsedEdit):
+        flags = (parsed.is_global, parsed.ambiguous)
+        fits = fits and all(isinstance(flag, bool) for flag in flags) and isinstance(parsed.edit_type, str)
+        fits = fits and parsed.size in SIZES.values() and parsed.position in PLACED.values()
+    if not fits:
+        raise ValueError("expected what was parsed, as it was kept")
+    return parsed
 
 
 @dataclass(frozen=True)
 class _Unanswered(Unparsed):
     """Nothing came back: what is parsed is not known yet."""
 
-    error: EndpointError
+    error: AnswerError
 
 
-def _read(answer: str | EndpointError, read: Callable[[str], Any]) -> Any:
-    return _Unanswered(f"no answer: {answer}", answer) if isinstance(answer, EndpointError) else read(answer)
+def _read(answer: Answer, read: Callable[[str], Any]) -> Any:
+    if not isinstance(answer, AnswerError):
+        return read(answer)
+    is_sent = isinstance(answer, EndpointError)
+    return _Unanswered(f"no answer: {answer}" if is_sent else str(answer), answer)
 
 
 def read_objects(answer: str) -> tuple[str, str] | None:
@@ -199,7 +208,7 @@ def read_objects(answer: str) -> tuple[str, str] | None:
 
 def read_size(answer: str) -> SizeState | None:
     """One of the three states; None where the answer has none, or several."""
-    words = answer.strip().lower().strip(".\"' ")
+    words = normalised(answer).lower().strip(".\"' ")
     if words in SIZES:
         return SIZES[words]
     found = {SIZES[word] for word in re.findall(r"[a-z]+", words) if word in SIZES}
@@ -216,12 +225,14 @@ def read_position(answer: str) -> tuple[str, str | None] | None:
 
 
 def _line(answer: str, key: str) -> str | None:
-    """What stands after "key:", in lower case and without article and marks."""
-    match = re.search(rf"^\W*{key}\W*?:[^\w\n]*(\w?.*)$", answer, re.IGNORECASE | re.MULTILINE)
-    if match is None:
-        return None
-    text = match[1].strip().strip("\"'*.()[]").lower()
-    return re.sub(r"^(?:an?|the) ", "", text)
+    """What stands after "key:", in lower case and without article and marks; None where nothing does, or two
+    lines say different things.
+    """
+    line = re.compile(rf"\W*{key}\W*?:\W*(\w?.*)", re.IGNORECASE)
+    matches = [line.fullmatch(text) for text in normalised(answer).splitlines()]
+    said = [match[1].strip().strip("\"'*.()[]").lower() for match in matches if match is not None]
+    texts = {re.sub(r"^(?:an?|the) ", "", text) for text in said}
+    return texts.pop() if len(texts) == 1 else None
 
 
 def parsed_edit(objects: tuple[str, str], size: SizeState, place: tuple[str, str | None]) -> ParsedEdit:
@@ -262,7 +273,7 @@ def load_chat_model(
     device: str = "cpu",
     dtype: Any = None,
     max_new_tokens: int = 64,
-) -> Answer:
+) -> Ask:
     """A causal LM of transformers as something that answers chats, greedily.
 
     Args:
@@ -295,14 +306,14 @@ def load_chat_model(
     model.eval()
 
     @torch.no_grad()
-    def answer(chats: Sequence[Sequence[Message]]) -> list[str]:
+    def answer(chats: Sequence[Sequence[Message]]) -> list[Answer]:
         texts = [
             tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, tokenize=False)
             for chat in chats
         ]
         inputs = tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt").to(device)
-        made = answer_greedily(model, dict(inputs), max_new_tokens)
-        new = made[:, inputs["input_ids"].shape[1] :]
-        return [text.strip() for text in tokenizer.batch_decode(new, skip_special_tokens=True)]
+        made, is_cut = answer_greedily(model, dict(inputs), max_new_tokens)
+        said = tokenizer.batch_decode(made, skip_special_tokens=True)
+        return local_answers(texts, said, is_cut, max_new_tokens)
 
     return answer

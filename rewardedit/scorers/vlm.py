@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from rewardedit import devices, pretrained
+from rewardedit.answers import Answer, local_answers
 from rewardedit.assets import resolve_model
 from rewardedit.decoding import answer_greedily
 from rewardedit.extras import install_command
@@ -92,12 +93,13 @@ class Vlm:
     @torch.no_grad()
     def answer(
         self, texts: list[str], images: Float[Tensor, "b n 3 h w"], max_new_tokens: int = 64
-    ) -> list[str]:
-        """The model's answers, each token the likeliest, whatever its own settings of generation are."""
-        inputs = self.inputs(texts, images)
-        made = answer_greedily(self.model, inputs, max_new_tokens)
-        new = made[:, inputs["input_ids"].shape[1] :]
-        return [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
+    ) -> list[Answer]:
+        """The model's answers, each token the likeliest, whatever its own settings of generation are; an
+        error, which holds the text, in the place of each that was cut off.
+        """
+        made, is_cut = answer_greedily(self.model, self.inputs(texts, images), max_new_tokens)
+        said = self.processor.batch_decode(made, skip_special_tokens=True)
+        return local_answers(texts, said, is_cut, max_new_tokens)
 
 
 def load_vlm(

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rewardedit.answers import Answer, AnswerError
 from rewardedit.endpoint import Endpoint, EndpointError, Message
 from rewardedit.images import to_pil
 from rewardedit.scorers.vlm import Vlm
@@ -89,11 +90,11 @@ class ByText:
 
 class ByEndpoint:
     """The grade at the end of a text by an endpoint's model; rows without one, or whose question the endpoint
-    refuses, are invalid.
+    or its model refuses, are invalid.
 
     Raises:
-        EndpointError: where the endpoint refuses the key, does not know the model, or may answer later: a row
-            that was not judged is no bad one, and a run goes on from there.
+        EndpointError: where the endpoint refuses the key or all chats, does not know the model, or may answer
+            later: a row that was not judged is no bad one, and a run goes on from there.
     """
 
     differentiable = False
@@ -108,7 +109,7 @@ class ByEndpoint:
             chats += [messages(chat, row) for chat, row in zip(part, images, strict=True)]
         answers = self.endpoint.answer(chats, self.max_new_tokens)
         for answer in answers:
-            if isinstance(answer, EndpointError) and answer.may_pass:
+            if isinstance(answer, AnswerError) and answer.may_pass:
                 raise answer
         graded = []
         for part, images in asked:
@@ -156,15 +157,15 @@ def digit_ids(vlm: Vlm) -> list[int]:
     return last
 
 
-def read_all(answers: Sequence[str | EndpointError], device: torch.device) -> Graded:
+def read_all(answers: Sequence[Answer], device: torch.device) -> Graded:
     """The grades of answers, and for those that have none the reasons."""
     grades: list[float] = []
     reasons: list[str | None] = []
     for answer in answers:
-        grade = None if isinstance(answer, EndpointError) else read_grade(answer)
+        grade = None if isinstance(answer, AnswerError) else read_grade(answer)
         grades.append(float("nan") if grade is None else grade)
-        if isinstance(answer, EndpointError):
-            reasons.append(f"no answer: {answer}")
+        if isinstance(answer, AnswerError):
+            reasons.append(f"no answer: {answer}" if isinstance(answer, EndpointError) else str(answer))
         else:
             reasons.append(unread(answer) if grade is None else None)
     return torch.tensor(grades, device=device), reasons

@@ -28,6 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rewardedit.assets import resolve_model
 from rewardedit.images import to_pil
 from rewardedit.scorers.vlm import PIXELS, Vlm, load_parts
 from rewardedit.texts import LOCK
@@ -73,8 +74,8 @@ class ProcessorVlm(Vlm):
 
 
 def load_judge(name: str, adapter: str | None = None, dtype: torch.dtype = torch.float32) -> Vlm:
-    """A vision-language model by hub name or folder; of LLaVA-NeXT, Idefics3 and Qwen2.5-VL the images keep
-    their gradient, of all others not.
+    """A vision-language model by hub name, folder or name of a packaged one; of LLaVA-NeXT, Idefics3 and
+    Qwen2.5-VL the images keep their gradient, of all others not.
 
     Args:
         adapter: hub name or folder of a LoRA that was trained on it.
@@ -87,6 +88,6 @@ def load_judge(name: str, adapter: str | None = None, dtype: torch.dtype = torch
     for pattern, reason in REFUSED.items():
         if re.match(pattern, last):
             raise ValueError(f"vision-language model {name!r} cannot be a vlm_judge: {reason}")
-    model, processor = load_parts(name, adapter, dtype)
+    model, processor = load_parts(resolve_model(name), adapter, dtype)
     ours = model.config.model_type in PIXELS
     return Vlm(model, processor) if ours else ProcessorVlm(model, processor)

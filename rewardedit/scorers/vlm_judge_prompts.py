@@ -21,6 +21,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from rewardedit.answers import is_unfinished, normalised
 from rewardedit.images import load_image
 from rewardedit.scorers.vlm import Turn
 
@@ -207,28 +208,31 @@ def _asked(question: Question, instruction: str, answer: str) -> Turn:
     return {"role": "user", "content": [*images, {"type": "text", "text": text}]}
 
 
-_GRADE = re.compile(
-    r"^[ \t*_#>\-]*grade[ \t*_]*:[ \t*_]*(\d+(?:\.\d+)?)[ \t]*(?:(?:/|out of)[ \t]*10)?[ \t*_.]*$",
-    re.IGNORECASE | re.MULTILINE,
+_LABELLED = re.compile(
+    r"[>#•| \-]*(?:(?:the|my|overall|final|total) ){0,3}grade"
+    r"(?: ?\((?:0 ?(?:-|–|to) ?10|out of 10)\))? ?[:=] ?(.*)",
+    re.IGNORECASE,
 )
+_VALUE = re.compile(r"(\d+(?:\.\d+)?) ?(?:\(?(?:/|out of) ?10\)?)?[ .]*", re.IGNORECASE)
 
 
 def read_grade(answer: str) -> float | None:
-    """The grade of an answer, 0 to 10; None where it has no line with one, or two that differ.
+    """The grade of an answer, 0 to 10; None where it has no line with one, two that differ, or one that says
+    more than a grade of ten.
 
-    What a model thinks before it answers, within <think> and </think>, is not read.
+    Thoughts before the answer are not read.
     """
-    said = answer.rpartition("</think>")[2]
-    if "<think>" in said:  # it did not come to an end
-        return None
-    found = {float(text) for text in _GRADE.findall(said)}
-    if len(found) != 1:
-        return None
-    grade = found.pop()
-    return grade if grade <= 10 else None
+    lines = [" ".join(line.split()) for line in normalised(answer).splitlines()]
+    labelled = [match[1] for match in map(_LABELLED.fullmatch, lines) if match is not None]
+    values = [_VALUE.fullmatch(text) for text in labelled if re.match(r"[-+]?\d", text)]
+    grades = {None if value is None else float(value[1]) for value in values}
+    grade = grades.pop() if len(grades) == 1 else None
+    return grade if grade is not None and grade <= 10 else None
 
 
 def unread(answer: str) -> str:
     """Why a row without a grade is invalid: what the model answered, from its end."""
+    if is_unfinished(answer):
+        return "the answer is a thought that has no end; raise max_new_tokens"
     shown = answer if len(answer) <= QUOTED else "…" + answer[-QUOTED:]
     return f"no grade could be read; the model answered {shown!r}"

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from rewardedit import devices
+from rewardedit.answers import Answer, AnswerError, normalised, text_of
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.datasets import SHARD_BATCHES
@@ -81,12 +82,14 @@ def write_captions(
                 pairs = list(zip(batch.source_caption, batch.target_caption, strict=True))
             else:
                 pairs = caption_pairs(load(), batch.source, batch.instruction, config.max_new_tokens)
-            for row, instruction, (before, after) in zip(part.numbers, batch.instruction, pairs, strict=True):
+            for row, instruction, pair in zip(part.numbers, batch.instruction, pairs, strict=True):
+                before, after = pair if own else (caption_of(answer) for answer in pair)
+                cut = next((answer for answer in pair if isinstance(answer, AnswerError)), None)
                 reason = None
                 if not (before.strip() and after.strip()):
                     reason = EMPTY_CAPTION
                 elif config.check and not own:
-                    reason = disagreement(before, after, instruction)
+                    reason = disagreement(before, after, instruction) if cut is None else f"a caption: {cut}"
                 found.append(
                     {"row": row, "source_caption": before, "target_caption": after, "reason": reason}
                 )
@@ -110,7 +113,7 @@ def require_captioned(without: Sequence[dict[str, Any]], rows: int) -> None:
 
 def caption_pairs(
     vlm: Vlm, source: torch.Tensor, instructions: Sequence[str], max_new_tokens: int = 64
-) -> list[tuple[str, str]]:
+) -> list[tuple[Answer, Answer]]:
     """Captions before and after, of b sources (b, 3, h, w) and their instructions. Texts that steer the
     model, such as the place of an image, are taken out of what it is asked.
     """
@@ -119,10 +122,15 @@ def caption_pairs(
     asked = [without(reserved, text) for text in instructions]
     first = [first_question(text) for text in asked]
     before = vlm.answer([vlm.prompt(chat) for chat in first], images, max_new_tokens)
-    said_before = [without(reserved, caption) for caption in before]
+    said_before = [without(reserved, caption_of(answer)) for answer in before]
     second = [second_question(text, caption) for text, caption in zip(asked, said_before, strict=True)]
     after = vlm.answer([vlm.prompt(chat) for chat in second], images, max_new_tokens)
     return list(zip(before, after, strict=True))
+
+
+def caption_of(answer: Answer) -> str:
+    """The caption that a model wrote, also where it was cut off."""
+    return normalised(text_of(answer))
 
 
 def first_question(instruction: str) -> list[Turn]:

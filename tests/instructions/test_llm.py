@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from rewardedit.answers import AnswerError, text_of
 from rewardedit.assets import resolve_model
 from rewardedit.endpoint import Endpoint, EndpointError
 from rewardedit.instructions import ParsedEdit
@@ -37,6 +38,12 @@ from rewardedit.instructions.parsed import Unparsed
         ("before: lamp", None),
         ("before:\nafter: bear", ("", "bear")),
         ("a lamp becomes a candle", None),
+        ("before\uff1alamp\r\nafter\uff1acandle\r\n", ("lamp", "candle")),
+        ('```json\n{"before": null, "after": "a bear"}\n```', ("", "bear")),
+        ("<think>before: cup\nafter: hat</think>before: lamp\nafter: candle", ("lamp", "candle")),
+        ("<think>before: lamp\nafter: candle", None),
+        ("before: lamp\nafter: candle\nafter: hat", None),
+        ("before: lamp\nafter: candle\n\nbefore: The lamp.\nafter: candle", ("lamp", "candle")),
     ],
 )
 def test_objects_are_read(answer, found):
@@ -54,6 +61,10 @@ def test_objects_are_read(answer, found):
         ("larger or smaller", None),
         ("blue", None),
         ("", None),
+        ("**Larger**\r\n", "larger"),
+        ('{"size": "smaller"}', "smaller"),
+        ("<think>larger or", None),
+        ("<think>smaller?</think>larger", "larger"),
     ],
 )
 def test_sizes_are_read_with_their_synonyms(answer, found):
@@ -185,6 +196,53 @@ def test_what_was_parsed_is_kept_and_not_asked_again(tmp_path: Path):
     assert cache.read_bytes().count(b"another") == 0
     LlmParser(model, "another model", cache)(texts[:1])
     assert len(model.chats) == 12
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\xff\xfe{}",
+        b"[" * 100_000,
+        b"null",
+        b'{"key": 3}',
+        b'{"key": "k", "parsed": {}}',
+        b'{"key": "%(key)s", "instruction": "add a bird", "parsed": {"edit_type": "add"}}',
+        b'{"key": "%(key)s", "instruction": "add a bird", "parsed": {"reason": 7}}',
+        b'{"key": "%(key)s", "instruction": "add a bird", "parsed": {"reason": "x", "more": 1}}',
+        b'{"key": "%(key)s", "instruction": "add a bird", "parsed": {"edit_type": "add", "source": null, '
+        b'"target": ["bird"]}}',
+        b'{"key": "%(key)s", "instruction": "add a bird", "parsed": {"edit_type": "add", "source": null, '
+        b'"target": "bird", "size": "huge"}}',
+        b'{"key": "%(key)s", "instruction": "add a cup", "parsed": {"edit_type": "add", "source": null, '
+        b'"target": "cup"}}',
+        b'{"key": "%(key)s", "instruction": "add a bird", "parsed": [NaN]}',
+    ],
+)
+def test_what_is_damaged_in_a_cache_is_asked_for_anew(damage, tmp_path):
+    model = Scripted(GOOD)
+    cache = tmp_path / "parsed.jsonl"
+    parser = LlmParser(model, "scripted", cache)
+    first = parser(["add a lamp", "add a bird"])
+    lines = cache.read_bytes().splitlines()
+    key = json.loads(lines[1])["key"].encode()
+    cache.write_bytes(lines[0] + b"\n" + damage.replace(b"%(key)s", key) + b"\n")
+    assert LlmParser(model, "scripted", cache)(["add a lamp", "add a bird"]) == first
+    assert len(model.chats) == 6 + 3, "the other is still known"
+    assert LlmParser(model, "scripted", cache)(["add a bird"]) == first[1:]
+    assert len(model.chats) == 9
+
+
+def test_an_answer_that_was_cut_is_invalid_and_asked_for_again(tmp_path):
+    model = Scripted(GOOD)
+    cache = tmp_path / "parsed.jsonl"
+
+    def answer(chats: Sequence[Sequence[Any]]) -> list[str | AnswerError]:
+        return [AnswerError.cut(64, text) for text in model(chats)]
+
+    (found,) = LlmParser(answer, "scripted", cache)(["put a bird on the tower"])
+    assert found == Unparsed("the answer was cut off at 64 tokens; raise max_new_tokens")
+    (found,) = LlmParser(model, "scripted", cache)(["put a bird on the tower"])
+    assert isinstance(found, ParsedEdit)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -338,8 +396,8 @@ def gemma(tmp_path_factory) -> str:
 def test_a_causal_model_answers_alike_alone_and_in_a_batch(gemma):
     answer = load_chat_model(gemma, max_new_tokens=6)
     chats = [ask("red"), ask("a blue circle at the top left"), ask("green star")]
-    together = answer(chats)
-    assert together == [answer([chat])[0] for chat in chats]
+    together = [text_of(one) for one in answer(chats)]
+    assert together == [text_of(answer([chat])[0]) for chat in chats]
     assert all(together)
 
 

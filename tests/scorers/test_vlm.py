@@ -1,11 +1,14 @@
 """Vision-language models: our tensor preprocessing beside their own processors, gradients, and answers."""
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from PIL import Image
 
+from rewardedit.answers import text_of
 from rewardedit.images import lanczos, resize, to_pil, to_tensor
 from rewardedit.scorers.vlm import PIXELS, Vlm, load_vlm
 from rewardedit.synthesis.captions import ask, caption_pairs, said
@@ -70,9 +73,9 @@ def test_images_of_half_precision_are_read_as_they_are(vlm, dtype):
 def test_a_row_does_not_depend_on_its_neighbours(vlm):
     images = torch.stack([photograph(64, 64, seed) for seed in range(3)])[:, None]
     texts = [vlm.prompt([ask("short" * (i + 1), image=True)]) for i in range(3)]
-    together = vlm.answer(texts, images, max_new_tokens=5)
+    together = [text_of(answer) for answer in vlm.answer(texts, images, max_new_tokens=5)]
     alone = [
-        vlm.answer([text], image[None], max_new_tokens=5)[0]
+        text_of(vlm.answer([text], image[None], max_new_tokens=5)[0])
         for text, image in zip(texts, images, strict=True)
     ]
     assert together == alone
@@ -83,7 +86,7 @@ def test_two_turns_give_two_captions(vlm):
         vlm, torch.stack([photograph(64, 64, s) for s in range(2)]), ["add a hat", "remove it"], 4
     )
     assert len(pairs) == 2
-    assert all(isinstance(text, str) for pair in pairs for text in pair)
+    assert all(text_of(answer) for pair in pairs for answer in pair)
     chat = [ask("a", image=True), said("b"), ask("c")]
     assert vlm.prompt(chat).endswith("assistant:")
 
@@ -109,6 +112,29 @@ def test_lanczos_is_pil_s(old, new):
     torch.testing.assert_close(lanczos(old[0], new[0]).sum(1), torch.ones(new[0], dtype=torch.float64))
 
 
+def test_two_threads_answer_as_one_does_and_leave_the_model_as_it_is(vlm, monkeypatch):
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "red red red"}]}]
+    images = torch.rand(1, 1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    texts = [vlm.prompt(chat)]
+    own = vlm.model.generation_config
+    alone = text_of(vlm.answer(texts, images, 8)[0])
+    begun = threading.Barrier(2, timeout=60)
+    real = type(vlm.model).generate
+
+    def together(model, *args, **options):
+        begun.wait()  # both have set what they want
+        try:
+            return real(model, *args, **options)
+        finally:
+            begun.wait()  # and neither has put anything back
+
+    monkeypatch.setattr(type(vlm.model), "generate", together)
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(lambda n: text_of(vlm.answer(texts, images, n)[0]), (8, 8)))
+    assert said == [alone, alone]
+    assert vlm.model.generation_config is own
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -122,11 +148,11 @@ def test_an_answer_is_the_likeliest_whatever_the_model_s_own_settings_are(vlm, s
     chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "red red red"}]}]
     images = torch.rand(1, 1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     own = vlm.model.generation_config
-    plain = vlm.answer([vlm.prompt(chat)], images, 8)
+    plain = text_of(vlm.answer([vlm.prompt(chat)], images, 8)[0])
     before = copy.deepcopy(own)
     own.update(**settings)
     try:
-        assert vlm.answer([vlm.prompt(chat)], images, 8) == plain
+        assert text_of(vlm.answer([vlm.prompt(chat)], images, 8)[0]) == plain
         assert vlm.model.generation_config is own
     finally:
         vlm.model.generation_config = before

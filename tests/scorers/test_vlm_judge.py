@@ -26,7 +26,7 @@ from rewardedit.regions.change_map import change_mask
 from rewardedit.scorers.model_hash import model_hash
 from rewardedit.scorers.vlm import Vlm, load_vlm
 from rewardedit.scorers.vlm_judge import VlmJudge, combine, geometric_mean, views
-from rewardedit.scorers.vlm_judge_graders import expected_grade
+from rewardedit.scorers.vlm_judge_graders import expected_grade, read_all
 from rewardedit.scorers.vlm_judge_models import load_judge
 from rewardedit.scorers.vlm_judge_prompts import CRITERIA, Example, chat, questions, read_grade
 from rewardedit.scorers.vlm_weights import load_adapter
@@ -346,6 +346,40 @@ def test_an_example_is_read_from_a_file(tmp_path, folder):
         ("Grade: 8\nSo it is.\nGrade: 8", 8),
         ("<think>\nGrade: 2", None),  # cut off
         ("Grade: 3\nGrade: 8", None),
+        ("It is so.\r\nGrade: 6\r\n", 6),
+        ("Good.\rGrade: 4", 4),
+        ("Grade: **7**/10", 7),
+        ("Grade: __8__", 8),
+        ("## Grade: `3`", 3),
+        ("Grade\uff1a9", 9),
+        ("Grade\u00a0\ufe55\u200b \uff18\uff0e\uff15\uff0f\uff11\uff10", 8.5),
+        ("Grade: \u0667", 7),  # of another script
+        ("Final Grade: 7", 7),
+        ("**My overall grade:** 6 / 10.", 6),
+        ("Grade (0-10): 5", 5),
+        ("Grade = 2", 2),
+        ('{"reasoning": "All kept.", "grade": 7}', 7),
+        ('Here:\n```json\n{"grade": "8/10"}\n```\n', 8),
+        ('{"result": {"Grade": [6.5]}}', 6.5),
+        ("[THINK]Grade: 2[/THINK]Grade: 4", 4),
+        ("Grade: 2</think>\nGrade: 9", 9),  # a thought that the prompt began
+        ("<think>\nGrade: 2\n</think>\n<think>Grade: 8", None),
+        ("<thinking>Grade: 8", None),
+        ("Grade: 7\nFinal Grade: 8", None),
+        ("Grade: 7 or 8\nGrade: 8", None),
+        ("Grade: 70/100\nGrade: 7", None),
+        ('{"grade": 7, "grade": 3}', None),
+        ('{"grade": 7}\n{"grade": 3}', None),
+        ('{"grade": [7, 3]}', None),
+        ('{"grade": true}', None),
+        ('{"grade": NaN}', None),
+        ('{"reasoning": "x\\nGrade: 3"}', None),
+        ("Grade: 1*0", None),
+        ("Grade: 1**0", None),
+        ("Grade: 7\u00b2", None),
+        ("Grade: 7\u00bd", None),
+        ("Grade: \u22121", None),
+        ("Grade: " + "9" * 5000, None),
         ("Grade: 11", None),
         ("Grade: -1", None),
         ("Grade: 7 or 8", None),
@@ -366,11 +400,15 @@ def test_what_cannot_be_read_is_invalid_and_says_what_the_model_answered(folder)
     assert not scores.valid.any()
     assert scores.score.isnan().all()
     assert scores.parts["followed"].isnan().all()
-    texts = [judge.vlm.prompt(chat(judge.questions[0], text, "text")) for text in batch.instruction]
-    pairs = torch.stack([batch.source, batch.edited], 1)
-    for answer, reason in zip(judge.vlm.answer(texts, pairs, 6), scores.reason, strict=True):
-        assert f"followed: no grade could be read; the model answered {answer!r}" in reason
-        assert reason.count("no grade could be read") == 4
+    cut = "the answer was cut off at 6 tokens; raise max_new_tokens"
+    for reason in scores.reason:
+        assert reason == "; ".join(f"{name}: {cut}" for name in VIESCORE)
+    values, reasons = read_all(["A fine\nedit.", "<think>It is"], torch.device("cpu"))
+    assert values.isnan().all()
+    assert reasons == [
+        r"no grade could be read; the model answered 'A fine\nedit.'",
+        "the answer is a thought that has no end; raise max_new_tokens",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -404,6 +442,10 @@ def test_a_model_that_says_seven_grades_seven_in_both_ways(seven):
     by_text = VlmJudge(seven, "seven", answer="text", max_new_tokens=16)(batch)
     assert by_text.valid.all(), by_text.reason
     assert by_text.score.tolist() == pytest.approx([7, 7])
+    n = len(seven.processor.tokenizer("Grade: 7", add_special_tokens=False)["input_ids"])
+    cut = VlmJudge(seven, "seven", answer="text", max_new_tokens=n)(batch)
+    assert not cut.valid.any(), "the grade is there, and perhaps it is not the whole of it"
+    assert f"cut off at {n} tokens" in cut.reason[0]
     by_digits = VlmJudge(seven, "seven")(batch)
     assert by_digits.score.tolist() == pytest.approx([7 * 10 / 9] * 2, abs=0.5)
 
@@ -593,9 +635,9 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-def completion(text: str | None) -> bytes:
-    said = {"role": "assistant", "content": text}
-    choice = {"index": 0, "message": said, "finish_reason": "stop"}
+def completion(text: Any, finish_reason: Any = "stop", **more: Any) -> bytes:
+    said = {"role": "assistant", "content": text, **more}
+    choice = {"index": 0, "message": said, "finish_reason": finish_reason}
     usage = {"prompt_tokens": 100, "completion_tokens": 7}
     return json.dumps({"id": "1", "model": "m", "choices": [choice], "usage": usage}).encode()
 
@@ -613,6 +655,11 @@ def graded(text: str) -> tuple[int, bytes] | None:
         ("empty", (200, completion(None))),
         ("silent", None),
         ("prose", (200, completion("A fine edit."))),
+        ("cut", (200, completion("Grade: 7", "length"))),
+        ("thought", (200, completion("<think>Grade: 7"))),
+        ("withheld", (200, completion("Grade: 7", "content_filter"))),
+        ("no words", (200, completion(None, refusal="I cannot judge\nthis."))),
+        ("aborted", (200, completion("Grade: 7", "abort"))),
         ("other", (200, b'{"choices": []}')),
     ):
         if f'"{fault}"' in text:
@@ -684,6 +731,11 @@ def test_an_example_is_an_answered_turn_of_the_chat(server):
         ("other", "no answer: .*expected a chat completion"),
         ("empty", "no grade could be read; the model answered ''"),
         ("prose", "no grade could be read; the model answered 'A fine edit.'"),
+        ("cut", "the answer was cut off at 256 tokens; raise max_new_tokens"),
+        ("thought", "the answer is a thought that has no end; raise max_new_tokens"),
+        ("withheld", r"the endpoint withheld the answer \(content_filter\)"),
+        ("no words", r"the model refused to answer: I cannot judge this\."),
+        ("aborted", r"the answer did not come to its own end \(abort\)"),
     ],
 )
 def test_a_row_that_gets_no_grade_is_invalid_and_the_others_are_not(server, fault, reason):
@@ -781,6 +833,27 @@ def test_endpoints_that_cannot_be_asked_are_refused(url, options, message):
     with pytest.raises(ValueError, match=message) as refused:
         VlmJudge.from_pretrained(url, **options)
     assert "sk-1" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{"type": "text", "text": "Good.\n"}, {"type": "text", "text": "Grade: 7"}],
+        [{"type": "thinking", "thinking": "Grade: 2"}, {"type": "output_text", "text": "Grade: 7"}],
+        ["Grade: ", "7"],
+        "Grade\uff1a7\r\n",
+    ],
+)
+def test_the_parts_of_a_message_are_read_as_one_text(server, content):
+    for reason in ("stop", None, "EOS"):
+        Handler.reply = staticmethod(lambda text, reason=reason: (200, completion(content, reason)))
+        assert VlmJudge(Endpoint(server, "m"), "m")(make_batch(1)).score.tolist() == [7]
+
+
+def test_a_packaged_model_is_a_judge_by_its_name():
+    judge = load_scorer("vlm_judge", checkpoint="shapes-vlm")
+    assert judge.fingerprint["model"] == "shapes-vlm"
+    assert judge(make_batch(1)).valid.all()
 
 
 def test_a_gradient_is_not_asked_of_an_endpoint(server):
