@@ -11,25 +11,25 @@ import yaml
 
 from rewardedit import config as configs
 from rewardedit.files import replaced
+from rewardedit.published import HUB_NAME, is_of_the_hub, published, without_local
 
 # Folders in which trainers leave their result, and what each is loaded by.
 RESULTS = ("pipeline", "lora", "scorer", "detector", "segmenter", "vlm", "clip")
 CARD = "README.md"
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 MODELS = ("base", "model", "checkpoint", "init", "start")  # settings that name what was trained further
 EXAMPLES = {
-    "pipeline": 'from rewardedit import load_editor\n\neditor = load_editor("{repo}")\n'
+    "pipeline": "from rewardedit import load_editor\n\neditor = load_editor({repo})\n"
     'edited = editor(image, ["make the circle white"], [0])',
-    "lora": 'from rewardedit import load_editor\n\neditor = load_editor("{repo}")\n'
+    "lora": "from rewardedit import load_editor\n\neditor = load_editor({repo})\n"
     'edited = editor(image, ["make the circle white"], [0])',
-    "scorer": 'from rewardedit import load_scorer\n\nscorer = load_scorer("{scorer}", checkpoint="{repo}")\n'
+    "scorer": "from rewardedit import load_scorer\n\nscorer = load_scorer({scorer}, checkpoint={repo})\n"
     "scores = scorer(batch)",
     "captioner": "from rewardedit.scorers.vlm import load_vlm\n\n"
-    'captioner = load_vlm("{base}", adapter="{repo}")',
-}
+    "captioner = load_vlm({base}, adapter={repo})",
+}  # with the names as Python writes them
 LIBRARIES = {"captioner": "peft", "pipeline": "diffusers", "lora": "diffusers"}  # others: transformers
 SCORERS = {"vifi_clip": "vifi_clip", "adiee_scorer": "adiee"}
-HERE = ("runs/", "data/", ".")  # how paths begin that look like the hub's names
+PLAIN = re.compile(r"[\w-]*")  # names of trainers
 
 
 def result_of(run: Path) -> Path:
@@ -78,8 +78,13 @@ def card(
     repo: str,
     license: str,
 ) -> str:
-    """The text of a card."""
+    """The text of a card. What stands in the run's files is text in it and no markup, and names neither a
+    path nor an endpoint of the machine.
+    """
+    settings = without_local(settings)
     trainer = str(environment.get("trainer", ""))
+    if not PLAIN.fullmatch(trainer):
+        raise ValueError(f"environment.json: trainer: expected a trainer's name; got {trainer[:80]!r}")
     made = trainer if trainer in EXAMPLES else kind
     head: dict[str, Any] = {
         "license": license,
@@ -94,9 +99,9 @@ def card(
         head["datasets"] = data
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
-        f"# {settings.get('name', repo)}",
+        f"# {escaped(str(settings.get('name', repo)))}",
         f"Made by `rewardedit train` with the trainer `{trainer}`"
-        + (f" from `{base}`." if base else ".")
+        + (f" from {code(base)}." if base else ".")
         + (
             ""
             if license != "other"
@@ -113,18 +118,15 @@ def card(
         parts.append(f"## Figures\n\n| | |\n|---|---|\n{rows}")
     example = EXAMPLES.get(made)
     if example is not None:
-        text = example.format(repo=repo, base=base, scorer=SCORERS.get(trainer, "vifi_clip"))
-        parts.append(f"## Use\n\n```python\n{text}\n```")
+        names = {"repo": repo, "base": base, "scorer": SCORERS.get(trainer, "vifi_clip")}
+        text = example.format(**{name: json.dumps(value) for name, value in names.items()})
+        parts.append(f"## Use\n\n{fenced(text, 'python')}")
     dumped = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     packages = ", ".join(f"{name} {version}" for name, version in environment.get("packages", {}).items())
-    parts.append(f"## Settings\n\n```yaml\n{dumped}```")
-    parts.append(f"{environment.get('device', '')}; Python {environment.get('python', '')}; {packages}.")
+    parts.append(f"## Settings\n\n{fenced(dumped, 'yaml')}")
+    where = f"{environment.get('device', '')}; Python {environment.get('python', '')}; {packages}."
+    parts.append(escaped(where))
     return "\n\n".join(parts) + "\n"
-
-
-def is_of_the_hub(name: str) -> bool:
-    """Whether a name is one of the hub's, and no path of this machine's."""
-    return bool(HUB_NAME.fullmatch(name)) and not name.startswith(HERE) and not Path(name).exists()
 
 
 def base_of(settings: dict[str, Any]) -> str | None:
@@ -163,8 +165,20 @@ def flat(values: dict[str, Any], name: str = "") -> dict[str, float]:
 
 
 def escaped(text: str) -> str:
-    """A text that came from data, so that it cannot end a cell or begin another element."""
-    return re.sub(r"([\\`*_{}\[\]<>|#!])", r"\\\1", " ".join(text.split()))
+    """A text that came from data, so that it cannot end a cell or begin another element or link."""
+    return re.sub(r"([\\`*_{}\[\]<>|#!&~:@])", r"\\\1", " ".join(text.split()))
+
+
+def code(text: str) -> str:
+    """A text as a span of code, which it cannot end."""
+    return "`" + " ".join(text.replace("`", "'").split()) + "`"
+
+
+def fenced(text: str, language: str) -> str:
+    """A block of code that nothing in it can end: its fence is longer than all that could be one."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def _listed(texts: list[str]) -> str:
@@ -189,7 +203,8 @@ def push(run: Path, repo: str, license: str = "other", private: bool = False) ->
         api.create_repo(repo, private=private, exist_ok=True)
         if private and not api.repo_info(repo).private:
             raise ValueError(f"{repo}: is there already, and everybody sees it; take another name")
-        info = api.upload_folder(repo_id=repo, folder_path=str(result_of(run)))
+        with published(result_of(run)) as folder:
+            info = api.upload_folder(repo_id=repo, folder_path=str(folder))
     except (HTTPError, LocalTokenNotFoundError, OSError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"{repo}: cannot be uploaded ({first}); hf auth login gives the key") from error

@@ -1,6 +1,7 @@
 """Model cards are written from a run's own files, and shared with its result."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from rewardedit.cli import main
 from rewardedit.config import dump
 from rewardedit.data import DataConfig
 from rewardedit.model_card import card, data_of, flat, result_of, write_card
+from rewardedit.published import without_local
 from rewardedit.trainers.reward_conditioned import Config
 
 
@@ -82,6 +84,64 @@ def test_what_came_from_data_is_no_markup(run):
     assert "\\<img src=x\\>\\|" in lines
 
 
+BREAKS_OUT = [
+    "x\n```\n<script>alert(1)</script>",
+    "a ````` b\n`````\n# Title",
+    "<img src=x onerror=alert(1)>",
+    "[click](javascript:alert(1))",
+    "x\n---\nlicense: mit\n---\n",
+    "`; rm -rf ~ `",
+    "~~~\n<b>",
+]
+
+
+@pytest.mark.parametrize("text", BREAKS_OUT)
+@pytest.mark.parametrize("setting", ["name", "base", "note", "device"])
+def test_no_setting_gets_out_of_its_place(text, setting):
+    settings = {"name": "x", "base": "a/b", "data": {"name": "table", "path": "t.csv"}, "note": "y"}
+    settings |= {setting: text}
+    environment = {"trainer": "refl", "packages": {"torch": text}, "device": text}
+    card_of = card(settings, environment, {text: 1.0}, "pipeline", "me/x", "other")
+    _, head, body = card_of.split("---\n", 2)
+    assert yaml.safe_load(head)["license"] == "other"
+    assert ("base_model" in yaml.safe_load(head)) == (setting != "base")
+    # Outside of blocks of code, as a reader of Markdown finds them, no element stands and no heading that the
+    # card does not write itself.
+    fence = None
+    for line in body.splitlines():
+        ticks = re.match("`{3,}", line)
+        if fence is None and ticks:
+            fence = ticks[0]
+        elif fence is not None and line.strip() == fence:
+            fence = None
+        elif fence is None:
+            plain = re.sub(r"`[^`]*`", "", line)
+            assert not re.search(r"(?<!\\)[<\[]", plain), line
+            assert not re.match("#", line) or line in HEADINGS or line.startswith("# "), line
+            assert not line.startswith(("---", "~~~"))
+    assert fence is None, "every block is closed"
+
+
+HEADINGS = ("## Data", "## Scorer", "## Figures", "## Use", "## Settings")
+
+
+def test_a_card_names_no_path_and_no_endpoint_of_the_machine(tmp_path):
+    (tmp_path / "own").mkdir()
+    secret = [str(tmp_path / "own"), "~/photos/pairs.csv", "../secret/rows", "runs/secret", r"C:\secret\x"]
+    settings = {
+        "name": "x",
+        "base": secret[0],
+        "data": {str(i): {"name": "table", "path": path} for i, path in enumerate(secret)},
+        "reward": {"scorer": {"vlm_judge": {"checkpoint": "http://secret.corp:8000/v1#qwen"}}},
+    }
+    text = card(settings, {"trainer": "refl"}, {}, "captioner", "me/x", "other")
+    for name in (*secret, "secret", "photos", str(tmp_path)):
+        assert name not in text
+    assert "(endpoint)#qwen" in text
+    kept = {"a": "osunlp/MagicBrush", "b": "shapes-editor", "c": "clip_d:0.7,l1:0.3", "d": "an image, a / b"}
+    assert without_local(kept) == kept
+
+
 def test_several_data_sets_and_nested_figures_are_found():
     two = {"a": {"name": "magicbrush", "path": "x/y"}, "b": {"name": "shapes", "path": ""}}
     assert data_of({"data": two}) == ["x/y"]
@@ -104,12 +164,25 @@ def test_the_command_writes_the_card_and_uploads_the_result(run, monkeypatch, ca
             return SimpleNamespace(private=repo != "me/public")
 
         def upload_folder(self, repo_id, folder_path):
-            calls.append((repo_id, folder_path))
+            files = {path.name: path.read_text() for path in sorted(Path(folder_path).rglob("*.*"))}
+            calls.append((repo_id, files))
             return f"https://hub/{repo_id}"
 
     monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    (run / "pipeline" / "made_of.json").write_text(json.dumps({"base": str(run)}))
+    (run / "pipeline" / "unet").mkdir()
+    (run / "pipeline" / "unet" / "config.json").write_text(json.dumps({"_name_or_path": str(run), "n": 1}))
+    (run / "pipeline" / "tokenizer.json").write_text('{"merges": ["/a /b"]}')
+    (run / "pipeline" / "unet" / "weights.safetensors").write_text("weights")
     assert main(["share", str(run), "--push-to-hub", "me/mine", "--private"]) == 0
-    assert calls == [("me/mine", True, True), ("me/mine", str(run / "pipeline"))]
+    (made, (repo, files)) = calls
+    assert (made, repo) == (("me/mine", True, True), "me/mine")
+    names = ["README.md", "config.json", "tokenizer.json", "weights.safetensors"]
+    assert sorted(files) == names, "nothing that says what is local alone"
+    assert json.loads(files["config.json"]) == {"_name_or_path": "(local)", "n": 1}
+    assert files["tokenizer.json"] == '{"merges": ["/a /b"]}'
+    assert "/tmp/" not in json.dumps(files)
+    assert json.loads((run / "pipeline" / "unet" / "config.json").read_text())["_name_or_path"] == str(run)
     assert "https://hub/me/mine" in capsys.readouterr().out
     calls.clear()
     assert main(["share", str(run), "--push-to-hub", "me/public", "--private"]) == 2

@@ -1,0 +1,165 @@
+"""Lines that say beforehand what a command does beyond its own folder: code of others that it imports, hosts
+that it asks and what it sends there, keys by the names of their variables, folders that go, files that it
+writes elsewhere, and what it downloads.
+
+All settings are looked at, whatever their names: an address anywhere is a host that is asked.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from rewardedit.addresses import destinations
+from rewardedit.config import to_dict
+from rewardedit.processes import processes
+from rewardedit.scorer_spec import ScorerSpec, read_spec
+
+TEXTS = ("parser", "parser_options")  # settings whose endpoint sees instructions alone
+WRITTEN = ("parser_cache",)  # settings that name a file which is written
+LOCAL_TRACKERS = ("none", "tensorboard", "dvclive", "aim")  # those that write files on this machine
+HUB = "https://huggingface.co"
+
+
+@runtime_checkable
+class Needed(Protocol):
+    """Something that settings name and that is not there, as `needs.Need`."""
+
+    kind: Any
+    name: str
+    on_hub: bool
+
+
+def announcements(
+    settings: Any,
+    needs: Iterable[Needed] = (),
+    replaced: Path | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> list[str]:
+    """A line for each thing.
+
+    Args:
+        settings: of a trainer or a command.
+        needs: what they name and is not there.
+        replaced: the folder of an earlier run that goes when the new one has begun.
+        sizes: of what is to be downloaded, in bytes, where they are known.
+
+    Raises:
+        ValueError: where a key would be sent where it may not go.
+    """
+    values = to_dict(settings)
+    lines = [f"runs code that is not rewardedit's: {name}" for name in own_code(values)]
+    lines += [f"asks {where}; sent there: {what}" for where, what in hosts(values)]
+    lines += [
+        f"tracker {name}: metrics, settings and previews are sent to its server" for name in trackers(values)
+    ]
+    lines += [f"writes {name}" for name in written(values)]
+    if replaced is not None:
+        lines.append(f"replaces the run in {replaced}, which is deleted when the new one has begun")
+    lines += [download_line(need, (sizes or {}).get(need.name)) for need in needs if need.on_hub]
+    return list(dict.fromkeys(lines))
+
+
+def announce(lines: Sequence[str]) -> None:
+    """Prints lines for people, on the main process."""
+    if processes().is_main_process:
+        for line in lines:
+            print(line, file=sys.stderr)
+
+
+def announce_scorers(specs: Iterable[ScorerSpec], **options: Any) -> None:
+    """Announces what scorers do, before they are loaded.
+
+    Args:
+        options: given to all of them.
+    """
+    named = [{name: {**term.options, **options}} for spec in specs for name, term in read_spec(spec).items()]
+    announce(announcements(named))
+
+
+def own_code(values: Any) -> list[str]:
+    """The code of others that scorers name, as package.module:Class or file.py:function, wherever a scorer
+    may stand: it is imported when they are used.
+    """
+    found: list[str] = []
+    if isinstance(values, str):
+        with suppress(ValueError):  # it is no scorer
+            found += [name for name in read_spec(values) if _is_code(name)]
+    elif isinstance(values, Mapping):
+        found += [name for name in values if _is_code(name)]
+        found += [name for value in values.values() for name in own_code(value)]
+    elif isinstance(values, list | tuple):
+        found += [name for value in values for name in own_code(value)]
+    return list(dict.fromkeys(found))
+
+
+def _is_code(name: Any) -> bool:
+    """True for module:NAME, and no address, text or drive."""
+    if not isinstance(name, str) or not name.isprintable() or any(mark in name for mark in " {}"):
+        return False
+    module, colon, attribute = name.rpartition(":")
+    return bool(colon) and len(module) > 1 and attribute.isidentifier() and "//" not in name
+
+
+def hosts(values: Any) -> Iterator[tuple[Any, str]]:
+    """The hosts that settings name, each with its key's variable, and what is sent there."""
+    if isinstance(values, Mapping):
+        beside = {"key_variable": values["key_variable"]} if "key_variable" in values else {}
+        texts = {key: value for key, value in values.items() if key in TEXTS}
+        others = {key: value for key, value in values.items() if key not in TEXTS}
+        plain = {key: value for key, value in others.items() if not isinstance(value, Mapping | list | tuple)}
+        yield from ((where, "instructions") for where in destinations({**beside, **texts}))
+        yield from ((where, "images and instructions") for where in destinations(plain))
+        for key in others.keys() - plain.keys():
+            deeper = others[key]
+            yield from hosts({**beside, **deeper} if isinstance(deeper, Mapping) else deeper)
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from hosts(value)
+    else:
+        yield from ((where, "images and instructions") for where in destinations(values))
+
+
+def trackers(values: Any) -> list[str]:
+    """The trackers of a training that send what they log to a server."""
+    if not isinstance(values, Mapping):
+        return []
+    found = [name for value in values.values() for name in trackers(value)]
+    name = values.get("tracker")
+    return [name, *found] if isinstance(name, str) and name not in LOCAL_TRACKERS else found
+
+
+def written(values: Any) -> list[str]:
+    """The files that settings name and that are written."""
+    if isinstance(values, list | tuple):
+        return [name for value in values for name in written(value)]
+    if not isinstance(values, Mapping):
+        return []
+    found = [str(values[key]) for key in WRITTEN if values.get(key)]
+    return found + [name for value in values.values() for name in written(value)]
+
+
+def download_line(need: Needed, size: int | None) -> str:
+    """e.g. "downloads the model a/b from https://huggingface.co: at most 4.3 GB"."""
+    told = "size unknown" if size is None else f"at most {size / 1e9:.1f} GB"
+    return f"downloads the {need.kind} {need.name} from {os.environ.get('HF_ENDPOINT', HUB)}: {told}"
+
+
+def sizes_on_hub(needs: Iterable[Needed]) -> dict[str, int]:
+    """The sizes of repositories that are to be downloaded, in bytes, as the hub lists them; those that it
+    does not tell within a few seconds are left out.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    found: dict[str, int] = {}
+    for need in needs:
+        if HF_HUB_OFFLINE or not need.on_hub:
+            continue
+        kind = "dataset" if need.kind == "data" else "model"
+        with suppress(Exception):  # of any kind: it is told as unknown, and the download says what is wrong
+            info = HfApi().repo_info(need.name, repo_type=kind, files_metadata=True, timeout=5)
+            found[need.name] = sum(file.size or 0 for file in info.siblings or ())
+    return found

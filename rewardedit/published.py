@@ -1,0 +1,83 @@
+"""A run's files as they are published: without the paths and addresses of the machine that it ran on."""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rewardedit.addresses import ADDRESS
+from rewardedit.assets import NAMES
+from rewardedit.untrusted import read_json
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+LOCAL = "(local)"
+ENDPOINT = "(endpoint)"
+ABSOLUTE = re.compile(r"(~|[A-Za-z]:)?[/\\].*\S")  # a path from the root, the home folder or a drive
+RELATIVE = re.compile(r"(\.{0,2}|runs|data)/.*")  # paths that look like the hub's names
+PATHLIKE = re.compile(r"[^\s{}]*[/\\][^\s{}]*")  # one word with a slash in it
+# Files of a result that say what is local alone, or nothing to others.
+UNPUBLISHED = ("made_of.json", ".*", "*.partial")
+TEXTS = ("tokenizer.json", "vocab.json", "added_tokens.json", "special_tokens_map.json")  # words, no settings
+
+
+def is_of_the_hub(name: str) -> bool:
+    """True for a name of the hub's form that is no path of this machine's."""
+    return bool(HUB_NAME.fullmatch(name)) and not RELATIVE.fullmatch(name) and not Path(name).exists()
+
+
+def is_local(text: str) -> bool:
+    """True for a text that is a path of this machine's, whether or not something is there."""
+    if text in NAMES or ADDRESS.match(text):
+        return False
+    if ABSOLUTE.fullmatch(text) or RELATIVE.fullmatch(text):
+        return True
+    return bool(PATHLIKE.fullmatch(text)) and not is_of_the_hub(text.partition("#")[0])
+
+
+def without_local(values: Any) -> Any:
+    """Settings with `LOCAL` in the place of each path, and without the hosts of endpoints."""
+    if isinstance(values, str):
+        if ADDRESS.match(values):
+            return "".join([ENDPOINT, *values.partition("#")[1:]])
+        return LOCAL if is_local(values) else values
+    if isinstance(values, dict):
+        return {without_local(key): without_local(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [without_local(value) for value in values]
+    return values
+
+
+def without_paths(values: Any) -> Any:
+    """The settings of a model with `LOCAL` in the place of paths from the root, as libraries write down where
+    a model was loaded from; all else is the model's own.
+    """
+    if isinstance(values, str):
+        return LOCAL if ABSOLUTE.fullmatch(values) and re.search(r"[/\\].*[/\\]", values) else values
+    if isinstance(values, dict):
+        return {key: without_paths(value) for key, value in values.items()}
+    if isinstance(values, list):
+        return [without_paths(value) for value in values]
+    return values
+
+
+@contextmanager
+def published(result: Path) -> Iterator[Path]:
+    """A folder with links to the files of a result, and copies of its settings that name no path."""
+    with tempfile.TemporaryDirectory() as folder:
+        for file in sorted(result.rglob("*")):
+            name = file.relative_to(result)
+            if not file.is_file() or any(name.match(pattern) for pattern in UNPUBLISHED):
+                continue
+            copy = Path(folder) / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if file.suffix == ".json" and file.name not in TEXTS:
+                values = read_json(file.read_text(encoding="utf-8"))
+                if (cleaned := without_paths(values)) != values:
+                    copy.write_text(json.dumps(cleaned, indent=2) + "\n", encoding="utf-8")
+                    continue
+            os.symlink(file.resolve(), copy)
+        yield Path(folder)
