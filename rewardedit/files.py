@@ -153,11 +153,16 @@ def sizes(path: Path) -> dict[str, int]:
 
 
 def remove(path: AnyPath) -> None:
-    """Removes a file, or a folder with all it holds; nothing where there is none."""
+    """Removes a file, or a folder with all it holds; of a link the link, and nothing where there is none.
+
+    Raises:
+        ValueError: where the folder is none that a program may remove.
+    """
     if not isinstance(path, Path):
         if path.exists():
             path.fs.rm(path.path, recursive=True)
     elif path.is_dir() and not path.is_symlink():
+        require_removable(path)
         shutil.rmtree(path, onerror=_unless_gone)
     else:
         path.unlink(missing_ok=True)
@@ -167,6 +172,18 @@ def _unless_gone(function: Any, path: str, error: Any) -> None:
     """Passes over what another process has removed meanwhile."""
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]
+
+
+def require_removable(folder: Path) -> None:
+    """Raises ValueError where a folder is one that no program may remove: the home folder, the working folder
+    or one that holds either, a disk, or a git repository.
+    """
+    whole = folder.resolve()
+    kept = [Path(place).resolve() for place in (os.path.expanduser("~"), os.path.curdir)]
+    if any(whole == place or whole in place.parents for place in kept) or os.path.ismount(whole):
+        raise ValueError(f"{folder}: is the home or working folder, holds it, or is a disk; not removed")
+    if (folder / ".git").exists():
+        raise ValueError(f"{folder}: is a git repository; not removed")
 
 
 def rename(path: AnyPath, name: str) -> None:

@@ -52,6 +52,7 @@ class Need:
     kind: Literal["model", "data", "run", "package"]
     name: str
     remedy: str
+    on_hub: bool = False  # it may be fetched
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _models_loaded(load: Callable[..., Any], options: dict[str, Any]) -> Iterato
             finder = FINDERS.get(regions.pop("name"))
             yield from () if finder is None else _models_loaded(finder, regions)
         elif key in SCORER_OPTIONS and isinstance(value, str) and not value.startswith(WITHOUT_MODEL):
-            yield value
+            yield value.partition("#")[0]  # behind it a file of a repository
 
 
 def optional_packages(source: str) -> list[str]:
@@ -177,10 +178,11 @@ def _missing_model(name: str, cache: HubCache) -> Need | None:
     if repo is not None and repo.problem is None:
         return None
     state = "not in the cache" if repo is None else f"in the cache, but {repo.problem}"
-    return Need("model", name, f"{state}; fetched when you are online, or by: hf download {name}")
+    return Need("model", name, f"{state}; fetched when you are online, or by: hf download {name}", True)
 
 
 def _missing_rows(name: str, cache: HubCache) -> Need | None:
     if cache.has_rows(name):
         return None
-    return Need("data", name, "not in the cache; fetched when you are online, or give the path of a copy")
+    remedy = "not in the cache; fetched when you are online, or give the path of a copy"
+    return Need("data", name, remedy, True)

@@ -48,6 +48,11 @@ def sum_of_processes(values: Tensor) -> Tensor:
     return total.cpu()
 
 
+def any_process(here: bool) -> bool:
+    """True on all processes where it is on one of them."""
+    return bool(sum_of_processes(torch.tensor([float(here)])))
+
+
 def say(text: str) -> None:
     """Prints on the main process."""
     if processes().is_main_process:

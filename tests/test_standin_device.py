@@ -22,7 +22,7 @@ from rewardedit import (
 from rewardedit.cli import main
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.training import loop
-from rewardedit.training.loop import checkpoints
+from rewardedit.training.checkpoints import checkpoints
 from rewardedit.training.small import SmallTrainConfig, fit
 from tests import standin
 

@@ -40,15 +40,10 @@ from rewardedit.scorers.vlm import Bits, Vlm, load_vlm, require_bitsandbytes, re
 from rewardedit.scoring import score_batch
 from rewardedit.training import run
 from rewardedit.training.ahead import ReadAhead
+from rewardedit.training.checkpoints import TrainedParameters
+from rewardedit.training.estimate import plan_of
 from rewardedit.training.labels import require_axes, require_label
-from rewardedit.training.loop import (
-    LoopConfig,
-    TrainedParameters,
-    TrainLoop,
-    batch_rows,
-    make_accelerator,
-    step_generator,
-)
+from rewardedit.training.loop import LoopConfig, TrainLoop, batch_rows, make_accelerator, step_generator
 from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
 from rewardedit.training.score_token import losses
 from rewardedit.training.shared_images import (
@@ -121,18 +116,21 @@ class Config:
 
 
 def plan(config: Config) -> list[str]:
-    """Lines to print; raises ValueError naming the first thing that is not there."""
-    require_settings(config)
-    rows = open_named(config.data)
-    require_label(rows[0])
-    if config.held_out is not None:
-        require_label(open_rows(config.held_out)[0])
-    passes = config.train.max_steps * config.train.batch_size / len(rows)
+    """Lines to print; raises PlanIncomplete naming the first thing that is not there."""
     what = "its language model" if config.lora_rank is None else f"a LoRA of rank {config.lora_rank}"
-    return [
-        f"scorer: {config.model}, {what}, head {config.head}, layout {config.layout}",
-        f"data: {len(rows)} labelled rows, {config.train.max_steps} steps, {passes:.1f} passes",
-    ]
+
+    def model() -> str:
+        require_settings(config)
+        return f"scorer: {config.model}, {what}, head {config.head}, layout {config.layout}"
+
+    def data() -> str:
+        rows = open_named(config.data)
+        for found in (rows, *([] if config.held_out is None else [open_rows(config.held_out)])):
+            require_label(found[0])
+        passes = config.train.max_steps * config.train.batch_size / len(rows)
+        return f"data: {len(rows)} labelled rows, {config.train.max_steps} steps, {passes:.1f} passes"
+
+    return plan_of(model, data)
 
 
 def require_settings(config: Config) -> None:
@@ -270,10 +268,11 @@ def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> Trai
     share = partial(learning_rate_share, warmup=config.train.lr_warmup_steps, last=last)
     lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     # Not prepared: losses call modules by parts, and a checkpoint needs no copy of what is frozen.
-    accelerator.register_for_checkpointing(TrainedParameters(rest + head))
     optimizer = accelerator.prepare(optimizer)
+    trained = rest + head
+    own = [TrainedParameters(trained)]
     return TrainLoop(
-        config.train, accelerator, optimizer, lr_scheduler, rest + head, folder, resume, label=folder.name
+        config.train, accelerator, optimizer, lr_scheduler, trained, folder, resume, folder.name, states=own
     )
 
 

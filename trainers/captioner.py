@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainerCallback
 
 from rewardedit import devices
 from rewardedit.batch import EditSample
@@ -26,6 +27,7 @@ from rewardedit.processes import say
 from rewardedit.scorers.vlm import load_vlm, require_vlm, reserved_tokens, without
 from rewardedit.synthesis.captions import first_question, said, second_question
 from rewardedit.training import run
+from rewardedit.training.stopping import Stopped, StopRequest, stop_request
 from rewardedit.training.vlm_lora import language_layers
 
 ANSWERS = 2  # that a row gives: the source's caption, and the target's
@@ -139,10 +141,25 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         peft_config=lora,
     )
     checkpoint = newest_checkpoint(folder / "checkpoints") if resume else None
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    with stop_request() as request:
+        trainer.add_callback(StopsWhenAsked(request))
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if request.number is not None:
+        raise Stopped(f"stopped after step {trainer.state.global_step}, with a checkpoint", request.number)
     with replaced(folder / "lora") as aside:
         trainer.model.save_pretrained(aside)
     return folder / "lora"
+
+
+class StopsWhenAsked(TrainerCallback):
+    """Ends TRL's training at the end of a step, after a checkpoint, where a signal has asked for it."""
+
+    def __init__(self, request: StopRequest) -> None:
+        self.request = request
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if self.request.number is not None:
+            control.should_save = control.should_training_stop = True
 
 
 def sft_config(config: Config, folder: Path, on_gpu: bool) -> Any:

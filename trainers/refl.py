@@ -27,6 +27,7 @@ from rewardedit.data.shapes import ShapesBatch
 from rewardedit.diffusion.editors import files_of_editor
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_shapes, require_variants
 from rewardedit.files import replaced, write_json
+from rewardedit.once import Once
 from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardPrompt, RewardScale
@@ -35,15 +36,7 @@ from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import no_gradient
 from rewardedit.scorers.load import families, find_scorer
 from rewardedit.stages import variants
-from rewardedit.training import memory, run
-from rewardedit.training.estimate import (
-    load_blueprint,
-    load_family,
-    load_scheduler,
-    memory_line,
-    plan_training,
-    require_trainable,
-)
+from rewardedit.training import estimate, memory, run
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, cache_sources, make_cache
 from rewardedit.training.monitor import (
@@ -137,23 +130,26 @@ class SharedInputs:
 
 
 def plan(config: Config) -> list[str]:
-    """Lines to print; raises ValueError naming the first thing that is not there."""
-    require_rollouts(config)
+    """Lines to print; raises PlanIncomplete naming the first thing that is not there."""
     data = training_data(config.data, config.watch)
-    rows = open_rows(data)
-    scorers = load_rewards(config.reward.scorer, config.watch.held_out)
-    require_fields(fixed_prompts(data, config.watch)[0], scorers)
-    editor = load_blueprint(config.base, require_size(config.data))
-    steps = config.reward.mean_steps
-    grad = steps if config.reward.grad_steps is None else config.reward.grad_steps
-    calls = 1 + grad + (steps - grad) / 3  # forward alone is a third of a step
-    return [
-        f"rows: {len(rows)}; variants: {', '.join(config.variants)}; {steps:g} UNet calls a rollout on "
-        "average",
-        *plan_training(editor, config.train, len(config.variants), calls),
-        memory_line(lambda processes: memory.refl(config, editor, scorers, processes)),
-        "all files and models are there",
-    ]
+    editor = Once(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
+    scorers = Once(lambda: load_rewards(config.reward.scorer, config.watch.held_out))
+
+    def rows() -> str:
+        n = len(open_rows(data))
+        require_fields(fixed_prompts(data, config.watch)[0], scorers())
+        steps = f"{config.reward.mean_steps:g} UNet calls a rollout on average"
+        return f"rows: {n}; variants: {', '.join(config.variants)}; {steps}"
+
+    def training() -> list[str]:
+        require_rollouts(config)
+        return estimate.plan_training(editor(), config.train, len(config.variants), config.reward.unet_calls)
+
+    def needed() -> str:
+        base, judges = editor(), scorers()
+        return estimate.memory_line(lambda processes: memory.refl(config, base, judges, processes))
+
+    return estimate.plan_of(rows, training, needed)
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
@@ -162,7 +158,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first variant's result: pipeline/ or lora/.
     """
-    require_trainable(config.train, config.base, require_size(config.data))
+    estimate.require_trainable(config.train, config.base, require_size(config.data))
     require_rollouts(config)
     require_shapes(config.evaluate, config.data)
     run.start(folder, config, resume)
@@ -217,8 +213,8 @@ def require_rollouts(config: Config) -> None:
         raise ValueError(
             f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels.scorer=clip_d"
         )
-    family = load_family(config.base)
-    scheduler = load_scheduler(config.base)
+    family = estimate.load_family(config.base)
+    scheduler = estimate.load_scheduler(config.base)
     for variant in config.variants:
         rollout_scheduler(variant_reward(config, variant), family, scheduler)
 

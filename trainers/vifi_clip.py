@@ -37,10 +37,12 @@ from rewardedit.data.datasets import warn_of_shared_sources
 from rewardedit.data.reading import PreparedRows, read_shard
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists, replaced, write_json
+from rewardedit.once import Once
 from rewardedit.processes import processes
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
 from rewardedit.stages import stage
 from rewardedit.training import run
+from rewardedit.training.estimate import plan_of
 from rewardedit.training.loop import batch_rows
 from rewardedit.training.meta import FULL, OVERHEAD, measure, parameters, table
 from rewardedit.training.small import SmallTrainConfig, count, fit
@@ -107,17 +109,19 @@ class Pairs:
 
 
 def plan(config: Config) -> list[str]:
-    scorer = ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size)
-    rows = open_rows(config.data)
-    held_out = "" if config.held_out is None else f", {len(open_rows(config.held_out))} held out"
+    scorer = Once(lambda: ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size))
     what = "all of it" if config.lora_rank is None else f"LoRA of rank {config.lora_rank}"
-    return [
-        f"scorer: {config.checkpoint} with {config.pooling} pooling, {count(scorer)}, {what}, "
-        f"{scorer.preprocess.size} px",
-        f"data: {len(rows)} edits{held_out}; {config.train.max_steps} steps of {config.train.batch_size} "
-        "a process",
-        table(memory(config, scorer)),
-    ]
+
+    def data() -> str:
+        held_out = "" if config.held_out is None else f", {len(open_rows(config.held_out))} held out"
+        steps = f"{config.train.max_steps} steps of {config.train.batch_size} a process"
+        return f"data: {len(open_rows(config.data))} edits{held_out}; {steps}"
+
+    def model() -> str:
+        size = f"{count(scorer())}, {what}, {scorer().preprocess.size} px"
+        return f"scorer: {config.checkpoint} with {config.pooling} pooling, {size}"
+
+    return plan_of(model, data, lambda: table(memory(config, scorer())))
 
 
 def memory(config: Config, scorer: ViFiClip) -> dict[str, int]:

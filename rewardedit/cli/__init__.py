@@ -47,7 +47,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command. Exit codes: 0 done, 1 stopped by what was computed, 2 the user's to put right,
-    130 interrupted.
+    130 interrupted, 143 ended by SIGTERM.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
@@ -63,12 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             quiet(imported=args.run is score.run)  # l1 needs neither transformers nor diffusers
         with stages_made_by(getattr(args, "engine", None)):
             code = args.run(args)
-    except KeyboardInterrupt:
-        how = "go on with --resume" if "train" in words[:2] else "the same command goes on"
-        if "score" in words[:1] and not str(getattr(args, "out", "")).endswith(".parquet"):
+    except KeyboardInterrupt as error:
+        how = "the same command goes on"
+        if "train" in words[:2]:
+            how = train.how_to_go_on(args)
+        elif "score" in words[:1] and not str(getattr(args, "out", "")).endswith(".parquet"):
             how = "only an --out FILE.parquet keeps what was scored"
-        print(f"interrupted; {how}", file=sys.stderr)
-        return 130
+        print(f"{error or 'interrupted'}; {how}", file=sys.stderr)
+        return getattr(error, "status", 130)
     except Exception as error:
         if debug:
             traceback.print_exc()

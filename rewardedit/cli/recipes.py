@@ -9,6 +9,7 @@ from typing import Any
 
 from rewardedit import config as configs
 
+CONFIG = "config.yaml"  # in a run's folder
 TRAINERS = (
     "adiee_data",
     "adiee_scorer",
@@ -54,19 +55,34 @@ def read_recipe(name: str, words: Sequence[str]) -> dict[str, Any]:
     """A recipe's values as they are written, with `key=value` words laid over them.
 
     Args:
-        name: of a packaged recipe, or a path to a .yaml file.
+        name: of a packaged recipe, or a path to a .yaml file, or to the folder of a run.
 
     Raises:
         ValueError: on an unknown recipe.
     """
     path = Path(name)
+    if is_run(name):
+        from rewardedit.training.run_folder import trainer_of
+
+        return configs.override(
+            {"trainer": trainer_of(path), **configs.load_yaml(path / CONFIG)}, list(words)
+        )
     if path.suffix != ".yaml":
         path = recipe_folder() / f"{name}.yaml"
         if not path.is_file():
             near = difflib.get_close_matches(name, recipe_names(), 1)
             remedy = f"did you mean {near[0]}?" if near else "see rewardedit recipes"
+            if Path(name).is_dir() or "/" in name:
+                remedy = "expected a recipe, or the folder of a run that has begun"
             raise ValueError(f"no recipe {name!r}; {remedy}")
     return configs.override({"name": path.stem, **configs.load_yaml(path)}, list(words))
+
+
+def is_run(name: str) -> bool:
+    """True where what stands in the place of a recipe is the folder of a run; a packaged recipe's name is
+    never one.
+    """
+    return name not in recipe_names() and (Path(name) / CONFIG).is_file()
 
 
 def load_recipe(name: str, words: Sequence[str]) -> tuple[Any, Any]:
@@ -75,9 +91,13 @@ def load_recipe(name: str, words: Sequence[str]) -> tuple[Any, Any]:
     Raises:
         ValueError: on an unknown recipe, trainer or setting.
     """
+    from rewardedit.untrusted import require_component
+
     values = read_recipe(name, words)
     trainer = values.pop("trainer", None)
     if trainer not in TRAINERS:
         raise ValueError(f"{name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}")
+    if isinstance(values["name"], str):
+        require_component(values["name"], "name")  # it is a folder's
     module = importlib.import_module(f"rewardedit.trainers.{trainer}")
     return module, configs.build(module.Config, values)

@@ -1,18 +1,14 @@
 """`rewardedit train RECIPE key=value …`"""
 
 import argparse
-import sys
-from contextlib import suppress
+import inspect
 from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.cli.engine import add_engine_option
-from rewardedit.cli.recipes import load_recipe, read_recipe
+from rewardedit.cli.recipes import is_run, load_recipe, read_recipe, recipe_names
 from rewardedit.cli.terminal import quiet
-from rewardedit.scorer_spec import read_spec
-
-SCORERS = ("scorer", "held_out", "clip_d", "similarity")  # settings that name scorers
 
 
 class Help(argparse.Action):
@@ -32,7 +28,10 @@ def add_parser(commands: Any) -> None:
     example = "run a recipe: rewardedit train quickstart train.lr=1e-4"
     p = commands.add_parser("train", help=example, add_help=False)
     p.add_argument("-h", "--help", action=Help, help="show this; after a RECIPE, every setting of it too")
-    p.add_argument("recipe", help="a name from `rewardedit recipes`, or a path to a .yaml file")
+    p.add_argument(
+        "recipe",
+        help="a name from `rewardedit recipes`, a path to a .yaml file, or with --resume the folder of a run",
+    )
     p.add_argument(
         "settings",
         nargs="*",
@@ -44,45 +43,101 @@ def add_parser(commands: Any) -> None:
         "--dry-run", action="store_true", help="check everything and print the plan, without computing"
     )
     earlier = p.add_mutually_exclusive_group()
-    earlier.add_argument("--resume", action="store_true", help="go on where an interrupted run stopped")
     earlier.add_argument(
-        "--overwrite", action="store_true", help="remove an earlier run in the same folder first"
+        "--resume",
+        action="store_true",
+        help="go on where an interrupted run stopped; a run's folder in the place of RECIPE has its settings",
+    )
+    earlier.add_argument(
+        "--overwrite", action="store_true", help="take the place of an earlier run in the same folder"
     )
     add_engine_option(p)
     p.set_defaults(run=run, parser=p, words="settings")
 
 
 def run(args: argparse.Namespace) -> None:
-    for name in own_code(read_recipe(args.recipe, args.settings)):  # said before it is imported
-        print(f"{args.recipe} runs code that is not rewardedit's: {name}", file=sys.stderr)
-    module, config = load_recipe(args.recipe, args.settings)
+    from rewardedit.announce import announce, announcements, own_code, sizes_on_hub
+    from rewardedit.doctor import hub_cache
+    from rewardedit.needs import find_needs
+    from rewardedit.training.run_folder import holds_something
+
+    folder = None if args.out is None else Path(args.out)
+    if is_run(args.recipe):
+        folder = folder_to_resume(Path(args.recipe), folder, args.resume)
     if args.out and "://" in args.out:
         raise ValueError(f"--out {args.out}: a training needs a folder of a file system")
-    folder = Path(args.out or Path("runs") / config.name)
-    if args.dry_run:
-        print(configs.dump(config))
-        print("\n".join(module.plan(config)))
-        return
-    from rewardedit.training.run import clear, usage_told
+    # Code of others is imported where settings are checked: it is said before.
+    code = announcements({name: {} for name in own_code(read_recipe(args.recipe, args.settings))})
+    announce(code)
+    module, config = load_recipe(args.recipe, args.settings)
+    folder = folder or Path("runs") / config.name
+    args.out = str(folder)  # for what is said of a full disk
 
-    clear(folder, args.resume, args.overwrite)
-    with usage_told(folder):
+    needs = find_needs(config, inspect.getsource(module), hub_cache(), recipe_names())
+    replaced = folder if args.overwrite and holds_something(folder) else None
+    sizes = {} if args.dry_run else sizes_on_hub(needs)
+    lines = announcements(config, needs, replaced, sizes)
+    announce([line for line in lines if line not in code])
+    if args.dry_run:
+        print_plan(module, config, needs)
+        return
+    if replaced is not None:
+        require_there(needs, sizes)  # before an earlier run goes
+    from rewardedit.training.run import usage_told
+    from rewardedit.training.run_folder import run_folder
+
+    with run_folder(folder, args.resume, args.overwrite, configs.to_dict(config)), usage_told(folder):
         module.main(config, folder, resume=args.resume)
 
 
-def own_code(values: Any, setting: str = "") -> list[str]:
-    """The classes that scorers of a recipe name as package.module:Class, which are imported when they are
-    used.
+def print_plan(module: Any, config: Any, needs: list[Any]) -> None:
+    """Prints the settings, what is not there, and what the run will do.
+
+    Raises:
+        ValueError: where something is not there, after all that can be said without it.
     """
-    found: list[str] = []
-    if setting in SCORERS:
-        for spec in values if isinstance(values, list) else [values]:
-            if isinstance(spec, str | dict):
-                with suppress(ValueError):  # it is no scorer, or a wrong one, which is told when it is read
-                    found += [name for name in read_spec(spec) if ":" in name]
-    if isinstance(values, dict):
-        found += [name for key, value in values.items() for name in own_code(value, key)]
-    return list(dict.fromkeys(found))
+    from rewardedit.training.estimate import PlanIncomplete
+
+    print(configs.dump(config))
+    for need in needs:
+        print(f"not there: the {need.kind} {need.name}: {need.remedy}")
+    try:
+        print("\n".join(module.plan(config)))
+    except PlanIncomplete as incomplete:
+        print("\n".join(incomplete.lines))
+        raise
+
+
+def require_there(needs: list[Any], sizes: dict[str, int]) -> None:
+    """Raises ValueError, which names all, where something is neither there nor to be had from the hub now.
+
+    Args:
+        sizes: of what the hub has.
+    """
+    missing = [f"{need.kind} {need.name}: {need.remedy}" for need in needs if need.name not in sizes]
+    if missing:
+        raise ValueError(f"nothing was removed, as this is not there: {'; '.join(missing)}")
+
+
+def how_to_go_on(args: argparse.Namespace) -> str:
+    """The command that goes on with a training that was interrupted."""
+    out = getattr(args, "out", None)
+    if out is None or not is_run(out):
+        return "nothing was begun; the same command starts it"
+    return f"go on with: rewardedit train {out} --resume"
+
+
+def folder_to_resume(run: Path, out: Path | None, resume: bool) -> Path:
+    """The folder of the run that stands in the place of a recipe.
+
+    Raises:
+        ValueError: where it is not to be resumed, or `out` is another folder.
+    """
+    if not resume:
+        raise ValueError(f"{run}: is a run; go on with it by --resume, or name a recipe")
+    if out is not None and out.resolve() != run.resolve():
+        raise ValueError(f"--out {out}: {run} goes on in its own folder; leave --out out")
+    return run
 
 
 def print_settings(recipe: str, words: list[str]) -> None:

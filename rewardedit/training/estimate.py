@@ -17,6 +17,7 @@ from rewardedit.assets import resolve_model
 from rewardedit.data import open_rows, require_size
 from rewardedit.data.stream import count_rows, read_or_stream
 from rewardedit.diffusion.families import EditFamily, family_that_loads
+from rewardedit.once import Once
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
 from rewardedit.training import memory
@@ -32,26 +33,63 @@ from rewardedit.training.trainable import (
 EFFICIENCY = 0.35  # of a plain matrix product's rate that training a UNet reaches
 
 
+class PlanIncomplete(ValueError):
+    """Something is not there that a plan needs: `lines` is what can be said without it."""
+
+    def __init__(self, lines: list[str], reason: str) -> None:
+        super().__init__(reason)
+        self.lines = lines
+
+
+def plan_of(*parts: Callable[[], str | list[str]]) -> list[str]:
+    """The lines of all parts of a plan.
+
+    Raises:
+        PlanIncomplete: where a part raises a ValueError, with the lines of the others and the first reason.
+    """
+    lines: list[str] = []
+    reasons: list[str] = []
+    for part in parts:
+        try:
+            made = part()
+        except ValueError as error:
+            reasons.append(str(error))
+            continue
+        lines += [made] if isinstance(made, str) else made
+    if reasons:
+        raise PlanIncomplete(lines, reasons[0])
+    return [*lines, "all files and models are there"]
+
+
 def plan(config: Any) -> list[str]:
     """Lines to print for a reward-conditioned recipe.
 
     Raises:
-        ValueError: naming the first file, data set or model that is not there.
+        PlanIncomplete: naming the first file, data set or model that is not there.
     """
-    rows = count_rows(read_or_stream(config.data) if config.candidates is None else open_rows(config.data))
     editors = config.candidates.editors if config.candidates else ()
-    for name in editors:
-        _pipeline_config(name)
-    editor = load_blueprint(config.base, require_size(config.data))
-    scorer = load_scorer(config.relabel.scorer)
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
-    said = "streamed" if rows is None else f"{rows} × {per_row} candidates = {rows * per_row}"
-    return [
-        f"rows: {said}; variants: {', '.join(config.variants)}",
-        *plan_training(editor, config.train, len(config.variants)),
-        memory_line(lambda processes: memory.reward_conditioned(config, editor, scorer, processes)),
-        "all files and models are there",
-    ]
+    editor = Once(lambda: load_blueprint(config.base, require_size(config.data)))
+
+    def rows() -> str:
+        found = read_or_stream(config.data) if config.candidates is None else open_rows(config.data)
+        n = count_rows(found)
+        said = "streamed" if n is None else f"{n} × {per_row} candidates = {n * per_row}"
+        return f"rows: {said}; variants: {', '.join(config.variants)}"
+
+    def candidates() -> list[str]:
+        for name in editors:
+            _pipeline_config(name)
+        return []
+
+    def needed() -> str:
+        scorer = load_scorer(config.relabel.scorer)
+        base = editor()
+        return memory_line(lambda processes: memory.reward_conditioned(config, base, scorer, processes))
+
+    return plan_of(
+        rows, candidates, lambda: plan_training(editor(), config.train, len(config.variants)), needed
+    )
 
 
 def require_trainable(train: TrainConfig, base: str, size: int) -> None:

@@ -12,7 +12,6 @@ A method's loop stands in its own file and reads
         loop.update()
 """
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -31,11 +30,11 @@ from tqdm import tqdm
 
 from rewardedit import devices
 from rewardedit.devices import Precision
-from rewardedit.files import append_json_line, remove
-from rewardedit.processes import processes, say, sum_of_processes
+from rewardedit.files import append_json_line
+from rewardedit.processes import any_process, processes, say, sum_of_processes
+from rewardedit.training.checkpoints import Stateful, load_newest_checkpoint, save_checkpoint
+from rewardedit.training.stopping import Stopped, stop_request
 from rewardedit.training.trackers import Tracker, installed_trackers, require_tracker, start_trackers
-
-KEPT_CHECKPOINTS = 2
 
 
 class TrainingStopped(RuntimeError):
@@ -87,6 +86,7 @@ class TrainLoop:
         resume: bool = False,
         label: str = "training",
         wrapped: Sequence[nn.Module] = (),
+        states: Sequence[Stateful] = (),
     ) -> None:
         """
         Args:
@@ -96,6 +96,7 @@ class TrainLoop:
             label: of the progress bar.
             wrapped: prepared modules, whose own hooks average gradients over processes; without any, `update`
                 averages them.
+            states: further ones that a checkpoint is to hold.
         """
         self.config = config
         self.accelerator = accelerator
@@ -109,9 +110,7 @@ class TrainLoop:
         self.ema: EMAModel | None = None
         if config.ema:
             self.ema = EMAModel(parameters, decay=config.ema, use_ema_warmup=True, inv_gamma=10.0, power=1.0)
-        accelerator.register_for_checkpointing(
-            *(part for part in (lr_scheduler, self.ema) if part is not None)
-        )
+        self.states = [*states, lr_scheduler, *([] if self.ema is None else [self.ema])]
         self.step = 0
         self._losses: list[float] = []  # of the steps since the last line of the log
         self._loss = 0.0  # of the step's micro-batches so far
@@ -120,26 +119,31 @@ class TrainLoop:
         self._recorded: dict[str, tuple[float, int]] = {}
 
     def steps(self) -> Iterator[int]:
-        """The steps that are to be done, beside a progress bar; after each a checkpoint where one is due."""
-        first = load_newest_checkpoint(self.accelerator, self.folder) if self.resume else 0
+        """The steps that are to be done, beside a progress bar; after each a checkpoint where one is due.
+
+        Raises:
+            Stopped: at the end of a step, after a checkpoint, where a signal asks a process to end.
+        """
+        first = load_newest_checkpoint(self.accelerator, self.folder, self.states) if self.resume else 0
         if self.ema is not None:
             self.ema.to(self.accelerator.device)  # a checkpoint's averages are on the CPU
         last = self.config.max_steps
         quiet = not self.accelerator.is_main_process
         began = time.monotonic()
-        for step in (
-            bar := tqdm(
-                range(first, last), initial=first, total=last, desc=self.label, disable=quiet, unit="step"
-            )
-        ):
-            self.step = step
-            yield step
-            # Only now, when all that belongs to the step is done: a run that was killed before does it again.
-            done = step + 1
-            if done % self.config.checkpoint_every == 0 or self.is_last():
-                save_checkpoint(self.accelerator, self.folder, done)
-            rate = (step + 1 - first) * self.config.batch_size / (time.monotonic() - began)
-            bar.set_postfix_str(f"loss {self.last_loss:.4f} · {rate:.0f} images/s", refresh=False)
+        bar = tqdm(range(first, last), initial=first, total=last, desc=self.label, disable=quiet, unit="step")
+        with stop_request() as request:
+            for step in bar:
+                self.step = step
+                yield step
+                # Only now, when all of the step is done: a run that was killed before does it again.
+                done = step + 1
+                stops = any_process(request.number is not None)
+                if done % self.config.checkpoint_every == 0 or self.is_last() or stops:
+                    save_checkpoint(self.accelerator, self.folder, done, self.states)
+                if stops:
+                    raise Stopped(f"stopped after step {done}, with a checkpoint", request.number)
+                rate = (step + 1 - first) * self.config.batch_size / (time.monotonic() - began)
+                bar.set_postfix_str(f"loss {self.last_loss:.4f} · {rate:.0f} images/s", refresh=False)
 
     def accumulate(self) -> AbstractContextManager[Any]:
         """Around the forward and backward pass of one micro-batch."""
@@ -240,21 +244,6 @@ class TrainLoop:
             tracker.finish()
 
 
-class TrainedParameters:
-    """What a checkpoint holds of the model: the parameters that are trained, in their order."""
-
-    def __init__(self, parameters: list[Any]) -> None:
-        self.parameters = parameters
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {str(i): parameter.detach() for i, parameter in enumerate(self.parameters)}
-
-    @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for i, parameter in enumerate(self.parameters):
-            parameter.copy_(state[str(i)])
-
-
 def make_accelerator(
     folder: Path, precision: Precision, accumulation_steps: int, tracker: Tracker
 ) -> Accelerator:
@@ -284,52 +273,6 @@ def make_accelerator(
     if log_with:
         start_trackers(accelerator, folder)
     return accelerator
-
-
-def save_checkpoint(accelerator: Accelerator, folder: Path, step: int) -> None:
-    """`checkpoints/step-000100`: all prepared and registered objects; written aside and renamed,
-    older ones removed.
-    """
-    parent = folder / "checkpoints"
-    final = parent / f"step-{step:06d}"
-    aside = parent / f".step-{step:06d}.partial"
-    if accelerator.is_main_process:
-        remove(aside)
-        parent.mkdir(parents=True, exist_ok=True)
-    accelerator.wait_for_everyone()
-    try:
-        accelerator.save_state(str(aside))
-    except BaseException:  # a full disk has no room for half a checkpoint
-        remove(aside)
-        raise
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        remove(final)
-        os.replace(aside, final)
-        for old in checkpoints(folder)[:-KEPT_CHECKPOINTS]:
-            remove(old)
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """The whole checkpoints of a run, oldest first."""
-    return sorted((folder / "checkpoints").glob("step-*"), key=step_of)
-
-
-def load_newest_checkpoint(accelerator: Accelerator, folder: Path) -> int:
-    """Loads the newest checkpoint and returns its step; 0 where there is none."""
-    found = checkpoints(folder)
-    if not found:
-        return 0
-    accelerator.load_state(str(found[-1]))
-    # Accelerate goes on with its count of micro-batches, and updates where it is a multiple of those of an
-    # update: with another number of processes it might never be.
-    accelerator.step = 0
-    return step_of(found[-1])
-
-
-def step_of(checkpoint: Path) -> int:
-    """How many steps were done when a checkpoint was written."""
-    return int(checkpoint.name.removeprefix("step-"))
 
 
 def batch_rows(rows: int, batch: int, step: int, seed: int) -> Tensor:

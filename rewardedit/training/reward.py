@@ -120,6 +120,13 @@ class RewardConfig:
         return self.stop_before_end[0], min(self.stop_before_end[1], steps - 1)
 
     @property
+    def unet_calls(self) -> float:
+        """UNet calls of a training step on average, in those of a step without rollouts."""
+        steps = self.mean_steps
+        grad = steps if self.grad_steps is None else self.grad_steps
+        return 1 + grad + (steps - grad) / 3  # forward alone is a third of a step
+
+    @property
     def mean_steps(self) -> float:
         """How many steps a rollout takes on average."""
         assert self.num_inference_steps is not None

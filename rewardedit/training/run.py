@@ -11,13 +11,14 @@ from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.assets import NAMES, digests
-from rewardedit.files import remove, replaced, write_json
+from rewardedit.files import replaced, write_json
 from rewardedit.inputs import input_digests
 from rewardedit.processes import on_main_process, processes
 from rewardedit.scorers.load import packaged_files
 from rewardedit.stages import differences, usage_in
+from rewardedit.training.checkpoints import checkpoints, step_of
 from rewardedit.training.environment import environment
-from rewardedit.training.loop import checkpoints, step_of
+from rewardedit.training.run_folder import CONFIG, ENVIRONMENT, begun, hold
 from rewardedit.usage import add_up, as_settings, read_usage, told, usage_kept
 
 INPUTS = "inputs.json"
@@ -43,37 +44,20 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
         raise ValueError(f"this training does not divide its work: start it as one process; got {count}")
 
     def write() -> None:
-        path = folder / "config.yaml"
+        hold(folder)  # until the process ends, where a command does not hold it already
+        path = folder / CONFIG
         if resume and path.is_file():
             require_resumable(folder, configs.load_yaml(path), config)
             require_same_weights(folder, config)
             require_same_inputs(folder, config)
-        with replaced(path) as aside:
-            aside.write_text(configs.dump(config))
         trainer = type(config).__module__.rpartition(".")[2]
-        write_json(folder / "environment.json", {"trainer": trainer, **environment()})
+        write_json(folder / ENVIRONMENT, {"trainer": trainer, **environment()})
+        with replaced(path) as aside:  # after it: a run that has settings says what it is of
+            aside.write_text(configs.dump(config))
         write_json(folder / INPUTS, input_digests(config, folder))
+        begun(folder)
 
     on_main_process(write)
-
-
-def clear(folder: Path, resume: bool, overwrite: bool) -> None:
-    """Makes room for a run where that is allowed; one process decides for all.
-
-    Raises:
-        ValueError: where the folder holds an earlier run that is neither resumed nor written over.
-    """
-
-    def decide() -> None:
-        if resume or not folder.exists() or not any(folder.iterdir()):
-            return
-        if not overwrite:
-            raise ValueError(
-                f"{folder} holds an earlier run; go on with --resume, start again with --overwrite, or name=…"
-            )
-        remove(folder)
-
-    on_main_process(decide)
 
 
 def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None:

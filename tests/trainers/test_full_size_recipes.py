@@ -25,7 +25,7 @@ from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editors import LORA
 from rewardedit.images import load_image
 from rewardedit.scoring import read_columns
-from rewardedit.training.loop import checkpoints
+from rewardedit.training.checkpoints import checkpoints
 from tests.models import save_dino, save_vlm
 
 # of a first turn, and of later ones

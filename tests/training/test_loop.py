@@ -1,6 +1,8 @@
 """The loop: gradients that are no numbers, how others are cut and averaged, how the learning rate runs."""
 
 import math
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,9 +10,11 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
-from rewardedit.training.loop import LoopConfig, TrainingStopped, TrainLoop, checkpoints, make_accelerator
+from rewardedit.training.checkpoints import checkpoints, read_state, write_state
+from rewardedit.training.loop import LoopConfig, TrainingStopped, TrainLoop, make_accelerator
 from rewardedit.training.optimizer import learning_rate_share
 from rewardedit.training.small import SmallTrainConfig, fit
+from rewardedit.training.stopping import Stopped
 from tests.forks import launch
 
 PLAIN = {"mixed_precision": "no", "tracker": "none", "lr_warmup_steps": 1}
@@ -97,3 +101,72 @@ def test_the_learning_rate_rises_and_falls_by_hand():
     assert shares == pytest.approx([0.5, (1 + math.cos(math.pi / 8)) / 2, 0.5, 0, 0])
     assert learning_rate_share(8, warmup=2, last=8, floor=0.1) == pytest.approx(0.1)
     assert [learning_rate_share(step, warmup=4, last=None) for step in (0, 3, 100)] == [0.25, 1, 1]
+
+
+def train_with_signals(folder: Path, signals: list[int], resume: bool = False) -> nn.Module:
+    """Four steps, in the second of which the signals come."""
+    torch.manual_seed(0)
+    module = nn.Linear(3, 1)
+
+    def loss_of(step: int, generator: torch.Generator) -> torch.Tensor:
+        if step == 1:
+            for number in signals:
+                os.kill(os.getpid(), number)
+        return (module(torch.randn(2, 3, generator=generator)) - step).square().mean()
+
+    fit(SmallTrainConfig(max_steps=4, ema=0.9, **PLAIN), {"module": module}, loss_of, folder, resume)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("signals", "status"),
+    [([signal.SIGINT], 130), ([signal.SIGTERM], 143), ([signal.SIGINT, signal.SIGTERM], 130)],
+)
+def test_a_signal_ends_a_training_at_the_end_of_its_step_after_a_checkpoint(signals, status, tmp_path, capfd):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Stopped, match="stopped after step 2, with a checkpoint") as stopped:
+        train_with_signals(tmp_path / "run", signals)
+    assert stopped.value.status == status
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert "stopping at the end of this step" in capfd.readouterr().err
+    assert [path.name for path in checkpoints(tmp_path / "run")] == ["step-000002"]
+    resumed = train_with_signals(tmp_path / "run", signals, resume=True)
+    unbroken = train_with_signals(tmp_path / "whole", [])
+    assert torch.equal(resumed.weight, unbroken.weight)
+
+
+def test_the_same_signal_a_second_time_ends_a_training_at_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt) as ended:
+        train_with_signals(tmp_path, [signal.SIGINT, signal.SIGINT])
+    assert not isinstance(ended.value, Stopped)
+    assert checkpoints(tmp_path) == []
+
+
+def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path):
+    """Whose own states accelerate pickled."""
+    with pytest.raises(Stopped):
+        train_with_signals(tmp_path / "run", [signal.SIGTERM])
+    (checkpoint,) = checkpoints(tmp_path / "run")
+    for i in range(2):
+        state = read_state(checkpoint / f"state-{i}.safetensors")
+        torch.save(state, checkpoint / f"custom_checkpoint_{i}.pkl")
+        (checkpoint / f"state-{i}.safetensors").unlink()
+    resumed = train_with_signals(tmp_path / "run", [], resume=True)
+    assert torch.equal(resumed.weight, train_with_signals(tmp_path / "whole", []).weight)
+
+
+def test_a_state_comes_back_as_it_was(tmp_path):
+    shared = torch.arange(6.0).reshape(2, 3)
+    state = {
+        "lr": [1e-3, 0.1 + 0.2],
+        "step": 7,
+        "none": None,
+        "deep": {"0": shared.T, "tensor": [shared, shared[:1].half(), torch.tensor(3)], "values": {}},
+    }
+    write_state(state, tmp_path / "state-0.safetensors")
+    found = read_state(tmp_path / "state-0.safetensors")
+    assert {**found, "deep": None} == {**state, "deep": None}
+    assert torch.equal(found["deep"]["0"], shared.T)
+    kept = found["deep"]["tensor"]
+    assert [(t.dtype, t.tolist()) for t in kept] == [(t.dtype, t.tolist()) for t in state["deep"]["tensor"]]
+    assert found["deep"]["values"] == {}

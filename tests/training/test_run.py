@@ -21,8 +21,9 @@ from rewardedit.relabel import RelabelConfig
 from rewardedit.stages import is_made, mark_made
 from rewardedit.trainers.reward_conditioned import Config
 from rewardedit.trainers.vifi_clip import Config as VifiConfig
-from rewardedit.training import loop
-from rewardedit.training.loop import batch_rows, load_newest_checkpoint, save_checkpoint
+from rewardedit.training import checkpoints
+from rewardedit.training.checkpoints import load_newest_checkpoint, save_checkpoint
+from rewardedit.training.loop import batch_rows
 from rewardedit.training.run import packaged_models, require_resumable, require_same_weights, start
 
 
@@ -43,28 +44,27 @@ class Dies:
 def test_a_checkpoint_that_was_being_written_when_the_run_was_killed_is_not_taken_up(tmp_path, monkeypatch):
     accelerator = Accelerator(cpu=True)
     thing = Dies()
-    accelerator.register_for_checkpointing(thing)
 
     def save(step: int, killed: bool) -> None:
         thing.alive = not killed
         with monkeypatch.context() as patch:
             if killed:  # a process that is killed clears nothing away
-                patch.setattr(loop, "remove", lambda path: None)
+                patch.setattr(checkpoints, "remove", lambda path: None)
             try:
-                save_checkpoint(accelerator, tmp_path, step)
+                save_checkpoint(accelerator, tmp_path, step, [thing])
             except KeyboardInterrupt:
                 assert killed
 
     save(2, killed=True)
-    assert load_newest_checkpoint(accelerator, tmp_path) == 0
+    assert load_newest_checkpoint(accelerator, tmp_path, [thing]) == 0
     save(4, killed=False)
     save(6, killed=True)
-    assert load_newest_checkpoint(accelerator, tmp_path) == 4
+    assert load_newest_checkpoint(accelerator, tmp_path, [thing]) == 4
     save(6, killed=False)
-    assert load_newest_checkpoint(accelerator, tmp_path) == 6
+    assert load_newest_checkpoint(accelerator, tmp_path, [thing]) == 6
     for step in (999_999, 1_000_000, 1_000_001):  # names of more digits than all before
         save(step, killed=False)
-        assert load_newest_checkpoint(accelerator, tmp_path) == step
+        assert load_newest_checkpoint(accelerator, tmp_path, [thing]) == step
 
 
 def test_a_result_that_was_cut_off_does_not_count_as_finished(tiny_editor, tmp_path):

@@ -1,0 +1,182 @@
+"""Checkpoints of a training: written aside and renamed, and read without running what they hold.
+
+A folder step-000100 holds what accelerate saves of models, optimizers and random numbers, which is read as
+weights and plain values alone, and state-0.safetensors and further ones: the state of the learning rate, the
+averages and the trained parameters, its tensors as they are and all else as JSON in the file's metadata.
+"""
+
+import json
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import load as load_plain
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from rewardedit.files import remove
+from rewardedit.processes import on_main_process
+from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
+
+KEPT_CHECKPOINTS = 2
+STATE = "state-{}.safetensors"
+EARLIER_STATE = "custom_checkpoint_{}.pkl"  # as versions before wrote it, through accelerate
+PLAIN = str | bool | int | float | None  # values that JSON holds as they are
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A part of a training that a checkpoint holds."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+class TrainedParameters:
+    """What a checkpoint holds of a model that accelerate does not prepare: the parameters that are trained,
+    in their order.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = parameters
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {str(i): parameter.detach() for i, parameter in enumerate(self.parameters)}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for i, parameter in enumerate(self.parameters):
+            parameter.copy_(state[str(i)])
+
+
+def save_checkpoint(accelerator: Accelerator, folder: Path, step: int, states: Sequence[Stateful]) -> None:
+    """`checkpoints/step-000100`: all prepared objects and `states`; written aside and renamed, older ones
+    removed.
+    """
+    parent = folder / "checkpoints"
+    final = parent / f"step-{step:06d}"
+    aside = parent / f".step-{step:06d}.partial"
+    if accelerator.is_main_process:
+        remove(aside)
+        parent.mkdir(parents=True, exist_ok=True)
+    accelerator.wait_for_everyone()
+    try:
+        accelerator.save_state(str(aside))
+        if accelerator.is_main_process:
+            for i, state in enumerate(states):
+                write_state(state.state_dict(), aside / STATE.format(i))
+    except BaseException:  # a full disk has no room for half a checkpoint
+        remove(aside)
+        raise
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        remove(final)
+        os.replace(aside, final)
+        for old in checkpoints(folder)[:-KEPT_CHECKPOINTS]:
+            remove(old)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The whole checkpoints of a run, oldest first."""
+    return sorted((folder / "checkpoints").glob("step-*"), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The number of steps that were done when a checkpoint was written."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def load_newest_checkpoint(accelerator: Accelerator, folder: Path, states: Sequence[Stateful]) -> int:
+    """Loads the newest checkpoint and returns its step; 0 where there is none.
+
+    Raises:
+        ValueError: where a file of it cannot be read, or holds more than weights and plain values.
+    """
+    found = checkpoints(folder)
+    if not found:
+        return 0
+    checkpoint = found[-1]
+    try:
+        on_main_process(lambda: convert_earlier(checkpoint))
+        # Accelerate passes over random numbers that it cannot read, and the run would go on with others.
+        load_plain(checkpoint / f"random_states_{accelerator.process_index}.pkl")
+        accelerator.load_state(str(checkpoint))
+        for i, state in enumerate(states):
+            state.load_state_dict(read_state(checkpoint / STATE.format(i)))
+    except (*CONTENT_ERRORS, SafetensorError) as error:
+        if is_of_the_machine(error) or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(unreadable(checkpoint, error)) from error
+    # Accelerate goes on with its count of micro-batches, and updates where it is a multiple of those of an
+    # update: with another number of processes it might never be.
+    accelerator.step = 0
+    return step_of(checkpoint)
+
+
+def unreadable(checkpoint: Path, error: BaseException) -> str:
+    """The reason why a checkpoint cannot be loaded, and what to do."""
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, pickle.UnpicklingError):
+        reason = "a file holds code or is cut off, and only weights and plain values are read"
+    return f"{checkpoint}: cannot be loaded ({reason}); remove it, and the run goes on from the one before"
+
+
+def convert_earlier(checkpoint: Path) -> None:
+    """Writes the states that an earlier version kept as pickles in this version's form, without running
+    anything that they hold.
+    """
+    for i, path in enumerate(sorted(checkpoint.glob(EARLIER_STATE.format("*")))):
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise ValueError(f"{path.name} holds code or is cut off") from error
+        write_state(state, checkpoint / STATE.format(i))
+        path.unlink()
+
+
+def write_state(state: dict[str, Any], path: Path) -> None:
+    """Tensors as safetensors; where they stand, and all other values, as JSON in the metadata."""
+    tensors: dict[str, Tensor] = {}
+    plain = json.dumps(_packed(state, tensors))
+    save_file(tensors, path, {"state": plain})
+
+
+def read_state(path: Path) -> Any:
+    """The state that `write_state` wrote, its tensors on the CPU.
+
+    Raises:
+        OSError, ValueError, SafetensorError: where there is no such file, or it is none of these.
+    """
+    with safe_open(path, "pt") as file:
+        plain = json.loads((file.metadata() or {})["state"])
+        return _unpacked(plain, file)
+
+
+def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value with a number in the place of each tensor, which is added to `tensors`."""
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"values": {str(key): _packed(inner, tensors) for key, inner in value.items()}}
+    if isinstance(value, list | tuple):
+        return [_packed(inner, tensors) for inner in value]
+    assert isinstance(value, PLAIN), f"a state of tensors and plain values cannot hold a {type(value)}"
+    return value
+
+
+def _unpacked(value: Any, tensors: Any) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(inner, tensors) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return tensors.get_tensor(value["tensor"])
+    return {key: _unpacked(inner, tensors) for key, inner in value["values"].items()}
