@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from rewardedit.addresses import destinations
+from rewardedit.addresses import Destination, destinations
 from rewardedit.config import to_dict
 from rewardedit.processes import processes
 from rewardedit.scorer_spec import ScorerSpec, read_spec
@@ -103,23 +103,24 @@ def _is_code(name: Any) -> bool:
     return bool(colon) and len(module) > 1 and attribute.isidentifier() and "//" not in name
 
 
-def hosts(values: Any) -> Iterator[tuple[Any, str]]:
-    """The hosts that settings name, each with its key's variable, and what is sent there."""
+def hosts(values: Any, key_variable: str | None = None) -> Iterator[tuple[Destination, str]]:
+    """The hosts that settings name, each with its key's variable, and what is sent there.
+
+    Args:
+        key_variable: what stands in the settings around these.
+    """
     if isinstance(values, Mapping):
-        beside = {"key_variable": values["key_variable"]} if "key_variable" in values else {}
+        key_variable = values.get("key_variable", key_variable)
         texts = {key: value for key, value in values.items() if key in TEXTS}
-        others = {key: value for key, value in values.items() if key not in TEXTS}
-        plain = {key: value for key, value in others.items() if not isinstance(value, Mapping | list | tuple)}
-        yield from ((where, "instructions") for where in destinations({**beside, **texts}))
-        yield from ((where, "images and instructions") for where in destinations(plain))
-        for key in others.keys() - plain.keys():
-            deeper = others[key]
-            yield from hosts({**beside, **deeper} if isinstance(deeper, Mapping) else deeper)
+        yield from ((where, "instructions") for where in destinations(texts | {"key_variable": key_variable}))
+        for key in (key for key in values if key not in texts and key != "key_variable"):
+            yield from hosts(values[key], key_variable)
     elif isinstance(values, list | tuple):
         for value in values:
-            yield from hosts(value)
-    else:
-        yield from ((where, "images and instructions") for where in destinations(values))
+            yield from hosts(value, key_variable)
+    elif isinstance(values, str):
+        found = destinations({"address": values, "key_variable": key_variable})
+        yield from ((where, "images and instructions") for where in found)
 
 
 def trackers(values: Any) -> list[str]:

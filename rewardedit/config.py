@@ -72,6 +72,10 @@ RENAMED = {
 }
 
 
+# Whole numbers that may be 0, beside those that are by default: each says none of what it counts.
+FROM_ZERO = ("seed", "examples", "grad_steps", "lr_warmup_steps", "stop_before_end", "validation_rows")
+
+
 class _Loader(yaml.SafeLoader):
     """YAML where `1e-4` is a number, as everyone who writes a learning rate means it, and `no`, `1:30` and
     `2026-11-26` are texts, as in YAML 1.2.
@@ -189,9 +193,30 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
             f"setting {where}{missing[0]} is required; give it in the recipe or as {where}{missing[0]}=…"
         )
     try:
-        return kind(**out)
+        config = kind(**out)
+        require_counts(config)
     except ValueError as error:
         raise ValueError(f"{where}{error}" if where else str(error)) from error
+    return config
+
+
+def require_counts(config: Any) -> None:
+    """Raises ValueError where a whole number of a dataclass, or of one in it, is none that can be counted:
+    each is at least 1, or at least 0 where its default is 0 or it is one of `FROM_ZERO`.
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        defaults = field.default if isinstance(field.default, tuple) else (field.default,)
+        least = 0 if 0 in defaults or field.name in FROM_ZERO else 1
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int) and not isinstance(number, bool) and number < least:
+                raise ValueError(f"{field.name}: expected at least {least}; got {number}")
+        for group in value.values() if isinstance(value, dict) else (value,):
+            if dataclasses.is_dataclass(group) and not isinstance(group, type):
+                try:
+                    require_counts(group)
+                except ValueError as error:
+                    raise ValueError(f"{field.name}.{error}") from error
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

@@ -228,6 +228,23 @@ def test_a_recipe_without_such_code_says_nothing_of_it(capsys):
     assert "runs code" not in capsys.readouterr().err
 
 
+def test_a_dry_run_names_all_that_is_missing_and_what_it_knows_without_it(capsys):
+    data = "data={name: table, path: nowhere.csv, size: 32}"
+    settings = [data, "evaluate=null", "candidates.editors=[some/editor, /nowhere]"]
+    assert main(["train", "quickstart", *settings, "--dry-run"]) == 2
+    told = capsys.readouterr()
+    missing = [line for line in told.out.splitlines() if line.startswith("not there:")]
+    assert [line.split(":")[1] for line in missing] == [
+        " the data nowhere.csv",
+        " the model some/editor",
+        " the model /nowhere",
+    ]
+    assert "trained parameters: " in told.out
+    assert "memory, GiB: scores " in told.out
+    assert "all files and models are there" not in told.out
+    assert "nowhere.csv" in told.err.splitlines()[-1]
+
+
 def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as stopped:

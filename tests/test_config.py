@@ -1,12 +1,16 @@
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
+from rewardedit.cli.recipes import TRAINERS, load_recipe, read_recipe, recipe_names
 from rewardedit.cli.settings import describe, settings_of
-from rewardedit.config import build, dump, load_yaml, override, parse_value
+from rewardedit.config import build, dump, load_yaml, override, parse_value, require_counts, to_dict
+from rewardedit.training.run import start
 
 
 @dataclass(frozen=True)
@@ -170,3 +174,50 @@ def test_what_looks_like_a_time_is_a_text_as_in_yaml_1_2():
     assert isinstance(parse_value("3"), int)
     assert parse_value("[.inf, -.inf]") == [math.inf, -math.inf]
     assert math.isnan(parse_value(".nan"))
+
+
+def whole_numbers(values: Any, setting: str = "") -> Iterator[str]:
+    """The dotted names of all whole numbers in settings."""
+    if isinstance(values, dict):
+        for key, value in values.items():
+            yield from whole_numbers(value, f"{setting}.{key}" if setting else key)
+    elif isinstance(values, int) and not isinstance(values, bool):
+        yield setting
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_no_count_of_any_trainer_is_below_zero(trainer):
+    names = [name for name in recipe_names() if read_recipe(name, [])["trainer"] == trainer]
+    _, config = load_recipe(names[0], [])
+    found = list(whole_numbers(to_dict(config)))
+    assert found
+    for setting in found:
+        with pytest.raises(ValueError, match=setting.rpartition(".")[2]):
+            load_recipe(names[0], [f"{setting}=-3"])
+
+
+def test_a_count_is_refused_wherever_settings_come_from():
+    @dataclass(frozen=True)
+    class Own:
+        """Settings of a trainer that is added tomorrow."""
+
+        crops: int = 4
+        skipped: int = 0
+        seed: int = 42
+        sizes: tuple[int, ...] = (1, 2)
+        known: bool = False
+        more: dict[str, Any] = field(default_factory=dict)
+
+    for right in ({}, {"skipped": 0, "seed": 0, "crops": 1}):
+        require_counts(Own(**right))
+    for wrong, error in (
+        ({"crops": 0}, "crops: expected at least 1; got 0"),
+        ({"skipped": -1}, "skipped: expected at least 0; got -1"),
+        ({"seed": -5}, "seed: expected at least 0; got -5"),
+        ({"sizes": (3, -7)}, "sizes: expected at least 1; got -7"),
+        ({"more": {"a": Own(crops=-2)}}, "more.crops: expected at least 1; got -2"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(error)}$"):
+            require_counts(Own(**wrong))
+        with pytest.raises(ValueError, match=f"^{re.escape(error)}$"):
+            start(Path("unused"), Own(**wrong))

@@ -86,6 +86,7 @@ def require_used(args: argparse.Namespace, editor: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
+    from rewardedit.announce import announce_scorers
     from rewardedit.diffusion.editors import EditConfig, load_editor
     from rewardedit.editing import JobConfig, open_masks, read_jobs, require_numbers, run_jobs
     from rewardedit.scorers import load_scorer
@@ -101,6 +102,7 @@ def run(args: argparse.Namespace) -> None:
         open_masks(mask, "cpu")
     device = devices.default_device()
     judge = read_scorer(args.scorer) if args.scorer else JUDGE if args.best_of > 1 else None
+    announce_scorers(spec for spec in (judge, None if isinstance(mask, str) else mask) if spec)
     scorer = load_scorer(judge).to(device) if judge else None
     dtype = devices.inference_dtype(args.dtype)
     editor = load_editor(args.model, attention=args.attention, device=device, dtype=dtype)

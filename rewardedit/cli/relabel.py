@@ -25,6 +25,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    from rewardedit.announce import announce, announcements
     from rewardedit.files import to_path
     from rewardedit.processes import say
     from rewardedit.relabel import relabel as score_and_label
@@ -34,6 +35,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.usage import add_up, told
 
     values = configs.override({}, args.settings)
+    announce(announcements(values))  # before code of others is imported
     config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
     unused = [key for key in values if key not in SETTINGS]
     if unused:

@@ -49,6 +49,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
+    from rewardedit.announce import announce_scorers
     from rewardedit.data.stream import StreamedRows
     from rewardedit.files import to_path
     from rewardedit.once import Once
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> None:
     rows, size, policy = read_input(args)
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
+    announce_scorers(map(read_scorer, args.scorer), **options)  # before one is imported
     specs = read_scorers(args.scorer)
     in_shards = out is not None and out.suffix == ".parquet"
     if isinstance(rows, StreamedRows) and not in_shards:

@@ -39,6 +39,7 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
             its packaged models had other weights, or its local inputs another content. Where several
             processes start one that is for one alone.
     """
+    configs.require_counts(config)
     count = processes().num_processes
     if alone and count > 1:
         raise ValueError(f"this training does not divide its work: start it as one process; got {count}")

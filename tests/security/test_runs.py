@@ -6,12 +6,15 @@ import json
 import os
 import pickle
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
+from rewardedit.announce import announcements
 from rewardedit.cli import main
 from rewardedit.trainers.reward_conditioned import Config
 from rewardedit.training.run import start
@@ -213,3 +216,106 @@ def test_the_owner_s_file_of_a_run_is_no_way_to_another(tmp_path):
     (tmp_path / "run" / ".owner").symlink_to(tmp_path / "victim")
     assert main(["train", "quickstart", "--out", str(tmp_path / "run")]) == 2
     assert (tmp_path / "victim").read_text() == "mine"
+
+
+JUDGE = "{vlm_judge: {checkpoint: 'https://judge.example:8443/v1#m', key_variable: PLANTED_TOKEN}}"
+PARSER = "{bpm: {parser: 'https://parser.example/v1#m', parser_cache: /etc/planted}}"
+
+
+@pytest.fixture
+def connections(monkeypatch) -> list:
+    """Addresses that somebody wanted to be connected with."""
+    asked: list = []
+
+    def connect(self, address):
+        asked.append(address)
+        raise OSError("no network here")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setenv("PLANTED_TOKEN", "the-secret-itself")
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("setting", "lines"),
+    [
+        (
+            f"relabel.scorer={JUDGE}",
+            ["asks judge.example:8443, with the key in PLANTED_TOKEN; sent there: images and instructions"],
+        ),
+        (
+            f"relabel.scorer={PARSER}",
+            ["asks parser.example, with no key; sent there: instructions", "writes /etc/planted"],
+        ),
+        (
+            "relabel.scorer={clip_d: {checkpoint: planted/clip}}",
+            ["downloads the model planted/clip from https://huggingface.co: size unknown"],
+        ),
+        ("train.tracker=wandb", ["tracker wandb: metrics, settings and previews are sent to its server"]),
+        ("train.tracker=tensorboard", []),
+        (
+            "base=planted/editor",
+            ["downloads the model planted/editor from https://huggingface.co: size unknown"],
+        ),
+    ],
+)
+def test_what_a_recipe_sends_fetches_and_writes_is_said_in_a_dry_run(setting, lines, capsys, connections):
+    main(["train", "quickstart", setting, "--dry-run"])
+    told = capsys.readouterr()
+    said = [line for line in told.err.splitlines() if not line.startswith("rewardedit:")]
+    assert said == lines
+    assert "the-secret-itself" not in told.err + told.out
+    assert connections == []
+    assert not Path("/etc/planted").exists()
+
+
+def test_a_recipe_that_would_send_a_secret_of_the_machine_is_refused(capsys, connections, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the-secret-itself")
+    setting = f"relabel.scorer={JUDGE.replace('PLANTED_TOKEN', 'AWS_SECRET_ACCESS_KEY')}"
+    assert main(["train", "quickstart", setting, "--dry-run"]) == 2
+    told = capsys.readouterr()
+    assert "AWS_SECRET_ACCESS_KEY, which holds another service's secret" in told.err
+    assert "the-secret-itself" not in told.err + told.out
+    assert connections == []
+
+
+def test_the_run_that_is_replaced_is_said_and_stays_in_a_dry_run(victim, capsys):
+    plant(victim)
+    main(words(victim, "--dry-run"))
+    assert f"replaces the run in {victim}, which is deleted when" in capsys.readouterr().err
+    assert (victim / "victim").read_text() == "mine"
+
+
+def test_every_address_is_a_host_that_is_asked_whatever_the_setting_is_called():
+    strange = {"a": [{"b": ("x", {"c": "HTTPS://One.example/v1"})}], "parser": ["http://10.0.0.7:80/v1#m"]}
+    assert announcements(strange) == [
+        "asks 10.0.0.7:80, with no key; sent there: instructions",
+        "asks one.example, with no key; sent there: images and instructions",
+    ]
+    for harmless in (
+        "l1",
+        "clip_d:0.7,l1:0.3",
+        "{instruction}. Rating: {word}",
+        "a/b:c d",
+        "C:x",
+        "s3://a/b",
+    ):
+        assert announcements({"setting": harmless}) == []
+    code = {"a": [{"strange.module:Reward": {}}], "b": "l1:0.5,reward.py:score:0.5"}
+    assert announcements(code) == [
+        "runs code that is not rewardedit's: strange.module:Reward",
+        "runs code that is not rewardedit's: reward.py:score",
+    ]
+
+
+def test_scoring_and_relabelling_say_what_they_ask(tmp_path, capsys, connections):
+    photo = str(tmp_path / "photo.png")
+    Image.new("RGB", (32, 32)).save(photo)
+    line = "asks judge.example:8443, with the key in PLANTED_TOKEN; sent there: images and instructions"
+    for command in (
+        ["score", photo, photo, "make it red", "--scorer", JUDGE],
+        ["edit", photo, "make it red", "--model", "no-such-model", "--scorer", JUDGE, "--out", str(tmp_path)],
+        ["relabel", "data.rows=-1", f"relabel.scorer={JUDGE}", "--out", str(tmp_path / "out")],
+    ):
+        main(command)
+        assert capsys.readouterr().err.splitlines()[0] == line, command[0]
