@@ -251,7 +251,6 @@ def connections(monkeypatch) -> list:
             "relabel.scorer={clip_d: {checkpoint: planted/clip}}",
             ["downloads the model planted/clip from https://huggingface.co: size unknown"],
         ),
-        ("train.tracker=wandb", ["tracker wandb: metrics, settings and previews are sent to its server"]),
         ("train.tracker=tensorboard", []),
         (
             "base=planted/editor",
@@ -301,6 +300,9 @@ def test_every_address_is_a_host_that_is_asked_whatever_the_setting_is_called():
         "s3://a/b",
     ):
         assert announcements({"setting": harmless}) == []
+    assert announcements({"train": {"tracker": "swanlab"}}) == [
+        "tracker swanlab: metrics, settings and previews are sent to its server"
+    ]
     code = {"a": [{"strange.module:Reward": {}}], "b": "l1:0.5,reward.py:score:0.5"}
     assert announcements(code) == [
         "runs code that is not rewardedit's: strange.module:Reward",
