@@ -3,6 +3,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from rewardedit.cli.settings import settings_of
 from rewardedit.config import RENAMED, dump, parse_value
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.data.shapes import Shapes
+from rewardedit.training.run import start
+from rewardedit.training.run_folder import release
+from rewardedit.training.stopping import Stopped
 
 
 @pytest.fixture
@@ -92,7 +96,7 @@ def test_the_user_s_errors_are_one_line_with_a_remedy_and_exit_2(
     assert main(words) == 2
     err = capsys.readouterr().err
     assert message in err
-    assert len(err.strip().splitlines()) == 1
+    assert len([line for line in err.splitlines() if not line.startswith("downloads ")]) == 1
     assert "Traceback" not in err
 
 
@@ -228,9 +232,10 @@ def test_a_recipe_without_such_code_says_nothing_of_it(capsys):
     assert "runs code" not in capsys.readouterr().err
 
 
-def test_a_dry_run_names_all_that_is_missing_and_what_it_knows_without_it(capsys):
+def test_a_dry_run_names_all_that_is_missing_and_what_it_knows_without_it(tiny_editor, capsys):
     data = "data={name: table, path: nowhere.csv, size: 32}"
-    settings = [data, "evaluate=null", "candidates.editors=[some/editor, /nowhere]"]
+    settings = [data, "evaluate=null", "candidates.editors=[some/editor, /nowhere]", f"base={tiny_editor}"]
+    settings += ["relabel.scorer=l1", "train.batch_size=2"]
     assert main(["train", "quickstart", *settings, "--dry-run"]) == 2
     told = capsys.readouterr()
     missing = [line for line in told.out.splitlines() if line.startswith("not there:")]
@@ -240,9 +245,50 @@ def test_a_dry_run_names_all_that_is_missing_and_what_it_knows_without_it(capsys
         " the model /nowhere",
     ]
     assert "trained parameters: " in told.out
-    assert "memory, GiB: scores " in told.out
+    assert "memory, GiB: " in told.out
     assert "all files and models are there" not in told.out
     assert "nowhere.csv" in told.err.splitlines()[-1]
+
+
+def test_a_run_s_folder_stands_in_the_place_of_its_recipe(tmp_path, capsys):
+    folder = tmp_path / "own"
+    _, begun = load_recipe("quickstart", ["train.lr=1e-3", "relabel.scorer=l1"])
+    start(folder, begun)
+    release(folder)
+    module, config = load_recipe(str(folder), ["train.max_steps=2000"])
+    assert module.__name__ == "rewardedit.trainers.reward_conditioned"
+    assert config == replace(begun, train=replace(begun.train, max_steps=2000))
+    for more, error in (
+        ([], "is a run; go on with it by --resume, or name a recipe"),
+        (["--resume", "--out", str(tmp_path)], f"{folder} goes on in its own folder; leave --out out"),
+        (["--resume", "relabel.scorer=ssim"], 'relabel.scorer: "l1" there, "ssim" here'),
+    ):
+        assert main(["train", str(folder), *more]) == 2
+        assert error in capsys.readouterr().err
+    assert main(["train", str(tmp_path / "nowhere"), "--resume"]) == 2
+    assert "expected a recipe, or the folder of a run that has begun" in capsys.readouterr().err
+    assert main(["train", "quickstart", "--resume", "--out", str(tmp_path / "nowhere")]) == 2
+    assert "there is no run to go on with; leave --resume out to start one" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_an_interrupted_training_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    start(tmp_path / "own", load_recipe("quickstart", [])[1])
+    ends = {
+        KeyboardInterrupt(): (130, "interrupted"),
+        Stopped("stopped after step 7", 15): (143, "stopped after"),
+    }
+    for error, (code, told) in ends.items():
+
+        def fail(args, error=error):
+            args.out = str(tmp_path / "own")
+            raise error
+
+        monkeypatch.setattr("rewardedit.cli.train.run", fail)
+        assert main(["train", "quickstart"]) == code
+        err = capsys.readouterr().err
+        assert err.startswith(told)
+        assert err.endswith(f"; go on with: rewardedit train {tmp_path / 'own'} --resume\n")
 
 
 def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeypatch):

@@ -7,9 +7,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rewardedit.cli import main
+from rewardedit.cli.terminal import full_disk
 from tests.kills import made, quickstart
 
 SIZE = 64  # MiB of the disk
@@ -57,7 +59,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(share, whol
     assert complaints(capsys) == [FULL.format(out)]
     assert not list(disk.rglob("*.partial"))
     filler.unlink()
-    assert main([*quickstart(tiny_editor, out), "--resume"]) == 0
+    assert main(["train", str(out), "--resume"]) == 0  # its settings stand in its folder
     assert made(out) == made(whole)
 
 
@@ -75,6 +77,21 @@ def test_a_file_that_may_not_grow_is_told_alike(tmp_path, capsys):
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["making.json"]
     assert main([*words, str(out)]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["scores.parquet"]
+
+
+def test_what_numpy_says_of_a_full_disk_is_told_alike(tmp_path):
+    """Which raises an OSError without the system's number."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with (tmp_path / "a").open("wb", buffering=0) as file, pytest.raises(OSError) as full:
+            np.zeros(3000).tofile(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert full.value.errno is None
+    told = full_disk(full.value, "runs/own")
+    assert told is not None
+    assert "no space left for runs/own" in told
 
 
 FULL = "rewardedit: no space left for {}; make room, and give the command again (train: with --resume)"

@@ -83,8 +83,8 @@ def plan(config: Any) -> list[str]:
         return []
 
     def needed() -> str:
-        scorer = load_scorer(config.relabel.scorer)
         base = editor()
+        scorer = load_scorer(config.relabel.scorer)
         return memory_line(lambda processes: memory.reward_conditioned(config, base, scorer, processes))
 
     return plan_of(

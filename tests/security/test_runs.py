@@ -259,7 +259,7 @@ def connections(monkeypatch) -> list:
     ],
 )
 def test_what_a_recipe_sends_fetches_and_writes_is_said_in_a_dry_run(setting, lines, capsys, connections):
-    main(["train", "quickstart", setting, "--dry-run"])
+    main(["train", "quickstart", "base=/nowhere", setting, "--dry-run"])  # without a base it ends soon
     told = capsys.readouterr()
     said = [line for line in told.err.splitlines() if not line.startswith("rewardedit:")]
     assert said == lines
@@ -280,7 +280,7 @@ def test_a_recipe_that_would_send_a_secret_of_the_machine_is_refused(capsys, con
 
 def test_the_run_that_is_replaced_is_said_and_stays_in_a_dry_run(victim, capsys):
     plant(victim)
-    main(words(victim, "--dry-run"))
+    main(words(victim, "base=/nowhere", "--dry-run"))
     assert f"replaces the run in {victim}, which is deleted when" in capsys.readouterr().err
     assert (victim / "victim").read_text() == "mine"
 
