@@ -84,7 +84,10 @@ def test_what_numpy_says_of_a_full_disk_is_told_alike(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
-        with (tmp_path / "a").open("wb", buffering=0) as file, pytest.raises(OSError) as full:
+        with (
+            (tmp_path / "a").open("wb", buffering=0) as file,
+            pytest.raises(OSError, match="written") as full,
+        ):
             np.zeros(3000).tofile(file)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
