@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             how = train.how_to_go_on(args)
         elif "score" in words[:1] and not str(getattr(args, "out", "")).endswith(".parquet"):
             how = "only an --out FILE.parquet keeps what was scored"
-        print(f"{error or 'interrupted'}; {how}", file=sys.stderr)
+        print(f"{str(error) or 'interrupted'}; {how}", file=sys.stderr)
         return getattr(error, "status", 130)
     except Exception as error:
         if debug:
