@@ -10,6 +10,7 @@ import torch
 Precision = Literal["no", "bf16", "fp16"]  # mixed precision, as accelerate names it
 GPU_FAULT = re.compile(r"(?:CUDA|HIP|cuDNN) error|CUBLAS_STATUS|CUDNN_STATUS|out of memory")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+MEMORY_FAULT = re.compile(r"out of memory|allocate memory|not enough memory")  # also of the CPU's allocator
 
 
 def default_device() -> str:
@@ -82,6 +83,12 @@ def is_of_the_gpu(error: BaseException) -> bool:
     """
     named = isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError)
     return named or (isinstance(error, RuntimeError) and GPU_FAULT.search(str(error)) is not None)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True where memory of a GPU or the machine ran out, of which torch tells in plain RuntimeErrors too."""
+    named = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return named or (isinstance(error, RuntimeError) and MEMORY_FAULT.search(str(error)) is not None)
 
 
 def number_type(dtype: torch.dtype | str) -> torch.dtype:

@@ -23,6 +23,7 @@ from rewardedit.data.folders import list_images
 from rewardedit.data.table import NAMES, SUFFIXES, read_records, require_texts, table_in
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
+from rewardedit.diffusion.sizes import hint_at_size, out_of_memory_told, scale_shorter_side
 from rewardedit.files import stamp, write_json
 from rewardedit.images import load_image, load_mask, resize, to_pil
 from rewardedit.regions.change_map import change_mask
@@ -297,13 +298,15 @@ def _edit(
         raise ValueError(
             f"{folder}: holds the image itself, which its edit could overwrite; choose another --out"
         )
-    source = _sized(load_image(job.path)[None], config.size, editor.pipe.vae_scale_factor)
+    source = scale_shorter_side(load_image(job.path)[None], config.size, editor.pipe.vae_scale_factor)
+    if config.size is None:
+        hint_at_size(editor, job.path, source)
     (folder / f"{job.id}.json").unlink(missing_ok=True)  # it is not of the pictures that come now
     turns: list[dict[str, Any]] = []
     before = f"{job.name(0)}.png"
     to_pil(source[0]).save(folder / before)
     for number, instruction in enumerate(job.instructions, 1):
-        with noting() as cut:
+        with noting() as cut, out_of_memory_told(job.path, source, config.size):
             edited, used_mask, turn = _turn(editor, scorer, source, instruction, config, masks)
         turn |= {TEXT_CUT: True} if cut else {}
         name = job.name(number)
@@ -362,13 +365,6 @@ def _turn(
         turn["score"] = float(scores.score[0]) if scores.valid[0] else None
         turn["reason"] = scores.reason[0]
     return edited, mask, turn
-
-
-def _sized(source: Float[Tensor, "1 3 h w"], size: int | None, factor: int) -> Float[Tensor, "1 3 h2 w2"]:
-    """The image with its shorter side at `size`, both sides multiples of what the VAE needs."""
-    scale = 1.0 if size is None else size / min(source.shape[-2:])
-    h, w = (max(factor, round(side * scale / factor) * factor) for side in source.shape[-2:])
-    return resize(source, (h, w))
 
 
 def _gallery(done: list[dict[str, Any]], config: JobConfig, folder: Path) -> None:

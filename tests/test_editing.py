@@ -14,6 +14,7 @@ from skimage import data
 
 from rewardedit import EditConfig, editing, load_editor, load_scorer
 from rewardedit.cli import main
+from rewardedit.diffusion.sizes import trained_side
 from rewardedit.scorers import load
 
 
@@ -300,6 +301,43 @@ def test_the_input_is_never_overwritten(folder, tiny_editor, capsys):
     assert edit(folder / "cat.png", "make it red", "--out", folder, model=tiny_editor) == 2
     assert "choose another --out" in capsys.readouterr().err
     assert (folder / "cat.png").read_bytes() == before
+
+
+def test_a_photograph_at_its_own_size_is_told_the_option_once(folder, tiny_editor, tmp_path, capsys):
+    side = trained_side(load_editor(tiny_editor))
+    for name in ("cat.png", "coffee.jpg"):
+        Image.fromarray(data.coffee()).resize((4 * side, 2 * side)).save(folder / name)
+    words = ["make it red", "--model", tiny_editor, "--steps", "1", "--out", tmp_path / "out"]
+    assert main(["edit", *map(str, [folder, *words])]) == 0
+    (hint,) = [line for line in capsys.readouterr().err.splitlines() if "--size" in line]
+    assert (
+        f"is edited at its own {4 * side} x {2 * side} pixels, which takes at least 4 times the time" in hint
+    )
+    assert f"--size {side}" in hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: 17 bytes"
+        ),
+        MemoryError(),
+    ],
+)
+def test_memory_that_runs_out_is_told_with_the_remedy(
+    error, folder, tiny_editor, tmp_path, monkeypatch, capsys
+):
+    def fail(*args, **options):
+        raise error
+
+    monkeypatch.setattr(editing.Editor, "sample", fail)
+    words = ["make it red", "--model", tiny_editor, "--out", tmp_path / "out"]
+    assert main(["edit", *map(str, [folder / "cat.png", *words])]) == 2
+    assert "cat.png: out of memory at 48 x 32 pixels; give --size, such as 512" in capsys.readouterr().err
+    assert edit(folder / "cat.png", *words[:1], "--out", tmp_path / "two", model=tiny_editor) == 2
+    assert "out of memory at 48 x 32 pixels; give a --size below 32" in capsys.readouterr().err
 
 
 def test_bad_requests(folder, tmp_path, tiny_editor, capsys):

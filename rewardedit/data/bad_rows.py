@@ -126,10 +126,13 @@ def usable_rows(
     def read(number: int, path: Path) -> None:
         part = Reasons(parts[number], data.size, data.policy, fields=())
         workers = data.workers(len(part))
+        if workers:
+            part.unlike.share_memory_()
         generator = torch.Generator()  # or it draws from the global one
         loader = DataLoader(part, CHECK_BATCH, num_workers=workers, collate_fn=list, generator=generator)
         numbered = enumerate(chain.from_iterable(loader), number * len(parts[0]))
         write_json(path, {row: reason for row, reason in numbered if reason})
+        part.tell_unlike()
 
     settings = {"data": data if made_of is None else made_of, "rows": len(rows)}
     paths = stage(folder / "checked", settings, read, len(parts), "part-{:05d}.json")

@@ -7,15 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
 from rewardedit.data.datasets import DataConfig
 from rewardedit.data.sources import Rows
-from rewardedit.images import fit, resize, to_tensor
+from rewardedit.images import POLICIES, fit, resize, to_tensor
+from rewardedit.processes import notice
 from rewardedit.untrusted import is_of_the_machine
 
 PICTURES = ("source", "edited", "target", "mask")  # of a row
+ALIKE = (
+    1.05  # fold, by which aspect ratios differ that count as one: editors round sides to multiples of 8 or 32
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class PreparedRows(Dataset):
         self.policy = policy
         self.images = ("source", "edited", *(name for name in ("target", "mask") if name in fields))
         self.unused = [name for name in OPTIONAL if name not in fields]
+        self.unlike = torch.zeros(4, dtype=torch.int64)  # sides of a source and an edit of another shape
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -68,9 +73,30 @@ class PreparedRows(Dataset):
             name: to_tensor(image, channels=1 if name == "mask" else 3)[None] for name, image in found.items()
         }
         h, w = tensors["source"].shape[-2:]
+        h2, w2 = tensors["edited"].shape[-2:]
+        if max(w * h2, w2 * h) > ALIKE * min(w * h2, w2 * h):
+            self.unlike.copy_(torch.tensor((w, h, w2, h2)))
+            self.tell_unlike()
         for name, image in tensors.items():
             tensors[name] = resize(image, (h, w)) if self.size is None else fit(image, self.size, self.policy)
         return dataclasses.replace(sample, **{name: image[0] for name, image in tensors.items()})
+
+    def tell_unlike(self) -> None:
+        """Tells, once a run, of an edit of another shape than its source; a process that reads ahead leaves
+        it to the one that it reads for.
+        """
+        if get_worker_info() is not None or not self.unlike.any():
+            return
+        w, h, w2, h2 = self.unlike.tolist()
+        how = "each edit is stretched to its source"
+        if self.size is not None:
+            others = " or ".join(name for name in POLICIES if name != self.policy)
+            how = f"each is brought to one size by itself (policy={self.policy}; {others} may suit better)"
+        notice(
+            f"source and edited images differ in shape, such as {w} x {h} and {w2} x {h2} pixels: {how}, and "
+            "may no longer lie on the other; resize them alike beforehand",
+            key="images of another shape",
+        )
 
 
 @dataclass(frozen=True)
@@ -137,14 +163,18 @@ def read_batches(
         workers: processes that read ahead; 0: this one reads.
         first: the number of the first row, where `rows` are a part of a data set.
     """
+    prepared = PreparedRows(rows, size, policy, fields)
+    if workers:
+        prepared.unlike.share_memory_()
     loader = DataLoader(
-        PreparedRows(rows, size, policy, fields),
+        prepared,
         batch_size=batch if size is not None else 1,
         num_workers=workers,
         collate_fn=Packed.pack,
         generator=torch.Generator(),  # or it draws from the global one, in whichever process reads
     )
     for packed in loader:
+        prepared.tell_unlike()
         found = packed.unpack()
         numbered = list(enumerate(found, first))
         first += len(found)

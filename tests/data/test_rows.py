@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from rewardedit.config import build, override
 from rewardedit.data import DataConfig, held_out_rows, open_rows, read_batches, require_size, source_ids
+from rewardedit.data.bad_rows import usable_rows
 from rewardedit.data.humanedit import HumanEdit
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.table import Table
@@ -278,6 +279,37 @@ def test_mixed_sizes_come_out_as_one(folder):
     (part,) = read_batches(open_rows(data), data.size, data.policy, 8)
     assert (part.numbers, part.ids) == ([0, 1], ["0", "1"])
     assert part.batch.source.shape == (2, 3, 16, 16)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [(None, "each edit is stretched to its source"), (16, "policy=pad; crop or stretch may")],
+)
+def test_edits_of_another_shape_are_told_of_once(folder, size, said, workers, capsys):
+    """Also where other processes read; not where an editor rounded the sides."""
+    save(folder / "c.png", (21, 10))
+    line = "{},make it blue,{}\n".format
+    head = "source,instruction,target\n"
+
+    def read(*edits):
+        (folder / "rows.csv").write_text(head + "".join(line("a.png", edit) for edit in edits))
+        for _ in read_batches(Table(str(folder)), size, "pad", 2, workers=workers):
+            pass
+        return [line for line in capsys.readouterr().err.splitlines() if "differ in shape" in line]
+
+    assert read("a.png", "c.png") == []
+    (told,) = read("a.png", "b.png", "c.png", "b.png")
+    assert "such as 20 x 10 and 12 x 30 pixels" in told
+    assert said in told
+    assert read("b.png") == [], "once a run"
+
+
+def test_the_check_before_a_training_tells_of_edits_of_another_shape(folder, tmp_path, capsys):
+    (folder / "rows.csv").write_text("source,instruction,target\na.png,make it blue,b.png\n")
+    data = DataConfig("table", str(folder), size=16)
+    usable_rows(open_rows(data), data, lambda row: None, tmp_path / "run", 0.0)
+    assert "source and edited images differ in shape" in capsys.readouterr().err
 
 
 def test_magicbrush_reads_a_folder_and_parquet_alike(folder):

@@ -1,0 +1,61 @@
+"""Sizes at which images are edited: scaled to one, and what is said of those that are large."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit import devices
+from rewardedit.diffusion.editors import Editor
+from rewardedit.images import resize
+from rewardedit.processes import notice
+
+USUAL_SIDE = 1024  # pixels, of editors that do not say what they were trained at
+LARGE = 2  # fold, of the time at that side, from which --size is named
+
+
+def scale_shorter_side(
+    source: Float[Tensor, "1 3 h w"], size: int | None, factor: int
+) -> Float[Tensor, "1 3 h2 w2"]:
+    """The image with its shorter side at `size`, both sides multiples of what the VAE needs."""
+    scale = 1.0 if size is None else size / min(source.shape[-2:])
+    h, w = (max(factor, round(side * scale / factor) * factor) for side in source.shape[-2:])
+    return resize(source, (h, w))
+
+
+def trained_side(editor: Editor) -> int:
+    """Returns the pixels a side that an editor's denoiser says it was trained on."""
+    size = editor.family.denoiser(editor.pipe).config.get("sample_size")
+    return size * editor.pipe.vae_scale_factor if isinstance(size, int) else USUAL_SIDE
+
+
+def hint_at_size(editor: Editor, path: Path, source: Float[Tensor, "1 3 h w"]) -> None:
+    """Names `--size`, once a run, where an image is edited at a size of its own that takes far longer."""
+    h, w = source.shape[-2:]
+    side = trained_side(editor)
+    cost = (min(h, w) / side) ** 2
+    if cost >= LARGE:
+        notice(
+            f"{path}: is edited at its own {w} x {h} pixels, which takes at least {cost:.0f} times the time "
+            f"and memory of --size {side}, at which the editor was trained",
+            key="edited at its own size",
+        )
+
+
+@contextmanager
+def out_of_memory_told(path: Path, source: Float[Tensor, "1 3 h w"], size: int | None) -> Iterator[None]:
+    """Raises ValueError that names `--size` where the memory of a GPU or of the machine ran out.
+
+    Args:
+        size: the `--size` that was given.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not devices.is_out_of_memory(error):
+            raise
+        h, w = source.shape[-2:]
+        remedy = "give --size, such as 512" if size is None else f"give a --size below {size}"
+        raise ValueError(f"{path}: out of memory at {w} x {h} pixels; {remedy}") from None
