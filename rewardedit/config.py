@@ -196,7 +196,8 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
         config = kind(**out)
         require_counts(config)
     except ValueError as error:
-        raise ValueError(f"{where}{error}" if where else str(error)) from error
+        text = str(error)
+        raise ValueError(text if text.startswith(where) else f"{where}{text}") from error
     return config
 
 
@@ -219,6 +220,18 @@ def require_counts(config: Any) -> None:
                     raise ValueError(f"{field.name}.{error}") from error
 
 
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def shown(value: Any) -> str:
+    """A setting's value in an error: texts in quotes, all else as YAML has it."""
+    if isinstance(value, str):
+        return f"'{value}'"
+    return (
+        yaml.safe_dump(to_dict(value), default_flow_style=True, allow_unicode=True).split("\n...")[0].strip()
+    )
+
+
 def _convert(hint: Any, value: Any, where: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -235,7 +248,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         raise errors[0]
     if dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
-            raise ValueError(f"{where}: expected a group of settings; got {value!r}")
+            raise ValueError(f"{where}: expected a group of settings; got {shown(value)}")
         return build(typing.cast(type, hint), value, f"{where}.")
     if origin is tuple:
         if not isinstance(value, list | tuple):
@@ -245,14 +258,14 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return tuple(_convert(args[0], v, where) for v in value)
     if origin is dict:
         if not isinstance(value, dict):
-            raise ValueError(f"{where}: expected keys and values; got {value!r}")
+            raise ValueError(f"{where}: expected keys and values; got {shown(value)}")
         return {str(k): _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
     if origin is typing.Literal:
         if value not in args:
             near = difflib.get_close_matches(str(value), [str(a) for a in args], 1)
             hint_text = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(
-                f"{where}: expected one of {', '.join(map(str, args))}; got {value!r}{hint_text}"
+                f"{where}: expected one of {', '.join(map(str, args))}; got {shown(value)}{hint_text}"
             )
         return value
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
@@ -260,8 +273,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        expected = "true or false" if hint is bool else hint.__name__
-        raise ValueError(f"{where}: expected {expected}; got {value!r}")
+        raise ValueError(f"{where}: expected {KINDS.get(hint, hint.__name__)}; got {shown(value)}")
     return value
 
 

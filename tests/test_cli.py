@@ -53,7 +53,7 @@ def photo(tmp_path) -> str:
             ["relabel", "relabel.scorer={l1: 3}", "--out", "out"],
             "relabel.scorer l1: expected its weight and options",
         ),
-        (["train", "quickstart", "train.lr=fast"], "train.lr: expected float; got 'fast'"),
+        (["train", "quickstart", "train.lr=fast"], "train.lr: expected a number; got 'fast'"),
         (["train", "quickstart", "base=/nowhere", "--dry-run"], "editor '/nowhere' is not there"),
         (["train", "quickstart", "relabel.scorer=clip_x", "--dry-run"], "no scorer named 'clip_x'"),
         (["train", "quickstart", "relabel.scorer=shapes_oracle", "--dry-run"], "the oracle knows the truth"),

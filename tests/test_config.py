@@ -69,8 +69,8 @@ def test_dotted_words_reach_into_the_short_string_of_a_scorer():
     [
         (["inner.stesp=3"], "unknown setting inner.stesp; did you mean inner.steps?"),
         (["inner.mode=fats"], "inner.mode: expected one of fast, slow, no; got 'fats'; did you mean fast?"),
-        (["inner.steps=many"], "inner.steps: expected int; got 'many'"),
-        (["inner.steps=true"], "inner.steps: expected int; got True"),
+        (["inner.steps=many"], "inner.steps: expected a whole number; got 'many'"),
+        (["inner.steps=true"], "inner.steps: expected a whole number; got true"),
         (["inner.careful=yes"], "inner.careful: expected true or false; got 'yes'"),
         (["ends=1"], "ends: expected 2 values; got [1]"),
         (["ends=[0, 1, 2]"], "ends: expected 2 values; got [0, 1, 2]"),

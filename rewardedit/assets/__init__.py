@@ -46,7 +46,10 @@ def fetched(name: str, files: Sequence[str] | None = None) -> Path:
         return Path(snapshot_download(name, allow_patterns=None if files is None else list(files)))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().splitlines()[0]
-        raise ValueError(f"{name!r}: cannot be fetched ({first})") from error
+        raise ValueError(
+            f"model {name}: no folder here, and it cannot be fetched from the hub ({first}); check the name "
+            "and the network"
+        ) from error
 
 
 def names_in(settings: Any) -> set[str]:

@@ -45,6 +45,8 @@ def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], *
             does not take.
     """
     if not isinstance(spec, str | Mapping):
+        if not callable(spec):
+            raise ValueError(f"scorer: expected a name, a mapping or a function; got {type(spec).__name__}")
         return FunctionScorer(spec, **options)
     terms = read_spec(spec)
     if options and not (isinstance(spec, str) and len(terms) == 1):
@@ -110,9 +112,8 @@ def _load_one(name: str, options: dict[str, Any]) -> Scorer:
     known = set(_parameters(name))
     unknown = set(options) - known
     if unknown:
-        raise ValueError(
-            f"scorer {name!r} does not take {', '.join(sorted(unknown))}; it takes {sorted(known)}"
-        )
+        takes = f"expected options among {', '.join(sorted(known))}" if known else "expected no options"
+        raise ValueError(f"scorer {name}: {takes}; got {', '.join(sorted(unknown))}")
     return _build(name)(**options).eval().requires_grad_(False)
 
 
