@@ -73,13 +73,13 @@ def settings_of(kind: str, seed: int) -> tuple[RewardConfig, TrainConfig]:
     if kind == "reward_only":
         scorer = str(rng.choice(["adiee", "vifi_clip", "clip_d", "l1"], p=[0.3, 0.3, 0.2, 0.2]))
         lr = float(10 ** rng.uniform(-3.5, -3.1))
-        reward = RewardConfig(scorer, weight=1.0, diffusion_weight=0.0, **rollout)
+        reward = RewardConfig(scorer, weight=1.0, diffusion_weight=0.0, scale="quantiles", **rollout)
         return reward, TrainConfig(lr=lr, batch_size=8, **train)
     scorer = str(rng.choice(["adiee", "vifi_clip", "clip_d", "l1", "ssim"], p=[0.3, 0.3, 0.2, 0.1, 0.1]))
     # How much of the source is kept is a reward that soon has the source copied: it takes a smaller weight.
     weight = float(10 ** rng.uniform(-2.0, -1.3)) * (0.05 if scorer in ("l1", "ssim") else 1.0)
     lr = float(10 ** rng.uniform(-4.5, -3.9))
-    reward = RewardConfig(scorer, weight=weight, **rollout)
+    reward = RewardConfig(scorer, weight=weight, scale="quantiles", **rollout)
     return reward, TrainConfig(lr=lr, lr_scheduler="cosine", batch_size=4, **train)
 
 
@@ -221,7 +221,9 @@ def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
         watch = refl.MonitorConfig(held_out=HELD_OUT[reward.scorer])
         config = refl.Config("hacking", BASE, DATA, reward, settings, watch)
         if reward.scorer not in scales:
-            scales[reward.scorer] = refl.reward_scale(config, rows, work / reward.scorer)
+            scales[reward.scorer] = refl.reward_scale(
+                config, rows, work / reward.scorer, load_scorer(reward.scorer)
+            )
         drawn = np.random.default_rng(seed + 1).permutation(len(prompts.samples))[:N].tolist()
         recorder = Recorder(prompts, drawn, take(prompts.samples, drawn) if kind == "reward_only" else None)
         shutil.rmtree(work / "run", ignore_errors=True)

@@ -100,6 +100,13 @@ class RewardScale:
         share = (value - knots[index]) / (knots[index + 1] - knots[index])
         return torch.lerp(levels[index], levels[index + 1], share.clamp(0, 1) if clamp else share)
 
+    @property
+    def steepness(self) -> float:
+        """How many times the flattest line's slope the steepest one's is, at least 1, without clamping."""
+        places = self._apart()
+        slopes = np.diff(places) / np.diff([self.knots[i] for i in places])
+        return float(slopes.max() / slopes.min())
+
     def _apart(self) -> list[int]:
         """Which knots differ from the one before and from the last, beside the first and the last."""
         gaps = np.diff(self.knots)

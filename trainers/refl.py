@@ -7,7 +7,7 @@ rollouts ask for its best.
 
 Deviations from the papers' code: steps are drawn alike on every process; noise is keyed by a row's place in
 the global batch; the pairs' loss has InstructPix2Pix's conditioning dropout;
-the score is mapped to 0–10 by quantiles over the data set.
+a score whose range is not 0–10 is mapped to it (`reward.scale`).
 
 Command: rewardedit train magicbrush-refl
 """
@@ -31,7 +31,7 @@ from rewardedit.once import Once
 from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardPrompt, RewardScale
-from rewardedit.scorer_spec import read_spec, spec_name
+from rewardedit.scorer_spec import all_terms, spec_name
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import no_gradient
 from rewardedit.scorers.load import families, find_scorer
@@ -52,9 +52,11 @@ from rewardedit.training.reward import (
     RewardConfig,
     RewardRollouts,
     RolloutPrompts,
+    chosen_scale,
     load_rewards,
     require_effect,
     reward_loss,
+    reward_mapping,
     rollout_scheduler,
 )
 from rewardedit.training.sweep import SCALES, sweep
@@ -94,7 +96,7 @@ class Config:
         require_share(self.bad_rows)
         require_size(self.data)
         require_variants(self.variants, self.evaluate, self.data)
-        for name in read_spec(self.reward.scorer):
+        for name, _ in all_terms(self.reward.scorer):
             if not find_scorer(name).differentiable:
                 raise ValueError(f"reward.scorer: {no_gradient(find_scorer(name), name)}")
         held_out = spec_name(self.watch.held_out)
@@ -172,7 +174,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     # Stages, each kept in the run's folder: scores → labels → latents and sources.
     rows = open_rows(config.data)
-    scale = reward_scale(config, rows, folder)
+    scale = reward_scale(config, rows, folder, scorers[spec_name(config.reward.scorer)])
     editor = load_base(config.base, devices.default_device())
     labels = _labels(config, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch_size)
@@ -224,23 +226,19 @@ def variant_reward(config: Config, variant: str) -> RewardConfig:
     return replace(config.reward, **CHANGES.get(variant, {}))
 
 
-def reward_scale(config: Config, rows: Rows, folder: Path) -> RewardScale | None:
-    """How the score is mapped before the loss; the rows' scores, which that depends on,
-    are kept in the run's folder.
+def reward_scale(config: Config, rows: Rows, folder: Path, scorer: Scorer) -> RewardScale | None:
+    """The mapping of the score before the loss; the rows' scores, which it depends on or whose effect is
+    asked for, are kept in the run's folder.
     """
     reward = config.reward
-    if reward.scale == "none" and reward.loss == "linear":
+    scale = chosen_scale(reward, scorer)
+    if scale == "none" and reward.loss == "linear":
         return None
-    if reward.scale == "none":
+    if scale in ("none", "range"):
         rows = leading_rows(rows, FIRST)
-    scale = "range" if reward.scale == "range" else "quantiles"
-    scores = RelabelConfig(scorer=reward.scorer, scale=scale)
+    scores = RelabelConfig(scorer=reward.scorer, scale="range" if scale == "range" else "quantiles")
     found = relabel(scores, rows, config.data, folder / "relabelled")
-    mapping = found.scale
-    if reward.scale == "none":
-        mapping = None
-    elif reward.scale == "standard":
-        mapping = RewardScale.standard(found.score)
+    mapping = reward_mapping(reward, scorer, found.score)
     require_effect(reward, mapping, found.score)
     return mapping
 

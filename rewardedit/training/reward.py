@@ -2,6 +2,7 @@
 and the loss of that.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from rewardedit.batch import EditBatch, Scores
 from rewardedit.diffusion.families import Conditioning, EditFamily, family_of
 from rewardedit.diffusion.noising import noising
 from rewardedit.diffusion.rollout import RolloutConfig, Scored, rollout
+from rewardedit.processes import say
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
@@ -26,6 +28,8 @@ from rewardedit.training.finetune import MicroBatch
 from rewardedit.training.latents import LatentCache, TextCache
 from rewardedit.training.loop import step_generator
 
+GRADED = (0.0, 10.0)  # the range of which the papers' hinge of 10 is the end
+STEEP = 10.0  # times the flattest slope, from which a mapping is told of
 PRESETS: dict[str, dict[str, Any]] = {
     "adiee": {
         "num_inference_steps": tuple(range(10, 101, 5)),
@@ -49,7 +53,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "hinge": 0.0,
     },
 }
-PRESETS["adiee"] |= {"scale": "quantiles", "weight": 1e-3}
+PRESETS["adiee"] |= {"scale": "auto", "weight": 1e-3}
 PRESETS["imagereward"] |= {"scale": "standard", "weight": 1e-3}
 PRESETS["draft"] |= {"scale": "none", "weight": 1.0}
 
@@ -66,8 +70,10 @@ class RewardConfig:
     weight: float | None = None  # λ
     loss: Literal["hinge", "linear"] | None = None  # relu(hinge − s), or −s
     hinge: float | None = None  # of the hinge, in units of the mapped score
-    # The score to 0–10 as in relabelling, by its mean and standard deviation over the data set, or as it is.
-    scale: Literal["quantiles", "range", "standard", "none"] | None = None
+    # the score before the loss. none: as it is; range: to 0–10 by the scorer's declared range; standard: by
+    # mean and standard deviation over the rows; quantiles: to 0–10 by the rows' quantiles, for rows that hold
+    # failed edits too. auto: none where the range is 0–10, range where it has other bounds, else standard
+    scale: Literal["auto", "none", "range", "standard", "quantiles"] | None = None
     # weight of the diffusion loss on the data's own pairs beside it (ADIEE Eq. 8)
     diffusion_weight: float = 1.0
     reference_weight: float = 0.0  # weight of the distance from what the starting model predicts (LoRA only)
@@ -165,6 +171,49 @@ def reward_loss(
     return each.sum() / max(len(each), 1)
 
 
+def chosen_scale(config: RewardConfig, scorer: Scorer) -> Literal["none", "range", "standard", "quantiles"]:
+    """The scale that the reward takes, with what `auto` stands for by this scorer's range.
+
+    Raises:
+        ValueError: where it is the range, and that has no bounds.
+    """
+    assert config.scale is not None
+    bounded = all(map(math.isfinite, scorer.range))
+    if config.scale == "range" and not bounded:
+        name = spec_name(config.scorer)
+        raise ValueError(
+            f"reward.scale: expected a scorer with bounds for range; {name} has none; take standard"
+        )
+    if config.scale != "auto":
+        return config.scale
+    if scorer.range == GRADED:
+        return "none"
+    return "range" if bounded else "standard"
+
+
+def reward_mapping(config: RewardConfig, scorer: Scorer, scores: Sequence[float]) -> RewardScale | None:
+    """The mapping of the score before the loss, from the scores of some rows; None where it stays as it is.
+
+    Raises:
+        ValueError: where the scorer's range, or the rows' scores, give none.
+    """
+    scale = chosen_scale(config, scorer)
+    if scale == "none":
+        return None
+    if scale == "range":
+        return RewardScale.from_range(*scorer.range)
+    if scale == "standard":
+        return RewardScale.standard(scores)
+    mapping = RewardScale.from_quantiles(scores)
+    if mapping.steepness > STEEP:
+        say(
+            f"reward.scale: by these rows' quantiles the reward is {mapping.steepness:.0f} times as steep at "
+            "some scores as at others, and failed edits may hardly count; take reward.scale=auto, or rows "
+            "that hold failed edits"
+        )
+    return mapping
+
+
 def load_rewards(reward: ScorerSpec, held_out: ScorerSpec) -> dict[str, Scorer]:
     """The scorer that trains and the one that watches, by their names.
 
@@ -191,7 +240,7 @@ def require_effect(config: RewardConfig, scale: RewardScale | None, scores: Sequ
         raise ValueError(
             f"reward.hinge: relu({config.hinge:g} − s) is zero for all {len(score)} rows that were scored, "
             f"whose least s is {least:.3g}, and would train nothing; "
-            "take reward.scale=standard or quantiles, or a higher reward.hinge"
+            "take reward.scale=standard or range, or a higher reward.hinge"
         )
 
 
