@@ -11,7 +11,7 @@ from table_parts import (
 )
 
 from rewardedit.data.shapes import EDIT_TYPES
-from rewardedit.scorers.load import BUILT_IN, find_scorer
+from rewardedit.scorers.load import BUILT_IN, COMBINED, find_scorer
 
 WITHOUT_CAPTIONS = "source, edited, instruction"  # the group of scorers in `agreement` that see nothing else
 ASPECTS_OF_RATING = {
@@ -39,7 +39,7 @@ def scorers() -> str:
     costs = (read("throughput") or {"milliseconds_per_edit": {}})["milliseconds_per_edit"]
     agreements = (read("agreement") or {"rho": {WITHOUT_CAPTIONS: {}}})["rho"][WITHOUT_CAPTIONS]
     rows = []
-    for name in BUILT_IN:
+    for name in (*BUILT_IN, *COMBINED):
         scorer = find_scorer(name)
         low, high = (f"{end:g}".replace("-", "−").replace("inf", "∞") for end in scorer.range)
         cost = costs.get(name)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from rewardedit.addresses import Destination, destinations
 from rewardedit.config import to_dict
 from rewardedit.processes import processes
-from rewardedit.scorer_spec import ScorerSpec, read_spec
+from rewardedit.scorer_spec import ScorerSpec, all_terms
 
 TEXTS = ("parser", "parser_options")  # settings whose endpoint sees instructions alone
 WRITTEN = ("parser_cache",)  # settings that name a file which is written
@@ -75,7 +75,7 @@ def announce_scorers(specs: Iterable[ScorerSpec], **options: Any) -> None:
     Args:
         options: given to all of them.
     """
-    named = [{name: {**term.options, **options}} for spec in specs for name, term in read_spec(spec).items()]
+    named = [{name: {**term.options, **options}} for spec in specs for name, term in all_terms(spec)]
     announce(announcements(named))
 
 
@@ -86,7 +86,7 @@ def own_code(values: Any) -> list[str]:
     found: list[str] = []
     if isinstance(values, str):
         with suppress(ValueError):  # it is no scorer
-            found += [name for name in read_spec(values) if _is_code(name)]
+            found += [name for name, _ in all_terms(values) if _is_code(name)]
     elif isinstance(values, Mapping):
         found += [name for name in values if _is_code(name)]
         found += [name for value in values.values() for name in own_code(value)]

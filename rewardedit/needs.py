@@ -19,7 +19,7 @@ from rewardedit.data.sequences import SequencesConfig
 from rewardedit.doctor import HubCache
 from rewardedit.extras import extras, install_command
 from rewardedit.regions.load import FINDERS, locator_options
-from rewardedit.scorer_spec import ScorerSpec, read_spec
+from rewardedit.scorer_spec import ScorerSpec, all_terms
 from rewardedit.scorers.load import find_scorer
 from rewardedit.synthesis.methods import MethodConfig
 
@@ -122,7 +122,7 @@ def _is_scorer(hint: Any) -> bool:
 
 def models_of_scorer(spec: ScorerSpec) -> Iterator[Named]:
     """The models that the scorers of a spec load: those that it names, and those that are the defaults."""
-    for name, term in read_spec(spec).items():
+    for name, term in all_terms(spec):
         scorer = find_scorer(name)
         for model in _models_loaded(getattr(scorer, "from_pretrained", scorer), term.options):
             yield Named("model", model)

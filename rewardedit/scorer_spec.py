@@ -12,6 +12,10 @@ from rewardedit.addresses import require_no_key
 ScorerSpec = str | dict[str, Any]  # as it stands in recipes
 
 
+LOWER_OF = "lower_of"  # the scorer that takes the lower of others, by default of these
+LOWER_OF_SCORERS: tuple[ScorerSpec, ...] = ("adiee", {"bpm": {"undetected": "failed"}})
+
+
 @dataclass(frozen=True)
 class Term:
     """One scorer of a spec."""
@@ -61,6 +65,8 @@ def _weight(word: str) -> float | None:
 def _read_mapping(spec: Mapping[str, Any]) -> dict[str, Term]:
     terms = {}
     for name, values in spec.items():
+        if name == LOWER_OF:
+            values = _members(values)
         if not isinstance(values, Mapping):
             raise ValueError(
                 f"scorer {name}: expected its weight and options, such as {{weight: 0.7}}; got {values!r}"
@@ -72,6 +78,26 @@ def _read_mapping(spec: Mapping[str, Any]) -> dict[str, Term]:
         require_no_key(options)
         terms[name] = Term(None if weight is None else float(weight), options)
     return terms
+
+
+def _members(values: Any) -> Any:
+    """{lower_of: [a, b]} as {lower_of: {scorers: [a, b]}}, each in the one way in which it is kept."""
+    values = {"scorers": values} if isinstance(values, list | tuple) else values
+    if not isinstance(values, Mapping) or "scorers" not in values:
+        return values
+    return {**values, "scorers": [resolve_spec(member) for member in values["scorers"]]}
+
+
+def all_terms(spec: str | Mapping[str, Any]) -> list[tuple[str, Term]]:
+    """The scorers of a spec that score by themselves: in the place of `lower_of` those that it is made of."""
+    found = []
+    for name, term in read_spec(spec).items():
+        if name == LOWER_OF:
+            for member in term.options.get("scorers", LOWER_OF_SCORERS):
+                found += all_terms(member)
+        else:
+            found.append((name, term))
+    return found
 
 
 def resolve_spec(spec: str | Mapping[str, Any]) -> ScorerSpec:

@@ -1,4 +1,4 @@
-"""The contract of every scorer, functions as scorers, and the weighted sum."""
+"""The contract of every scorer, functions as scorers, and several scorers as one: the weighted sum."""
 
 import hashlib
 import inspect
@@ -189,28 +189,16 @@ class FunctionScorer(Scorer):
         )
 
 
-class WeightedSum(Scorer):
-    """Σ wᵢ sᵢ over named scorers; a row is invalid where any of them is. `parts` holds each sᵢ.
-
-    Raises:
-        ValueError: on no scorers, or a weight that is zero or not finite.
+class Combination(Scorer):
+    """Several scorers as one: it has a gradient where all have one, needs what any needs, is of all families,
+    and a row is invalid where any of them says so. Subclasses set `range` and write `score`.
     """
 
-    def __init__(self, scorers: dict[str, Scorer], weights: dict[str, float]) -> None:
+    def __init__(self, scorers: dict[str, Scorer]) -> None:
         super().__init__()
-        if not scorers or set(scorers) != set(weights):
-            raise ValueError(
-                f"expected a weight for each scorer; got scorers {sorted(scorers)}, weights {sorted(weights)}"
-            )
-        for name, weight in weights.items():
-            if not math.isfinite(weight) or weight == 0:
-                raise ValueError(f"{name}: expected a finite weight other than 0; got {weight}")
         # Not a ModuleDict: the name of a class of one's own has dots, which names of modules may not have.
         self.names = tuple(scorers)
         self.scorers = nn.ModuleList(scorers.values())
-        self.weights = dict(weights)
-        ends = [sorted(weight * end for end in scorers[name].range) for name, weight in weights.items()]
-        self.range = (sum(low for low, _ in ends), sum(high for _, high in ends))
         self.differentiable = all(scorer.differentiable for scorer in scorers.values())
         self.needs = frozenset().union(*(scorer.needs for scorer in scorers.values()))
         self.family = "+".join(
@@ -220,22 +208,53 @@ class WeightedSum(Scorer):
     @property
     def fingerprint(self) -> dict[str, Any]:
         """Those of its scorers that have one, by their names."""
-        found = {name: scorer.fingerprint for name, scorer in self._named()}
+        found = {name: scorer.fingerprint for name, scorer in self.named()}
         return {name: told for name, told in found.items() if told}
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
-        return Encoded({name: scorer.prepare(source, instruction) for name, scorer in self._named()})
+        return Encoded({name: scorer.prepare(source, instruction) for name, scorer in self.named()})
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
-        scores = {name: scorer(batch, prepared.inputs[name]) for name, scorer in self._named()}
-        total = sum(weight * scores[name].score for name, weight in self.weights.items())
-        reasons = [
-            "; ".join(f"{name}: {s.reason[i]}" for name, s in scores.items() if s.reason[i]) or None
-            for i in range(len(batch))
+    def scores(self, batch: EditBatch, prepared: Encoded) -> dict[str, Scores]:
+        """What each of them says, by name."""
+        return {name: scorer(batch, prepared.inputs[name]) for name, scorer in self.named()}
+
+    def reasons(self, scores: Mapping[str, Scores]) -> list[str | None]:
+        """Why a row is invalid by any of them, with their names; None where it is not."""
+        b = len(next(iter(scores.values())).reason)
+        return [
+            "; ".join(f"{name}: {found.reason[i]}" for name, found in scores.items() if found.reason[i])
+            or None
+            for i in range(b)
         ]
-        assert isinstance(total, Tensor)
-        return Scores.make(total, {name: s.score for name, s in scores.items()}, reasons)
 
-    def _named(self) -> list[tuple[str, Scorer]]:
+    def named(self) -> list[tuple[str, Scorer]]:
+        """The scorers with their names."""
         named = zip(self.names, self.scorers, strict=True)
         return [(name, scorer) for name, scorer in named if isinstance(scorer, Scorer)]
+
+
+class WeightedSum(Combination):
+    """Σ wᵢ sᵢ over named scorers; a row is invalid where any of them is. `parts` holds each sᵢ.
+
+    Raises:
+        ValueError: on no scorers, or a weight that is zero or not finite.
+    """
+
+    def __init__(self, scorers: dict[str, Scorer], weights: dict[str, float]) -> None:
+        super().__init__(scorers)
+        if not scorers or set(scorers) != set(weights):
+            raise ValueError(
+                f"expected a weight for each scorer; got scorers {sorted(scorers)}, weights {sorted(weights)}"
+            )
+        for name, weight in weights.items():
+            if not math.isfinite(weight) or weight == 0:
+                raise ValueError(f"{name}: expected a finite weight other than 0; got {weight}")
+        self.weights = dict(weights)
+        ends = [sorted(weight * end for end in scorers[name].range) for name, weight in weights.items()]
+        self.range = (sum(low for low, _ in ends), sum(high for _, high in ends))
+
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        scores = self.scores(batch, prepared)
+        total = sum(weight * scores[name].score for name, weight in self.weights.items())
+        assert isinstance(total, Tensor)
+        return Scores.make(total, {name: s.score for name, s in scores.items()}, self.reasons(scores))

@@ -162,13 +162,13 @@ def _no_direction(target: str, source: str) -> str:
 
 
 class ClipT(ClipScorer):
-    """CLIP-T, in [−1, 1]: cos(I(edited), T(target)), MagicBrush's text measure.
+    """CLIP-T, in [−1, 1]: cos(I(edited), T(target)) by CLIP.
 
     The text is the target caption; a row without one takes its instruction, and needs no ground truth. It
     sees no source: an untouched source scores what it happens to have in common with the text.
     """
 
-    paper = "MagicBrush's CLIP-T"
+    paper = "cosine of CLIP's image and caption"
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         texts = self.text_features(target_texts(batch))
@@ -176,14 +176,14 @@ class ClipT(ClipScorer):
 
 
 class ClipI(FeatureSimilarity):
-    """CLIP-I, in [−1, 1]: cos(I(edited), I(target)), MagicBrush's image measure; 1 for the target itself.
+    """CLIP-I, in [−1, 1]: cos(I(edited), I(target)) by CLIP; 1 for the target itself.
 
     `against="source"` compares with the source and needs no ground truth: how much is kept, InstructPix2Pix's
     CLIP image similarity.
     """
 
     needs = frozenset({"target"})
-    paper = "MagicBrush's CLIP-I"
+    paper = "cosine of CLIP's images; ADIEE Eq. 2"
     family = "clip"
 
     @classmethod

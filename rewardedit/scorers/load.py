@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rewardedit.assets import fingerprints
 from rewardedit.batch import EditBatch
-from rewardedit.scorer_spec import ScorerSpec, read_spec
+from rewardedit.scorer_spec import ScorerSpec, all_terms, read_spec
 from rewardedit.scorers.base import FunctionScorer, Scorer, WeightedSum
 from rewardedit.scorers.own import find_own
 
@@ -25,6 +25,11 @@ BUILT_IN = {
     "vifi_clip": "rewardedit.scorers.vifi_clip:ViFiClip",
     "bpm": "rewardedit.scorers.bpm:Bpm",
     "adiee": "rewardedit.scorers.adiee:Adiee",
+}
+
+# Scorers that are made of others.
+COMBINED = {
+    "lower_of": "rewardedit.scorers.lower_of:LowerOf",
 }
 
 # Scorers of models that do not come with the package: a spec says which, as options of `from_pretrained`.
@@ -61,7 +66,7 @@ def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], *
 
 def families(spec: str | Mapping[str, Any]) -> set[str]:
     """The families of a spec's scorers, as their classes declare them; nothing is loaded."""
-    return {find_scorer(name).family for name in read_spec(spec)}
+    return {find_scorer(name).family for name, _ in all_terms(spec)}
 
 
 def packaged_files(spec: str | Mapping[str, Any], **options: Any) -> dict[str, str]:
@@ -69,7 +74,7 @@ def packaged_files(spec: str | Mapping[str, Any], **options: Any) -> dict[str, s
     what another version of them has scored is known from it; no weights are read.
     """
     found: set[str] = set()
-    for name, term in read_spec(spec).items():
+    for name, term in all_terms(spec):
         defaults = {key: value.default for key, value in _parameters(name).items()}
         found |= find_scorer(name).packaged(defaults | term.options | options)
     return fingerprints(found)
@@ -84,7 +89,7 @@ def scorer_fingerprints(
         load: gives the scorers by the same names; it is called only where one of their classes has a
             fingerprint.
     """
-    classes = [find_scorer(name) for spec in specs.values() for name in read_spec(spec)]
+    classes = [find_scorer(name) for spec in specs.values() for name, _ in all_terms(spec)]
     if all(found.fingerprint is Scorer.fingerprint for found in classes):
         return {}
     found = {name: scorer.fingerprint for name, scorer in load().items()}
@@ -97,12 +102,12 @@ def find_scorer(name: str) -> type[Scorer]:
     Raises:
         ValueError: on an unknown name, or a class that is not a `Scorer`.
     """
-    path = {**BUILT_IN, **OWN_MODELS}.get(name, name)
+    path = {**BUILT_IN, **COMBINED, **OWN_MODELS}.get(name, name)
     if "oracle" in path.lower():
         raise ValueError(f"{name}: the oracle knows the truth; it evaluates and is not a scorer")
     if ":" not in path:
         raise ValueError(
-            f"no scorer named {name!r}; expected one of {', '.join([*BUILT_IN, *OWN_MODELS])}, "
+            f"no scorer named {name!r}; expected one of {', '.join([*BUILT_IN, *COMBINED, *OWN_MODELS])}, "
             "or one of your own as file.py:function or package.module:Class"
         )
     return find_own(path)

@@ -99,10 +99,10 @@ def only(
 
 
 class L1(Preservation):
-    """1 − mean |edited − source|, in [0, 1]; 1 for an untouched source. MagicBrush's L1 as a score."""
+    """1 − mean |edited − source|, in [0, 1]; 1 for an untouched source."""
 
     range = (0.0, 1.0)
-    paper = "MagicBrush's L1"
+    paper = "mean absolute difference"
 
     def compare(
         self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
@@ -111,10 +111,10 @@ class L1(Preservation):
 
 
 class L2(Preservation):
-    """1 − mean (edited − source)², in [0, 1]; 1 for an untouched source. MagicBrush's L2 as a score."""
+    """1 − mean (edited − source)², in [0, 1]; 1 for an untouched source."""
 
     range = (0.0, 1.0)
-    paper = "MagicBrush's L2"
+    paper = "mean squared difference"
 
     def compare(
         self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
@@ -240,10 +240,10 @@ class FeatureSimilarity(Preservation):
 
 class DinoI(FeatureSimilarity):
     """DINO-I, in [−1, 1]: cosine of the class tokens of edited and source,
-    as MagicBrush and ADIEE compare images.
+    as ADIEE compares images.
     """
 
-    paper = "MagicBrush's DINO-I; ADIEE Sec. 3.1"
+    paper = "cosine of DINO's images; ADIEE Eq. 3"
     family = "dino"
 
     @classmethod

@@ -13,7 +13,7 @@ from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.scorers.load import BUILT_IN
 
-SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3"]
+SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3", "lower_of"]
 PRESERVATION = {"l1", "l2", "psnr", "ssim", "lpips", "dino_i"}  # a better edit need not keep more
 BF16 = {"vifi_clip": 1.0}  # how far rounding may move a score; the others' ranges are a hundred times smaller
 READS_NO_TEXT = PRESERVATION | {"clip_i"}

@@ -1,0 +1,110 @@
+"""The lower of several scorers, each over its own median: what is to score well has to please all of them."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.batch import EditBatch, Scores
+from rewardedit.encoded import Encoded
+from rewardedit.scorer_spec import LOWER_OF_SCORERS, ScorerSpec, full_name
+from rewardedit.scorers.base import Combination, Scorer
+from rewardedit.scorers.load import load_scorer
+
+# Median and standard deviation over the packaged editor's edits of the shapes world (benchmarks/centres.py).
+CENTRES: dict[str, tuple[float, float]] = {
+    "adiee": (8.58, 3.214),
+    "bpm": (1.795, 0.1861),
+    "bpm(undetected=failed)": (1.787, 0.4032),
+    "vifi_clip": (79.89, 16.79),
+    "clip_d": (0.9561, 0.303),
+}
+
+
+class LowerOf(Combination):
+    """min over i of (sᵢ − medianᵢ) / spreadᵢ; its gradient is that of the scorer which gives the least.
+
+    An image made to please one scorer seldom pleases another, so that the lower of two is harder to buy than
+    either and than their sum. A row is invalid where any of them is; `parts` holds each centred score.
+
+    Args:
+        scorers: by their names.
+        centres: median and spread of each by the same names, in the scorer's own units.
+
+    Raises:
+        ValueError: on fewer than two scorers, or a spread that is not above 0.
+    """
+
+    paper = "the lower of several scorers, each over its own median"
+    family = "adiee+bpm"
+    differentiable = True
+
+    def __init__(self, scorers: dict[str, Scorer], centres: Mapping[str, Sequence[float]]) -> None:
+        super().__init__(scorers)
+        if len(scorers) < 2 or set(scorers) != set(centres):
+            raise ValueError(
+                "lower_of: expected two scorers or more, each with its median and spread; got "
+                f"{', '.join(sorted(scorers)) or 'none'}, and centres of "
+                f"{', '.join(sorted(centres)) or 'none'}"
+            )
+        for name, values in centres.items():
+            if len(values) != 2 or not values[1] > 0:
+                raise ValueError(
+                    f"lower_of.centres: {name}: expected a median and a spread above 0; got {list(values)}"
+                )
+        self.centres = {name: (float(values[0]), float(values[1])) for name, values in centres.items()}
+        ends = [
+            [(end - self.centres[name][0]) / self.centres[name][1] for end in scorer.range]
+            for name, scorer in scorers.items()
+        ]
+        self.range = (min(low for low, _ in ends), min(high for _, high in ends))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        scorers: Sequence[ScorerSpec] = LOWER_OF_SCORERS,
+        centres: Mapping[str, Sequence[float]] | None = None,
+    ) -> "LowerOf":
+        """The scorers of these specs.
+
+        Args:
+            scorers: each as `load_scorer` takes it, such as "adiee" or {"bpm": {"undetected": "failed"}}.
+            centres: [median, spread] of each in its own units, by its name with options, as errors print it;
+                those that `CENTRES` has may be left out.
+
+        Raises:
+            ValueError: where a scorer has no centre, or comes twice.
+        """
+        names = named(scorers)
+        known = CENTRES | dict(centres or {})
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise ValueError(
+                f"lower_of.centres: expected a median and a spread of {', '.join(missing)}, which the "
+                f"package does not know; give centres: {{'{missing[0]}': [MEDIAN, SPREAD]}} of your edits"
+            )
+        loaded = {name: load_scorer(spec) for name, spec in names.items()}
+        return cls(loaded, {name: known[name] for name in names})
+
+    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+        scores = self.scores(batch, prepared)
+        centred = {name: self.centred(name, found.score) for name, found in scores.items()}
+        return Scores.make(torch.stack([*centred.values()]).amin(0), centred, self.reasons(scores))
+
+    def centred(self, name: str, score: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+        """A scorer's values in spreads above its median."""
+        median, spread = self.centres[name]
+        return (score.float() - median) / spread
+
+
+def named(scorers: Sequence[ScorerSpec]) -> dict[str, ScorerSpec]:
+    """The specs by their names with options.
+
+    Raises:
+        ValueError: where one comes twice.
+    """
+    names = {full_name(spec): spec for spec in scorers}
+    if len(names) < len(scorers):
+        raise ValueError(f"lower_of: expected each scorer once; got {', '.join(map(full_name, scorers))}")
+    return names
