@@ -10,6 +10,7 @@ from rivals import BATCH, batch_of, scored
 
 from rewardedit.batch import Scores
 from rewardedit.data.shapes import ShapesBatch
+from rewardedit.evaluation.parsing import is_placed
 from rewardedit.evaluation.preferences import alignment_of_editors, mean_share
 from rewardedit.instructions.grammar import parse_all
 from rewardedit.scorers.bpm import Bpm, BpmConfig, combine, parsed_edits
@@ -142,7 +143,7 @@ def templates_parsed(samples: ShapesBatch) -> dict[str, float]:
     right = {
         "object": [_alike(a.source, b.source) and _alike(a.target, b.target) for a, b in pairs],
         "size": [a.size == b.size for a, b in pairs],
-        "position": [a.position == b.position for a, b in pairs],
+        "position": [is_placed(a.position, [b.position]) for a, b in pairs],
     }
     return {part: sum(found) / len(found) for part, found in right.items()}
 

@@ -1,6 +1,7 @@
 """How many instructions a parser reads right, by objects, size and position (BPM, Table 12)."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,13 @@ def parsed_right(parsed: Parsed, label: dict[str, Any]) -> dict[str, bool]:
     return {
         "object": agrees(parsed.source, label["source"]) and agrees(parsed.target, label["target"]),
         "size": parsed.size in label["size"],
-        "position": parsed.position in label["position"],
+        "position": is_placed(parsed.position, label["position"]),
     }
+
+
+def is_placed(position: str, allowed: Sequence[str]) -> bool:
+    """Whether a position is one of those that a label allows; "on" is up or inside."""
+    return position in allowed or (position == "on" and not {"up", "inside"}.isdisjoint(allowed))
 
 
 def parse_accuracy(parser: Parser, path: Path) -> dict[str, float]:

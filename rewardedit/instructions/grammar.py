@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rewardedit.instructions.parsed import Parsed, ParsedEdit, Unparsed
-from rewardedit.instructions.phrases import Found, name, without_place
+from rewardedit.instructions.phrases import Found, name, several_objects, without_place
 from rewardedit.instructions.rules import RULES
 from rewardedit.instructions.words import COLOURS, IMAGE, SIDE, SIDES
 
@@ -19,7 +19,7 @@ def parse(instruction: str) -> ParsedEdit:
     """What an instruction asks for.
 
     Raises:
-        ValueError: where no rule fits, or it asks for several edits.
+        ValueError: where no rule fits, or it asks for several edits, or for one of several objects.
     """
     text = plain(instruction)
     second = re.search(SECOND, text) and not re.match(EXCHANGE, text)
@@ -31,8 +31,22 @@ def parse(instruction: str) -> ParsedEdit:
             if match is not None:
                 found = rule.read(match)
                 if found is not None:
-                    return _finished(found)
+                    return require_single(_finished(found), instruction)
     raise ValueError(f"instruction {instruction!r}: no rule fits it")
+
+
+def require_single(parsed: ParsedEdit, instruction: str) -> ParsedEdit:
+    """The same edit.
+
+    Raises:
+        ValueError: where one of its names is that of several objects, of which one that is found would stand
+            for all.
+    """
+    for named in (parsed.source, parsed.target, parsed.reference):
+        objects = several_objects(named or "")
+        if objects:
+            raise ValueError(f"instruction {instruction!r}: names several objects ({'; '.join(objects)})")
+    return parsed
 
 
 def parse_all(instructions: Sequence[str]) -> list[Parsed]:

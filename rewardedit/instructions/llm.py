@@ -23,7 +23,9 @@ from rewardedit.decoding import answer_greedily
 from rewardedit.endpoint import EndpointError, Message
 from rewardedit.extras import install_command
 from rewardedit.files import append_json_line
+from rewardedit.instructions import paper_prompts
 from rewardedit.instructions.parsed import RELATIONS, Parsed, ParsedEdit, SizeState, Unparsed
+from rewardedit.instructions.phrases import several_objects
 from rewardedit.instructions.words import COLOURS, PRONOUNS
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
 
@@ -41,7 +43,8 @@ PLACED: dict[str, str] = {
     **{relation: relation for relation in (*RELATIONS, "unchanged")},
     **dict.fromkeys(("left of", "to the left", "to the left of", "on the left"), "left"),
     **dict.fromkeys(("right of", "to the right", "to the right of", "on the right"), "right"),
-    **dict.fromkeys(("above", "over", "top", "on top", "on top of", "upper", "on"), "up"),
+    **dict.fromkeys(("above", "over", "top", "on top", "on top of", "upper"), "up"),
+    **dict.fromkeys(("onto", "upon"), "on"),
     **dict.fromkeys(("below", "under", "underneath", "beneath", "bottom", "lower"), "down"),
     **dict.fromkeys(("next to", "beside", "close to", "by", "adjacent", "behind", "in front of"), "near"),
     **dict.fromkeys(("in", "within", "into", "in the middle of"), "inside"),
@@ -56,7 +59,8 @@ OBJECTS = (
     'Instruction for an image edit: "{instruction}"\n'
     "Which part of the image does the edit change, and what is there afterwards? Name both in a few words, "
     'without articles. Write "none" for what is not there: before something is added, after something is '
-    'removed. Where the instruction says "it" and names nothing, write "unclear".\n'
+    'removed. Where the whole image changes, as in "make it night", write "image" before. Where the '
+    'instruction says "it" and names nothing, write "unclear".\n'
     'For example, for "swap the lamp for a candle":\nbefore: lamp\nafter: candle\n'
     "Answer with these two lines and nothing else."
 )
@@ -67,12 +71,35 @@ SIZE = (
 )
 POSITION = (
     'Instruction for an image edit: "{instruction}"\nbefore: {source}\nafter: {target}\n'
-    "Does it say where the edited thing is to be: left, right, up, down, inside or near, and of what? Words "
-    "that only tell which object is meant do not count.\n"
+    "Does it say where the edited thing is to be: left, right, up, down, on, inside or near, and of what? "
+    "Words that only tell which object is meant do not count.\n"
     'For example, for "put a bird on top of the tower":\nrelation: up\nof: tower\n'
     'Answer with these two lines and nothing else; "relation: unchanged" and "of: none" where it does not.'
 )
 AGAIN = "That is not in the form that was asked for. Answer once more, in that form alone."
+
+
+@dataclass(frozen=True)
+class ParsePrompts:
+    """Three questions, and what brings their answers to the form that is read."""
+
+    objects: str = OBJECTS
+    size: str = SIZE
+    position: str = POSITION
+    of_objects: Callable[[str], str] = str
+    of_position: Callable[[str], str] = str
+
+
+PROMPTS = {
+    "ours": ParsePrompts(),
+    "paper": ParsePrompts(
+        paper_prompts.OBJECTS,
+        paper_prompts.SIZE,
+        paper_prompts.POSITION,
+        paper_prompts.as_lines,
+        paper_prompts.as_relation,
+    ),
+}
 
 
 class LlmParser:
@@ -83,9 +110,20 @@ class LlmParser:
         name: of the model, for the cache.
         cache: a JSONL file; None: nothing is kept.
         batch_size: instructions that are asked for together.
+        prompts: "ours", or "paper" as BPM prints them, whose answers name no reference.
     """
 
-    def __init__(self, answer: Ask, name: str, cache: Path | None = None, batch_size: int = 32) -> None:
+    def __init__(
+        self,
+        answer: Ask,
+        name: str,
+        cache: Path | None = None,
+        batch_size: int = 32,
+        prompts: str = "ours",
+    ) -> None:
+        if prompts not in PROMPTS:
+            raise ValueError(f"prompts: expected one of {', '.join(PROMPTS)}; got {prompts}")
+        self.prompts = PROMPTS[prompts]
         self.answer = answer
         self.name = name
         self.cache = cache
@@ -127,18 +165,23 @@ class LlmParser:
             append_json_line(self.cache, record)
 
     def _key(self, instruction: str) -> str:
-        text = f"{self.name}\0{OBJECTS}{SIZE}{POSITION}\0{instruction}"
+        asked = f"{self.prompts.objects}{self.prompts.size}{self.prompts.position}"
+        text = f"{self.name}\0{asked}\0{instruction}"
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
     def _parse(self, instructions: Sequence[str]) -> list[Parsed]:
-        objects = self._ask([OBJECTS.format(instruction=text) for text in instructions], read_objects)
-        sizes = self._ask([SIZE.format(instruction=text) for text in instructions], read_size)
+        own = self.prompts
+        objects = self._ask(
+            [own.objects.format(instruction=text) for text in instructions],
+            lambda answer: read_objects(own.of_objects(answer)),
+        )
+        sizes = self._ask([own.size.format(instruction=text) for text in instructions], read_size)
         named = [("none", "none") if isinstance(found, Unparsed) else found for found in objects]
         questions = [
-            POSITION.format(instruction=text, source=source or "none", target=target or "none")
+            own.position.format(instruction=text, source=source or "none", target=target or "none")
             for text, (source, target) in zip(instructions, named, strict=True)
         ]
-        places = self._ask(questions, read_position)
+        places = self._ask(questions, lambda answer: read_position(own.of_position(answer)))
         return [
             next((part for part in parts if isinstance(part, Unparsed)), None) or parsed_edit(*parts)
             for parts in zip(objects, sizes, places, strict=True)
@@ -235,14 +278,17 @@ def _line(answer: str, key: str) -> str | None:
     return texts.pop() if len(texts) == 1 else None
 
 
-def parsed_edit(objects: tuple[str, str], size: SizeState, place: tuple[str, str | None]) -> ParsedEdit:
-    """The three answers as one `ParsedEdit`."""
+def parsed_edit(objects: tuple[str, str], size: SizeState, place: tuple[str, str | None]) -> Parsed:
+    """The three answers as one `ParsedEdit`; `Unparsed` where several objects have one name."""
     ambiguous = any(text == "unclear" or text in PRONOUNS for text in objects)
     source, target = (None if not text or text == "unclear" or text in PRONOUNS else text for text in objects)
     position, reference = place
     # What is moved may be named as its own reference: then its own place in the source is meant.
     if reference in (source, target, *PRONOUNS, *WHOLE_IMAGE):
         reference = None
+    for named in (source, target, reference):
+        if several := several_objects(named or ""):
+            return Unparsed(f"the instruction names several objects ({'; '.join(several)})")
     kind = edit_type(objects[0], objects[1], size, position)
     is_global = (source or "") in ("background", *WHOLE_IMAGE)
     return ParsedEdit(kind, source, target, reference, size, position, is_global, ambiguous)
@@ -256,6 +302,8 @@ def edit_type(before: str, after: str, size: SizeState, position: str) -> str:
         return "remove"
     if before in ("background", "backdrop"):
         return "background"
+    if before in WHOLE_IMAGE:
+        return "style"
     if size != "unchanged":
         return "resize"
     if before == after:

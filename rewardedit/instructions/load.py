@@ -13,7 +13,7 @@ from rewardedit.instructions.llm import LlmParser, load_chat_model
 from rewardedit.instructions.parsed import Parser
 
 # Options that go to a model of each kind.
-LOCAL_OPTIONS = ("max_new_tokens",)
+LOCAL_OPTIONS = ("max_new_tokens", "prompts")
 ENDPOINT_OPTIONS = (*LOCAL_OPTIONS, "key_variable", "timeout", "retries", "longest_wait")
 
 
@@ -28,8 +28,8 @@ def load_parser(
             as BPM's "princeton-nlp/gemma-2-9b-it-SimPO", or "NAME#FILE" with a GGUF file in it. It runs where
             all models do, in bfloat16 on a GPU.
         cache: a JSONL file that keeps what a model answered.
-        options: of a model: max_new_tokens of an answer; and of `Endpoint`: key_variable, timeout, retries,
-            longest_wait.
+        options: of a model: max_new_tokens of an answer, prompts ("ours", or "paper", as BPM has them); and
+            of `Endpoint`: key_variable, timeout, retries, longest_wait.
 
     Raises:
         ValueError: where there is no such model, an endpoint without the name of a model, or an option that
@@ -44,6 +44,7 @@ def load_parser(
     if name == "grammar":
         return parse_all
     kept = None if cache is None else Path(cache)
+    prompts = str(given.pop("prompts", "ours"))
     if is_endpoint:
         url, _, model = name.partition("#")
         max_tokens = given.pop("max_new_tokens", 300)
@@ -52,7 +53,7 @@ def load_parser(
         )  # refuses an address with a key, before an error may quote it
         if not model:
             raise ValueError(f"parser {name!r}: expected URL#MODEL, an endpoint and the name of its model")
-        return LlmParser(partial(endpoint.answer, max_tokens=max_tokens), name, kept)
+        return LlmParser(partial(endpoint.answer, max_tokens=max_tokens), name, kept, prompts=prompts)
     model, _, gguf_file = name.partition("#")
     answer = load_chat_model(
         model,
@@ -61,4 +62,4 @@ def load_parser(
         dtype=devices.language_dtype(),
         **given,
     )
-    return LlmParser(answer, name, kept)
+    return LlmParser(answer, name, kept, prompts=prompts)

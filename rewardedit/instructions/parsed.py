@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 SizeState = Literal["larger", "smaller", "unchanged"]
-RELATIONS = ("left", "right", "up", "down", "near", "inside")  # of the target to its reference object
+# Of the target to its reference object. "on" is up or inside: "on the table" may be either.
+RELATIONS = ("left", "right", "up", "down", "near", "inside", "on")
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class ParsedEdit:
     is_global: bool = False  # the instruction changes the whole image, or its whole background
     # it refers to something that it does not name ("make it red"); what that is stays None
     ambiguous: bool = False
+
+    @property
+    def is_unclear(self) -> bool:
+        """True where an object is meant that has no name; "make it night" means the whole image."""
+        return self.ambiguous and not self.is_global
 
 
 @dataclass(frozen=True)

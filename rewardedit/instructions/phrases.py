@@ -5,6 +5,7 @@ from typing import Any
 
 from rewardedit.instructions.words import (
     COLOURS,
+    DETERMINERS,
     LARGER,
     PLACES,
     PRONOUNS,
@@ -49,6 +50,22 @@ def split_place(text: str) -> tuple[str, str, str | None]:
     if best is None:
         return text, "unchanged", None
     return best[1], best[2], best[3]
+
+
+def several_objects(phrase: str) -> list[str]:
+    """The objects of a phrase that names more than one, such as "dog, the cat and the lamp"; none where it
+    names one, as "black and white cat" and "man with a hat and a stick" do.
+    """
+    parts = re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", phrase.strip(" ,"))
+    first, *rest = parts
+    if not rest or re.search(r"\b(?:with|of|between|wearing|holding|carrying)\b", first):
+        return []
+    if any(re.match(rf"(?:{'|'.join([*DETERMINERS, 'some', 'another'])})\s", part) for part in rest):
+        return parts
+    if any(is_quality(part) for part in parts[:-1]):
+        return []
+    listed = "," in phrase and re.search(r"\band\b", phrase)
+    return parts if listed or all(" " not in part for part in parts) else []
 
 
 def without_place(text: str) -> str:

@@ -110,7 +110,8 @@ RELATIONS = (
         "inside",
     ),
     (r"at", "near"),
-    (r"(?:onto|on|in|to|from)", "inside"),
+    (r"(?:onto|on)", "on"),
+    (r"(?:in|to|from)", "inside"),
 )
 # Places in the image.
 _OF = r"(?: (?:corner|edge|side))?(?: of the (?:image|picture|photo|frame))?"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rewardedit.batch import EditBatch
 from rewardedit.instructions.parsed import ParsedEdit
+from rewardedit.instructions.phrases import several_objects
 from rewardedit.regions.boxes import around, components, enclosing
 from rewardedit.regions.change_map import change_mask
 
@@ -190,7 +191,9 @@ def named_regions(
     missing: Literal["source", "target", "reference"] | None = None
     if source is None and edited is None:
         reason = "the instruction does not name what it changes"
-    elif parsed.ambiguous:
+    elif objects := [*several_objects(parsed.source or ""), *several_objects(parsed.target or "")]:
+        reason = f"the instruction names several objects ({'; '.join(objects)})"
+    elif parsed.is_unclear:
         reason = "the instruction refers to something that it does not name"
     elif source is not None and not len(source):
         missing = "source"

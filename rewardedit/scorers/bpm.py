@@ -284,7 +284,7 @@ class Bpm(ClipScorer):
             return parsed.reason
         if parsed.source is None and parsed.target is None:
             return "the instruction does not name what it changes"
-        if parsed.ambiguous:
+        if parsed.is_unclear:
             return "the instruction refers to something that it does not name"
         if self.config.compat == "code" and regions.missing is not None:
             return None  # it has values for that

@@ -75,7 +75,7 @@ def position_judge(
         edited: the object in the edited image; None where it was removed: its place is right (App. A.4).
         reference: the reference object; for an object that is moved or changed, where it was in the source.
             None where there is none: then only a place in the image can be judged, all else is right.
-        position: one of BPM's seven relations, or a place in the image such as "top left".
+        position: one of BPM's seven relations, "on", or a place in the image such as "top left".
         image: height and width.
         resized: another size was asked for, so that an object that stays where it was overlaps with less of
             itself: the share of the smaller box counts in place of the IoU (ours).
@@ -85,7 +85,7 @@ def position_judge(
     """
     config = config or JudgeConfig()
     place = place_of(position)
-    if place is None and position not in (*BESIDE, "near", "inside", "unchanged"):
+    if place is None and position not in (*BESIDE, "near", "inside", "on", "unchanged"):
         raise ValueError(f"position: expected a relation or a place in the image; got {position!r}")
     if edited is None:
         return 1.0
@@ -99,6 +99,8 @@ def position_judge(
         return float(not apart or (resized and share_of_smaller(edited, reference) >= config.overlap))
     if position == "inside":
         return float(is_inside(edited, reference, config.margin * longer))
+    if position == "on":
+        return float(is_on(edited, reference, config.margin * longer))
     if position == "near":
         return float(apart and gap(edited, reference) <= config.near * longer)
     return float(apart and is_beside(edited, reference, position))
@@ -119,6 +121,19 @@ def is_inside(edited: Box, reference: Box, margin: float = 0.0) -> bool:
     """Whether a box lies within another, up to a margin."""
     low = all(edited[i] >= reference[i] - margin for i in (0, 1))
     return low and all(edited[i] <= reference[i] + margin for i in (2, 3))
+
+
+def is_on(edited: Box, reference: Box, margin: float = 0.0) -> bool:
+    """Whether a box lies within another, or stands on it: above its middle, with its own middle between the
+    sides and its lower edge no higher than the other's upper one, up to a margin (ours).
+    """
+    x, y = centre(edited)
+    stands = (
+        reference[0] <= x <= reference[2]
+        and y <= centre(reference)[1]
+        and reference[1] - margin <= edited[3] <= reference[3] + margin
+    )
+    return stands or is_inside(edited, reference, margin) or is_beside(edited, reference, "up")
 
 
 def place_of(position: str) -> tuple[str, str] | None:

@@ -63,6 +63,8 @@ def position_verdict(regions: EditRegions, parsed: ParsedEdit, image: tuple[int,
 
 
 def _has_position(edited: Box, reference: Box, position: str) -> bool:
+    # The paper's seven words (Fig. 6) have none for "on": "on the screen of the laptop" is inside.
+    position = "inside" if position == "on" else position
     if position == "unchanged":
         here = centre(edited)
         there = centre(reference)

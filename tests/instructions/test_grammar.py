@@ -1,15 +1,16 @@
 """The rule grammar beside labelled instructions, and beside the shapes world's own truth."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from rewardedit.data.shapes import Shapes
-from rewardedit.evaluation.parsing import parse_accuracy, parsed_right
+from rewardedit.evaluation.parsing import is_placed, parse_accuracy, parsed_right
 from rewardedit.instructions import ParsedEdit
 from rewardedit.instructions.grammar import parse, parse_all, plain
 from rewardedit.instructions.parsed import Unparsed
-from rewardedit.instructions.phrases import name, split_place, towards
+from rewardedit.instructions.phrases import name, several_objects, split_place, towards
 
 DATA = Path(__file__).parents[1] / "data"
 LABELLED = DATA / "instructions.jsonl"
@@ -54,7 +55,8 @@ def test_the_world_s_instructions_are_parsed(wordings):
     samples = Shapes("test", wordings=wordings).batch(0, 280)
     for instruction, truth in zip(samples.instruction, samples.parsed, strict=True):
         found = parse(instruction)
-        kinds = ("edit_type", "source", "reference", "size", "position", "is_global")
+        assert is_placed(found.position, [truth.position]), instruction
+        kinds = ("edit_type", "source", "reference", "size", "is_global")
         assert [getattr(found, kind) for kind in kinds] == [getattr(truth, kind) for kind in kinds], (
             instruction
         )
@@ -91,7 +93,7 @@ def test_the_world_s_instructions_are_parsed(wordings):
         # What is cleaned, dropped somewhere or hidden behind something is still there.
         ("clean the car", ParsedEdit("modify", "car", "cleaned car")),
         ("wipe the graffiti off the wall", ParsedEdit("remove", "graffiti", None)),
-        ("drop a ball on the floor", ParsedEdit("add", None, "ball", "floor", position="inside")),
+        ("drop a ball on the floor", ParsedEdit("add", None, "ball", "floor", position="on")),
         ("hide the dog behind the tree", ParsedEdit("move", "dog", "dog", "tree", position="near")),
         ("let there be no cars", ParsedEdit("remove", "cars", None)),
         ("clear the fog", ParsedEdit("remove", "fog", None)),
@@ -113,7 +115,7 @@ def test_the_world_s_instructions_are_parsed(wordings):
             "add a star to the right side of the house",
             ParsedEdit("add", None, "star", "house", position="right"),
         ),
-        ("put a hat on him", ParsedEdit("add", None, "hat", position="inside", ambiguous=True)),
+        ("put a hat on him", ParsedEdit("add", None, "hat", position="on", ambiguous=True)),
         ("remove the cat and add a dog", ParsedEdit("replace", "cat", "dog")),
     ],
 )
@@ -141,6 +143,51 @@ def test_what_is_no_instruction_is_refused(nonsense):
 )
 def test_several_edits_in_one_instruction_are_refused(several):
     with pytest.raises(ValueError, match="asks for more than one edit"):
+        parse(several)
+
+
+def test_every_global_edit_is_understood():
+    """ "make it night" and "as an oil painting" name no object, and mean the whole image."""
+    labels = [json.loads(line) for line in LABELLED.read_text(encoding="utf-8").splitlines()]
+    wanted = [label["instruction"] for label in labels if label["is_global"]]
+    found = parse_all(wanted)
+    assert len(wanted) == 34
+    assert [isinstance(edit, ParsedEdit) and edit.is_global and not edit.is_unclear for edit in found] == (
+        [True] * 34
+    )
+    assert parse("make it red").is_unclear
+
+
+@pytest.mark.parametrize(
+    ("phrase", "objects"),
+    [
+        ("dog, the cat and the lamp", ["dog", "the cat", "the lamp"]),
+        ("cup and a plate", ["cup", "a plate"]),
+        ("trees and flowers", ["trees", "flowers"]),
+        ("dog, cat and old lamp", ["dog", "cat", "old lamp"]),
+        ("black and white cat", []),
+        ("red, white and blue flag", []),
+        ("cute and fluffy dog", []),
+        ("old, rusty car", []),
+        ("man with a hat and a stick", []),
+        ("cup", []),
+    ],
+)
+def test_a_phrase_may_name_several_objects(phrase, objects):
+    assert several_objects(phrase) == objects
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        "remove the dog, the cat and the lamp",
+        "add a table and a chair",
+        "replace the cup and the plate with a vase",
+        "make the man and the woman smaller",
+    ],
+)
+def test_one_object_that_is_found_does_not_stand_for_several(several):
+    with pytest.raises(ValueError, match="names several objects"):
         parse(several)
 
 

@@ -152,6 +152,33 @@ class Scripted:
         return next(answer for part, answer in table.items() if part in chat[0]["content"])
 
 
+def test_answers_are_read_as_the_grammar_reads_instructions():
+    assert read_position("relation: on\nof: the table") == ("on", "table")
+    several = parsed_edit(("", "cat and a dog"), "unchanged", ("unchanged", None))
+    assert isinstance(several, Unparsed)
+    assert "names several objects (cat; a dog)" in several.reason
+    night = parsed_edit(("image", "night"), "unchanged", ("unchanged", None))
+    assert night == ParsedEdit("style", "image", "night", is_global=True)
+
+
+def test_the_paper_s_own_prompts_are_asked_and_read():
+    answers = ["Original image: None. Edited image: bird.", "Output: unchanged.", '"inside"']
+    asked = []
+
+    def answer(chats):
+        asked.extend(chat[0]["content"] for chat in chats)
+        return [answers[len(asked) - 1]]
+
+    (found,) = LlmParser(answer, "scripted", prompts="paper")(["put a bird into the cage"])
+    assert found == ParsedEdit("add", None, "bird", position="inside")
+    assert asked[0].startswith("Given an instruction for image editing, output the parts of the original")
+    assert asked[2].endswith("Edited area in original image: none. Edited area in edited image: bird.")
+    ours, papers = (LlmParser(answer, "scripted", prompts=prompts) for prompts in ("ours", "paper"))
+    assert ours._key("add a bird") != papers._key("add a bird"), "what one was answered is not the other's"
+    with pytest.raises(ValueError, match="prompts: expected one of ours, paper; got mine"):
+        LlmParser(answer, "scripted", prompts="mine")
+
+
 def test_three_questions_are_asked_and_the_third_knows_the_objects():
     model = Scripted(GOOD)
     (found,) = LlmParser(model, "scripted")(["put a bird on the tower"])

@@ -84,6 +84,8 @@ def test_a_large_thing_that_was_made_smaller_is_sought_without_its_size():
         (ParsedEdit("add", None, "cat", "dog", position="near"), "reference", "no 'dog' was found in"),
         (ParsedEdit("recolour", None, None, ambiguous=True), None, "does not name what it changes"),
         (ParsedEdit("recolour", "cup", "cup", ambiguous=True), None, "refers to something"),
+        (ParsedEdit("remove", "cup, the lamp and the dog", None), None, "several objects (cup; the lamp"),
+        (ParsedEdit("replace", "lamp", "cup and lamp"), None, "names several objects (cup; lamp)"),
     ],
 )
 def test_what_cannot_be_located_says_why(parsed, missing, reason):

@@ -9,7 +9,8 @@ from rewardedit.batch import EditBatch, Scores
 from rewardedit.data.shapes import Shapes
 from rewardedit.data.shapes.objects import NAMES, scene_objects
 from rewardedit.instructions.grammar import parse_all
-from rewardedit.regions.base import GivenMask, Instances, NamedObjects
+from rewardedit.instructions.parsed import ParsedEdit
+from rewardedit.regions.base import EditRegions, GivenMask, Instances, NamedObjects
 from rewardedit.scorers.bpm import PAPER, Bpm, BpmConfig, Calibration, combine
 from rewardedit.scorers.bpm_judges import JudgeConfig
 from rewardedit.scorers.clip import load_clip
@@ -151,6 +152,31 @@ def test_instructions_that_say_nothing_to_find_have_reasons(samples):
     assert "no rule fits" in reasons[0]
     assert "does not name" in reasons[1] or "refers to" in reasons[1]
     assert "no 'green unicorn' was found in the source" in reasons[2]
+
+
+@pytest.mark.parametrize("instruction", ["make it night", "as an oil painting", "convert to a lego scene"])
+def test_an_edit_of_the_whole_image_needs_no_object(instruction, samples):
+    scores = scorer_of(samples)(EditBatch(samples.source[:2], [instruction] * 2, samples.target[:2]))
+    assert scores.reason == [None, None]
+    assert scores.parts["preserve"].tolist() == [1, 1], "nothing lies outside"
+
+
+def test_the_semantic_part_by_hand_where_names_or_crops_are_the_same(samples):
+    """An object that keeps its name is like that name; what has not changed is like nothing, however little
+    rounding is left of the change.
+    """
+    scorer = scorer_of(samples)
+    image = samples.source[:1]
+    whole = [Instances.whole(image[0])]
+    regions = [EditRegions(whole[0], whole[0])]
+    moved = [ParsedEdit("move", "red circle", "red circle", position="left")]
+    after = scorer.crop_features([*samples.target[:1]], whole)
+    like = torch.cosine_similarity(after, scorer.name_features(["red circle"]))
+    torch.testing.assert_close(scorer.modify(image, samples.target[:1], moved, regions), like)
+    changed = [ParsedEdit("recolour", "red circle", "blue circle")]
+    assert scorer.modify(image, samples.target[:1], changed, regions).abs() > 0.01
+    still = image * (1 + 1e-7)
+    assert scorer.modify(image, still, changed, regions).tolist() == [0.0]
 
 
 def test_the_semantic_part_has_a_gradient_at_the_regions_and_outside(samples):

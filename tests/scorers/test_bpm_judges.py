@@ -76,6 +76,12 @@ def at(x: float, y: float, side: float = 20.0) -> tuple[float, float, float, flo
         (at(58, 50, 10), "inside", 1),  # stands out by 3 pixels, of 4 that it may
         (at(62, 50, 10), "inside", 0),
         (at(50, 50, 40), "inside", 0),  # around it
+        (at(50, 20), "on", 1),
+        (at(50, 50, 10), "on", 1),
+        (at(60, 41, 14), "on", 1),  # over its rim: neither inside it nor further up than aside
+        (at(62, 41, 14), "on", 0),  # beside it
+        (at(50, 80), "on", 0),
+        (at(50, 50, 40), "on", 0),
         (None, "left", 1),  # removed
     ],
 )

@@ -48,6 +48,8 @@ def test_sizes_are_those_of_first_boxes(before, after, state, verdict):
         (at(BEYOND, HERE), "right", 0.5),
         (at(HERE), "near", 1),  # it knows no such relation
         (at((45.0, 45.0, 50.0, 50.0)), "inside", 1),
+        (at((45.0, 45.0, 50.0, 50.0)), "on", 1),  # which it has no word for but inside
+        (at((45.0, 10.0, 50.0, 20.0)), "on", 0),
         (at((30.0, 45.0, 50.0, 50.0)), "inside", 0),
         # Centres 20 pixels apart across are 50 on the canvas; 6 apart down are 30.
         (at((60.0, 40.0, 80.0, 60.0)), "unchanged", 0),
