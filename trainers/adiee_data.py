@@ -40,7 +40,7 @@ from rewardedit.processes import processes, say
 from rewardedit.scorers.vlm import require_vlm
 from rewardedit.stages import stage
 from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, require_captioned, write_captions
-from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, summary
+from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, planned_rows, summary
 from rewardedit.synthesis.damage import DAMAGES
 from rewardedit.synthesis.data_report import write_report
 from rewardedit.synthesis.label_rules import DAMAGED, OWN_LABELS, RulesConfig, Thresholds, find_thresholds
@@ -107,10 +107,12 @@ def plan(config: Config) -> list[str]:
     if config.captions is not None:
         require_vlm(config.captions.model)
     warn_of_benchmarks((*config.data.values(), *config.sequences.values()))
+    planned = planned_rows(config.rules, len(rows), len(config.methods), sequences)
     return [
         f"rows: {len(rows)}; methods: {', '.join(config.methods) or 'none'}; "
         f"{len(rows) * len(config.methods)} edits",
-        f"sequences: {sum(map(len, sequences))}",
+        f"sequences: {sum(map(len, sequences))}; choices of each: {config.rules.turns}",
+        f"labelled rows, at most: {', '.join(f'{name} {n:,}' for name, n in planned.items())}",
         "all files and models are there",
     ]
 

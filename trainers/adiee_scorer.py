@@ -5,17 +5,15 @@ Method: ADIEE Sec. 3.3 and App. B. Each row is a question about an edit, one of 
 that the token's last hidden state is decoded into. Trained are a LoRA of rank 8 on the language model's
 queries and values, the token's embeddings and the head, and not the vision tower and the projector.
 
-Deviations from the released code: two images in the place of one side by side (`layout: concat` has that);
-one answer of its five, and four questions in other words; neither question nor image is learnt as text; the
-state is read at the token in training and use alike; a label between two classes is a soft target (`compat:
-code` cuts it down); images are not flipped or turned, which changes what an instruction means. The loop is
-ours: TRL's trainers know no second loss on a token's state.
+Deviations from the released code: two images, not one side by side (`layout: concat`); one of five answers;
+questions in our words (`prompts: paper`); neither they nor images are learnt as text; one state is read in
+training and use; labels between classes are soft (`compat: code`); images are not flipped. The loop is ours.
 
 Command: rewardedit train adiee-scorer data.magicbrush.path=FOLDER
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +33,7 @@ from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, width_of
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, HeadKind, ScoreHead
-from rewardedit.scorers.adiee_text import QUESTIONS, Layout, add_token, add_words
+from rewardedit.scorers.adiee_text import QUESTIONS, Layout, Prompts, add_token, add_words
 from rewardedit.scorers.vlm import Bits, Vlm, load_vlm, require_bitsandbytes, require_vlm
 from rewardedit.scoring import score_batch
 from rewardedit.training import run
@@ -60,7 +58,8 @@ from rewardedit.training.vlm_lora import Embeddings, wrap_lora
 class TrainConfig(LoopConfig):
     """ADIEE's settings where it names them (App. B)."""
 
-    max_steps: int = 15_000  # about 30 passes over 100,000 rows
+    max_steps: int = 15_000
+    epochs: float | None = None  # passes over the rows, of which max_steps follows; None: as max_steps says
     batch_size: int = 192
     micro_batch_size: int | None = None  # rows a process and forward pass; None: all that fall to a process
     questions_per_edit: int = 1  # rows in turn that show one edit, whose images are read once for all of them
@@ -79,6 +78,11 @@ class TrainConfig(LoopConfig):
     gradient_checkpointing: bool = True  # of the language model
     mixed_precision: Precision = "bf16"
 
+    def over(self, rows: int) -> "TrainConfig":
+        """With the steps that `epochs` passes over so many rows take; as it is without them."""
+        steps = self.max_steps if self.epochs is None else math.ceil(self.epochs * rows / self.batch_size)
+        return replace(self, max_steps=steps)
+
 
 @dataclass(frozen=True)
 class Config:
@@ -93,16 +97,15 @@ class Config:
     axes: tuple[str, ...] = ()  # that are scored beside the label, from the rows that have labels of them
     head: HeadKind = "scalar"  # a number, or the expectation over the grades 0, 5 and 10
     layout: Layout = "pair"  # two images, or both side by side in one
+    prompts: Prompts = "ours"  # whose words the four questions are, ours or the paper's
     side: int | None = 512  # pixels a side that images are stretched to
     token_like: str | None = None  # text whose last token [SCORE] begins as; None: the mean of all tokens
-    # Words of the questions that a small model's tokenizer takes apart become tokens of their own.
-    question_words: bool = False
+    question_words: bool = False  # words that a small model's tokenizer takes apart become tokens
     lora_rank: int | None = 8  # None: the language model as a whole
     # Beside a LoRA: all of the input and output embeddings, as in ADIEE, or the token's row alone.
     embeddings: Embeddings = "all"
-    # Of the frozen language model beside a LoRA, by bitsandbytes (QLoRA); None: none.
-    quantize: Bits | None = None
-    compat: Literal["paper", "code"] = "paper"  # labels between classes: shared by both, or all to the lower
+    quantize: Bits | None = None  # of the frozen language model beside a LoRA, by bitsandbytes; None: none
+    compat: Literal["soft", "code"] = "soft"  # labels between classes: shared by both, or all to the lower
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer and the loop
     bad_rows: float = 0.01  # more than this share of rows that cannot be used stops the run
 
@@ -127,8 +130,9 @@ def plan(config: Config) -> list[str]:
         rows = open_named(config.data)
         for found in (rows, *([] if config.held_out is None else [open_rows(config.held_out)])):
             require_label(found[0])
-        passes = config.train.max_steps * config.train.batch_size / len(rows)
-        return f"data: {len(rows)} labelled rows, {config.train.max_steps} steps, {passes:.1f} passes"
+        steps = config.train.over(len(rows)).max_steps
+        passes = steps * config.train.batch_size / len(rows)
+        return f"data: {len(rows)} labelled rows, {steps} steps, {passes:.1f} passes"
 
     return plan_of(model, data)
 
@@ -171,15 +175,16 @@ def make_trainable(config: Config, vlm: Vlm, folder: Path | None = None) -> tupl
     model = str(Path(config.model).resolve()) if own else config.model
     base = None if config.lora_rank is None else model
     axes = ("overall", *config.axes)
-    settings = AdieeSettings(config.head, config.layout, config.side, axes, base, config.quantize)
+    rest = (axes, base, config.quantize, config.prompts)
+    settings = AdieeSettings(config.head, config.layout, config.side, *rest)
     head = ScoreHead.to_train(width_of(vlm.model), settings, folder).to(vlm.model.device)
     scorer = Adiee(vlm, head, settings, share_prefix=False)
     scorer.requires_grad_(False)
     head.requires_grad_(True)
     adapter = None
     if config.lora_rank is None:
-        for module in (scorer.model.model.get_decoder(), scorer.model.get_output_embeddings()):
-            module.requires_grad_(True)
+        scorer.model.model.get_decoder().requires_grad_(True)
+        scorer.model.get_output_embeddings().requires_grad_(True)
     else:
         adapter = wrap_lora(scorer.model, number, config.lora_rank, config.embeddings)
     for parameter in scorer.parameters():
@@ -195,8 +200,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     scores with the labels of held-out rows.
 
     Raises:
-        ValueError: where more rows than `bad_rows` allows cannot be read or have no label, or a batch does
-            not part into micro-batches.
+        ValueError: where more rows than `bad_rows` allows are of no use, or a batch does not part.
         TrainingStopped: where the loss is not a number.
     """
     require_settings(config)  # before hours are spent
@@ -209,6 +213,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     rows = open_named(config.data)
     usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
     require_axes(rows, usable, config.axes)
+    config = replace(config, train=config.train.over(len(usable)))
     scorer, adapter = make_scorer(config)
     torch.manual_seed(config.train.seed + processes().process_index)  # dropout of each process's own
     per_edit = config.train.questions_per_edit

@@ -25,23 +25,24 @@ from rewardedit.files import replaced
 from rewardedit.images import fit, to_pil, to_tensor
 from rewardedit.processes import say
 from rewardedit.scorers.vlm import load_vlm, require_vlm, reserved_tokens, without
-from rewardedit.synthesis.captions import first_question, said, second_question
+from rewardedit.synthesis.captions import Prompts, first_question, said, second_question
 from rewardedit.training import run
 from rewardedit.training.stopping import Stopped, StopRequest, stop_request
-from rewardedit.training.vlm_lora import language_layers
+from rewardedit.training.vlm_lora import linear_layers
 
 ANSWERS = 2  # that a row gives: the source's caption, and the target's
 
 
 @dataclass(frozen=True)
 class SftConfig:
-    """What TRL's trainer is told; the defaults are ADIEE's (App. B)."""
+    """What TRL's trainer is told; the defaults are ADIEE's (App. B), which names LLaMA-Factory's example."""
 
     epochs: float = 3.0  # how often each row is seen
     batch_size: int = 8  # answers of an update
     micro_batch_size: int = 1  # answers at a time
-    lr: float = 1e-4  # learning rate
-    lora_rank: int = 8  # of the LoRA on the language model's queries and values
+    lr: float = 1e-4  # peak learning rate, from which it falls by a cosine
+    warmup: float = 0.1  # share of the updates over which it rises to its peak
+    lora_rank: int = 8  # of the LoRA on all linear layers of the language model
     seed: int = 0  # of the order
     save_steps: int = 50  # updates between two checkpoints
 
@@ -60,6 +61,7 @@ class Config:
     name: str  # of the run, and of its folder in runs/
     data: DataConfig  # rows with captions of the source and of the target
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder
+    prompts: Prompts = "ours"  # whose words it is asked in; captions.prompts is to say the same
     train: SftConfig = field(default_factory=SftConfig)  # the optimizer and the loop
     bad_rows: float = 0.01  # more than this share of rows that cannot be used stops the run
 
@@ -83,7 +85,9 @@ def require_captions(sample: EditSample) -> None:
         raise ValueError(f"row {sample.id}: expected source_caption and target_caption; it lacks one")
 
 
-def examples(rows: Rows, data: DataConfig, reserved: Sequence[str] = ()) -> list[dict[str, Any]]:
+def examples(
+    rows: Rows, data: DataConfig, reserved: Sequence[str] = (), prompts: Prompts = "ours"
+) -> list[dict[str, Any]]:
     """Rows as TRL's conversations: the model learns its two answers, the second after its first.
 
     A conversation is given twice, with one answer each, so that only answers count in the loss. Of a row's
@@ -98,8 +102,8 @@ def examples(rows: Rows, data: DataConfig, reserved: Sequence[str] = ()) -> list
         instruction, before, after = (
             without(reserved, text) for text in (row.instruction, row.source_caption, row.target_caption)
         )
-        first = first_question(instruction)
-        second = second_question(instruction, before)
+        first = first_question(instruction, prompts)
+        second = second_question(instruction, before, prompts)
         for prompt, answer in ((first, before), (second, after)):
             found.append({"images": [image], "prompt": prompt, "completion": [said(answer)]})
     return found
@@ -128,7 +132,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     lora = LoraConfig(
         r=config.train.lora_rank,
         lora_alpha=2 * config.train.lora_rank,
-        target_modules=language_layers(vlm.model),
+        target_modules=linear_layers(vlm.model),
         task_type="CAUSAL_LM",
     )
     from datasets import Dataset
@@ -136,7 +140,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     trainer = SFTTrainer(
         vlm.model,
         args=sft_config(config, folder / "checkpoints", on_gpu),
-        train_dataset=Dataset.from_list(examples(Subset(rows, usable), config.data, reserved_tokens(vlm))),
+        train_dataset=Dataset.from_list(
+            examples(Subset(rows, usable), config.data, reserved_tokens(vlm), config.prompts)
+        ),
         processing_class=vlm.processor,
         peft_config=lora,
     )
@@ -172,6 +178,8 @@ def sft_config(config: Config, folder: Path, on_gpu: bool) -> Any:
         per_device_train_batch_size=config.train.micro_batch_size,
         gradient_accumulation_steps=config.train.batch_size // config.train.micro_batch_size,
         learning_rate=config.train.lr,
+        lr_scheduler_type="cosine",
+        warmup_steps=config.train.warmup,
         seed=config.train.seed,
         save_steps=config.train.save_steps,
         max_length=None,

@@ -31,7 +31,7 @@ from transformers import AutoImageProcessor
 from rewardedit import devices, pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, collate
-from rewardedit.data import DataConfig, Rows, open_rows, row_shards
+from rewardedit.data import DataConfig, Rows, held_out_rows, open_rows, row_shards
 from rewardedit.data.bad_rows import require_few, require_share
 from rewardedit.data.datasets import warn_of_shared_sources
 from rewardedit.data.reading import PreparedRows, read_shard
@@ -76,7 +76,8 @@ class Config:
     size: int | None = None  # pixels a side; None: the checkpoint's own
     # the edits that are trained on; `size` is the scorer's
     data: DataConfig = field(default_factory=DataConfig)
-    # on which retrieval is measured at the end; rows of an instruction seen before are left out
+    # on which retrieval is measured at the end, each instruction once; None: on the rows of the source images
+    # that data.hold_out keeps from training, where it does
     held_out: DataConfig | None = None
     # hard negatives that stand in every batch
     negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")
@@ -113,7 +114,8 @@ def plan(config: Config) -> list[str]:
     what = "all of it" if config.lora_rank is None else f"LoRA of rank {config.lora_rank}"
 
     def data() -> str:
-        held_out = "" if config.held_out is None else f", {len(open_rows(config.held_out))} held out"
+        measured = held_out_of(config)
+        held_out = "" if measured is None else f", {len(measured)} held out"
         steps = f"{config.train.max_steps} steps of {config.train.batch_size} a process"
         return f"data: {len(open_rows(config.data))} edits{held_out}; {steps}"
 
@@ -175,9 +177,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         with replaced(folder / "scorer") as aside:
             scorer.half().save(aside)
             pretrained.load(AutoImageProcessor, resolve_model(config.checkpoint)).save_pretrained(aside)
-        if config.held_out is not None:
+        measured = held_out_of(config)
+        if measured is not None:
             scorer.float()  # with the values that are saved
-            found, kinds = retrieval(scorer, config.held_out)
+            found, kinds = retrieval(scorer, measured, config.held_out or config.data)
             write_json(folder / "metrics.json", {"retrieval": found.summary(kinds)})
     return folder / "scorer"
 
@@ -315,15 +318,21 @@ def info_nce(
     return (F.cross_entropy(by_video, own) + F.cross_entropy(by_words, own)) / 2
 
 
-def retrieval(scorer: ViFiClip, held_out: DataConfig) -> tuple[Retrieval, list[str | None]]:
-    """Retrieval among the held-out rows, each instruction once, and the kinds of their edits."""
+def held_out_of(config: Config) -> Rows | None:
+    """The rows on which retrieval is measured; None where no setting names any."""
+    if config.held_out is not None:
+        return open_rows(config.held_out)
+    return held_out_rows(config.data) if config.data.hold_out else None
+
+
+def retrieval(scorer: ViFiClip, rows: Rows, data: DataConfig) -> tuple[Retrieval, list[str | None]]:
+    """Retrieval among held-out rows, each instruction once, and the kinds of their edits."""
     seen: set[str] = set()
     kinds: list[str | None] = []
 
     def chunks() -> Iterator[EditBatch]:
-        rows = open_rows(held_out)
-        data = _sized(held_out, scorer)
-        prepared = PreparedRows(rows, data.size, data.policy, fields=())
+        own = _sized(data, scorer)
+        prepared = PreparedRows(rows, own.size, own.policy, fields=())
         samples = []
         for i in range(len(rows)):
             with suppress(ValueError):  # of a row that cannot be read
@@ -333,7 +342,7 @@ def retrieval(scorer: ViFiClip, held_out: DataConfig) -> tuple[Retrieval, list[s
                     kinds.append(sample.edit_type)
                     samples.append(sample)
             if samples and (len(samples) == READ_BATCH or i == len(rows) - 1):
-                yield collate(samples, data.size, data.policy, fields=()).to(scorer.model.device)
+                yield collate(samples, own.size, own.policy, fields=()).to(scorer.model.device)
                 samples = []
 
     return retrieve(scorer.eval(), chunks()), kinds

@@ -16,6 +16,8 @@ from rewardedit.images import to_pil
 from rewardedit.stages import MADE_OF
 
 SKIPPED = b"skipped"  # metadata of a shard
+GROUP = 64  # rows that are read together
+DICTIONARY = 2**30  # bytes of a column's distinct images in a group, beyond which each row has its own
 
 
 @dataclass(frozen=True)
@@ -107,10 +109,19 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
         }
     )
     records = [{**asdict(row), "axes": json.dumps(row.axes)} for row in rows]
-    # Images are compressed already; small groups of rows keep what is read for one of them small.
-    compression = {name: "NONE" if name in ("source", "edited") else "SNAPPY" for name in schema.names}
+    # Images are compressed already; small groups of rows keep what is read for one small. An image that
+    # several rows of a group show is held once: in its column's dictionary.
+    images = ["source", "edited"]
+    compression = {name: "NONE" if name in images else "SNAPPY" for name in schema.names}
     table = pa.Table.from_pylist(records, schema.with_metadata({SKIPPED: json.dumps(list(skipped))}))
-    pq.write_table(table, path, row_group_size=64, compression=compression)
+    pq.write_table(
+        table,
+        path,
+        row_group_size=GROUP,
+        compression=compression,
+        use_dictionary=images,
+        dictionary_pagesize_limit=DICTIONARY,
+    )
 
 
 def made_from(folder: Path) -> set[str]:

@@ -1,6 +1,7 @@
 """Data sets of edit sequences: instructions in a row, each on the image that the one before it left."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -47,6 +48,10 @@ class Sequences(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> EditSequence: ...
+
+    def turns(self, index: int, /) -> int:
+        """How many turns a sequence has; no image is read."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,9 @@ class _Part(Sequence):
     def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]
         return self.sequences[self.indices[index]]
 
+    def turns(self, index: int) -> int:
+        return self.sequences.turns(self.indices[index])
+
 
 def turns_of(number: int, backdrops: int) -> int:
     """How many turns a sequence of the shapes world has, from two to four, whatever its backdrop."""
@@ -128,6 +136,9 @@ class ShapesSequences(Sequence):
 
     def __len__(self) -> int:
         return self.config.rows or 1000
+
+    def turns(self, index: int) -> int:
+        return turns_of(self.config.first + index, len(self.worlds))
 
     def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]
         if not 0 <= index < len(self):
@@ -157,6 +168,9 @@ class MagicBrushSequences(Sequence):
 
     def __len__(self) -> int:
         return len(self.sessions)
+
+    def turns(self, index: int) -> int:
+        return len(self.sessions[index])
 
     def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]
         samples = [self.rows[row] for row in self.sessions[index]]
@@ -206,6 +220,10 @@ class SeedDataEdit(Sequence):
 
     def __len__(self) -> int:
         return len(self.lines)
+
+    def turns(self, index: int) -> int:
+        """As many as its line has instructions."""
+        return len(re.findall(r'"instruction_\d+"\s*:', self.lines[index][1]))
 
     def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]
         name, line = self.lines[index]

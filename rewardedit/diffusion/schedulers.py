@@ -4,10 +4,10 @@ and DDIM's inverse for models that predict the clean latents.
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from diffusers import DDIMInverseScheduler
+from diffusers import DDIMInverseScheduler, DDIMScheduler, EulerAncestralDiscreteScheduler
 from diffusers.schedulers.scheduling_ddim_inverse import DDIMSchedulerOutput
 from jaxtyping import Float
 from torch import Tensor
@@ -143,3 +143,21 @@ class SampleDDIMInverseScheduler(DDIMInverseScheduler):
         if not return_dict:
             return noisier, clean
         return DDIMSchedulerOutput(prev_sample=noisier, pred_original_sample=clean)
+
+
+def set_ddim(pipe: Any) -> None:
+    """Gives a pipeline DDIM and its inverse, on the model's own noise schedule."""
+    own = pipe.scheduler.config
+    # The inverse knows two ways to space steps; other samplers' models, such as Euler's, may have a third.
+    spacing = "trailing" if own.get("timestep_spacing") == "trailing" else "leading"
+    pipe.scheduler = DDIMScheduler.from_config(own, timestep_spacing=spacing)
+    sample = own.get("prediction_type") == "sample"
+    inverse = SampleDDIMInverseScheduler if sample else DDIMInverseScheduler
+    pipe.inverse_scheduler = inverse.from_config(pipe.scheduler.config)
+
+
+def set_scheduler(pipe: Any, name: Literal["ddim", "euler_ancestral"] | None) -> None:
+    """Gives a pipeline this scheduler, on the model's own noise schedule; with None it keeps its own."""
+    kinds = {"ddim": DDIMScheduler, "euler_ancestral": EulerAncestralDiscreteScheduler}
+    if name is not None:
+        pipe.scheduler = kinds[name].from_config(pipe.scheduler.config)

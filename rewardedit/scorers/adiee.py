@@ -104,8 +104,10 @@ class Adiee(Scorer):
         question: int | None = None,
         share_prefix: bool | None = None,
         dtype: torch.dtype | str = torch.float32,
+        prompts: Literal["ours", "paper"] | None = None,
     ) -> "Adiee":
         """A scorer that `save` wrote, by folder or hub name; by default the small one of the offline world.
+        `prompts`: whose questions; None: those that it was trained with.
 
         Raises:
             ValueError: where there is none, or its adapter comes without the token's embedding.
@@ -119,7 +121,7 @@ class Adiee(Scorer):
         head = ScoreHead(width_of(vlm.model), settings)
         with pretrained.reading(str(folder)):
             head.load_state_dict(load_file(folder / HEAD))
-        return cls(vlm, head, settings, question, share_prefix)
+        return cls(vlm, head, replace(settings, prompts=prompts or settings.prompts), question, share_prefix)
 
     @classmethod
     def packaged(cls, options: Mapping[str, Any]) -> set[str]:
@@ -151,7 +153,8 @@ class Adiee(Scorer):
         """The question as the model's chats are written, up to where it is to answer. Texts that steer the
         model, such as the place of an image, are taken out of the instruction.
         """
-        return self.vlm.prompt(turns(question, without(self.reserved, instruction), self.settings.layout))
+        own = self.settings
+        return self.vlm.prompt(turns(question, without(self.reserved, instruction), own.layout, own.prompts))
 
     @torch.no_grad()
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from rewardedit import devices, pretrained
-from rewardedit.scorers.adiee_text import Layout
+from rewardedit.scorers.adiee_text import Layout, Prompts
 from rewardedit.scorers.vlm import Bits
 
 GRADES = (0.0, 5.0, 10.0)  # of the head with classes
@@ -30,6 +30,7 @@ class AdieeSettings:
     axes: tuple[str, ...] = ("overall",)  # what is scored, the first being the score
     base: str | None = None  # the model that an adapter belongs to; None: the folder holds a whole model
     quantize: Bits | None = None  # of the base's language model, on which the adapter was trained
+    prompts: Prompts = "ours"  # whose words the questions are
 
     def __post_init__(self) -> None:
         if self.head not in ("scalar", "classes") or self.layout not in ("pair", "concat"):

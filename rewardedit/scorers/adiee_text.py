@@ -10,12 +10,21 @@ from typing import Any, Literal
 TOKEN = "[SCORE]"
 ANSWER = f"It is {TOKEN}."
 Layout = Literal["pair", "concat"]
+Prompts = Literal["ours", "paper"]
 # Four ways to ask, as in ADIEE; the words are ours.
 QUESTIONS = (
     '{after} is an edit of {before} by the instruction "{instruction}". How well was that done?',
     'The instruction was "{instruction}". Rate the edit that made {after} out of {before}.',
     'How good is {after} as what "{instruction}" makes of {before}?',
     'Somebody was told "{instruction}" about {before} and gave back {after}. What does that deserve?',
+)
+# As ADIEE prints them (App. B), of two images or of the halves of one.
+ASKED = 'how successful the edit instruction "{instruction}" has been executed from {before} to {after}'
+PAPER_QUESTIONS = (
+    f"Can you rate {ASKED} with a score from 0 to 10?",
+    f"Please rate {ASKED} with a score from 0 to 10.",
+    f"{ASKED}? Please respond with a score from 0 to 10.",
+    f"{ASKED}? Please output a score from 0 to 10.",
 )
 PLACES: dict[Layout, tuple[str, str]] = {
     "pair": ("the first image", "the second image"),
@@ -24,19 +33,20 @@ PLACES: dict[Layout, tuple[str, str]] = {
 IMAGES: dict[Layout, int] = {"pair": 2, "concat": 1}
 
 
-def question(number: int, instruction: str, layout: Layout) -> str:
-    """A question about an edit."""
+def question(number: int, instruction: str, layout: Layout, prompts: Prompts = "ours") -> str:
+    """A question about an edit, in our words or in the paper's."""
     before, after = PLACES[layout]
-    text = QUESTIONS[number].format(before=before, after=after, instruction=instruction)
+    asked = QUESTIONS if prompts == "ours" else PAPER_QUESTIONS
+    text = asked[number].format(before=before, after=after, instruction=instruction)
     return text[0].upper() + text[1:]
 
 
-def turns(number: int, instruction: str, layout: Layout) -> list[dict[str, Any]]:
+def turns(number: int, instruction: str, layout: Layout, prompts: Prompts = "ours") -> list[dict[str, Any]]:
     """The question as a chat: images first, the source before the edit, so that all that comes before the
     edit belongs to the source.
     """
     content: list[dict[str, str]] = [{"type": "image"} for _ in range(IMAGES[layout])]
-    content.append({"type": "text", "text": question(number, instruction, layout)})
+    content.append({"type": "text", "text": question(number, instruction, layout, prompts)})
     return [{"role": "user", "content": content}]
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -27,6 +27,15 @@ BEFORE = (
     'The edit "{instruction}" will be made of this image later. Describe the image with it in mind, briefly.'
 )
 AFTER = "Describe the image after that edit. Keep your words for all that stays as it is."
+Prompts = Literal["ours", "paper"]
+# The two questions, in our words and in those of ADIEE's released code.
+PROMPTS: dict[Prompts, tuple[str, str]] = {
+    "ours": (BEFORE, AFTER),
+    "paper": (
+        'Describe this image based on the edit "{instruction}" we want to perform on it later',
+        "Describe the edited image with respect to this image and the edit instruction.",
+    ),
+}
 EMPTY_CAPTION = "a caption is empty"
 SHORT = 3  # letters of a stem
 # Words that say nothing of what an edit is about.
@@ -47,6 +56,7 @@ class CaptionsConfig:
     adapter: str | None = None  # folder of a LoRA that `captioner` trained
     max_new_tokens: int = 64  # of a caption
     batch_size: int = 4  # rows at a time
+    prompts: Prompts = "ours"  # whose words it is asked in, ours or the paper's; as its adapter was trained
     check: bool = True  # leave out captions that differ in words that the instruction has nothing of
 
 
@@ -81,7 +91,8 @@ def write_captions(
             if batch.source_caption is not None and batch.target_caption is not None:
                 pairs = list(zip(batch.source_caption, batch.target_caption, strict=True))
             else:
-                pairs = caption_pairs(load(), batch.source, batch.instruction, config.max_new_tokens)
+                own_words = (config.max_new_tokens, config.prompts)
+                pairs = caption_pairs(load(), batch.source, batch.instruction, *own_words)
             for row, instruction, pair in zip(part.numbers, batch.instruction, pairs, strict=True):
                 before, after = pair if own else (caption_of(answer) for answer in pair)
                 cut = next((answer for answer in pair if isinstance(answer, AnswerError)), None)
@@ -112,7 +123,11 @@ def require_captioned(without: Sequence[dict[str, Any]], rows: int) -> None:
 
 
 def caption_pairs(
-    vlm: Vlm, source: torch.Tensor, instructions: Sequence[str], max_new_tokens: int = 64
+    vlm: Vlm,
+    source: torch.Tensor,
+    instructions: Sequence[str],
+    max_new_tokens: int = 64,
+    prompts: Prompts = "ours",
 ) -> list[tuple[Answer, Answer]]:
     """Captions before and after, of b sources (b, 3, h, w) and their instructions. Texts that steer the
     model, such as the place of an image, are taken out of what it is asked.
@@ -120,10 +135,12 @@ def caption_pairs(
     images = source[:, None]
     reserved = reserved_tokens(vlm)
     asked = [without(reserved, text) for text in instructions]
-    first = [first_question(text) for text in asked]
+    first = [first_question(text, prompts) for text in asked]
     before = vlm.answer([vlm.prompt(chat) for chat in first], images, max_new_tokens)
     said_before = [without(reserved, caption_of(answer)) for answer in before]
-    second = [second_question(text, caption) for text, caption in zip(asked, said_before, strict=True)]
+    second = [
+        second_question(text, caption, prompts) for text, caption in zip(asked, said_before, strict=True)
+    ]
     after = vlm.answer([vlm.prompt(chat) for chat in second], images, max_new_tokens)
     return list(zip(before, after, strict=True))
 
@@ -133,14 +150,14 @@ def caption_of(answer: Answer) -> str:
     return normalised(text_of(answer))
 
 
-def first_question(instruction: str) -> list[Turn]:
+def first_question(instruction: str, prompts: Prompts = "ours") -> list[Turn]:
     """The chat up to the caption of the source."""
-    return [ask(BEFORE.format(instruction=instruction), image=True)]
+    return [ask(PROMPTS[prompts][0].format(instruction=instruction), image=True)]
 
 
-def second_question(instruction: str, before: str) -> list[Turn]:
+def second_question(instruction: str, before: str, prompts: Prompts = "ours") -> list[Turn]:
     """The chat up to the caption of the image after the edit."""
-    return [*first_question(instruction), said(before), ask(AFTER)]
+    return [*first_question(instruction, prompts), said(before), ask(PROMPTS[prompts][1])]
 
 
 def ask(text: str, image: bool = False) -> Turn:

@@ -1,10 +1,13 @@
 """What became of the rows of a data set: which cannot be used, and how many each rule and method gave."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, OWN_LABELS
+from rewardedit.data.sequences import Sequences
+from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, OWN_LABELS, RulesConfig
+from rewardedit.synthesis.multi_turn import chosen_edits
 from rewardedit.synthesis.outputs import read_parquet
 
 
@@ -37,6 +40,22 @@ def of_sources(measured: list[Path]) -> list[dict[str, Any]]:
         for record in read_parquet(path, 1024, ("row", "image", "reason"))
         if record["reason"] is not None and record["image"] == "source"
     ]
+
+
+def planned_rows(
+    rules: RulesConfig, rows: int, methods: int, sequences: Sequence[Sequences]
+) -> dict[str, int]:
+    """At most how many labelled rows each rule gives, and all outputs of methods and all sequences."""
+    found = {"source": rows, "target": rows, "augmented_source": rows}
+    for name in ("another_image", "another_instruction", "another_object", "another_word", "damaged"):
+        found[name] = round(rows * rules.share(name))
+    found["outputs of methods"] = rows * methods
+    found["sequences"] = sum(
+        len(chosen_edits(own.turns(number), rules.turns, 0.0))
+        for own in sequences
+        for number in range(len(own))
+    )
+    return {name: n for name, n in found.items() if n}
 
 
 def summary(shards: list[Path], outputs: dict[str, list[Path]]) -> dict[str, Any]:

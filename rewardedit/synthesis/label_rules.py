@@ -138,8 +138,11 @@ class RulesConfig:
     # share of methods' outputs, labelled or not, that also stand under another row's instruction, labelled 0;
     # of those that `unreached` does not label
     output_another_instruction: float = 0.0
+    # choices of source, target and edited image of a sequence that give rows: one, drawn by the seed, as in
+    # ADIEE, or all
+    turns: Literal["one", "all"] = "one"
     # share of a sequence's turns that also stand under a later turn's instruction, labelled 0: of one image
-    # something else was edited than was asked for
+    # something else was edited than was asked for; with turns=one at most one turn
     another_turn: float = 0.0
 
     def __post_init__(self) -> None:

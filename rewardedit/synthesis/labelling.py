@@ -23,6 +23,7 @@ from rewardedit.synthesis.label_rules import (
     DAMAGED,
     FAILED,
     OWN_LABELS,
+    RIGHT,
     UNREACHED,
     Grade,
     Measured,
@@ -31,7 +32,13 @@ from rewardedit.synthesis.label_rules import (
     label_output,
 )
 from rewardedit.synthesis.measured import METRICS, decode_output
-from rewardedit.synthesis.multi_turn import joined_instruction, later_turns, turn_edits, turn_rule
+from rewardedit.synthesis.multi_turn import (
+    TurnEdit,
+    chosen_edits,
+    joined_instruction,
+    later_turns,
+    turn_rule,
+)
 from rewardedit.synthesis.other_instructions import (
     another_object,
     another_words,
@@ -285,16 +292,17 @@ def under_another(row: LabelledEdit, asked: NotFollowed) -> LabelledEdit:
 def sequence_rows(
     sequence: EditSequence, number: int, source_id: str, size: int, policy: str, labelling: Labelling
 ) -> list[LabelledEdit]:
-    """All labelled rows of a sequence (ADIEE Eq. 4); of a share of its turns also one under a later turn's
-    instruction, as failed.
+    """The labelled rows of a sequence (ADIEE Eq. 4), of one of its choices or of all; of a share of its turns
+    also one under a later turn's instruction, as failed.
     """
     images = [fit(to_tensor(image, 3)[None], size, policy)[0] for image in sequence.images]
     through = draws(labelling.seed + 1, number, len(images)) < labelling.rules.share("reconstructed")
     # Each image has one form as a source and one as an answer: a sequence is decoded and stored once.
     stored = [encode_png(image) for image in images]
     answers = [encode_png(image) for image in through_autoencoder(images, through.tolist(), labelling)]
-    rows = [
-        LabelledEdit(
+
+    def row_of(edit: TurnEdit) -> LabelledEdit:
+        return LabelledEdit(
             id=f"{sequence.id}/{edit.source}-{edit.target}-{edit.edited}",
             source=stored[edit.source],
             edited=answers[edit.edited],
@@ -307,15 +315,17 @@ def sequence_rows(
             source_caption=None if sequence.captions is None else sequence.captions[edit.source],
             target_caption=None if sequence.captions is None else sequence.captions[edit.target],
         )
-        for edit in turn_edits(len(sequence.instructions))
-    ]
-    by_id = {row.id: row for row in rows}
+
+    rules = labelling.rules
+    draw = float(draws(labelling.seed + 7, number, 1))
+    rows = [row_of(edit) for edit in chosen_edits(len(sequence.instructions), rules.turns, draw)]
     pairs = list(later_turns(sequence))
-    for (turn, later), u in zip(pairs, draws(labelling.seed + 4, number, len(pairs)), strict=True):
-        if u < labelling.rules.another_turn:
-            own = by_id[f"{sequence.id}/{turn}-{turn + 1}-{turn + 1}"]
-            asked = NotFollowed(f"{ANOTHER_TURN}-{later + 1}", ANOTHER_TURN, sequence.instructions[later])
-            rows.append(under_another(own, asked))
+    further = draws(labelling.seed + 4, number, len(pairs)) < rules.another_turn
+    asked_later = [pair for pair, is_drawn in zip(pairs, further.tolist(), strict=True) if is_drawn]
+    for turn, later in asked_later[: 1 if rules.turns == "one" else None]:
+        own = row_of(TurnEdit(turn, turn + 1, turn + 1, RIGHT))
+        asked = NotFollowed(f"{ANOTHER_TURN}-{later + 1}", ANOTHER_TURN, sequence.instructions[later])
+        rows.append(under_another(own, asked))
     return rows
 
 

@@ -19,6 +19,7 @@ from rewardedit import devices
 from rewardedit.config import require_unset
 from rewardedit.data.folders import by_stem, list_images
 from rewardedit.diffusion.editors import EditConfig, load_editor
+from rewardedit.diffusion.schedulers import set_ddim, set_scheduler
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.images import fit, load_image, to_pil
 from rewardedit.synthesis.label_rules import Grade
@@ -59,23 +60,27 @@ Method = Callable[[Requests], Float[Tensor, "b 3 h w"]]
 # Those below `editor` edit with a text-to-image model and two captions; an editor reads the instruction.
 Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "ledits_pp", "folder"]
 
+_KEPT = ("cross_attention_guidance",)
 _STRENGTH = ("strength",)
-_SAMPLING = ("num_inference_steps", "guidance_scale", "image_guidance_scale", "dtype")
+_INVERTS = ("image_guidance_scale", "scheduler")  # what inverts the source samples as it inverts
+_SAMPLING = ("num_inference_steps", "guidance_scale", "dtype")
 # Settings of a method that kinds do not use.
 UNUSED: dict[Kind, tuple[str, ...]] = {
-    "editor": _STRENGTH,
-    "sdedit": ("image_guidance_scale",),
-    "diffedit": ("image_guidance_scale",),
-    "pix2pix_zero": ("image_guidance_scale", *_STRENGTH),
-    "cycle_diffusion": ("image_guidance_scale",),
-    "ledits_pp": ("image_guidance_scale", *_STRENGTH),
-    "folder": (*_SAMPLING, *_STRENGTH),
+    "editor": (*_KEPT, *_STRENGTH),
+    "sdedit": ("image_guidance_scale", *_KEPT),
+    "diffedit": (*_INVERTS, *_KEPT),
+    "pix2pix_zero": (*_INVERTS, *_STRENGTH),
+    "cycle_diffusion": (*_INVERTS, *_KEPT),
+    "ledits_pp": (*_INVERTS, *_KEPT, *_STRENGTH),
+    "folder": (*_SAMPLING, *_INVERTS, *_KEPT, *_STRENGTH),
 }
 
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """One editing method, and how it is asked. The defaults are ImagenHub's, which ADIEE takes (App. B)."""
+    """One editing method, and how it is asked. The defaults are ImagenHub's of editors that follow
+    instructions, which ADIEE takes (App. B); those of other methods stand in the recipe.
+    """
 
     # editor: InstructPix2Pix and its successors; folder: made elsewhere, as by FLUX-Kontext
     kind: Kind = "editor"
@@ -85,13 +90,14 @@ class MethodConfig:
     guidance_scale: float = 7.5  # of the text
     image_guidance_scale: float = 1.5  # of the source; editors that know it
     strength: float = 0.8  # how far the source is noised: SDEdit, CycleDiffusion, DiffEdit's inversion
+    # None: DDIM for methods that invert the source, else the model's own
+    scheduler: Literal["ddim", "euler_ancestral"] | None = None
+    cross_attention_guidance: float = 0.15  # how much of the source's attention Pix2Pix-Zero keeps
     dtype: str | None = None  # of the weights; None: float16 on a GPU, float32 on a CPU
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise ValueError(
-                "model: expected the hub name or the folder of a method's model, or of its outputs"
-            )
+            raise ValueError("model: expected a hub name or folder of the method's model, or of its outputs")
         if not 0 < self.strength <= 1:
             raise ValueError(f"strength: expected above 0 and at most 1; got {self.strength}")
         if self.num_inference_steps < 1:
@@ -125,6 +131,7 @@ def edit_with(config: MethodConfig) -> Method:
     """An editor that follows instructions."""
     dtype = devices.inference_dtype(config.dtype)
     editor = load_editor(config.model, device=devices.default_device(), dtype=dtype)
+    set_scheduler(editor.pipe, config.scheduler)
     settings = EditConfig(config.num_inference_steps, config.guidance_scale, config.image_guidance_scale)
     return lambda wanted: editor(wanted.source, wanted.instruction, wanted.seeds, settings=settings)
 
@@ -160,6 +167,7 @@ class FolderOfOutputs:
 def sdedit(config: MethodConfig) -> Method:
     """SDEdit (Meng et al. 2021): the source, noised, is denoised towards the target caption."""
     pipe = _pipeline("StableDiffusionImg2ImgPipeline", config)
+    set_scheduler(pipe, config.scheduler)
 
     def edit(wanted: Requests) -> Float[Tensor, "b 3 h w"]:
         return pipe(
@@ -219,21 +227,6 @@ def diffedit(config: MethodConfig) -> Method:
     return edit
 
 
-def set_ddim(pipe: Any) -> None:
-    """Gives a pipeline DDIM and its inverse, on the model's own noise schedule."""
-    from diffusers import DDIMInverseScheduler, DDIMScheduler
-
-    from rewardedit.diffusion.schedulers import SampleDDIMInverseScheduler
-
-    own = pipe.scheduler.config
-    # The inverse knows two ways to space steps; other samplers' models, such as Euler's, may have a third.
-    spacing = "trailing" if own.get("timestep_spacing") == "trailing" else "leading"
-    pipe.scheduler = DDIMScheduler.from_config(own, timestep_spacing=spacing)
-    sample = own.get("prediction_type") == "sample"
-    inverse = SampleDDIMInverseScheduler if sample else DDIMInverseScheduler
-    pipe.inverse_scheduler = inverse.from_config(pipe.scheduler.config)
-
-
 def pix2pix_zero(config: MethodConfig) -> Method:
     """Pix2Pix-Zero (Parmar et al. 2023): the inverted source is moved along the difference of the captions,
     its cross-attention kept. As in ADIEE, the captions themselves stand for the words of the edit.
@@ -257,6 +250,7 @@ def pix2pix_zero(config: MethodConfig) -> Method:
             height=one.source.shape[-2],
             width=one.source.shape[-1],
             guidance_scale=config.guidance_scale,
+            cross_attention_guidance_amount=config.cross_attention_guidance,
             negative_prompt=one.source_caption[0],
             latents=inverted,
             generator=generator,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from rewardedit.data.sequences import EditSequence
 from rewardedit.instructions import join_instructions
@@ -54,6 +55,15 @@ def turn_edits(turns: int) -> Iterator[TurnEdit]:
         for target in range(source + 1, turns + 1):
             for edited in range(turns + 1):
                 yield TurnEdit(source, target, edited, turn_label(source, target, edited))
+
+
+def chosen_edits(turns: int, which: Literal["one", "all"], draw: float) -> list[TurnEdit]:
+    """The choices that a sequence gives rows of: all, or the one at a draw in [0, 1), as ADIEE takes one a
+    sequence, of which 81 : 19 outputs of methods follow (Sec. 4.1). All of five turns are ninety rows of six
+    images.
+    """
+    choices = list(turn_edits(turns))
+    return choices if which == "all" else [choices[int(draw * len(choices))]]
 
 
 def later_turns(sequence: EditSequence) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,7 @@ def losses(
     batch: EditBatch,
     labels: Float[Tensor, "b axes"],
     asked: list[int],
-    compat: str = "paper",
+    compat: str = "soft",
     per_edit: int = 1,
     upper_weight: float = 1.0,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
@@ -59,7 +59,7 @@ def answer_loss(scorer: Adiee, hidden: Float[Tensor, "b n d"], input_ids: Tensor
 def score_loss(
     raw: Float[Tensor, "b classes"],
     labels: Float[Tensor, " b"],
-    compat: str = "paper",
+    compat: str = "soft",
     upper_weight: float = 1.0,
 ) -> Float[Tensor, ""]:
     """L1 of a number; cross-entropy of classes with the label shared by its two neighbours among 0, 5 and 10
@@ -70,7 +70,7 @@ def score_loss(
         return ((raw[:, 0] - labels).abs() * weight).mean()
     place = labels / (GRADES[1] - GRADES[0])
     low = place.long().clamp(max=len(GRADES) - 1)
-    up = (place - low) * (compat == "paper")
+    up = (place - low) * (compat == "soft")
     target = F.one_hot(low, len(GRADES)) * (1 - up)[:, None]
     target = target + F.one_hot((low + 1).clamp(max=len(GRADES) - 1), len(GRADES)) * up[:, None]
     return (F.cross_entropy(raw, target, reduction="none") * weight).mean()

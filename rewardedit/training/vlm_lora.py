@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from torch import nn
+
 Embeddings = Literal["all", "token"]  # which are trained beside the LoRA
 
 
@@ -21,6 +23,16 @@ def wrap_lora(model: Any, token: int, rank: int, embeddings: Embeddings) -> Any:
         r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=language_layers(model), **more
     )
     return get_peft_model(model, lora)
+
+
+def linear_layers(model: Any) -> list[str]:
+    """The names of all linear layers in the language model of a vision-language model."""
+    inner = {id(module) for module in model.model.get_decoder().modules()}
+    return [
+        name
+        for name, module in model.named_modules()
+        if id(module) in inner and isinstance(module, nn.Linear)
+    ]
 
 
 def language_layers(model: Any) -> list[str]:

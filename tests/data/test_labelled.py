@@ -1,5 +1,6 @@
 """Parts of labelled rows: by source image and by the rule that gave the label."""
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -47,3 +48,12 @@ def test_rows_of_some_rules_alone(folder):
 def test_a_share_that_cannot_be_taken_is_refused(wrong):
     with pytest.raises(ValueError, match="share: "):
         DataConfig(**{"name": "table", "path": "x", **wrong})
+
+
+def test_an_image_that_rows_share_is_stored_once(tmp_path):
+    image, other = (encode_png(torch.rand(3, 64, 64)) for _ in range(2))
+    rows = [LabelledEdit(str(i), image, other, "do it", 5.0, "target", source_id="source") for i in range(40)]
+    path = tmp_path / "train-00000.parquet"
+    write_labelled(rows, path)
+    assert path.stat().st_size < 2 * (len(image) + len(other))
+    assert {row["source"] for row in pq.read_table(path).to_pylist()} == {image}

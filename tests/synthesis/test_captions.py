@@ -137,3 +137,12 @@ def test_a_text_that_steers_the_model_is_taken_out_of_what_it_is_asked(model, mo
     assert len(asked) == 4
     assert all(text.count("<image>") == 1 for text in asked), "the image's own place alone"
     assert "make the   red" in asked[1]
+
+
+def test_the_paper_s_own_questions_are_asked_where_settings_say_so():
+    ours, papers = (second_question("add a hat", "a dog", prompts) for prompts in ("ours", "paper"))
+    assert [turn["role"] for turn in ours] == [turn["role"] for turn in papers]
+    words = papers[0]["content"][1]["text"]
+    assert words == 'Describe this image based on the edit "add a hat" we want to perform on it later'
+    assert papers[2] != ours[2]
+    assert papers[1] == ours[1], "the answer is the model's"

@@ -1,6 +1,7 @@
 """What rows the rules make of targets, outputs and sequences."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -263,13 +264,13 @@ def test_a_share_of_damaged_targets_goes_through_the_autoencoder():
     ]
 
 
-def turns_of(share: float, *instructions: str):
+def turns_of(share: float, *instructions: str, turns: Literal["one", "all"] = "all"):
     """The rows of a sequence in which every turn makes the image a tenth brighter."""
     n = len(instructions)
     images = tuple(to_pil(torch.full((3, 2, 2), i / 10)) for i in range(n + 1))
     sequence = EditSequence("s", images, instructions, tuple("abcdef"[: n + 1]))
     limits = Thresholds(0.2, (0.1, 0.1))
-    rules = RulesConfig(another_turn=share, reconstructed=0.0)
+    rules = RulesConfig(another_turn=share, reconstructed=0.0, turns=turns)
     labelling = Labelling(rules, limits, {}, lambda images: images, frozenset(), 0)
     return [sequence_rows(sequence, i, "source", 2, "stretch", labelling) for i in range(20)]
 
@@ -291,6 +292,18 @@ def test_a_turn_under_a_later_turns_instruction_has_failed():
             own.source, own.edited, "s", "source",
         )  # fmt: skip
     assert len(rows) == len(by_id) == 4 * 6 + 3
+
+
+def test_a_sequence_gives_one_drawn_choice_unless_all_are_asked_for():
+    drawn = turns_of(0.0, "one", "two", "three", turns="one")
+    assert [len(rows) for rows in drawn] == [1] * 20
+    assert drawn == turns_of(0.0, "one", "two", "three", turns="one"), "by the seed and the number"
+    every = {row.id for row in turns_of(0.0, "one", "two", "three")[0]}
+    assert {rows[0].id for rows in drawn} <= every
+    assert len({rows[0].id for rows in drawn}) > 8
+    assert RulesConfig().turns == "one"
+    later = turns_of(1.0, "one", "two", "three", turns="one")
+    assert [[row.rule == ANOTHER_TURN for row in rows] for rows in later] == [[False, True]] * 20
 
 
 def test_a_turn_has_the_captions_of_its_source_and_its_target():

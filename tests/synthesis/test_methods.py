@@ -1,11 +1,13 @@
 """Editing methods through real diffusers pipelines of tiny models."""
 
 import errno
+from types import SimpleNamespace
 
 import diffusers
 import pytest
 import torch
 
+from rewardedit.diffusion.schedulers import set_scheduler
 from rewardedit.images import fit, to_pil
 from rewardedit.synthesis.methods import MethodConfig, Requests, edit_rows, load_method
 from tests.models import tiny_pipeline, tiny_unet
@@ -66,6 +68,22 @@ def test_a_model_that_predicts_the_clean_latents_inverts_too(kind, text_to_image
     config = MethodConfig(kind, str(tmp_path), **STEPS)
     made = edit_rows(load_method(config), config, wanted(2))
     assert all(isinstance(image, torch.Tensor) for image in made), made
+
+
+def test_a_method_samples_with_the_scheduler_that_its_settings_name():
+    own = diffusers.DDPMScheduler(num_train_timesteps=10, prediction_type="v_prediction")
+    kinds = {"ddim": diffusers.DDIMScheduler, "euler_ancestral": diffusers.EulerAncestralDiscreteScheduler}
+    for name, kind in kinds.items():
+        pipe = SimpleNamespace(scheduler=own)
+        set_scheduler(pipe, name)
+        assert type(pipe.scheduler) is kind
+        assert pipe.scheduler.config.num_train_timesteps == 10
+        assert pipe.scheduler.config.prediction_type == "v_prediction"
+    set_scheduler(pipe := SimpleNamespace(scheduler=own), None)
+    assert pipe.scheduler is own
+    for kind in ("diffedit", "pix2pix_zero", "cycle_diffusion", "folder"):
+        with pytest.raises(ValueError, match=f"scheduler.*on kind: {kind}"):
+            MethodConfig(kind, "x", scheduler="ddim")
 
 
 @pytest.mark.parametrize("kind", PROMPTED)

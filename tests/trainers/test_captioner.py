@@ -56,7 +56,10 @@ def test_a_lora_learns_to_caption(kind, table, tmp_path: Path):
     ]
     assert main([*words, "--out", str(tmp_path / "run")]) == 0
     lora = load_file(tmp_path / "run" / "lora" / "adapter_model.safetensors")
-    assert all("q_proj" in name or "v_proj" in name for name in lora)
+    layers = {name.split(".lora_")[0].rpartition(".")[2] for name in lora}
+    kinds = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert layers == kinds, "all linear layers of the language model"
+    assert not any("vis" in name for name in lora)
     assert not any("vision" in name or "visual" in name for name in lora)
     state = json.loads(next((tmp_path / "run" / "checkpoints").glob("*/trainer_state.json")).read_text())
     losses = [line["loss"] for line in state["log_history"] if "loss" in line]

@@ -191,9 +191,7 @@ def test_the_humanedit_recipe_runs_on_a_folder_of_its_columns(tmp_path):
     words = [
         "checkpoint=shapes-clip",
         f"data.{at}",
-        "data.rows=4",
-        f"held_out.{at}",
-        "held_out.first=4",
+        "data.hold_out=2",
         "train.max_steps=1",
     ]
     assert command(["train", "humanedit-vifi-clip", *words, "train.batch_size=4", "--out", str(out)]) == 0
