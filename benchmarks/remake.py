@@ -84,6 +84,9 @@ PROGRAMS = {
     "adiee-ablations": "adiee_ablations.py",
     "vifi-rows": "vifi_rows.py",
     "hacking": "hacking.py",
+    "centres": "centres.py",
+    "prompts": "prompts.py",
+    "reward-scale": "reward_scale.py",
 }
 # Programs of several parts, with the words of each.
 PARTS = {

@@ -134,7 +134,7 @@ def test_an_editor_trained_on_other_rows_is_not_compared_on_the_shapes_world(tmp
 def test_each_variant_says_the_labels_in_its_own_way():
     _, config = load_recipe("shapes-reward-conditioned", ["relabel.prompt=hive"])
     assert isinstance(config, Config)
-    rows = Relabelled([0.1, 0.9, 0.5], [0, 4, 2], RewardScale.from_range(0, 1))
+    rows = Relabelled([0.1, 0.9, 0.5, 0.7], [0, 4, 2, 3], RewardScale.from_range(0, 1))
 
     said = {name: variant_labels(config, name, rows) for name in get_args(Variant)}
     assert said["unconditioned"].prompt is None
@@ -146,7 +146,7 @@ def test_each_variant_says_the_labels_in_its_own_way():
     }
     assert "{word}" in said["words"].prompt.template
     assert said["words"].prompt.template != said["conditioned"].prompt.template
-    assert said["best_rows_only"].label == [None, 4, None]
+    assert said["best_rows_only"].label == [None, 4, None, None], "the best bin alone"
     assert said["words"].label == said["learned_embedding"].label == rows.label
 
 

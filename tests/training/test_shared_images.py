@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from rewardedit import EditBatch
+from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, open_named
 from rewardedit.data.shapes import Shapes
 from rewardedit.files import read_log
+from rewardedit.images import to_pil
 from rewardedit.trainers import adiee_scorer as trainer
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
 from rewardedit.training.shared_images import (
@@ -78,6 +80,13 @@ def test_losses_and_gradients_are_those_of_questions_asked_alone(rows, tmp_path,
     assert alone[2].keys() == once[2].keys()
     for name, gradient in alone[2].items():
         assert (once[2][name] - gradient).norm() <= 1e-3 * gradient.norm() + 1e-6, name
+
+
+def test_edits_of_one_source_are_not_one_edit():
+    source, first, second = (to_pil(torch.full((3, 4, 4), value)) for value in (0.0, 0.5, 1.0))
+    shown = [(source, first), (source, second), (source, first), (first, first)]
+    found = [EditSample(str(i), before, "edit", after) for i, (before, after) in enumerate(shown)]
+    assert rows_by_edit(found, [0, 1, 2, 3]) == [[0, 2], [1], [0, 2], [3]]
 
 
 def test_rows_of_a_step_in_turn_show_one_edit(rows, tmp_path):

@@ -1,0 +1,72 @@
+"""ReFL by the small `adiee` with the score as it is against quantiles of the true targets' scores:
+python benchmarks/reward_scale.py [RUNS] [SETTING=VALUE …]
+
+Both train on right edits alone, as MagicBrush has them, with the same rows, steps and seeds; the recipe
+shapes-refl holds the rest. Each is taken at the setting of one grid that is best for it on val, the base
+included, and test is run once. RUNS/reward-scale keeps what is made: a program that was broken off goes on.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from command_line import read_command_line
+
+from rewardedit.cli import quiet
+from rewardedit.cli.recipes import load_recipe
+from rewardedit.evaluation.compare import EvaluateConfig, compare
+from rewardedit.trainers import refl
+from rewardedit.training.reward import load_rewards
+
+SCALES = ("none", "quantiles")
+ROWS = 192
+STEPS = 40
+SETTINGS = (
+    "variants=[refl]",
+    "evaluate=null",
+    f"data={{name: shapes, rows: {ROWS}, first: 140000, shares: {{right: 1.0}}}}",
+    "reward.num_inference_steps=[6]",
+    f"train.max_steps={STEPS}",
+    "train.batch_size=8",
+    "train.lr_warmup_steps=4",
+    "train.ema=0.95",
+    "train.validate_every=0",
+    "watch.n=4",
+)
+EVALUATE = EvaluateConfig(
+    n=280,
+    val_n=56,
+    num_inference_steps=(6,),
+    guidance_scale=(1.0, 1.25, 1.5),
+    image_guidance_scale=(1.2,),
+)
+
+
+def main(folder: Path, words: list[str]) -> dict[str, Any]:
+    results = {}
+    for scale in SCALES:
+        asked = [*SETTINGS, f"reward.scale={scale}", *words]
+        config: refl.Config = replace(load_recipe("shapes-refl", asked)[1], name=f"scale-{scale}")
+        run = folder / config.name
+        results[scale] = refl.train(config, run, resume=run.is_dir())
+    scorers = load_rewards(config.reward.scorer, config.watch.held_out)
+    metrics = compare(EVALUATE, config.base, results, scorers, folder)
+    assert metrics is not None
+    scale = json.loads((folder / config.name / "relabelled" / "scale.json").read_text())
+    return {
+        "n": EVALUATE.n,
+        "rows": config.data.rows,
+        "steps": config.train.max_steps,
+        "knots": scale["knots"],
+        **metrics,
+    }
+
+
+if __name__ == "__main__":
+    line = read_command_line(__doc__, "FOLDER key=value")
+    quiet()
+    given = list(line.words)
+    runs = Path(given.pop(0)) if given and "=" not in given[0] else Path("runs")
+    command = " ".join(["python benchmarks/reward_scale.py", *given])
+    line.keep("reward-scale", main(runs / "reward-scale", given), command)
