@@ -1,6 +1,8 @@
 """The papers' values, in one table with the source of each, and the full-size recipes beside it."""
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from rewardedit.scorers.bpm import BpmConfig
 from rewardedit.scorers.bpm_judges import JudgeConfig
 from rewardedit.scorers.load import BUILT_IN, find_scorer
 
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 ADIEE = "ADIEE Sec. 4.1"
 SUPPLEMENT = "ADIEE App. B"
 ADIEE_CODE = "SamsungLabs/ADIEE"
@@ -171,3 +174,12 @@ def test_no_scorer_is_called_another_benchmark_s_by_default():
         scorer = find_scorer(name)
         assert "MagicBrush" not in scorer.paper, name
         assert "MagicBrush" not in (scorer.__doc__ or ""), name
+
+
+def test_the_paper_s_prompts_are_told_apart_from_ours_by_nothing_that_was_measured():
+    found = json.loads((RESULTS / "prompts.json").read_text())
+    low, high = found["ours_above_paper"]
+    assert found["n"] >= 280
+    assert low < 0 < high, "the page says that the interval holds 0"
+    assert found["spearman"]["ours"]["rho"] == pytest.approx(0.80, abs=0.005)
+    assert found["spearman"]["paper"]["rho"] == pytest.approx(0.77, abs=0.005)
