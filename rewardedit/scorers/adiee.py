@@ -19,7 +19,7 @@ from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import clamp_straight_through, fit
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, ScoreHead
-from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, add_token, require_token, turns
+from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Prompts, add_token, require_token, turns
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.prefix import Prefix, alone_with, as_cache, followed, prefix_attention, split_rows
 from rewardedit.scorers.vlm import (
@@ -104,7 +104,7 @@ class Adiee(Scorer):
         question: int | None = None,
         share_prefix: bool | None = None,
         dtype: torch.dtype | str = torch.float32,
-        prompts: Literal["ours", "paper"] | None = None,
+        prompts: Prompts | None = None,
     ) -> "Adiee":
         """A scorer that `save` wrote, by folder or hub name; by default the small one of the offline world.
         `prompts`: whose questions; None: those that it was trained with.
