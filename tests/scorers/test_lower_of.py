@@ -65,7 +65,7 @@ def test_it_stands_in_specs_in_one_way():
     assert families(SPEC) == {"adiee", "bpm"}
     assert packaged_files(SPEC) == packaged_files("adiee") | packaged_files("bpm")
     weighted = {"lower_of": ["clip_d:0.7,l1:0.3", {"vifi_clip": {}}]}
-    assert families(weighted) == {"clip", "pixel", "vifi_clip"}
+    assert families(weighted) == {"clip", "pixel"}
     assert own_code({"scorer": {"lower_of": ["l1", "mine.module:Mine"]}}) == ["mine.module:Mine"]
 
 
@@ -89,5 +89,5 @@ def test_the_package_s_medians_are_those_that_were_measured():
     measured = json.loads(CENTRES_FILE.read_text())["centres"]
     for name, (median, spread) in CENTRES.items():
         assert (median, spread) == pytest.approx(
-            (measured[name]["median"], measured[name]["spread"]), abs=5e-4
+            (measured[name]["median"], measured[name]["spread"]), rel=1e-3
         )
