@@ -74,13 +74,10 @@ class Config:
     checkpoint: str = "shapes-clip"  # the CLIP to start from: hub name or folder
     pooling: str = "temporal"  # how the embeddings of source and edit become one
     size: int | None = None  # pixels a side; None: the checkpoint's own
-    # the edits that are trained on; `size` is the scorer's
-    data: DataConfig = field(default_factory=DataConfig)
-    # on which retrieval is measured at the end, each instruction once; None: on the rows of the source images
-    # that data.hold_out keeps from training, where it does
+    data: DataConfig = field(default_factory=DataConfig)  # the edits that are trained on, in `size`
+    # rows for retrieval, each instruction once; None: those of the source images that data.hold_out keeps back
     held_out: DataConfig | None = None
-    # hard negatives that stand in every batch
-    negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")
+    negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")  # hard ones, in every batch
     lora_rank: int | None = None  # None: CLIP as a whole; the temporal pooling is always trained as a whole
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer and the loop
     bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
