@@ -75,7 +75,7 @@ class Config:
     pooling: str = "temporal"  # how the embeddings of source and edit become one
     size: int | None = None  # pixels a side; None: the checkpoint's own
     data: DataConfig = field(default_factory=DataConfig)  # the edits that are trained on, in `size`
-    # rows for retrieval, each instruction once; None: those of the source images that data.hold_out keeps back
+    # rows for retrieval, each instruction once; None: those of the sources that data.hold_out keeps back
     held_out: DataConfig | None = None
     negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")  # hard ones, in every batch
     lora_rank: int | None = None  # None: CLIP as a whole; the temporal pooling is always trained as a whole
