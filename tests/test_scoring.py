@@ -391,7 +391,8 @@ def test_a_part_without_a_value_is_left_out(tmp_path, pair, capsys):
 def test_a_table_s_path_may_have_an_equals_sign(tmp_path, pair, capsys):
     folder = tmp_path / "lr=1e-4"
     folder.mkdir()
-    row = {"source": pair[0], "edited": pair[1], "instruction": pair[2]}
+    images = [Path(path).rename(folder / Path(path).name).name for path in pair[:2]]
+    row = {"source": images[0], "edited": images[1], "instruction": pair[2]}
     (folder / "rows.jsonl").write_text(json.dumps(row) + "\n")
     assert main(["score", str(folder), "--scorer", "l1"]) == 0
     assert "l1" in capsys.readouterr().out
