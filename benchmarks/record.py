@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rewardedit.files import to_json
 from rewardedit.training.environment import environment
 
 RESULTS = Path(__file__).parent / "results"
@@ -17,14 +18,14 @@ def record(run: Path, command: str) -> Path:
     )
     n = metrics.pop("n", None) or metrics.get("oracle", {}).get("n")
     out = RESULTS / f"{run.name}.json"
-    out.write_text(json.dumps({"command": command, **environment, "n": n, **metrics}, indent=2) + "\n")
+    out.write_text(to_json({"command": command, **environment, "n": n, **metrics}, indent=2) + "\n")
     return out
 
 
 def keep(name: str, command: str, figures: dict[str, Any]) -> None:
     """Writes benchmarks/results/NAME.json: the figures with where they come from."""
     out = RESULTS / f"{name}.json"
-    out.write_text(json.dumps({"command": command, **environment(), **figures}, indent=2) + "\n")
+    out.write_text(to_json({"command": command, **environment(), **figures}, indent=2) + "\n")
     print(out)
 
 

@@ -2,18 +2,20 @@
 `EditBatch` (rows as tensors) and `Scores`.
 """
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
 
-from rewardedit.images import fit, to_tensor
+from rewardedit.images import fit, to_labels, to_tensor
+from rewardedit.values import finite_rows, require_texts
 
 # what spreadsheets, pandas and others write for a text that is not there
 NO_TEXTS = frozenset(("", "nan", "none", "null", "<na>"))
@@ -85,8 +87,12 @@ class EditPair:
 class EditBatch:
     """b edits. Images are RGB in [0, 1]; fields that a data set lacks are None.
 
+    Values are checked here, once: slices and moves to another device are not checked again. An edited image
+    that is not finite is let in, and no scorer can score it: it makes one row of a training invalid.
+
     Raises:
-        ValueError: where a field does not hold b entries, or images of different sizes.
+        ValueError: for no edits or no pixels, where a field does not hold b entries, images differ in size or
+            have values outside of [0, 1], or a text is none.
     """
 
     source: Float[Tensor, "b 3 h w"]
@@ -96,8 +102,20 @@ class EditBatch:
     mask: Float[Tensor, "b 1 h w"] | None = None  # 1 where change is wanted
     source_caption: list[str] | None = None
     target_caption: list[str] | None = None
+    # Which edited images are finite: set when they are checked, and no field that a batch is made of.
+    is_finite: ClassVar[tuple[bool, ...]] = ()
 
     def __post_init__(self) -> None:
+        for name in ("source", "edited", "target", "mask"):
+            value = getattr(self, name)
+            if not isinstance(value, Tensor | None) or (name in ("source", "edited") and value is None):
+                raise ValueError(
+                    f"{name}: expected a tensor; got {type(value).__name__}; collate makes batches of images"
+                )
+        if self.source.ndim != 4 or not self.source.numel():
+            raise ValueError(
+                f"source: expected at least one image, (b, 3, h, w); got {tuple(self.source.shape)}"
+            )
         b, _, h, w = self.source.shape
         for name, channels in (("source", 3), ("edited", 3), ("target", 3), ("mask", 1)):
             value = getattr(self, name)
@@ -110,32 +128,70 @@ class EditBatch:
             if value is not None and (isinstance(value, str) or len(value) != b):
                 got = "a single string" if isinstance(value, str) else f"{len(value)}"
                 raise ValueError(f"{name}: expected a list of {b} strings, one a row; got {got}")
+            if value is not None:
+                require_texts(name, value)
+        if self.mask is not None:
+            object.__setattr__(self, "mask", to_labels(self.mask))
+        given = {name: getattr(self, name) for name in ("source", "target", "mask")}
+        given = {name: value for name, value in given.items() if value is not None}
+        object.__setattr__(self, "is_finite", finite_rows(given, self.edited))
 
     def __len__(self) -> int:
         return len(self.instruction)
 
-    def __getitem__(self, rows: slice) -> "EditBatch":
-        """The rows of a slice, as a batch."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return EditBatch(**{name: value if value is None else value[rows] for name, value in fields.items()})
+    def __getitem__(self, rows: slice | list[int]) -> "EditBatch":
+        """The rows of a slice, or of a list of their numbers, as a batch."""
+
+        def take(value: Any) -> Any:
+            if value is None or isinstance(value, Tensor) or isinstance(rows, slice):
+                return value if value is None else value[rows]
+            return [value[row] for row in rows]
+
+        values = {f.name: take(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        if not len(values["source"]):
+            raise ValueError(f"EditBatch: expected at least one of its {len(self)} rows; got none")
+        return self._with(**values, is_finite=tuple(take(list(self.is_finite))))
+
+    def with_edited(self, edited: Float[Tensor, "b 3 h w"]) -> "EditBatch":
+        """The same batch with a view of its edited images, which are not checked again."""
+        return self._with(edited=edited)
+
+    def _with(self, **values: Any) -> "EditBatch":
+        batch = copy.copy(self)
+        for name, value in values.items():
+            object.__setattr__(batch, name, value)
+        return batch
 
     def to(self, device: torch.device | str) -> "EditBatch":
         """The same batch with its tensors on `device`."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return EditBatch(**{name: v.to(device) if isinstance(v, Tensor) else v for name, v in fields.items()})
+        return self._with(**{name: v.to(device) for name, v in fields.items() if isinstance(v, Tensor)})
 
 
 @dataclass(frozen=True)
 class Scores:
     """What a scorer says of b edits; higher is better.
 
-    `score` is NaN exactly where `valid` is False; `reason` says why there, and is None elsewhere.
+    `score` is NaN exactly where `valid` is False; `reason` says why there, and is None elsewhere. A row whose
+    score is not finite is never valid, whatever a scorer says.
     """
 
     score: Float[Tensor, " b"]
     parts: dict[str, Float[Tensor, " b"]]  # named components, on their own scales
     valid: Bool[Tensor, " b"]
     reason: list[str | None]
+
+    def __post_init__(self) -> None:
+        if self.score.is_meta:  # without values
+            return
+        wrong = self.valid & ~self.score.detach().isfinite()
+        if wrong.any():
+            reasons = zip(self.reason, wrong.tolist(), strict=True)
+            reason = ["the score is not finite" if is_wrong else text for text, is_wrong in reasons]
+            nothing = torch.full_like(self.score, torch.nan)
+            object.__setattr__(self, "score", torch.where(wrong, nothing, self.score))
+            object.__setattr__(self, "valid", self.valid & ~wrong)
+            object.__setattr__(self, "reason", reason)
 
     @classmethod
     def make(
@@ -144,7 +200,7 @@ class Scores:
         parts: dict[str, Float[Tensor, " b"]] | None = None,
         reason: list[str | None] | None = None,
     ) -> "Scores":
-        """Scores whose invalid rows are those with a reason;
+        """Scores whose invalid rows are those with a reason, and those whose score is not finite;
         their score becomes NaN without touching gradients.
         """
         reasons: list[str | None] = reason or [None for _ in range(len(score))]

@@ -24,10 +24,10 @@ from rewardedit.data.table import NAMES, SUFFIXES, read_records, require_texts, 
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
 from rewardedit.diffusion.sizes import hint_at_size, out_of_memory_told, scale_shorter_side
-from rewardedit.files import stamp, write_json
+from rewardedit.edit_gallery import write_gallery
+from rewardedit.files import stamp, to_json, write_json
 from rewardedit.images import load_image, load_mask, resize, to_pil
 from rewardedit.regions.change_map import change_mask
-from rewardedit.report import Gallery, Report
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.load import packaged_files
@@ -35,12 +35,10 @@ from rewardedit.scoring import TEXT_CUT, score_batch
 from rewardedit.selection import best_of_n
 from rewardedit.stages import differences
 from rewardedit.texts import noting
-from rewardedit.untrusted import read_json
+from rewardedit.untrusted import file_name, read_json
 
 TEXTS = ("id", "source", "instruction")  # of a table's row
 REQUIRED = (("source",), ("instruction",))  # columns
-THUMBNAIL = 256  # pixels of the longer side in the gallery
-MOST_SHOWN = 200  # edits in the gallery, which holds their pictures
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,18 @@ class Job:
 
     def name(self, turn: int) -> str:
         """The name of a turn's files, without their ending; turn 0 is the source."""
-        return self.id if turn == len(self.instructions) == 1 else f"{self.id}-{turn}"
+        return self.stem if turn == len(self.instructions) == 1 else f"{self.stem}-{turn}"
+
+    @property
+    def stem(self) -> str:
+        """The beginning of all names of its files."""
+        return file_name(self.id)
 
     @property
     def files(self) -> list[str]:
         """All files that the job may write: its record, its images and their masks."""
         names = [self.name(turn) for turn in range(len(self.instructions) + 1)]
-        return [f"{self.id}.json", *(f"{name}{end}.png" for name in names for end in ("", "-mask"))]
+        return [f"{self.stem}.json", *(f"{name}{end}.png" for name in names for end in ("", "-mask"))]
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class JobConfig:
     # scorer bpm); or a mask file.
     mask: ScorerSpec | None = None
     dtype: str = "float32"  # of the editor's weights
+    lora: str | None = None  # LoRA weights for the editor
 
     def __post_init__(self) -> None:
         require_numbers(self.best_of, self.size, self.score)
@@ -183,8 +187,6 @@ def _job(table: Path, number: int, record: dict[str, Any]) -> Job:
         if record.get("id") not in (None, "")
         else f"{number:04d}-{Path(record['source']).stem}"
     )
-    if Path(name).name != name:
-        raise ValueError(f"{table}: row {number}: id {name!r} cannot be a file name")
     return Job(name, table.parent / record["source"], tuple(instructions))
 
 
@@ -215,7 +217,7 @@ def run_jobs(
     failed: dict[str, str] = {}
     done: list[dict[str, Any]] = []
     for job in tqdm(jobs, desc="editing", unit="image", disable=len(jobs) == 1):
-        record = folder / f"{job.id}.json"
+        record = folder / f"{job.stem}.json"
         made_of = {**request_of(job, config), "stamps": {**stamps, "input": stamp(job.path)}}
         finished = read_record(record)
         there = all((folder / name).is_file() for name in _images_of(finished))
@@ -229,7 +231,9 @@ def run_jobs(
             write_json(record, finished)
         done.append(finished)
     if done:
-        _gallery(done, config, folder)
+        note = f"seed {config.seed}, best of {config.best_of}"
+        name = None if config.scorer is None else spec_name(config.scorer)
+        write_gallery(done, folder, config.model, name, note, with_masks=bool(config.mask))
     return failed
 
 
@@ -240,7 +244,7 @@ def request_of(job: Job, config: JobConfig) -> dict[str, Any]:
         "instructions": job.instructions,
         **dataclasses.asdict(config),
     }
-    return json.loads(json.dumps(request))
+    return json.loads(to_json(request))
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -255,13 +259,13 @@ def read_record(path: Path) -> dict[str, Any]:
 def require_same_requests(jobs: list[Job], config: JobConfig, folder: Path) -> None:
     """Raises ValueError where a folder holds an edit that another request made and a job would replace."""
     for job in jobs:
-        before = read_record(folder / f"{job.id}.json").get("request")
+        before = read_record(folder / f"{job.stem}.json").get("request")
         if before is None:
             continue
         before.pop("stamps", None)  # of files whose content changed: the edit is made again
         if changed := differences(before, request_of(job, config)):
             raise ValueError(
-                f"{folder / job.id}: made by another request ({changed[0]}); take another --out, or "
+                f"{folder / job.stem}: made by another request ({changed[0]}); take another --out, or "
                 "--overwrite"
             )
 
@@ -275,7 +279,12 @@ def _images_of(record: dict[str, Any]) -> list[str]:
 
 def stamps_of(config: JobConfig) -> dict[str, Any]:
     """Of the files that a config names, so that an edit is made again where they are others now."""
-    named = {"model": resolve_model(config.model), "scorer": config.scorer, "mask": config.mask}
+    named = {
+        "model": resolve_model(config.model),
+        "lora": config.lora,
+        "scorer": config.scorer,
+        "mask": config.mask,
+    }
     stamps: dict[str, Any] = {
         name: [stamp(text) for text in _texts_in(value)] for name, value in named.items()
     }
@@ -301,7 +310,7 @@ def _edit(
     source = scale_shorter_side(load_image(job.path)[None], config.size, editor.pipe.vae_scale_factor)
     if config.size is None:
         hint_at_size(editor, job.path, source)
-    (folder / f"{job.id}.json").unlink(missing_ok=True)  # it is not of the pictures that come now
+    (folder / f"{job.stem}.json").unlink(missing_ok=True)  # it is not of the pictures that come now
     turns: list[dict[str, Any]] = []
     before = f"{job.name(0)}.png"
     to_pil(source[0]).save(folder / before)
@@ -339,7 +348,7 @@ def _turn(
     with mask_guidance(editor.pipe, mask) if mask is not None else nullcontext():
         if scorer is not None and config.best_of > 1:
             found = best_of_n(
-                editor, scorer, source[0], instruction, config.best_of, seed=config.seed, **options
+                editor, scorer, source, instruction, config.best_of, seed=config.seed, keep=1, **options
             )
             edited = found.best[None]
             turn["seed"] = found.best_seed
@@ -357,6 +366,8 @@ def _turn(
             seed=turn["seed"],
             **options,
         )
+        if rounds.reason[0] is not None:
+            raise ValueError(rounds.reason[0])
         edited = rounds.edited
         mask = rounds.mask
 
@@ -365,32 +376,3 @@ def _turn(
         turn["score"] = float(scores.score[0]) if scores.valid[0] else None
         turn["reason"] = scores.reason[0]
     return edited, mask, turn
-
-
-def _gallery(done: list[dict[str, Any]], config: JobConfig, folder: Path) -> None:
-    """One row a turn: source, edit and mask with what was scored; of many edits the first."""
-    gallery = Gallery(["source", "edited", *(["mask"] if config.mask else [])])
-    for record in done[:MOST_SHOWN]:
-        for turn in record["turns"]:
-            score = turn.get("score")
-            caption = (
-                ""
-                if config.scorer is None
-                else turn.get("reason") or f"{spec_name(config.scorer)} {score:.3f}"
-            )
-            cells = [(turn["source"], ""), (turn["image"], caption)]
-            if config.mask:
-                cells.append((turn["mask"], ""))
-            gallery.row(turn["instruction"], [(_thumbnail(folder / name), text) for name, text in cells])
-    report = Report(f"edits by {config.model}")
-    if len(done) > MOST_SHOWN:
-        report.text(f"The first {MOST_SHOWN} of {len(done)} edits; the others lie beside this page.")
-    report.gallery(f"seed {config.seed}, best of {config.best_of}", gallery)
-    report.save(folder / "gallery.html")
-
-
-def _thumbnail(path: Path) -> Float[Tensor, "3 h w"]:
-    image = load_image(path)
-    scale = min(1, THUMBNAIL / max(image.shape[-2:]))
-    h, w = (max(1, round(side * scale)) for side in image.shape[-2:])
-    return resize(image[None], (h, w))[0]

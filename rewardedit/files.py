@@ -5,6 +5,7 @@ and arrays that are joined on disk.
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -223,10 +224,23 @@ def create(path: AnyPath, text: str) -> None:
     path.write_text(text)
 
 
+def to_json(values: Any, indent: int | None = None) -> str:
+    """Values as JSON. That has no NaN and no infinity: null stands for them, as for whatever is missing."""
+    return json.dumps(_without_nan(values), indent=indent, allow_nan=False)
+
+
+def _without_nan(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {name: _without_nan(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_without_nan(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
 def write_json(path: AnyPath, values: Any, in_stage: bool = False) -> None:
     """Written aside and renamed, so that a reader never meets half a file; `in_stage` as in `replaced`."""
     with replaced(path, in_stage) as aside:
-        aside.write_text(json.dumps(values, indent=2) + "\n")
+        aside.write_text(to_json(values, indent=2) + "\n")
 
 
 def append_json_line(path: Path, values: dict[str, Any]) -> None:
@@ -236,7 +250,7 @@ def append_json_line(path: Path, values: dict[str, Any]) -> None:
         if size:
             file.seek(size - 1)
         begin = b"\n" if size and file.read(1) != b"\n" else b""
-        file.write(begin + json.dumps(values).encode() + b"\n")
+        file.write(begin + to_json(values).encode() + b"\n")
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:

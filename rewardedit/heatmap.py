@@ -2,7 +2,10 @@
 the explanation that ADIEE leaves as future work.
 """
 
+from dataclasses import replace
+
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -10,6 +13,7 @@ from rewardedit.batch import EditBatch
 from rewardedit.images import gaussian_blur
 from rewardedit.scorers import Scorer
 
+SIDE = 1024  # pixels of the longer side at which large maps are smoothed and drawn
 SMOOTH = 0.02  # standard deviation of the blur, in shorter sides of the image
 
 
@@ -26,12 +30,37 @@ def heat_map(scorer: Scorer, batch: EditBatch, smooth: float = SMOOTH) -> Float[
     """
     scorer.require_gradient()
     edited = batch.edited.detach().clone().requires_grad_(True)
-    fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
     with torch.enable_grad():
-        scores = scorer(EditBatch(**{**fields, "edited": edited}))
+        scores = scorer(replace(batch, edited=edited))
+        if not bool(scores.valid.any()):
+            return torch.zeros_like(batch.source[:, :1])
         (gradient,) = torch.autograd.grad(scores.score[scores.valid].sum(), edited)
-    heat = (gradient * (edited.detach() - batch.source)).sum(1, keepdim=True)
-    return gaussian_blur(heat, smooth * min(heat.shape[-2:])) if smooth else heat
+    heat = gradient.mul_(edited.detach() - batch.source).sum(1, keepdim=True)
+    heat = torch.where(scores.valid[:, None, None, None], heat, 0.0)
+    return _smoothed(heat, smooth * min(heat.shape[-2:])) if smooth else heat
+
+
+def _smoothed(heat: Float[Tensor, "b 1 h w"], sigma: float) -> Float[Tensor, "b 1 h w"]:
+    """Blurred; a large map at `SIDE` pixels, as nothing finer is left of it."""
+    scale = SIDE / max(heat.shape[-2:])
+    if scale >= 1:
+        return gaussian_blur(heat, sigma)
+    blurred = gaussian_blur(_at_most(heat, SIDE), sigma * scale)
+    return F.interpolate(blurred, heat.shape[-2:], mode="bilinear", align_corners=False)
+
+
+def _at_most(image: Float[Tensor, "b c h w"], side: int) -> Float[Tensor, "b c h2 w2"]:
+    """Averaged down to a longer side of so many pixels; smaller ones as they are."""
+    scale = side / max(image.shape[-2:])
+    if scale >= 1:
+        return image
+    return F.interpolate(image, [max(1, round(n * scale)) for n in image.shape[-2:]], mode="area")
+
+
+def side_by_side(batch: EditBatch, heat: Float[Tensor, "1 1 h w"]) -> Float[Tensor, "3 h2 w2"]:
+    """Source, edit and heat map of one edit, each of at most `SIDE` pixels a side."""
+    source, edited, heat = (_at_most(image, SIDE) for image in (batch.source, batch.edited, heat))
+    return torch.cat([source[0], edited[0], draw_heat(edited, heat)[0]], dim=2)
 
 
 def draw_heat(image: Float[Tensor, "b 3 h w"], heat: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 3 h w"]:

@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from PIL import ExifTags, Image
 from torch import Tensor
 
 from rewardedit import pretrained
+from rewardedit.labels import label_reader, to_labels
 from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine, open_image, unreadable
+from rewardedit.values import require_unit_range
 
 POLICIES = ("crop", "stretch", "pad")
 MODES = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # PIL's numbers of the ways to resize
@@ -96,53 +98,123 @@ def _floats(image: Image.Image, channels: int) -> np.ndarray:
     return array.reshape(image.height, image.width, channels)
 
 
-def _brushed(image: Image.Image) -> np.ndarray:
+def _brushed(image: Image.Image, channels: int = 1) -> np.ndarray:
     """The share of each pixel (h, w, 1) that is transparent."""
     return 1 - np.asarray(image.convert("RGBA").getchannel("A"), dtype=np.float32)[:, :, None] / 255
 
 
-def to_tensor(image: Image.Image | Tensor, channels: int) -> Float[Tensor, "c h w"]:
-    """A PIL image (or tensor, passed through) as float in [0, 1] with 3 channels (RGB) or 1 (a mask).
+def to_tensor(image: Image.Image | np.ndarray | Tensor, channels: int) -> Float[Tensor, "c h w"]:
+    """A PIL image, a NumPy array (h, w) or (h, w, c), or a tensor (c, h, w), as float in [0, 1] with 3
+    channels (RGB) or 1 (a mask).
 
     An image is white where it is transparent. A mask is 1 where the image is transparent, as MagicBrush and
-    HumanEdit brush the region away; where nothing is, it has the image's brightness.
+    HumanEdit brush the region away; where nothing is, it has the image's brightness, or holds labels, see
+    `to_labels`. A coloured palette is one of labels: its colours stand for classes.
 
     Raises:
-        ValueError: where a tensor has another shape, or an image's pixels cannot be read.
+        ValueError: where a tensor or array has another shape, type or range, or an image's pixels cannot be
+            read or have an unknown range.
     """
+    name = "mask" if channels == 1 else "image"
+    if isinstance(image, np.ndarray):
+        image = _from_array(image, channels, name)
     if isinstance(image, Tensor):
         if image.ndim != 3 or image.shape[0] != channels:
             raise ValueError(f"expected a tensor ({channels}, h, w); got {tuple(image.shape)}")
+        if channels == 1:
+            image = to_labels(image)
+        require_unit_range(name, image)
         return image.float()
+    if not isinstance(image, Image.Image):
+        raise ValueError(
+            f"{name}: expected a PIL image, an array or a tensor; got {type(image).__name__}; "
+            "load_image reads files"
+        )
     try:
         image.load()
     except CONTENT_ERRORS as error:  # opened by others, and damaged further on
         if is_of_the_machine(error):
             raise
         raise ValueError(f"not an image that can be read ({error})") from error
-    if image.mode == "F":
-        raise ValueError(
-            "its pixels are floating-point numbers, whose range is not known; save it in 8 or 16 bits"
-        )
     if not image.width or not image.height:
-        raise ValueError(f"image: expected pixels; got {image.width} x {image.height} of them")
-    is_brushed = (
-        channels == 1
-        and image.has_transparency_data
-        and any(_brushed(part).any() for _, part in _parts(image))
-    )
+        raise ValueError(f"{name}: expected pixels; got {image.width} x {image.height} of them")
+    if image.mode in ("F", "I"):
+        kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
+        raise ValueError(f"its pixels are {kind}, whose range is not known; save it in 8 or 16 bits")
+    read = _floats
+    if channels == 1:
+        is_brushed = image.has_transparency_data and any(_brushed(part).any() for _, part in _parts(image))
+        read = _brushed if is_brushed else label_reader(image) or _floats
     orientation = _orientation(image)
     size = (image.height, image.width) if orientation < 5 else (image.width, image.height)
     found = np.empty((channels, *size), dtype=np.float32)
     lying = LYING[orientation](found) if orientation in LYING else found
     for top, part in _parts(image):  # few at a time: the whole is held once as it comes out
-        pixels = _brushed(part) if is_brushed else _floats(part, channels)
-        lying[:, top : top + part.height] = pixels.transpose(2, 0, 1)
+        lying[:, top : top + part.height] = read(part, channels).transpose(2, 0, 1)
     return torch.from_numpy(found)
 
 
+ImagesLike = str | Path | Image.Image | np.ndarray | Tensor | Sequence[Any]  # one image or several
+
+
+def read_images(images: ImagesLike, channels: int = 3) -> Float[Tensor, "b c h w"]:
+    """Images as callers have them, in [0, 1]: a path, a PIL image, an array (h, w, c), a tensor (c, h, w), or
+    several of these, of one size; with one channel they are masks.
+
+    For what a user hands over: names that come with data are read by whoever knows their folder.
+
+    Raises:
+        ValueError: where there is none, one cannot be read, or they differ in size.
+    """
+    if isinstance(images, Tensor) and images.ndim == 4:
+        if images.shape[1] != channels:
+            raise ValueError(f"expected a tensor (b, {channels}, h, w); got {tuple(images.shape)}")
+        images = to_labels(images) if channels == 1 else images
+        require_unit_range("mask" if channels == 1 else "image", images)
+        return images.float()
+    is_one = isinstance(images, str | Path | Image.Image | Tensor) or (
+        isinstance(images, np.ndarray) and images.ndim < 4
+    )
+    several: Any = [images] if is_one else images
+    if not isinstance(several, Sequence | np.ndarray):
+        raise ValueError(f"expected an image or several; got {type(images).__name__}")
+    tensors = [
+        _read(image, channels) if isinstance(image, str | Path) else to_tensor(image, channels)
+        for image in several
+    ]
+    if not tensors:
+        raise ValueError("expected at least one image; got none")
+    if len({tensor.shape for tensor in tensors}) > 1:
+        shapes = sorted({tuple(tensor.shape[1:]) for tensor in tensors})
+        raise ValueError(f"expected images of one size; got {shapes}; bring them to one by images.fit")
+    return torch.stack(tensors)
+
+
+def _from_array(array: np.ndarray, channels: int, name: str) -> Image.Image | Tensor:
+    """An array as what `to_tensor` reads: integers as PIL's images, floating-point numbers as a tensor."""
+    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    is_gray = array.ndim == 2
+    if not is_gray and (array.ndim != 3 or array.shape[2] != channels):
+        wanted = "(h, w)" if channels == 1 else "(h, w) or (h, w, 3)"
+        raise ValueError(f"{name}: expected an array {wanted}; got {array.shape}")
+    if not array.size:
+        raise ValueError(f"{name}: expected an image with pixels; got none, {array.shape}")
+    if array.dtype in (np.uint8, np.uint16) and (is_gray or array.dtype == np.uint8):
+        return Image.fromarray(np.ascontiguousarray(array))
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name}: expected an array of numbers in [0, 1] or 0…255; got {array.dtype}")
+    numbers = torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
+    return numbers.expand(channels, -1, -1) if is_gray else numbers.permute(2, 0, 1)
+
+
 def to_pil(image: Float[Tensor, "3 h w"]) -> Image.Image:
-    """RGB in [0, 1], clamped, to a PIL image."""
+    """RGB in [0, 1], clamped, to a PIL image.
+
+    Raises:
+        ValueError: where it is not finite: NaN would be black.
+    """
+    if not bool(image.isfinite().all()):
+        raise ValueError("expected a finite image; got NaN or infinity, which no file can hold")
     array = image.detach().float().clamp(0, 1).mul(255).round().byte().cpu().permute(1, 2, 0).numpy()
     return Image.fromarray(array)
 

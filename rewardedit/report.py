@@ -98,7 +98,7 @@ class Report:
         `x` and `y` say what is drawn and in what unit; without `y`, the title does.
         """
         finite = {
-            name: [point for point in points if all(map(math.isfinite, point))]
+            name: [point for point in points if all(v is not None and math.isfinite(v) for v in point)]
             for name, points in series.items()
         }
         curves = [Curve(name, points) for name, points in finite.items() if points]

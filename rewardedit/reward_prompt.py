@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rewardedit.files import to_json
+
 FILE = "reward_prompt.json"
 HAIR = 1e-6  # of the scores' whole range: how far knots are spread that coincide
 TIED = 0.05  # of the usual distance between knots: up to where they count as one
@@ -141,7 +143,8 @@ class RewardPrompt:
                 f"{self.template!r}"
             )
         if (
-            len(self.words) != len(self.upper)
+            not self.words
+            or len(self.words) != len(self.upper)
             or list(self.upper) != sorted(set(self.upper))
             or self.upper[-1] < 10
         ):
@@ -215,7 +218,7 @@ class RewardPrompt:
 
     def save(self, folder: str | Path) -> None:
         """Writes `reward_prompt.json` into a pipeline's folder."""
-        (Path(folder) / FILE).write_text(json.dumps(asdict(self), indent=2) + "\n")
+        (Path(folder) / FILE).write_text(to_json(asdict(self), indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> "RewardPrompt | None":

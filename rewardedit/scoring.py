@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
@@ -152,9 +153,17 @@ def score_shards(
 
     def score(number: int, path: Path) -> None:
         part = parts[number].fetch()
-        ahead = workers(len(part.rows))
-        found = score_rows(part.rows, load(), size, policy, batch, ahead)
-        write_records([record for records in found for record in records], path)
+        scorers = load()
+        found: list[Record] = []
+        hidden = not processes().is_main_process
+        with tqdm(
+            total=len(part.rows), desc="of these", unit="edit", delay=5, leave=False, disable=hidden
+        ) as bar:
+            ahead = workers(len(part.rows))
+            for records in score_rows(part.rows, scorers, size, policy, batch, ahead):
+                found += records
+                bar.update(len(records) // len(scorers))
+        write_records(found, path)
 
     return stage(folder, made_of, score, len(parts), "scores-{:05d}.parquet", finish, share)
 
@@ -306,6 +315,8 @@ def read_columns(paths: Sequence[AnyPath], *names: str) -> list[list[Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if not paths:
+        return [[] for _ in names]
     tables = []
     for path in paths:
         with path.open("rb") as file:

@@ -1,40 +1,45 @@
 """Best-of-N: edit many times, score, keep the best."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from accelerate.utils import find_executable_batch_size
 from jaxtyping import Float
 from torch import Tensor
+from tqdm import tqdm
 
-from rewardedit.batch import EditBatch, ImageLike, Scores
+from rewardedit.batch import EditBatch, Scores
 from rewardedit.diffusion.editors import EditConfig, as_editor
-from rewardedit.images import to_tensor
+from rewardedit.diffusion.edits import Edits
+from rewardedit.images import ImagesLike, read_images
 from rewardedit.scorers import Scorer
 
 CHANNELS = {"target": 3, "mask": 1}  # of the fields that are images
+MOST_AT_ONCE = 16  # candidates that are made together where nothing else is said
+KEPT = 64  # images that stay in memory: 200 MB at 512 pixels a side
 
 
 @dataclass(frozen=True)
 class Selection:
-    """N candidates of one edit and their scores, in the order of their seeds."""
+    """N candidates of one edit and their scores, in the order of their seeds, with the images of the best."""
 
-    images: Float[Tensor, "n 3 h w"]
+    images: Float[Tensor, "k 3 h w"]  # of the candidates `kept`; NaN where one has no edit
     scores: Scores
     seeds: list[int]
+    kept: list[int] | None = None  # which candidates `images` shows, in their order; None: all
 
     @property
     def ranking(self) -> list[int]:
         """Indices of the candidates, the best first; those that could not be scored come last."""
-        score = self.scores.score.nan_to_num(-torch.inf)
-        return sorted(range(len(score)), key=lambda i: (not bool(self.scores.valid[i]), -float(score[i])))
+        return _ranked(range(len(self.seeds)), self.scores)
 
     @property
     def best(self) -> Float[Tensor, "3 h w"]:
         """The image with the highest score."""
-        return self.images[self.ranking[0]]
+        best = self.ranking[0]
+        return self.images[best if self.kept is None else self.kept.index(best)]
 
     @property
     def best_seed(self) -> int:
@@ -42,10 +47,15 @@ class Selection:
         return self.seeds[self.ranking[0]]
 
 
+def _ranked(candidates: Iterable[int], scores: Scores) -> list[int]:
+    score = scores.score.nan_to_num(-torch.inf)
+    return sorted(candidates, key=lambda i: (not bool(scores.valid[i]), -float(score[i])))
+
+
 def best_of_n(
     pipe: Any,
     scorer: Scorer,
-    image: ImageLike,
+    image: ImagesLike,
     instruction: str,
     n: int = 8,
     *,
@@ -54,31 +64,35 @@ def best_of_n(
     settings: EditConfig | None = None,
     fields: dict[str, Any] | None = None,
     batch_size: int | None = None,
+    keep: int = KEPT,
     **options: Any,
 ) -> Selection:
     """Edits an image n times, with seeds `seed`, `seed + 1` …, and scores each edit.
 
-    Source and instruction are encoded and prepared for scoring once. Candidates are made in as few batches as
-    memory allows: where one does not fit, smaller ones are tried. Each has a seed of its own,
-    so `pipe` makes the winner again alone.
+    Source and instruction are encoded and prepared for scoring once. Where a batch of candidates does not fit
+    into memory, smaller ones are tried. Each candidate has a seed of its own, so `pipe` makes the winner
+    again alone. A candidate whose image overflowed, or was withheld by a safety checker, is invalid.
 
     Args:
         pipe: an `Editor`, or a stock diffusers InstructPix2Pix pipeline.
         scorer: any, by `load_scorer`; a sum such as "clip_d:0.7,l1:0.3" too.
-        image: a PIL image, or RGB in [0, 1] (3, h, w).
+        image: a path, a PIL image, an array (h, w, 3), or a tensor (3, h, w) in [0, 1].
         score: what a reward-conditioned editor is asked for, 0–10.
         fields: what else the scorer wants to know of the edit, e.g. {"target_caption": "a cat with a hat"};
             target and mask are images as `image` is.
-        batch_size: the largest number of candidates made at once; None for all n.
+        batch_size: the largest number of candidates made at once; None for up to `MOST_AT_ONCE`.
+        keep: the images of so many candidates, the best ones, stay in memory.
 
     Raises:
-        ValueError: for n below 1, a field that the scorer needs and does not get, or where no candidate can
-            be scored.
+        ValueError: for n, batch_size or keep below 1, a field that the scorer needs and does not get, or
+            where no candidate can be scored.
     """
-    if n < 1 or (batch_size is not None and batch_size < 1):
-        raise ValueError(f"expected n and batch_size of at least 1; got {n} and {batch_size}")
+    if min(n, keep) < 1 or (batch_size is not None and batch_size < 1):
+        got = f"{n}, {batch_size} and {keep}" if batch_size is not None else f"{n} and {keep}"
+        names = "n, batch_size and keep" if batch_size is not None else "n and keep"
+        raise ValueError(f"expected {names} of at least 1; got {got}")
     fields = {
-        name: to_tensor(value, CHANNELS[name])[None] if name in CHANNELS else [value]
+        name: read_images(value, CHANNELS[name]) if name in CHANNELS else [value]
         for name, value in (fields or {}).items()
     }
     missing = sorted(scorer.needs - set(fields))
@@ -87,38 +101,56 @@ def best_of_n(
 
     # Source and instruction are encoded once; each candidate takes the first row of them.
     editor = as_editor(pipe)
-    source = to_tensor(image, 3)[None]
+    source = read_images(image)
+    if len(source) != 1:
+        raise ValueError(f"best_of_n: expected one image; got {len(source)}")
     seeds = list(range(seed, seed + n))
     device = next((p.device for p in scorer.parameters()), source.device)
     with torch.no_grad():
         encoded = editor.encode(source, [instruction], score=score)
         prepared = scorer.prepare(source.to(device), [instruction])
 
-        def candidates(size: int) -> tuple[Tensor, list[Scores]]:
-            images = []
-            scores = []
-            for start in range(0, n, size):
-                part = seeds[start : start + size]
-                k = len(part)
-                images.append(editor.sample(encoded.take([0] * k), part, settings=settings, **options))
-                given = {
-                    name: v.expand(k, *v.shape[1:]) if isinstance(v, Tensor) else v * k
-                    for name, v in fields.items()
-                }
-                edits = EditBatch(source.expand(k, -1, -1, -1), [instruction] * k, images[-1], **given)
-                scores.append(scorer(edits.to(device), prepared.take([0] * k)).cpu())
-            return torch.cat(images), scores
+        def scored(k: int, edits: Edits) -> Scores:
+            given = {
+                name: v.expand(k, *v.shape[1:]) if isinstance(v, Tensor) else v * k
+                for name, v in fields.items()
+            }
+            batch = EditBatch(source.expand(k, -1, -1, -1), [instruction] * k, edits.images, **given)
+            scores = scorer(batch.to(device), prepared.take([0] * k)).cpu()
+            reason = [lacks or text for lacks, text in zip(edits.reason, scores.reason, strict=True)]
+            return replace(scores, reason=reason)
 
-        images, scores = find_executable_batch_size(candidates, starting_batch_size=min(batch_size or n, n))()
+        def candidates(size: int) -> tuple[dict[int, Tensor], Scores]:
+            images: dict[int, Tensor] = {}
+            scores: list[Scores] = []
+            with tqdm(total=n, desc="candidates", unit="edit", delay=5, leave=False, disable=n == 1) as bar:
+                for start in range(0, n, size):
+                    part = seeds[start : start + size]
+                    edits = editor.sample(encoded.take([0] * len(part)), part, settings=settings, **options)
+                    scores = [join([*scores, scored(len(part), edits)])]
+                    images |= enumerate(edits.images, start)
+                    # Cloned, or a row would hold its whole batch in memory.
+                    best = sorted(_ranked(images, scores[0])[:keep])
+                    images = {i: images[i].clone() if i >= start else images[i] for i in best}
+                    bar.update(len(part))
+            return images, scores[0]
 
-    found = join(scores)
-    if not bool(found.valid.any()):
-        raise ValueError(f"none of {n} candidates could be scored: {found.reason[0]}")
-    return Selection(images, found, seeds)
+        size = min(batch_size or MOST_AT_ONCE, n)
+        images, scores = find_executable_batch_size(candidates, starting_batch_size=size)()
+
+    if not bool(scores.valid.any()):
+        raise ValueError(f"none of {n} candidates could be scored: {scores.reason[0]}")
+    return Selection(torch.stack(list(images.values())), scores, seeds, list(images))
 
 
 def join(scores: Sequence[Scores]) -> Scores:
-    """The scores of several batches as one."""
-    parts = {name: torch.cat([s.parts[name] for s in scores]) for name in scores[0].parts}
-    reason = [text for s in scores for text in s.reason]
-    return Scores(torch.cat([s.score for s in scores]), parts, torch.cat([s.valid for s in scores]), reason)
+    """The scores of several batches as one; a part that a batch lacks, as one of invalid rows may, is NaN."""
+
+    def part(name: str, batch: Scores) -> Tensor:
+        return batch.parts.get(name, torch.full_like(batch.score, torch.nan))
+
+    names = list(dict.fromkeys(name for batch in scores for name in batch.parts))
+    parts = {name: torch.cat([part(name, batch) for batch in scores]) for name in names}
+    reason = [text for batch in scores for text in batch.reason]
+    score = torch.cat([batch.score for batch in scores])
+    return Scores(score, parts, torch.cat([batch.valid for batch in scores]), reason)

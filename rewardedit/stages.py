@@ -17,7 +17,7 @@ from rewardedit.claims import Claims
 from rewardedit.config import to_dict
 from rewardedit.endpoint import Usage
 from rewardedit.engines import SIZES, USED, Make, Nap, Shards, engine, is_whole_shard
-from rewardedit.files import AnyPath, remove, rename, write_json
+from rewardedit.files import AnyPath, remove, rename, to_json, write_json
 from rewardedit.processes import processes
 from rewardedit.untrusted import read_json_file
 from rewardedit.usage import USAGE, read_usage, write_usage
@@ -154,7 +154,7 @@ def _clear(folder: AnyPath, shards: list[AnyPath]) -> None:
 
 def plain(made_of: Any) -> Any:
     """Settings as they come back from JSON."""
-    return json.loads(json.dumps(to_dict(made_of)))
+    return json.loads(to_json(to_dict(made_of)))
 
 
 def require_same(where: AnyPath, found: dict[str, Any], settings: dict[str, Any]) -> None:

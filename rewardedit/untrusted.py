@@ -6,6 +6,7 @@ Everything that reads such content goes through this module, so that a bad image
 
 import contextlib
 import errno
+import hashlib
 import importlib
 import io
 import json
@@ -257,6 +258,18 @@ def require_component(name: str, what: str) -> str:
     if not is_plain or name.startswith(".") or len(name.encode(errors="replace")) > MAX_NAME_BYTES - 55:
         raise ValueError(f"{what}: expected a plain name of one folder or file; got {name[:80]!r}")
     return name
+
+
+def file_name(text: str) -> str:
+    """Returns a name of a file for any id, the same each time: the id itself where it can be one, else what
+    can be kept of it and a digest of the whole.
+    """
+    try:
+        return require_component(text, "id")
+    except ValueError:
+        digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
+        kept = "".join(c if c.isalnum() and c.isascii() else "_" for c in text[:60]).strip("_")
+        return f"{kept}-{digest}" if kept else digest
 
 
 def file_inside(folder: Path, name: str) -> Path:

@@ -16,6 +16,7 @@ from rewardedit import EditConfig, editing, load_editor, load_scorer
 from rewardedit.cli import main
 from rewardedit.diffusion.sizes import trained_side
 from rewardedit.scorers import load
+from rewardedit.untrusted import file_name
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_pictures_of_an_interrupted_request_are_not_taken_for_those_of_the_one_b
 
 
 def test_the_gallery_of_many_edits_shows_the_first(folder, tiny_editor, tmp_path, monkeypatch):
-    monkeypatch.setattr(editing, "MOST_SHOWN", 1)
+    monkeypatch.setattr("rewardedit.edit_gallery.MOST_SHOWN", 1)
     out = tmp_path / "out"
     assert edit(folder, "make it red", "--out", out, model=tiny_editor) == 0
     page = (out / "gallery.html").read_text()
@@ -167,9 +168,11 @@ def test_a_table_carries_its_own_instructions(folder, tiny_editor, tmp_path, cap
     assert first["turns"][1]["source"] == "first-1.png"
     assert edit(folder, "make it red", "--out", tmp_path / "out", model=tiny_editor) == 2
     assert "has instructions of its own" in capsys.readouterr().err
-    (folder / "rows.jsonl").write_text(json.dumps({"id": "../x", "source": "cat.png", "instruction": "a"}))
-    assert edit(folder, "--out", tmp_path / "out", model=tiny_editor) == 2
-    assert "cannot be a file name" in capsys.readouterr().err
+    ids = ["../x", "i" * 300]
+    rows = [{"id": id, "source": "cat.png", "instruction": "a"} for id in ids]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert edit(folder, "--out", tmp_path / "out", model=tiny_editor) == 0
+    assert all((tmp_path / "out" / f"{file_name(id)}.png").is_file() for id in ids)
     (folder / "rows.jsonl").write_text(json.dumps({"source": "cat.png", "instruction": ["make it red", ""]}))
     assert edit(folder, "--out", tmp_path / "out", model=tiny_editor) == 2
     assert "row 1 has no instruction" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rewardedit import EditSample, Scorer, best_of_n, load_editor, load_scorer
+from rewardedit import EditConfig, EditSample, Scorer, best_of_n, load_editor, load_scorer
 from rewardedit.batch import Scores
 from rewardedit.data.shapes import Shapes
 from rewardedit.images import to_pil
@@ -100,7 +100,7 @@ def test_invalid_candidates_rank_last_and_all_invalid_raises(editor, sample):
 def test_what_could_not_be_scored_is_last_below_negative_scores():
     scores = Scores.make(torch.tensor([-3.0, 5.0, -torch.inf, -2.0]), reason=[None, "too bright", None, None])
     found = Selection(torch.arange(4.0)[:, None, None, None].expand(4, 3, 2, 2), scores, [7, 8, 9, 10])
-    assert found.ranking == [3, 0, 2, 1]
+    assert found.ranking == [3, 0, 1, 2]
     assert found.best_seed == 10
     assert (found.best == 3).all()
 
@@ -113,10 +113,24 @@ def test_candidates_are_those_of_the_seeds_that_were_asked_for(editor, sample):
     assert (found.images[0] - found.images[1]).abs().max() > 1 / 255
 
 
+def test_images_of_the_best_alone_stay_in_memory(editor, sample):
+    """Of thousands of candidates all would fill it."""
+    settings = EditConfig(2, 1.75, 1.0)
+    asked = (editor, load_scorer("l1"), sample.source, sample.instruction)
+    every = best_of_n(*asked, n=5, settings=settings, batch_size=2)
+    found = best_of_n(*asked, n=5, settings=settings, batch_size=2, keep=2)
+    assert every.kept == [0, 1, 2, 3, 4]
+    assert found.kept == sorted(found.ranking[:2])
+    assert torch.equal(found.scores.score, every.scores.score)
+    assert torch.equal(found.images, every.images[found.kept])
+    assert torch.equal(found.best, every.best)
+    assert found.images.untyped_storage().nbytes() == found.images.nbytes
+
+
 def test_bad_input(editor, sample):
     with pytest.raises(ValueError, match="at least 1"):
         best_of_n(editor, load_scorer("l1"), sample.source, sample.instruction, n=0)
-    with pytest.raises(ValueError, match="at least 1; got 2 and 0"):
+    with pytest.raises(ValueError, match="n, batch_size and keep of at least 1; got 2, 0 and 64"):
         best_of_n(editor, load_scorer("l1"), sample.source, sample.instruction, n=2, batch_size=0)
     with pytest.raises(ValueError, match="needs target; give them as fields"):
         best_of_n(editor, load_scorer("clip_i"), sample.source, sample.instruction, n=2)

@@ -103,7 +103,7 @@ def plan(config: Config) -> list[str]:
     for method in config.methods.values():
         load_method(method)
     config.measure.load()
-    load_editor(config.autoencoder)
+    load_editor(config.autoencoder, device="cpu")
     if config.captions is not None:
         require_vlm(config.captions.model)
     warn_of_benchmarks((*config.data.values(), *config.sequences.values()))
@@ -334,7 +334,7 @@ def label_sequences(
 
 def autoencoder(name: str) -> Reconstruct:
     """Images to what is left of them after an editor's autoencoder."""
-    editor = load_editor(name, device=devices.default_device())
+    editor = load_editor(name, device=devices.default_device(), dtype="float32")
     return lambda images: editor.family.reconstruct(editor.pipe, images)
 
 

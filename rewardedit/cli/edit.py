@@ -34,6 +34,9 @@ def add_parser(commands: Any) -> None:
         help="hub name, pipeline folder or run folder (default: %(default)s)",
     )
     p.add_argument(
+        "--lora", metavar="FOLDER", help="LoRA weights for the model, as diffusers or a recipe saved them"
+    )
+    p.add_argument(
         "--score",
         type=float,
         help="the score that a reward-conditioned editor's prompt asks for, 0–10 (default: its best)",
@@ -105,7 +108,7 @@ def run(args: argparse.Namespace) -> None:
     announce_scorers(spec for spec in (judge, None if isinstance(mask, str) else mask) if spec)
     scorer = load_scorer(judge).to(device) if judge else None
     dtype = devices.inference_dtype(args.dtype)
-    editor = load_editor(args.model, attention=args.attention, device=device, dtype=dtype)
+    editor = load_editor(args.model, lora=args.lora, attention=args.attention, device=device, dtype=dtype)
     print(editor.attention)
     require_used(args, editor)
 
@@ -124,6 +127,7 @@ def run(args: argparse.Namespace) -> None:
         scorer=judge,
         mask=mask,
         dtype=str(dtype).removeprefix("torch."),
+        lora=args.lora,
     )
     failed = run_jobs(editor, scorer, jobs, config, Path(args.out), args.overwrite)
 

@@ -1,7 +1,6 @@
 """`rewardedit score INPUT --scorer NAME …`"""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -160,6 +159,7 @@ def write_parquet(
     Raises:
         ValueError: where no row can be scored.
     """
+    from rewardedit.files import to_json
     from rewardedit.processes import processes
     from rewardedit.scoring import (
         NO_ROWS,
@@ -190,7 +190,7 @@ def write_parquet(
     tell_means(records, rows)
     tell(out, usage_of(out))
     if as_json:
-        print(json.dumps(read_records(out), indent=2))
+        print(to_json(read_records(out), indent=2))
     if not any(valid):
         reasons, ids = read_columns([out], "reason", "id")
         raise ValueError(f"nothing could be scored; {ids[0]}: {reasons[0]}")
@@ -207,7 +207,7 @@ def write_or_print(
     from tqdm import tqdm
 
     from rewardedit.endpoint import metered
-    from rewardedit.files import write_json
+    from rewardedit.files import to_json, write_json
     from rewardedit.processes import processes
     from rewardedit.scoring import score_rows, write_lines, write_made_of
 
@@ -236,7 +236,7 @@ def write_or_print(
         print(f"{len(records)} scores, {invalid} invalid: {out}", file=sys.stderr)
     tell(out, used)
     if as_json:
-        print(json.dumps(records, indent=2))
+        print(to_json(records, indent=2))
     elif out is None:
         print("\n".join(line_of(record) for record in records))
     tell_means(records, rows)
@@ -291,13 +291,10 @@ def read_batch(sample: Any, size: int | None, policy: str) -> Any:
 
 def write_heatmap(batch: Any, scorer: Any, path: Path) -> None:
     """Writes source, edit and heat map side by side."""
-    import torch
-
-    from rewardedit.heatmap import draw_heat, heat_map
+    from rewardedit.heatmap import heat_map, side_by_side
     from rewardedit.images import to_pil
 
-    heat = draw_heat(batch.edited, heat_map(scorer, batch))
-    to_pil(torch.cat([batch.source[0], batch.edited[0], heat[0]], dim=2)).save(path)
+    to_pil(side_by_side(batch, heat_map(scorer, batch))).save(path)
     print(
         f"heat map: {path} (source, edit, heat; green: this change raised the score, red: it lowered it)",
         file=sys.stderr,

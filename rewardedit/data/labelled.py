@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rewardedit.batch import EditSample
 from rewardedit.data.hub import HubRows
+from rewardedit.files import to_json
 from rewardedit.images import to_pil
 from rewardedit.stages import MADE_OF
 
@@ -108,7 +109,7 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
             **{name: pa.float32() for name in ("clip_d", "similarity_1", "similarity_2")},
         }
     )
-    records = [{**asdict(row), "axes": json.dumps(row.axes)} for row in rows]
+    records = [{**asdict(row), "axes": to_json(row.axes)} for row in rows]
     # Images are compressed already; small groups of rows keep what is read for one small. An image that
     # several rows of a group show is held once: in its column's dictionary.
     images = ["source", "edited"]

@@ -15,6 +15,7 @@ from rewardedit.data.sources import Rows
 from rewardedit.images import POLICIES, fit, resize, to_tensor
 from rewardedit.processes import notice
 from rewardedit.untrusted import is_of_the_machine
+from rewardedit.values import require_text
 
 PICTURES = ("source", "edited", "target", "mask")  # of a row
 ALIKE = (
@@ -62,12 +63,15 @@ class PreparedRows(Dataset):
         """The row with its images as tensors of one size.
 
         Raises:
-            ValueError: where it has neither an edited image nor a target.
+            ValueError: where it has neither an edited image nor a target, or a text is none.
         """
         edited = sample.edited if sample.edited is not None else sample.target
         if edited is None:
             raise ValueError(f"row {sample.id}: expected an edited image or a target; it has neither")
         sample = dataclasses.replace(sample, edited=edited, **dict.fromkeys(self.unused))
+        for name in ("instruction", "source_caption", "target_caption"):
+            if getattr(sample, name) is not None:
+                require_text(name, getattr(sample, name))
         found = {name: getattr(sample, name) for name in self.images if getattr(sample, name) is not None}
         tensors = {
             name: to_tensor(image, channels=1 if name == "mask" else 3)[None] for name, image in found.items()

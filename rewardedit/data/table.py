@@ -15,6 +15,7 @@ from rewardedit.data.annotations import OTHER_ROOT, is_text
 from rewardedit.data.columns import OTHERS, PICTURES, TEXTS, name_columns
 from rewardedit.data.sources import as_details
 from rewardedit.data.text_tables import read_text_table
+from rewardedit.files import to_json
 from rewardedit.images import load_image, load_mask
 from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_of_the_machine, printable
 
@@ -258,4 +259,4 @@ def require_texts(
 
 def write_records(file: Path, records: list[dict[str, Any]]) -> None:
     """A JSONL file that `Table` reads."""
-    file.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    file.write_text("".join(to_json(record) + "\n" for record in records), encoding="utf-8")

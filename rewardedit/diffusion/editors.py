@@ -11,18 +11,22 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rewardedit import pretrained
+from rewardedit import devices, pretrained
 from rewardedit.assets import fetched, resolve_model
 from rewardedit.attention import AttentionChoice, Backend, set_attention
+from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.families import EditFamily, family_of, family_that_loads
 from rewardedit.encoded import Encoded, Shared
 from rewardedit.files import replaced, write_json
+from rewardedit.images import ImagesLike, read_images
 from rewardedit.reward_prompt import FILE as PROMPT
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.texts import LOCK, note
+from rewardedit.values import require_texts
 
 SETTINGS = "editing.json"
 EMBEDDING = "reward_embedding.safetensors"
@@ -60,9 +64,9 @@ class Editor:
 
     def __call__(
         self,
-        source: Float[Tensor, "b 3 h w"],
-        instruction: Sequence[str],
-        seeds: Sequence[int],
+        source: ImagesLike,
+        instruction: str | Sequence[str],
+        seeds: int | Sequence[int] = 0,
         *,
         score: float = 10.0,
         settings: EditConfig | None = None,
@@ -71,24 +75,33 @@ class Editor:
         """Edited images, RGB in [0, 1]; a reward-conditioned editor is asked for `score` (0–10),
         by default its best.
 
-        Each row has its own seed, so a row comes out the same in any batch (up to rounding).
-        `options` go to the pipeline.
+        Each row has its own seed, so a row comes out the same in any batch (up to rounding): `seeds` says
+        them, or the first row's, after which they count on. `options` go to the pipeline.
+
+        Args:
+            source: a path, a PIL image, an array (h, w, 3), a tensor (3, h, w) or (b, 3, h, w) in [0, 1], or
+                a list of images of one size.
+            instruction: one for each image.
 
         Raises:
-            ValueError: where sources, instructions and seeds differ in number, or a side is not a multiple of
-                the VAE's.
+            ValueError: where sources, instructions and seeds differ in number, a side is not a multiple of
+                the VAE's, or a row has no edit, as `sample` tells.
         """
-        return self.sample(self.encode(source, instruction, score=score), seeds, settings=settings, **options)
+        encoded = self.encode(source, instruction, score=score)
+        seeds = range(seeds, seeds + len(encoded)) if isinstance(seeds, int) else seeds
+        return self.sample(encoded, seeds, settings=settings, **options).require_all()
 
     @torch.no_grad()
-    def encode(
-        self, source: Float[Tensor, "b 3 h w"], instruction: Sequence[str], *, score: float = 10.0
-    ) -> Encoded:
-        """Sources and instructions as the pipeline wants them.
+    def encode(self, source: ImagesLike, instruction: str | Sequence[str], *, score: float = 10.0) -> Encoded:
+        """Sources and instructions, as a call takes them, as the pipeline wants them.
 
         Raises:
-            ValueError: where they differ in number, or a side is not a multiple of the VAE's.
+            ValueError: where they differ in number, a source's values are not in [0, 1], a text is none, or a
+                side is not a multiple of the VAE's.
         """
+        source = read_images(source)
+        instruction = [instruction] if isinstance(instruction, str) else list(instruction)
+        require_texts("instruction", instruction)
         b = len(source)
         factor = self.pipe.vae_scale_factor
         if b != len(instruction):
@@ -98,7 +111,7 @@ class Editor:
                 f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}"
             )
         label = self.prompt.label(score) if self.prompt else None
-        prompts = write_prompts(self.pipe, list(instruction), [label] * b, self.prompt)
+        prompts = write_prompts(self.pipe, instruction, [label] * b, self.prompt)
         if self.embedding is not None:
             return self.family.encode(self.pipe, source, prompts, self.embedding, label)
         return self.family.encode(self.pipe, source, prompts)
@@ -106,8 +119,9 @@ class Editor:
     @torch.no_grad()
     def sample(
         self, encoded: Encoded, seeds: Sequence[int], *, settings: EditConfig | None = None, **options: Any
-    ) -> Float[Tensor, "b 3 h w"]:
-        """Edited images of encoded rows, RGB in [0, 1], each from the noise of its seed.
+    ) -> Edits:
+        """Edited images of encoded rows, each from the noise of its seed; a row whose image overflowed, or
+        was withheld by the pipeline's safety checker, has a reason in its place.
 
         Raises:
             ValueError: where rows and seeds differ in number.
@@ -119,8 +133,7 @@ class Editor:
         generator = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
         inputs = {k: v.value if isinstance(v, Shared) else v for k, v in encoded.inputs.items()}
         options = {"num_inference_steps": settings.num_inference_steps, **guidance, **options}
-        out = self.pipe(generator=generator, output_type="pt", **{**inputs, **options})
-        return out.images.float().cpu().clamp(0, 1)
+        return Edits.of_output(self.pipe(generator=generator, output_type="pt", **{**inputs, **options}))
 
     @property
     def family(self) -> EditFamily:
@@ -168,42 +181,98 @@ def as_editor(pipe: Any) -> Editor:
 
 
 def load_editor(
-    name: str,
+    name: str | Any,
     *,
+    lora: str | None = None,
     attention: Backend = "auto",
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
 ) -> Editor:
-    """An editor by hub name, "shapes-editor", a pipeline folder, or a run's folder (its pipeline/ or lora/).
+    """An editor by hub name, "shapes-editor", a pipeline folder, or a run's folder (its pipeline/ or lora/);
+    of a stock pipeline that is loaded already, as `as_editor`, which stays where and as it is.
+
+    Args:
+        lora: a folder or a file with LoRA weights for it, such as diffusers and the recipes save.
+        device: "auto": a GPU where there is one.
+        dtype: of the weights; "auto": float16 on a GPU, float32 on a CPU.
 
     Raises:
-        ValueError: where there is no InstructPix2Pix pipeline of that name.
+        ValueError: where there is no InstructPix2Pix pipeline of that name, or no LoRA that fits it.
     """
-    path = files_of_editor(name)
+    if not isinstance(name, str | Path):
+        if lora is not None or device != "auto" or dtype != "auto":
+            raise ValueError("load_editor: a pipeline that is loaded already takes no lora, device and dtype")
+        return as_editor(name)
+    name = str(name)
+    device = devices.default_device() if device == "auto" else device
+    on_cpu = torch.device(device).type == "cpu"
+    dtype = (torch.float32 if on_cpu else torch.float16) if dtype == "auto" else devices.number_type(dtype)
+    weights = None if lora is None else find_lora(lora)
+    path = files_of_editor(name) if weights is None else weights.parent
     settings = json.loads((path / SETTINGS).read_text()) if (path / SETTINGS).is_file() else {}
     base = settings.pop("base", None)
+    if weights is None and not (path / "model_index.json").is_file() and _loras_in(path):
+        if base is None:
+            raise ValueError(
+                f"editor {name!r}: a LoRA, which says nothing of its base; give both: --model BASE --lora "
+                f'{name}, in Python load_editor("BASE", lora="{name}")'
+            )
+        weights = find_lora(str(path))
+    base = name if lora is not None or base is None else base
     known = [field.name for field in fields(EditConfig)]
     if set(settings) - set(known):
         raise ValueError(
             f"{path / SETTINGS}: expected {', '.join(known)}; got {', '.join(settings)}: save it in these "
             "names"
         )
-    pipe = _load_pipeline(base or name, dtype)
-    if (path / LORA).is_file():
-        with pretrained.reading(str(path)):
-            pipe.load_lora_weights(str(path), weight_name=LORA, use_safetensors=True)
+    pipe = _load_pipeline(base, dtype)
+    if weights is not None:
+        _add_lora(pipe, weights, base)
     pipe = pipe.to(device)
     pipe.set_progress_bar_config(disable=True)
     prompt = RewardPrompt.load(path)
     embedding = None
     if prompt is not None and prompt.embedding:
         with pretrained.reading(str(path)):
-            weights = load_file(path / EMBEDDING)
-            labels, dim = weights["vectors.weight"].shape
+            vectors = load_file(path / EMBEDDING)
+            labels, dim = vectors["vectors.weight"].shape
             embedding = RewardEmbedding(labels - 1, dim).to(device, dtype)
-            embedding.load_state_dict(weights)
+            embedding.load_state_dict(vectors)
     choice = set_attention(family_of(pipe).denoiser(pipe), attention)
     return Editor(pipe, EditConfig(**settings), prompt, embedding, choice)
+
+
+def find_lora(name: str) -> Path:
+    """The file of LoRA weights that a name says: itself, or the only one in its folder.
+
+    Raises:
+        ValueError: where there is none, or there are several of other names than diffusers'.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    folder = fetched(name, (LORA, SETTINGS, PROMPT, EMBEDDING))
+    loras = _loras_in(folder)
+    if len(loras) != 1:
+        names = ", ".join(path.name for path in loras) or "no .safetensors file"
+        raise ValueError(f"lora {name!r}: expected {LORA} or one .safetensors file; got {names}")
+    return loras[0]
+
+
+def _loras_in(folder: Path) -> list[Path]:
+    """Files that may be a LoRA; of several that with diffusers' name alone."""
+    files = sorted(path for path in folder.glob("*.safetensors") if path.name != EMBEDDING)
+    return [path for path in files if path.name == LORA] or files
+
+
+def _add_lora(pipe: Any, weights: Path, base: str) -> None:
+    try:
+        with pretrained.reading(str(weights)):
+            pipe.load_lora_weights(str(weights.parent), weight_name=weights.name, use_safetensors=True)
+    except (ValueError, KeyError, RuntimeError, AttributeError, OSError, SafetensorError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"lora {str(weights)!r}: does not fit {base} ({first})") from error
+    if not pipe.get_list_adapters():
+        raise ValueError(f"lora {str(weights)!r}: holds no weights for {base}")
 
 
 def files_of_editor(name: str) -> Path:
@@ -247,10 +316,21 @@ def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> Non
         _write_editor(editor, aside, base)
 
 
+def _load_in_full_precision(folder: Path) -> None:
+    """Stock diffusers loads in float32 where it is told nothing, and transformers as a model's file says:
+    both are to do the same, also where the weights were saved in float16.
+    """
+    for path in folder.glob("*/config.json"):
+        config = json.loads(path.read_text())
+        if config.get("dtype", "float32") != "float32":
+            write_json(path, {**config, "dtype": "float32"})
+
+
 def _write_editor(editor: Editor, folder: Path, base: str | None) -> None:
     save_settings(folder, editor.settings, {} if base is None else {"base": base})
     if base is None:
         editor.pipe.save_pretrained(folder)
+        _load_in_full_precision(folder)
     else:
         editor.family.save_lora(editor.family.denoiser(editor.pipe), folder)
     if editor.prompt is not None:

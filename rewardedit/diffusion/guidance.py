@@ -16,9 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.diffusion.editors import EditConfig, as_editor
+from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.families import family_of
 from rewardedit.diffusion.schedulers import require_between
-from rewardedit.images import gaussian_blur, resize
+from rewardedit.images import ImagesLike, gaussian_blur, read_images, resize
 from rewardedit.regions.change_map import change_mask, dilated
 
 MaskOf = Callable[[Tensor, Tensor], Tensor]  # of sources and edited images (b, 3, h, w)
@@ -30,9 +31,10 @@ class TwoRounds:
     and the first round's edit (None without one).
     """
 
-    edited: Float[Tensor, "b 3 h w"]
+    edited: Float[Tensor, "b 3 h w"]  # NaN in rows without an edit
     mask: Float[Tensor, "_ 1 _ _"]
     first: Float[Tensor, "b 3 h w"] | None
+    reason: list[str | None]  # why a row has no edit, in either round
 
 
 @contextmanager
@@ -91,8 +93,8 @@ def soften(mask: Float[Tensor, "b 1 h w"], dilate: int, feather: float) -> Float
 
 def two_round_edit(
     pipe: Any,
-    image: Float[Tensor, "b 3 h w"],
-    instruction: Sequence[str],
+    image: ImagesLike,
+    instruction: str | Sequence[str],
     *,
     mask: MaskOf | Float[Tensor, "_ 1 _ _"] = change_mask,
     seed: int = 0,
@@ -109,8 +111,8 @@ def two_round_edit(
 
     Args:
         pipe: an `Editor`, or a stock diffusers pipeline.
-        image: RGB in [0, 1]. FLUX-Kontext and Qwen-Image-Edit answer in a size of their own, of the same
-            shape.
+        image: as an `Editor` takes its sources. FLUX-Kontext and Qwen-Image-Edit answer in a size of their
+            own, of the same shape.
         mask: a function of sources (at the edits' size) and edited images, by default `change_mask`; or your
             own mask, and then there is no first round.
         score: what a reward-conditioned editor is asked for, 0–10.
@@ -118,20 +120,31 @@ def two_round_edit(
         options: for the pipeline.
 
     Raises:
-        ValueError: what `mask_guidance` and `Editor` raise.
+        ValueError: what `mask_guidance` and `Editor` raise; where no row has a first edit.
     """
     editor = as_editor(pipe)
+    image = read_images(image)
     seeds = range(seed, seed + len(image))
     encoded = editor.encode(image, instruction, score=score)
     if first is not None:  # the second round is of its size, where the pipeline is told one
         sides = dict(zip(("height", "width"), first.shape[-2:], strict=True))
         options = {name: side for name, side in sides.items() if name in encoded.inputs} | options
     dilate = 0
+    reason: list[str | None] = [None] * len(image)
     if not isinstance(mask, Tensor):
-        if first is None:
-            first = editor.sample(encoded, seeds, settings=settings, **options)
+        sampled = first is None
+        rounds = editor.sample(encoded, seeds, settings=settings, **options) if sampled else Edits.of(first)
+        first = rounds.images
+        reason = rounds.reason
+        if all(reason):
+            raise ValueError(f"no first edit: {reason[0]}")
         height, width = first.shape[-2:]
-        mask = mask(resize(image.to(first.device), (height, width)), first)
+        sources = resize(image.to(first.device), (height, width))
+        # A row without a first edit changes nothing, and gets no second one.
+        lacking = torch.tensor([text is not None for text in reason])[:, None, None, None]
+        mask = mask(sources, torch.where(lacking, sources.to(first), first))
         dilate = editor.pipe.vae_scale_factor * mask.shape[-1] // width
     with mask_guidance(editor.pipe, mask, dilate=dilate):
-        return TwoRounds(editor.sample(encoded, seeds, settings=settings, **options), mask, first)
+        second = editor.sample(encoded, seeds, settings=settings, **options)
+    reason = [before or after for before, after in zip(reason, second.reason, strict=True)]
+    return TwoRounds(Edits.of(second.images, reason).images, mask, first, reason)

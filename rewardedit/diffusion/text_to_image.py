@@ -31,7 +31,9 @@ def load_text_to_image(
     no_checker: dict[str, Any] = {"safety_checker": None, "requires_safety_checker": False}
     try:
         if (path / SHARED).is_file():
-            editor = load_editor(json.loads((path / SHARED).read_text())["editor"], dtype=dtype).pipe
+            editor = load_editor(
+                json.loads((path / SHARED).read_text())["editor"], device=device, dtype=dtype
+            ).pipe
             pipe = StableDiffusionPipeline(
                 vae=editor.vae,
                 text_encoder=editor.text_encoder,

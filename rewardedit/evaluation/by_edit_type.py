@@ -16,7 +16,10 @@ def rating_by_edit_type(editor: Editor, n: int, split: str = "test") -> dict[str
         samples = Shapes(split, backdrops=(backdrop,)).batch(0, n)
         with devices.autocast(editor.pipe.device.type):
             made = [
-                editor(samples.source[rows], samples.instruction[rows], range(rows.start, rows.stop))
+                editor.sample(
+                    editor.encode(samples.source[rows], samples.instruction[rows]),
+                    range(rows.start, rows.stop),
+                ).images
                 for rows in (slice(i, min(i + BATCH, n)) for i in range(0, n, BATCH))
             ]
         score = ShapesOracle().rate(samples, torch.cat(made)).score

@@ -108,16 +108,13 @@ def edit_part(
     settings: EditConfig,
     evaluate: EvaluateConfig,
 ) -> Tensor:
-    """Edits of some of the samples; the noise of sample i has seed i, the same in every variant."""
+    """Edits of some of the samples, NaN where there is none; the noise of sample i has seed i, the same in
+    every variant.
+    """
     autocast = evaluate.autocast and editor.pipe.dtype == torch.float32
     with devices.autocast(editor.pipe.device.type, autocast):
-        return editor(
-            samples.source[part],
-            samples.instruction[part],
-            range(part.start, part.stop),
-            score=score,
-            settings=settings,
-        )
+        encoded = editor.encode(samples.source[part], samples.instruction[part], score=score)
+        return editor.sample(encoded, range(part.start, part.stop), settings=settings).images
 
 
 def slices(samples: ShapesBatch, evaluate: EvaluateConfig) -> list[slice]:
@@ -366,7 +363,7 @@ def _report(
     gallery = Gallery(["source", *edited, "target"])
     for i in range(min(35, len(test))):
         cells = [(test.source[i], "")]
-        cells += [(p[i], f"{ratings[name].score[i]:.1f}") for name, p in edited.items()]
+        cells += [(p[i].nan_to_num(0.5), f"{ratings[name].score[i]:.1f}") for name, p in edited.items()]
         gallery.row(test.instruction[i], [*cells, (test.target[i], "")])
     report.gallery("Held-out edits, with oracle ratings", gallery)
     report.histogram(

@@ -58,10 +58,11 @@ def hacking_signs(
     """Numbers per edit that a scorer may not see and a person would.
 
     Returns:
-        `copied` (1 where the source came back), `strongest_change` (mean absolute difference over the 2 % of
-        the pixels that changed most, 0–1), `saturation` (mean of max − min over channels, 0–1), `edges` (mean
-        absolute step between neighbouring pixels, 0–1), `entropy` (of a 64-colour histogram, bits, 0–6) and,
-        with a mask, `change_outside` (mean absolute difference where the mask is 0).
+        NaN for a row without an edit; else `copied` (1 where the source came back), `strongest_change` (mean
+        absolute difference over the 2 % of the pixels that changed most, 0–1), `saturation` (mean of max −
+        min over channels, 0–1), `edges` (mean absolute step between neighbouring pixels, 0–1), `entropy` (of
+        a 64-colour histogram, bits, 0–6) and, with a mask, `change_outside` (mean absolute difference where
+        the mask is 0).
     """
     difference = (edited - source).abs().mean(1, keepdim=True)
     changes = difference.flatten(1)
@@ -79,7 +80,8 @@ def hacking_signs(
         out["change_outside"] = (difference * outside).flatten(1).sum(1) / outside.flatten(1).sum(
             1
         ).clamp_min(1)
-    return out
+    has_edit = edited.isfinite().flatten(1).all(1)
+    return {name: torch.where(has_edit, values, torch.nan) for name, values in out.items()}
 
 
 def _entropy(image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, " b"]:

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.images import gaussian_blur
+from rewardedit.values import require_unit_range
 
 FLOOR = (0.03, 0.06)  # OKLab distances below and above which a change counts as none and as whole
 # the same as shares of the strongest change: an edit stands out from what merely drifts
@@ -28,7 +29,12 @@ def change_mask(
     is taken for exposure and removed; what is weak, in itself or beside the strongest change, counts as
     noise; faint specks and lines of about 1/64 of the image fall away and the rest grows by `grow` times
     that. Where nothing differs the mask is 0.
+
+    Raises:
+        ValueError: where an image is not finite, or not in [0, 1].
     """
+    require_unit_range("source", source)
+    require_unit_range("edited", edited)
     with torch.no_grad():
         unit = max(1, round(max(source.shape[-2:]) / GRID))
         difference = gaussian_blur(oklab(edited.float()) - oklab(source.float()), 0.7 * unit)

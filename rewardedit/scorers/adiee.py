@@ -2,7 +2,6 @@
 (Chen et al. 2025, Sec. 3.3).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from rewardedit import devices, pretrained
 from rewardedit.assets import fetched, names_in, resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
+from rewardedit.files import to_json
 from rewardedit.images import clamp_straight_through, fit
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, ScoreHead
 from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Prompts, add_token, require_token, turns
@@ -142,7 +142,7 @@ class Adiee(Scorer):
         save_file({name: value.contiguous() for name, value in self.head.state_dict().items()}, folder / HEAD)
         base = None if adapter is None else self.settings.base
         settings = replace(self.settings, base=base)
-        (folder / SETTINGS).write_text(json.dumps(asdict(settings), indent=2) + "\n")
+        (folder / SETTINGS).write_text(to_json(asdict(settings), indent=2) + "\n")
 
     def texts(self, instructions: Sequence[str], question: int) -> list[str]:
         """What the model reads, up to the token."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rewardedit.assets import names_in
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded, is_of_inference_mode
+from rewardedit.values import NOT_FINITE
 
 F = TypeVar("F", bound=Callable[..., Any])
 DECLARED = "_rewardedit_scorer"  # attribute of a function: what `scorer` declared
@@ -75,14 +76,34 @@ class Scorer(nn.Module):
         if passes:
             self.require_gradient()
             batch = _out_of_inference_mode(batch)
+        if not all(batch.is_finite):
+            return self._of_finite_rows(batch, prepared)
         if prepared is None or (passes and is_of_inference_mode(prepared)):  # torch saves none for a gradient
             prepared = self.prepare(batch.source, batch.instruction)
         if not passes:
             return self.score(batch, prepared)
         edited = batch.edited.view_as(batch.edited)
-        scores = self.score(replace(batch, edited=edited), prepared)
+        scores = self.score(batch.with_edited(edited), prepared)
         edited.register_hook(partial(_of_rows, scores.valid))
         return scores
+
+    def _of_finite_rows(self, batch: EditBatch, prepared: Encoded | None) -> Scores:
+        """Scores of the rows whose edited image is finite; the others are not looked at, and invalid."""
+        rows = [row for row, is_finite in enumerate(batch.is_finite) if is_finite]
+        reason: list[str | None] = [None if is_finite else NOT_FINITE for is_finite in batch.is_finite]
+        nothing = torch.full((len(batch),), torch.nan, device=batch.edited.device)
+        if not rows:
+            return Scores.make(nothing, reason=reason)
+        found = self(batch[rows], None if prepared is None else prepared.take(rows))
+
+        def spread(values: Tensor) -> Tensor:
+            index = torch.tensor(rows, device=values.device)
+            return nothing.to(values).index_put((index,), values)
+
+        for row, text in zip(rows, found.reason, strict=True):
+            reason[row] = text
+        parts = {name: spread(values) for name, values in found.parts.items()}
+        return Scores.make(spread(found.score), parts, reason)
 
     def require_gradient(self) -> None:
         """Raises ValueError where this scorer has no gradient:
@@ -184,9 +205,7 @@ class FunctionScorer(Scorer):
             raise ValueError(
                 f"{self.function!r}: expected one score a row, ({len(batch)},); got {tuple(score.shape)}"
             )
-        return Scores.make(
-            score, reason=["the function returned NaN" if bad else None for bad in score.isnan().tolist()]
-        )
+        return Scores.make(score)
 
 
 class Combination(Scorer):

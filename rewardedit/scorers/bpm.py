@@ -13,6 +13,7 @@ from torch import Tensor
 from rewardedit.assets import names_in, resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
+from rewardedit.files import to_json
 from rewardedit.images import Preprocess, clamp_straight_through
 from rewardedit.instructions.load import load_parser
 from rewardedit.instructions.parsed import Parsed, ParsedEdit, Parser, Unparsed
@@ -79,7 +80,7 @@ class Calibration:
 
     def write(self, path: str | Path) -> None:
         """To a file that `read` reads."""
-        Path(path).write_text(json.dumps(asdict(self), indent=2) + "\n")
+        Path(path).write_text(to_json(asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, path: str | Path) -> "Calibration":

@@ -150,16 +150,16 @@ class Ssim(Preservation):
     paper = "Wang et al. 2004"
 
     def counted(self, weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 1 h w"]:
+        if min(weight.shape[-2:]) <= 2 * RIM:
+            raise ValueError(
+                f"ssim: expected images of at least {2 * RIM + 1} pixels a side; got "
+                f"{tuple(weight.shape[-2:])}"
+            )
         return F.pad(weight[..., RIM:-RIM, RIM:-RIM], (RIM,) * 4)
 
     def compare(
         self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
     ) -> Float[Tensor, " b"]:
-        if min(edited.shape[-2:]) <= 2 * RIM:
-            raise ValueError(
-                f"ssim: expected images of at least {2 * RIM + 1} pixels a side; got "
-                f"{tuple(edited.shape[-2:])}"
-            )
         similarity = ssim_map(only(edited, reference, weight), reference)
         return region_mean(similarity, self.counted(weight)).clamp(-1, 1)
 

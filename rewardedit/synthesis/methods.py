@@ -7,7 +7,7 @@ diffusers has no pipeline for (Prompt-to-Prompt, Text2LIVE, MGIE, an API) enter 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +19,12 @@ from rewardedit import devices
 from rewardedit.config import require_unset
 from rewardedit.data.folders import by_stem, list_images
 from rewardedit.diffusion.editors import EditConfig, load_editor
+from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.schedulers import set_ddim, set_scheduler
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.images import fit, load_image, to_pil
 from rewardedit.synthesis.label_rules import Grade
-from rewardedit.untrusted import is_of_the_machine
+from rewardedit.untrusted import file_name, is_of_the_machine
 
 NO_CAPTIONS = "it has no captions"
 
@@ -42,21 +43,24 @@ class Requests:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, rows: slice) -> "Requests":
-        """The rows of a slice."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Requests(**{name: value if value is None else value[rows] for name, value in values.items()})
+    def __getitem__(self, rows: slice | list[int]) -> "Requests":
+        """The rows of a slice, or of these numbers."""
 
-    def one_by_one(self) -> Iterator["Requests"]:
-        """Each row as a batch of its own."""
+        def take(values: Any) -> Any:
+            by_number = isinstance(rows, list) and not isinstance(values, Tensor)
+            return [values[row] for row in rows] if by_number else values[rows]
+
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return Requests(**{name: value if value is None else take(value) for name, value in fields.items()})
+
+    def one_by_one(self) -> Iterator["Requests"]:  # each row as a batch of its own
         return (self[i : i + 1] for i in range(len(self)))
 
-    def generators(self) -> list[torch.Generator]:
-        """A source of noise for each row."""
+    def generators(self) -> list[torch.Generator]:  # of noise, one a row
         return [torch.Generator().manual_seed(seed) for seed in self.seeds]
 
 
-Method = Callable[[Requests], Float[Tensor, "b 3 h w"]]
+Method = Callable[[Requests], Edits | Float[Tensor, "b 3 h w"]]
 # Those below `editor` edit with a text-to-image model and two captions; an editor reads the instruction.
 Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "ledits_pp", "folder"]
 
@@ -106,8 +110,7 @@ class MethodConfig:
         require_unset(self, UNUSED[self.kind], f"on kind: {self.kind}; leave it out")
 
     @property
-    def needs_captions(self) -> bool:
-        """Whether it edits by captions, which not every data set has."""
+    def needs_captions(self) -> bool:  # which not every data set has
         return self.kind not in ("editor", "folder")
 
 
@@ -133,7 +136,13 @@ def edit_with(config: MethodConfig) -> Method:
     editor = load_editor(config.model, device=devices.default_device(), dtype=dtype)
     set_scheduler(editor.pipe, config.scheduler)
     settings = EditConfig(config.num_inference_steps, config.guidance_scale, config.image_guidance_scale)
-    return lambda wanted: editor(wanted.source, wanted.instruction, wanted.seeds, settings=settings)
+
+    def edit(wanted: Requests) -> Edits:
+        return editor.sample(
+            editor.encode(wanted.source, wanted.instruction), wanted.seeds, settings=settings
+        )
+
+    return edit
 
 
 class FolderOfOutputs:
@@ -158,7 +167,7 @@ class FolderOfOutputs:
 
     def find(self, name: str) -> Path:
         """The file of a row's output."""
-        stem = name.replace("/", "_")
+        stem = file_name(name.replace("/", "_"))
         if stem not in self.outputs:
             raise ValueError(f"{self.folder}: no output {stem}.png for row {name}")
         return self.outputs[stem]
@@ -362,35 +371,24 @@ def edit_rows(method: Method, config: MethodConfig, wanted: Requests) -> list[Te
     if config.needs_captions:
         lacking = [not (before and after) for before, after in zip(*_captions(wanted), strict=True)]
         if any(lacking):
-            found = iter(edit_rows(method, config, _without(wanted, lacking)) if not all(lacking) else [])
+            kept = [row for row, lacks in enumerate(lacking) if not lacks]
+            found = iter(edit_rows(method, config, wanted[kept]) if kept else [])
             return [NO_CAPTIONS if bad else next(found) for bad in lacking]
     try:
-        made = method(wanted).float().cpu()
+        made = method(wanted)
     except (ValueError, RuntimeError, OSError) as error:
         if is_of_the_machine(error) or devices.is_of_the_gpu(error):
             raise
         if len(wanted) > 1:
             return [edit for one in wanted.one_by_one() for edit in edit_rows(method, config, one)]
         return [(str(error).strip() or type(error).__name__).splitlines()[0]]
-    if made.shape != wanted.source.shape:
+    edits = Edits.of(made) if isinstance(made, Tensor) else made
+    if edits.images.shape != wanted.source.shape:
         raise ValueError(
-            f"{config.model}: expected images {tuple(wanted.source.shape)}; got {tuple(made.shape)}"
+            f"{config.model}: expected images {tuple(wanted.source.shape)}; got {tuple(edits.images.shape)}"
         )
-    return [image.clamp(0, 1) if image.isfinite().all() else "its output is not finite" for image in made]
+    return [reason or image for image, reason in zip(edits.images, edits.reason, strict=True)]
 
 
 def _captions(wanted: Requests) -> tuple[list[str], list[str]]:
-    nothing = [""] * len(wanted)
-    return wanted.source_caption or nothing, wanted.target_caption or nothing
-
-
-def _without(wanted: Requests, left_out: list[bool]) -> Requests:
-    kept = [i for i, out in enumerate(left_out) if not out]
-
-    def take(values: Any) -> Any:
-        return values[kept] if isinstance(values, Tensor) else [values[i] for i in kept]
-
-    fields = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
-    return replace(
-        wanted, **{name: value if value is None else take(value) for name, value in fields.items()}
-    )
+    return wanted.source_caption or [""] * len(wanted), wanted.target_caption or [""] * len(wanted)

@@ -214,7 +214,9 @@ class HackingMonitor:
             rows = local[at : at + self.config.batch_size]
             which = slice(rows.start, rows.stop, rows.step)
             prompts = self.prompts[which]
-            edited = editor(prompts.source, prompts.instruction, rows, settings=settings)
+            encoded = editor.encode(prompts.source, prompts.instruction)
+            # A row without an edit has no values, and ends no training.
+            edited = editor.sample(encoded, rows, settings=settings).images
             parts.append(
                 (list(rows), self._values(prompts, edited, None if self.truth is None else self.truth[which]))
             )

@@ -35,8 +35,8 @@ def _scale_of_lora(editor: Editor) -> Callable[[float], None]:
 def _scale_of_weights(editor: Editor, base: str, result: Path) -> Callable[[float], None]:
     """Sets the UNet to a share of the way from base to result; both wait in main memory, in fp32."""
     family = editor.family
-    first = family.denoiser(load_editor(base).pipe)
-    tuned = family.denoiser(load_editor(str(result)).pipe)
+    first = family.denoiser(load_editor(base, device="cpu", dtype=torch.float32).pipe)
+    tuned = family.denoiser(load_editor(str(result), device="cpu", dtype=torch.float32).pipe)
     own = family.denoiser(editor.pipe)
     family.add_source_channels(first)
 

@@ -113,7 +113,7 @@ def load_base(name: str, device: str | torch.device) -> Editor:
         ValueError: where it is a LoRA, whose adapter a fine-tuning would not know from its own.
     """
     require_pipeline(name)
-    return load_editor(name, attention="sdpa", device=device)
+    return load_editor(name, attention="sdpa", device=device, dtype="float32")
 
 
 def require_pipeline(name: str) -> None:

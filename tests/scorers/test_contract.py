@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from skimage import data
 
 from rewardedit import EditBatch, WeightedSum, load_scorer
 from rewardedit.data.shapes import Shapes, ShapesBatch, candidates
+from rewardedit.images import fit, to_tensor
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.scorers.load import BUILT_IN
@@ -69,6 +71,21 @@ def test_scores_are_one_a_row_finite_where_valid_and_within_range(scorer, sample
     assert torch.equal(scores.score.isfinite(), scores.valid)
     assert [r is None for r in scores.reason] == scores.valid.tolist()
     low, high = scorer.range
+    assert ((scores.score[scores.valid] >= low) & (scores.score[scores.valid] <= high)).all()
+
+
+def test_scores_of_photographs_are_within_range(scorer):
+    """Of edits that nobody trained on: nothing left, all inverted, another image, noise, a hair's change."""
+    photos = [data.astronaut(), data.coffee(), data.chelsea(), data.rocket(), data.immunohistochemistry()]
+    source = torch.cat([fit(to_tensor(image, 3)[None], 64) for image in photos])
+    noise = torch.rand(source.shape, generator=torch.Generator().manual_seed(0))
+    changes = [noise.round(), 1 - source, source.roll(1, 0), noise, source * 0.999]
+    edited = torch.stack([change[i] for i, change in enumerate(changes)])
+    texts = ["make the cup white", "remove the cat", "add a hat", "", "make it night"]
+    mask = (noise[:, :1] > 0.5).float()
+    scores = scorer(EditBatch(source, texts, edited, source.flip(3), mask, texts, texts[::-1]))
+    low, high = scorer.range
+    assert torch.equal(scores.score.isfinite(), scores.valid)
     assert ((scores.score[scores.valid] >= low) & (scores.score[scores.valid] <= high)).all()
 
 

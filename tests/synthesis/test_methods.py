@@ -176,7 +176,7 @@ def test_an_output_that_is_not_finite_is_none():
         return images
 
     made = edit_rows(method, MethodConfig("editor", "x"), wanted(2))
-    assert made[0] == "its output is not finite"
+    assert "not finite" in made[0]
     assert isinstance(made[1], torch.Tensor)
 
 

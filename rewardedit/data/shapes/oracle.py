@@ -77,7 +77,8 @@ class ShapesOracle:
 
     @torch.no_grad()
     def rate(self, samples: ShapesBatch, edited: Float[Tensor, "b 3 64 64"]) -> Rating:
-        """Ratings of `edited` (RGB in [0, 1]) as edits of `samples`, 0–10 each.
+        """Ratings of `edited` (RGB in [0, 1]) as edits of `samples`, 0–10 each; 0 for an image that is not
+        finite, which is no edit.
 
         Raises:
             ValueError: if `edited` does not hold one 64×64 image for each sample.
@@ -87,12 +88,14 @@ class ShapesOracle:
                 f"edited: expected {tuple(samples.source.shape)}, one image a sample; got "
                 f"{tuple(edited.shape)}"
             )
+        has_edit = edited.isfinite().flatten(1).all(1)
+        edited = edited.nan_to_num(0.0, 0.0, 0.0)
         ratings = [
             _rating(*_aspects(samples.before[part], samples.after[part], samples.edits[part], edited[part]))
             for part in (slice(i, i + AT_ONCE) for i in range(0, len(samples), AT_ONCE))
         ]
         names = [field.name for field in fields(Rating)]
-        return Rating(*(torch.cat([getattr(r, name) for r in ratings]) for name in names))
+        return Rating(*(torch.cat([getattr(r, name) for r in ratings]) * has_edit for name in names))
 
     @torch.no_grad()
     def rate_sequences(self, sequences: list[ShapesSequence], edited: Float[Tensor, "b 3 64 64"]) -> Rating:

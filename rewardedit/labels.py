@@ -1,0 +1,59 @@
+"""Masks that hold labels, numbers of classes, in the place of brightness."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+MOST_LABELS = 31  # the greatest number that is taken for a label: as brightness it would be nearly black
+
+
+def to_labels(mask: Tensor) -> Tensor:
+    """A mask of booleans or of integer labels as 0 and 1, 1 for every label above 0; others as they are.
+
+    Integers from 0 to `MOST_LABELS` are labels, which a warning says where they are not 0 and 1.
+    """
+    if mask.is_floating_point() or mask.is_complex() or mask.is_meta or not mask.numel():
+        return mask
+    low, high = (0, 1) if str(mask.dtype) == "torch.bool" else (int(end) for end in mask.aminmax())
+    if low < 0 or high > MOST_LABELS:
+        return mask
+    _warn(high)
+    return (mask > 0).float()
+
+
+def label_reader(image: Image.Image) -> Callable[[Image.Image, int], np.ndarray] | None:
+    """What reads labels in the parts of an image as (h, w, 1), 1 for every label above 0; None where it holds
+    brightness.
+
+    Of labels are an image by a palette of colours, as of VOC's classes, and one whose greatest value is one
+    to `MOST_LABELS`; a warning says so where it is above 1.
+    """
+    is_as_stored = _is_coloured(image) or image.mode.startswith("I;")
+
+    def numbers(part: Image.Image) -> np.ndarray:
+        return np.asarray(part if is_as_stored else part.convert("L"))
+
+    highest = int(numbers(image).max())
+    if not (_is_coloured(image) or 0 < highest <= MOST_LABELS):
+        return None
+    _warn(highest)
+    return lambda part, channels: (numbers(part)[:, :, None] > 0).astype(np.float32)
+
+
+def _is_coloured(image: Image.Image) -> bool:
+    if image.mode != "P":
+        return False
+    palette = np.asarray(image.getpalette("RGB"), dtype=np.uint8).reshape(-1, 3)
+    used = palette[np.unique(np.minimum(np.asarray(image), len(palette) - 1))]
+    return bool((used != used[:, :1]).any())
+
+
+def _warn(highest: int) -> None:
+    if highest > 1:
+        warnings.warn(
+            f"mask: its values up to {highest} are taken for labels: change is wanted where they are above 0",
+            stacklevel=3,
+        )
