@@ -37,6 +37,8 @@ OWN_MODELS = {
     "vlm_judge": "rewardedit.scorers.vlm_judge:VlmJudge",
 }
 
+ORACLES = ("oracle", "shapes_oracle", "ShapesOracle")  # names that one might try
+
 
 def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:
     """A scorer by name ("clip_d"), as a weighted sum ("clip_d:0.7,l1:0.3"), of one's own ("file.py:function",
@@ -103,7 +105,7 @@ def find_scorer(name: str) -> type[Scorer]:
         ValueError: on an unknown name, or a class that is not a `Scorer`.
     """
     path = {**BUILT_IN, **COMBINED, **OWN_MODELS}.get(name, name)
-    if "oracle" in path.lower():
+    if name in ORACLES or path.startswith("rewardedit.data.shapes"):
         raise ValueError(f"{name}: the oracle knows the truth; it evaluates and is not a scorer")
     if ":" not in path:
         raise ValueError(

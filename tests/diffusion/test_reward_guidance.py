@@ -15,6 +15,7 @@ from diffusers import (
 from rewardedit import EditBatch, load_editor, load_scorer, reward_guidance
 from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
+from rewardedit.diffusion.guidance import mask_guidance
 from rewardedit.diffusion.reward_guidance import ascent_direction
 from rewardedit.diffusion.schedulers import pred_x0, pred_x0_coefficients
 from tests.models import tiny_pipeline
@@ -93,6 +94,37 @@ def test_it_holds_for_the_steps_asked_for_and_leaves_nothing_behind(pipe):
     ):
         edit(pipe, num_images_per_prompt=2, generator=torch.Generator().manual_seed(0))
     assert "step" not in vars(pipe.scheduler)
+
+
+@pytest.mark.parametrize("mask_first", [True, False])
+def test_a_mask_and_a_reward_guide_one_call(pipe, mask_first):
+    """At no mask and at no scale it is the other alone, to the bit; neither is left behind."""
+    corner = torch.zeros(1, 1, 32, 32)
+    corner[..., :16, :16] = 1
+
+    def both(mask: torch.Tensor, scale: float) -> torch.Tensor:
+        blocks = [
+            lambda: mask_guidance(pipe, mask),
+            lambda: reward_guidance(pipe, load_scorer("l1"), SOURCE, TEXTS, scale=scale),
+        ]
+        first, second = blocks if mask_first else blocks[::-1]
+        with first(), second():
+            return edit(pipe)
+
+    stock = edit(pipe)
+    with mask_guidance(pipe, corner):
+        masked = edit(pipe)
+    with reward_guidance(pipe, load_scorer("l1"), SOURCE, TEXTS, scale=0.2):
+        rewarded = edit(pipe)
+    assert torch.equal(both(torch.ones_like(corner), 0.0), stock)
+    assert torch.equal(both(corner, 0.0), masked)
+    assert torch.equal(both(torch.ones_like(corner), 0.2), rewarded)
+    together = both(corner, 0.2)
+    score = load_scorer("l1")
+    assert (
+        score(EditBatch(SOURCE, TEXTS, together)).score > score(EditBatch(SOURCE, TEXTS, masked)).score
+    ).all()
+    assert torch.equal(edit(pipe), stock)
 
 
 def test_a_block_within_a_block_leaves_the_outer_one_as_it_was(pipe):

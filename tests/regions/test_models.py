@@ -1,5 +1,7 @@
 """Detectors and segmenters of the real classes, small and untrained, against their own processors."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -106,6 +108,24 @@ def test_a_threshold_leaves_out_what_is_unsure(detector_folder, photos):
     assert all((confidence >= middle).all() for _, confidence in kept)
     surest = Detector.from_pretrained(folder, threshold=0.0, single=True)(photos, NAMES)
     assert [len(boxes) for boxes, _ in surest] == [1, 1]
+
+
+def test_a_folder_s_own_threshold_holds_unless_another_is_given(tmp_path, photos):
+    save_detector(str(tmp_path), "owlvit")
+    assert Detector.from_pretrained(str(tmp_path)).threshold == 0.1
+    every = Detector.from_pretrained(str(tmp_path), threshold=0.0)(photos, NAMES)
+    middle = float(torch.cat([confidence for _, confidence in every]).median())
+    (tmp_path / Detector.SETTINGS).write_text(json.dumps({"threshold": middle}))
+    kept = Detector.from_pretrained(str(tmp_path))(photos, NAMES)
+    assert 0 < sum(len(boxes) for boxes, _ in kept) < sum(len(boxes) for boxes, _ in every)
+    assert Detector.from_pretrained(str(tmp_path), threshold=0.0).threshold == 0
+
+
+def test_a_name_is_found_in_any_case(detector_folder, photos):
+    detector = Detector.from_pretrained(detector_folder[0], threshold=0.0)
+    lower, upper = (detector(photos, names) for names in (["a bird", "a tree"], ["A Bird", "A TREE"]))
+    for (boxes, _), (others, _) in zip(lower, upper, strict=True):
+        assert torch.equal(boxes, others)
 
 
 def test_what_a_detector_cannot_be_is_refused(segmenter_folder, tmp_path):

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from rewardedit.scorers.adiee_text import (
     question,
     require_token,
 )
-from rewardedit.scorers.prefix import AttentionInParts, as_cache, in_one
+from rewardedit.scorers.prefix import AttentionInParts, PrefixLayer, as_cache, in_one, split_rows
 from rewardedit.scorers.vlm import Vlm, load_vlm
 from tests.models import VLMS, save_vlm
 
@@ -381,6 +382,58 @@ def test_a_long_instruction_is_cut_and_the_token_stays(llava, batch):
                 scorer.fitting(instruction, 0, rows)
     finally:
         text.max_position_embeddings = before
+
+
+def length(scorer: Adiee, instruction: str, rows: EditBatch) -> int:
+    """The tokens of the first question with the answer."""
+    texts = [scorer.prompt(instruction, 0) + ANSWER]
+    return scorer.inputs(texts, rows.source[:1], rows.edited[:1])["input_ids"].shape[1]
+
+
+INSTRUCTIONS = ["make the red circle larger", "turn it to blue, and then ... all of it!", "go"]
+
+
+@pytest.mark.parametrize("instruction", INSTRUCTIONS)
+def test_as_much_of_an_instruction_is_kept_as_fits_and_no_more(llava, batch, monkeypatch, instruction):
+    scorer = make(llava, question=0)
+    tokens = llava.processor.tokenizer(
+        instruction, add_special_tokens=False, return_offsets_mapping=True
+    ).offset_mapping
+    lengths = {end: length(scorer, instruction[:end], batch) for end in (0, *(end for _, end in tokens))}
+    text = llava.model.config.get_text_config()
+    for limit in range(lengths[0], max(lengths.values()) + 2):
+        monkeypatch.setattr(text, "max_position_embeddings", limit)
+        kept = scorer.fitting(instruction, 0, batch)
+        assert kept == instruction[: max(end for end, tokens in lengths.items() if tokens <= limit)], limit
+
+
+def test_larger_images_leave_less_room(llava, batch, monkeypatch):
+    """Also where the scorer has seen smaller ones before."""
+    scorer = make(llava, question=0, side=None)
+    wide = batch.source[..., :32], batch.edited[..., :32]
+    small = EditBatch(wide[0][..., :32, :], batch.instruction, wide[1][..., :32, :])
+    shorter, longer = sorted(length(scorer, "", rows) for rows in (small, batch))
+    assert shorter < longer
+    text = llava.model.config.get_text_config()
+    monkeypatch.setattr(text, "max_position_embeddings", longer + 4)
+    instruction = "make the red circle a little larger"
+    for rows in (small, batch, small):
+        cut = scorer.fitting(instruction, 0, rows)
+        assert length(scorer, cut, rows) <= longer + 4
+        assert (cut == instruction) == (length(scorer, instruction, rows) <= longer + 4)
+
+
+def test_a_layer_counts_its_prefix_and_keeps_one_type_of_keys_and_values():
+    k, v = torch.rand(2, 1, 2, 5, 4)
+    layer = PrefixLayer([(k, v), (k[:, :, :2], v[:, :, :2])])
+    assert layer.get_mask_sizes(3) == (10, 0)
+    own = torch.rand(2, 1, 2, 3, 4)
+    keys, values = layer.update(own[0], own[1].bfloat16())  # as the rotary embedding leaves them
+    assert keys.own.dtype == values.own.dtype == torch.bfloat16
+    assert [part.dtype for part in layer.own] == [torch.bfloat16] * 2
+    cache = SimpleNamespace(layers=[SimpleNamespace(keys=k, values=v.bfloat16())])
+    (prefix,) = split_rows(cache)
+    assert prefix.keys[0].dtype == prefix.values[0].dtype == torch.bfloat16
 
 
 def test_a_tokenizer_that_splits_the_token_is_refused(tmp_path):

@@ -336,6 +336,17 @@ def test_bad_names_are_refused(spec, message):
         load_scorer(spec)
 
 
+@pytest.mark.parametrize("place", ["oracle/mine.py", "my_Oracle.py", "delphi_oracles/by/hand.py"])
+def test_a_scorer_of_one_s_own_may_lie_anywhere(place, tmp_path):
+    file = tmp_path / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("def bright(batch):\n    return batch.edited.mean((1, 2, 3))\n")
+    samples = Shapes("val").batch(0, 2)
+    batch = EditBatch(samples.source, samples.instruction, samples.target)
+    scores = load_scorer(f"{file}:bright")(batch).score
+    torch.testing.assert_close(scores, samples.target.mean((1, 2, 3)))
+
+
 def test_each_scorer_of_a_sum_has_options_of_its_own():
     samples = Shapes("val").batch(0, 3)
     batch = EditBatch(samples.source, samples.instruction, samples.target, target=samples.target.flip(0))
