@@ -390,7 +390,7 @@ def length(scorer: Adiee, instruction: str, rows: EditBatch) -> int:
     return scorer.inputs(texts, rows.source[:1], rows.edited[:1])["input_ids"].shape[1]
 
 
-INSTRUCTIONS = ["make the red circle larger", "turn it to blue, and then ... all of it!", "go"]
+INSTRUCTIONS = ["recolour the circles", "two squares, three rings!", "go"]
 
 
 @pytest.mark.parametrize("instruction", INSTRUCTIONS)
