@@ -399,12 +399,14 @@ def test_as_much_of_an_instruction_is_kept_as_fits_and_no_more(llava, batch, mon
     tokens = llava.processor.tokenizer(
         instruction, add_special_tokens=False, return_offsets_mapping=True
     ).offset_mapping
-    lengths = {end: length(scorer, instruction[:end], batch) for end in (0, *(end for _, end in tokens))}
+    ends = [0, *(end for _, end in tokens)]
+    lengths = {end: length(scorer, instruction[:end], batch) for end in ends}
     text = llava.model.config.get_text_config()
     for limit in range(lengths[0], max(lengths.values()) + 2):
         monkeypatch.setattr(text, "max_position_embeddings", limit)
-        kept = scorer.fitting(instruction, 0, batch)
-        assert kept == instruction[: max(end for end, tokens in lengths.items() if tokens <= limit)], limit
+        room = limit - lengths[0]  # in tokens of the whole instruction; a cut word may have more of them
+        fits = max(end for end in ends[: room + 1] if lengths[end] <= limit)
+        assert scorer.fitting(instruction, 0, batch) == instruction[:fits], limit
 
 
 def test_larger_images_leave_less_room(llava, batch, monkeypatch):
