@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from rewardedit.images import fit, to_labels, to_tensor
+from rewardedit.untrusted import whole_text
 from rewardedit.values import finite_rows, require_texts
 
 # what spreadsheets, pandas and others write for a text that is not there
@@ -27,7 +28,7 @@ ImageLike = Image.Image | Float[Tensor, "3 _ _"]  # a tensor is RGB in [0, 1]
 class EditSample:
     """One row of a data set: an edit, or an instruction that waits for one (`edited` is None).
 
-    Captions that say nothing, such as "nan", are None.
+    Captions that say nothing, such as "nan", are None; texts can be written to any file (`whole_text`).
 
     Raises:
         ValueError: where the instruction says nothing.
@@ -47,6 +48,8 @@ class EditSample:
     axes: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("id", "instruction"):
+            object.__setattr__(self, name, whole_text(getattr(self, name)))
         if text_or_none(self.instruction) is None:
             said = self.instruction.strip() or "nothing"
             raise ValueError(f"row {self.id}: expected an instruction; got {said}")
@@ -56,7 +59,7 @@ class EditSample:
 
 def text_or_none(text: str | None) -> str | None:
     """Returns the text as it stands; None for one that says nothing: blank, "nan", "None", "null"."""
-    return None if text is None or text.strip().lower() in NO_TEXTS else text
+    return None if text is None or text.strip().lower() in NO_TEXTS else whole_text(text)
 
 
 @dataclass(frozen=True)

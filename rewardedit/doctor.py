@@ -4,7 +4,6 @@ Nothing is fetched, and each function works where another would fail.
 """
 
 import importlib
-import json
 import os
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from rewardedit import pretrained
 from rewardedit.assets import NAMES, resolve_model
 from rewardedit.extras import IMPORTED, extras, requirements
+from rewardedit.untrusted import CONTENT_ERRORS, read_settings_file
 
 # of the packaged models: what commands take where none is named
 DEFAULTS = ("shapes-clip", "shapes-editor", "shapes-vifi-clip")
@@ -200,16 +200,23 @@ def incomplete(files: dict[str, Path]) -> str | None:
     Args:
         files: by their names in the repository.
     """
+    try:
+        return _incomplete(files)
+    except CONTENT_ERRORS as error:
+        return f"its files cannot be read ({_first_line(error)})"
+
+
+def _incomplete(files: dict[str, Path]) -> str | None:
     weights = [name for name in files if name.endswith(WEIGHTS)]
     if not weights:
         return "its weights are missing"
     for index in (name for name in files if name.endswith(".safetensors.index.json")):
-        shards = set(json.loads(files[index].read_text())["weight_map"].values())
+        shards = set(read_settings_file(files[index])["weight_map"].values())
         there = {Path(name).name for name in weights if Path(name).parent == Path(index).parent}
         if shards - there:
             return f"{len(shards - there)} of {len(shards)} files of weights are missing"
     if "model_index.json" in files:
-        components = json.loads(files["model_index.json"].read_text())
+        components = read_settings_file(files["model_index.json"])
         for part in PARTS:
             used = components.get(part) not in (None, [None, None])
             if used and not any(name.startswith(f"{part}/") for name in weights):
@@ -217,5 +224,5 @@ def incomplete(files: dict[str, Path]) -> str | None:
     return None
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [""])[0]

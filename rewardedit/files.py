@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from upath import UPath
 
+from rewardedit.untrusted import read_json_file, whole_text
 from rewardedit.writers import is_left_of, partial_name
 
 JOINED_ROWS = 1024  # of arrays that are joined, in memory at a time
@@ -287,6 +288,26 @@ def stamp(path: AnyPath | str) -> str | None:
     return hashlib.sha256(repr(seen).encode()).hexdigest()[:12]
 
 
+def write_parquet(records: Sequence[dict[str, Any]], schema: Any, path: Path, **options: Any) -> None:
+    """Records as a Parquet file; halves of a surrogate pair in texts become "�".
+
+    Args:
+        schema: pyarrow's, of the file.
+        options: of `pyarrow.parquet.write_table`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    whole = [{name: _whole(value) for name, value in record.items()} for record in records]
+    pq.write_table(pa.Table.from_pylist(whole, schema), path, **options)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_whole(inner) for inner in value]
+    return whole_text(value) if isinstance(value, str) else value
+
+
 def join_arrays(parts: Sequence[Path], path: Path) -> None:
     """One .npy file with the rows of several, a few in memory at a time; written aside and renamed.
 
@@ -306,5 +327,5 @@ def join_arrays(parts: Sequence[Path], path: Path) -> None:
 
 def join_lists(parts: Sequence[Path]) -> dict[str, list[Any]]:
     """The lists of several JSON files, each name's one after another."""
-    found = [json.loads(part.read_text()) for part in parts]
+    found = [read_json_file(part) for part in parts]
     return {name: [value for lists in found for value in lists[name]] for name in found[0]}

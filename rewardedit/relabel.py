@@ -2,7 +2,6 @@
 and the scale gives labels and texts (ADIEE Sec. 3.4).
 """
 
-import json
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from rewardedit.scorers.load import packaged_files, scorer_fingerprints
 from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_shards, write_records
 from rewardedit.stages import Share
 from rewardedit.synthesis.candidates import CandidatesConfig
+from rewardedit.untrusted import read_settings_file
 from rewardedit.usage import USAGE, as_settings, read_usage
 
 
@@ -54,6 +54,18 @@ class RelabelConfig:
         if self.template is not None:
             return RewardPrompt(self.template, scale=scale, **bins)
         return replace(PRESETS[self.prompt](scale), **bins)
+
+
+def read_scale(path: AnyPath) -> RewardScale:
+    """The scale that `relabel` wrote.
+
+    Raises:
+        ValueError: where the file holds none.
+    """
+    knots = read_settings_file(path).get("knots")
+    if not isinstance(knots, list) or not all(isinstance(knot, int | float) for knot in knots):
+        raise ValueError(f"{path}: expected the knots of a scale; remove {path.parent} and relabel again")
+    return RewardScale(tuple(knots))
 
 
 @dataclass
@@ -148,6 +160,6 @@ def relabel(
         share=share,
     )
     labelled = [folder / f"part-{number:05d}.parquet" for number in range(len(scored))]
-    scale = RewardScale(tuple(json.loads((folder / "scale.json").read_text())["knots"]))
+    scale = read_scale(folder / "scale.json")
     score, labels = read_columns(labelled, "score", "label")
     return Relabelled([float("nan") if value is None else value for value in score], labels, scale)

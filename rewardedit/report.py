@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rewardedit.curves import Curve, draw, share_bands
 from rewardedit.images import to_pil
+from rewardedit.untrusted import whole_text
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 
@@ -118,7 +119,7 @@ class Report:
         environment.filters["data_url"] = _data_url
         environment.filters["number"] = _number
         page = environment.get_template(TEMPLATE.name).render(title=self.title, parts=self.parts)
-        path.write_text(page, encoding="utf-8")
+        path.write_text(whole_text(page), encoding="utf-8")
         return path
 
 

@@ -5,7 +5,6 @@ ADIEE Sec. 3.4 and HIVE. The words are made by one function, `RewardPrompt.relab
 inference, so they are the same to the byte; ADIEE's released code differs between the two by a full stop.
 """
 
-import json
 import string
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rewardedit.files import to_json
+from rewardedit.untrusted import CONTENT_ERRORS, read_settings_file
 
 FILE = "reward_prompt.json"
 HAIR = 1e-6  # of the scores' whole range: how far knots are spread that coincide
@@ -231,10 +231,10 @@ class RewardPrompt:
         if not path.is_file():
             return None
         try:
-            raw = json.loads(path.read_text())
+            raw = read_settings_file(path)
             scale = RewardScale(tuple(raw.pop("scale")["knots"]))
             return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}, scale=scale)
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except CONTENT_ERRORS as error:
             raise ValueError(
                 f"{path}: not a reward prompt ({error!r}); train or relabel again to make one"
             ) from error

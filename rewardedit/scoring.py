@@ -25,11 +25,12 @@ from rewardedit.data.reading import read_batches
 from rewardedit.data.sources import row_details, row_id
 from rewardedit.data.stream import StreamedRows, shards_of
 from rewardedit.endpoint import Usage
-from rewardedit.files import AnyPath, remove, replaced, write_json
+from rewardedit.files import AnyPath, remove, replaced, write_json, write_parquet
 from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
 from rewardedit.stages import Share, plain, stage
 from rewardedit.texts import noting
+from rewardedit.untrusted import read_settings_file
 from rewardedit.usage import USAGE, as_settings, from_settings, read_usage
 
 Record = dict[str, Any]
@@ -227,7 +228,7 @@ def write_made_of(path: AnyPath, made_of: Any, used: Mapping[str, Usage]) -> Non
 def usage_of(path: AnyPath) -> dict[str, Usage]:
     """What endpoints were asked for the file of scores `path`."""
     beside = made_of_path(path)
-    return from_settings(json.loads(beside.read_text())["usage"]) if beside.exists() else {}
+    return from_settings(read_settings_file(beside).get("usage", {})) if beside.exists() else {}
 
 
 def _schema() -> Any:
@@ -252,18 +253,15 @@ def _schema() -> Any:
 
 def write_records(records: Sequence[Record], path: Path) -> None:
     """The records as one Parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     columns = [{**row, **{name: list(row[name].items()) for name in MAPS if name in row}} for row in records]
-    pq.write_table(pa.Table.from_pylist(columns, _schema()), path)
+    write_parquet(columns, _schema(), path)
 
 
 def write_lines(records: Sequence[Record], path: AnyPath) -> None:
     """The records as one .csv or .jsonl file; CSV has a column for each part and each detail of a row, whose
     names begin with "row." or "part." where a column has the name already.
     """
-    with replaced(path) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+    with replaced(path) as aside, aside.open("w", encoding="utf-8", errors="replace", newline="") as file:
         if path.suffix == ".jsonl":
             file.writelines(
                 json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records

@@ -233,6 +233,28 @@ def _finite(text: str) -> float:
     return value
 
 
+def read_settings_file(path: Path | UPath) -> dict[str, Any]:
+    """The settings of a JSON file, by their names.
+
+    Raises:
+        FileNotFoundError: where there is no such file.
+        ValueError: where its content is something else; names the file.
+    """
+    values = read_json_file(path)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected settings by name, an object of JSON; got another value")
+    return values
+
+
+def whole_text(text: str) -> str:
+    """Returns the text as it stands; halves of a surrogate pair, which no file can hold, become "�"."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 def read_body(response: Readable, limit: int = MAX_BODY_BYTES) -> bytes:
     """All bytes of an answer.
 

@@ -5,6 +5,7 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ import pytest
 
 from rewardedit.cli import main
 from rewardedit.cli.terminal import full_disk
+from rewardedit.files import join_arrays, write_json
+from rewardedit.stages import stage
+from rewardedit.synthesis.outputs import Output, write_outputs
 from tests.kills import made, quickstart
 
 SIZE = 64  # MiB of the disk
@@ -67,12 +71,8 @@ def test_a_file_that_may_not_grow_is_told_alike(tmp_path, capsys):
     """Where no disk can be mounted: a limit on the size of files stands for a full disk."""
     words = ["score", "name=shapes", "rows=200", "size=16", "--scorer", "l1", "--out"]
     out = tmp_path / "scores.parquet"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    try:
+    with no_room():
         assert main([*words, str(out)]) == 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert complaints(capsys) == [FULL.format(out)]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["making.json"]
     assert main([*words, str(out)]) == 0
@@ -95,6 +95,58 @@ def test_what_numpy_says_of_a_full_disk_is_told_alike(tmp_path):
     told = full_disk(full.value, "runs/own")
     assert told is not None
     assert "no space left for runs/own" in told
+
+
+def arrays(number: int, path: Path) -> None:
+    path.mkdir()
+    np.save(path / "latents.npy", np.zeros((64, 128), np.float32))
+
+
+def table(number: int, path: Path) -> None:
+    record = {"row": number, "image": os.urandom(32768), "reason": None}
+    write_outputs([Output(**record)], path)
+
+
+def texts(number: int, path: Path) -> None:
+    write_json(path, {"texts": ["text" * 100] * 80})
+
+
+@pytest.mark.parametrize("make", [arrays, table, texts])
+def test_a_shard_that_finds_no_room_leaves_nothing_and_is_made_when_there_is_some(make, tmp_path):
+    with no_room(), pytest.raises(Exception) as full:  # noqa: PT011
+        stage(tmp_path / "s", {}, make, 1)
+    assert full_disk(full.value, str(tmp_path)) == FULL.format(tmp_path).removeprefix("rewardedit: ")
+    assert [path.name for path in (tmp_path / "s").iterdir()] == ["making.json"]
+    assert stage(tmp_path / "s", {}, make, 1)[0].exists()
+
+
+def test_arrays_that_find_no_room_together_are_joined_when_there_is_some(tmp_path):
+    def join(paths: list[Path]) -> None:
+        join_arrays([path / "latents.npy" for path in paths], tmp_path / "s" / "all.npy")
+
+    with pytest.raises(RuntimeError):
+        stage(tmp_path / "s", {}, arrays, 3, finish=stop)
+    with no_room(40_000), pytest.raises(OSError, match="too large") as full:
+        stage(tmp_path / "s", {}, arrays, 3, finish=join)
+    assert full_disk(full.value, str(tmp_path)) is not None
+    assert not list(tmp_path.rglob("*.partial"))
+    stage(tmp_path / "s", {}, arrays, 3, finish=join)
+    assert np.load(tmp_path / "s" / "all.npy").shape == (192, 128)
+
+
+def stop(paths: list[Path]) -> None:
+    raise RuntimeError("ended before they are joined")
+
+
+@contextmanager
+def no_room(most: int = 4096) -> Iterator[None]:
+    """No file may grow above so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 FULL = "rewardedit: no space left for {}; make room, and give the command again (train: with --resume)"

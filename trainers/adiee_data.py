@@ -17,7 +17,6 @@ the additions out.
 Command: rewardedit train magicbrush-adiee-data
 """
 
-import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -49,7 +48,7 @@ from rewardedit.synthesis.measured import FIELDS, MeasureConfig, Outputs, measur
 from rewardedit.synthesis.methods import NO_CAPTIONS, MethodConfig, load_method
 from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_rows
 from rewardedit.training import run
-from rewardedit.untrusted import is_of_the_machine
+from rewardedit.untrusted import is_of_the_machine, read_json_file
 
 OWN_NAMES = (*OWN_LABELS, DAMAGED, *DAMAGES)
 
@@ -210,7 +209,7 @@ def source_names(config: Config, folder: Path) -> Once[list[str]]:
     """What `all_source_ids` says, computed once for all processes."""
     made = {"data": config.data}
     (path,) = stage(folder, made, lambda _, path: write_json(path, all_source_ids(config)), name="{}.json")
-    return Once(lambda: json.loads(path.read_text()))
+    return Once(lambda: read_json_file(path))
 
 
 def require_few_skipped(

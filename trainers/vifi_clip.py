@@ -12,7 +12,6 @@ instruction are no negatives of each other.
 Command: rewardedit train humanedit-vifi-clip
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
@@ -47,6 +46,7 @@ from rewardedit.training.loop import batch_rows
 from rewardedit.training.meta import FULL, OVERHEAD, measure, parameters, table
 from rewardedit.training.small import SmallTrainConfig, count, fit
 from rewardedit.training.trainable import autocast_type
+from rewardedit.untrusted import read_settings_file
 
 Negative = Literal["reversed", "identity", "instruction"]
 READ_BATCH = 64
@@ -234,7 +234,7 @@ def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path, bad
         write_json(folder / "rows.json", join_lists([shard / "rows.json" for shard in shards]))
 
     stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
-    found = json.loads((folder / "rows.json").read_text())
+    found = read_settings_file(folder / "rows.json")
     require_few(folder.parent, found["unreadable"], len(rows), bad_rows)
     images = np.load(folder / "images.npy", mmap_mode="r")
     texts = sorted(set(found["instructions"]))

@@ -1,6 +1,5 @@
 """Rows that cannot be used: a run lists them with the reason, and stops where there are too many."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -15,6 +14,7 @@ from rewardedit.data.reading import PreparedRows, Unreadable
 from rewardedit.files import append_json_line, remove, replaced, write_json
 from rewardedit.processes import on_main_process
 from rewardedit.stages import stage
+from rewardedit.untrusted import read_settings_file
 
 SKIPPED = "skipped.jsonl"
 CHECK_BATCH = 64  # rows of a sixteenth of a shard
@@ -138,7 +138,7 @@ def usable_rows(
     paths = stage(folder / "checked", settings, read, len(parts), "part-{:05d}.json")
     reasons: dict[int, str] = {}
     for path in paths:
-        reasons |= {int(row): reason for row, reason in json.loads(path.read_text()).items()}
+        reasons |= {int(row): reason for row, reason in read_settings_file(path).items()}
     try:
         require_few(folder, unreadable_rows(reasons), len(rows), limit)
     except ValueError:  # once the rows are mended, they are to be read anew

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from rewardedit.batch import EditSample
 from rewardedit.data.hub import HubRows
-from rewardedit.files import to_json
+from rewardedit.files import to_json, write_parquet
 from rewardedit.images import to_pil
 from rewardedit.stages import MADE_OF
+from rewardedit.untrusted import read_settings_file
 
 SKIPPED = b"skipped"  # metadata of a shard
 GROUP = 64  # rows that are read together
@@ -84,7 +85,6 @@ class LabelledEdits(HubRows):
 def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[dict[str, Any]] = ()) -> None:
     """The rows as one Parquet shard, and what was left out of it, with the reasons, as its metadata."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     text = (
         "rule",
@@ -114,9 +114,9 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
     # several rows of a group show is held once: in its column's dictionary.
     images = ["source", "edited"]
     compression = {name: "NONE" if name in images else "SNAPPY" for name in schema.names}
-    table = pa.Table.from_pylist(records, schema.with_metadata({SKIPPED: json.dumps(list(skipped))}))
-    pq.write_table(
-        table,
+    write_parquet(
+        records,
+        schema.with_metadata({SKIPPED: json.dumps(list(skipped))}),
         path,
         row_group_size=GROUP,
         compression=compression,
@@ -128,10 +128,15 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
 def made_from(folder: Path) -> set[str]:
     """The names of the data sets that a folder's labelled rows were made from; none where it does not say."""
     try:
-        settings = json.loads((folder / MADE_OF).read_text())
+        settings = read_settings_file(folder / MADE_OF)
+        groups = [own for kind in ("all_data", "sequences") for own in settings.get(kind, {}).values()]
+        return {str(own["name"]) for own in groups}
     except FileNotFoundError:
         return set()
-    return {own["name"] for kind in ("all_data", "sequences") for own in settings.get(kind, {}).values()}
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"{folder / MADE_OF}: expected what labelled rows were made of; make them anew"
+        ) from error
 
 
 def read_skipped(path: Path) -> list[dict[str, Any]]:

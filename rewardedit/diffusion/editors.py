@@ -3,7 +3,6 @@ with what a reward-conditioned one adds.
 """
 
 import inspect
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rewardedit import config as configs
 from rewardedit import devices, pretrained
 from rewardedit.assets import fetched, resolve_model
 from rewardedit.attention import AttentionChoice, Backend, set_attention
@@ -26,6 +26,7 @@ from rewardedit.images import ImagesLike, read_images
 from rewardedit.reward_prompt import FILE as PROMPT
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.texts import LOCK, note
+from rewardedit.untrusted import read_settings_file
 from rewardedit.values import require_texts
 
 SETTINGS = "editing.json"
@@ -209,7 +210,7 @@ def load_editor(
     dtype = (torch.float32 if on_cpu else torch.float16) if dtype == "auto" else devices.number_type(dtype)
     weights = None if lora is None else find_lora(lora)
     path = files_of_editor(name) if weights is None else weights.parent
-    settings = json.loads((path / SETTINGS).read_text()) if (path / SETTINGS).is_file() else {}
+    settings = read_settings_file(path / SETTINGS) if (path / SETTINGS).is_file() else {}
     base = settings.pop("base", None)
     if weights is None and not (path / "model_index.json").is_file() and _loras_in(path):
         if base is None:
@@ -225,6 +226,9 @@ def load_editor(
             f"{path / SETTINGS}: expected {', '.join(known)}; got {', '.join(settings)}: save it in these "
             "names"
         )
+    if not isinstance(base, str):
+        raise ValueError(f"{path / SETTINGS}: base: expected the name of a pipeline; got another value")
+    asked = configs.build(EditConfig, settings, f"{path / SETTINGS}: ")
     pipe = _load_pipeline(base, dtype)
     if weights is not None:
         _add_lora(pipe, weights, base)
@@ -239,7 +243,7 @@ def load_editor(
             embedding = RewardEmbedding(labels - 1, dim).to(device, dtype)
             embedding.load_state_dict(vectors)
     choice = set_attention(family_of(pipe).denoiser(pipe), attention)
-    return Editor(pipe, EditConfig(**settings), prompt, embedding, choice)
+    return Editor(pipe, asked, prompt, embedding, choice)
 
 
 def find_lora(name: str) -> Path:
@@ -301,7 +305,7 @@ def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
 def save_settings(folder: Path, settings: EditConfig, more: dict[str, Any] | None = None) -> None:
     """Writes beside a saved editor how it is to be asked; what else stands in that file stays."""
     path = folder / SETTINGS
-    known = json.loads(path.read_text()) if path.is_file() else {}
+    known = read_settings_file(path) if path.is_file() else {}
     write_json(path, {**known, **asdict(settings), **(more or {})})
 
 
@@ -321,7 +325,7 @@ def _load_in_full_precision(folder: Path) -> None:
     both are to do the same, also where the weights were saved in float16.
     """
     for path in folder.glob("*/config.json"):
-        config = json.loads(path.read_text())
+        config = read_settings_file(path)
         if config.get("dtype", "float32") != "float32":
             write_json(path, {**config, "dtype": "float32"})
 

@@ -3,7 +3,6 @@ text encoder and keep no copy of them.
 """
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from rewardedit import pretrained
 from rewardedit.assets import resolve_model
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import replaced, write_json
+from rewardedit.untrusted import read_settings_file
 
 SHARED = "text_to_image.json"  # names the editor that has the other parts
 
@@ -31,9 +31,8 @@ def load_text_to_image(
     no_checker: dict[str, Any] = {"safety_checker": None, "requires_safety_checker": False}
     try:
         if (path / SHARED).is_file():
-            editor = load_editor(
-                json.loads((path / SHARED).read_text())["editor"], device=device, dtype=dtype
-            ).pipe
+            shared = str(read_settings_file(path / SHARED).get("editor"))
+            editor = load_editor(shared, device=device, dtype=dtype).pipe
             pipe = StableDiffusionPipeline(
                 vae=editor.vae,
                 text_encoder=editor.text_encoder,

@@ -1,6 +1,5 @@
 """Editors against each other on held-out edits of the shapes world: settings chosen on val, test run once."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +25,7 @@ from rewardedit.report import Gallery, Report
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
 from rewardedit.stages import stage
+from rewardedit.untrusted import read_json_file
 
 OTHER_WORLD = (
     "evaluate: the oracle knows the shapes world alone; leave evaluate out for data that is neither its rows "
@@ -160,7 +160,7 @@ def choose_settings(
         write_json(path, float(ShapesOracle().rate(val, torch.cat(parts)).score.mean()))
 
     paths = stage(folder, {"grid": grid}, rate, len(grid), "rating-{:05d}.json")
-    found = {settings: json.loads(path.read_text()) for settings, path in zip(grid, paths, strict=True)}
+    found = {settings: read_json_file(path) for settings, path in zip(grid, paths, strict=True)}
     best = max(grid, key=lambda s: found[s])
     names = {
         s: f"{s.num_inference_steps} steps, text {s.guidance_scale:g}, image {s.image_guidance_scale:g}"

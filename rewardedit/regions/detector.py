@@ -1,6 +1,5 @@
 """Objects by their names: OWL-ViT, OWLv2 and Grounding DINO, through tensors alone."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rewardedit.assets import resolve_model
 from rewardedit.regions.boxes import areas, corners, suppress
 from rewardedit.regions.canvas import Canvas
 from rewardedit.texts import tokenize
+from rewardedit.untrusted import read_settings_file
 
 # Boxes whose confidence is lower are left out. Grounding DINO's is that of BPM's code; OWL-ViT's its own.
 THRESHOLDS = {"owlvit": 0.1, "owlv2": 0.1, "grounding-dino": 0.3, "mm-grounding-dino": 0.3}
@@ -81,7 +81,7 @@ class Detector(nn.Module):
                 f"detector {checkpoint!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
             ) from error
         settings = Path(path) / cls.SETTINGS
-        saved = json.loads(settings.read_text()) if settings.is_file() else {}
+        saved = read_settings_file(settings) if settings.is_file() else {}
         if options.get("threshold") is None:
             options["threshold"] = saved.get("threshold")
         return cls(model, tokenizer, canvas, **options)

@@ -1,6 +1,5 @@
 """The head of the ADIEE scorer, which decodes a state into scores, and the settings of a trained one."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -9,9 +8,11 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from rewardedit import config as configs
 from rewardedit import devices, pretrained
 from rewardedit.scorers.adiee_text import Layout, Prompts
 from rewardedit.scorers.vlm import Bits
+from rewardedit.untrusted import read_settings_file
 
 GRADES = (0.0, 5.0, 10.0)  # of the head with classes
 SETTINGS = "adiee.json"
@@ -41,8 +42,10 @@ class AdieeSettings:
     @classmethod
     def read(cls, folder: Path) -> "AdieeSettings":
         """Of a trained scorer's folder."""
-        values = json.loads((folder / SETTINGS).read_text())
-        return cls(**{**values, "axes": tuple(values["axes"])})
+        try:
+            return configs.build(cls, read_settings_file(folder / SETTINGS))
+        except ValueError as error:
+            raise ValueError(f"{folder / SETTINGS}: no settings of an ADIEE scorer ({error})") from error
 
 
 class ScoreHead(nn.Module):

@@ -1,6 +1,5 @@
 """BPM: parse the instruction, locate the edit, judge it (Li et al. 2025)."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from rewardedit.scorers import bpm_released
 from rewardedit.scorers.bpm_judges import JudgeConfig
 from rewardedit.scorers.bpm_parts import crop, position_verdict, preserve, size_verdict
 from rewardedit.scorers.clip import COINCIDE, ClipScorer, load_clip
+from rewardedit.untrusted import CONTENT_ERRORS, read_settings_file
 
 CALIBRATION = "bpm.json"  # beside the package's own detector
 Compat = Literal["paper", "figure4", "code"]
@@ -90,10 +90,10 @@ class Calibration:
             ValueError: where there is none, or it has others.
         """
         try:
-            values = json.loads(Path(path).read_text())
+            values = read_settings_file(Path(path))
             more = {name: values[name] for name in ("compat", "options") if name in values}
             return cls(tuple(values["modify"]), tuple(values["preserve"]), str(values["origin"]), **more)
-        except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        except CONTENT_ERRORS as error:
             raise ValueError(f"{path}: expected a calibration of BPM ({error!r})") from error
 
 

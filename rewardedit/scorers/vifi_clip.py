@@ -16,6 +16,7 @@ from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
 from rewardedit.scorers.clip import ClipScorer, load_clip
+from rewardedit.untrusted import read_settings_file
 
 POOLINGS = ("mean", "temporal")
 SETTINGS = "vifi_clip.json"
@@ -119,11 +120,13 @@ class ViFiClip(ClipScorer):
                 raise ValueError(f"size: expected a multiple of the patch, {patch}; got {size}")
             preprocess = preprocess.resized(size)
         folder = fetched(checkpoint, (SETTINGS, WEIGHTS))
-        saved = (
-            json.loads((folder / SETTINGS).read_text())
-            if (folder / SETTINGS).is_file()
-            else {"pooling": "mean"}
-        )
+        saved = {"pooling": "mean"}
+        if (folder / SETTINGS).is_file():
+            saved = read_settings_file(folder / SETTINGS)
+        if saved.get("pooling") not in ("mean", "temporal"):
+            raise ValueError(
+                f"{folder / SETTINGS}: pooling: expected mean or temporal; train the scorer again"
+            )
         temporal = None
         if (pooling or saved["pooling"]) == "temporal":
             temporal = make_temporal(model)

@@ -11,7 +11,6 @@ from one image to the other, and coherence, how well the parts of the edited ima
 run from 0 to 100 and stand side by side; here they are graded as all others are.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from torch import Tensor
 from rewardedit.answers import is_unfinished, normalised
 from rewardedit.images import load_image
 from rewardedit.scorers.vlm import Turn
+from rewardedit.untrusted import read_json_file
 
 Chat = list[Turn]
 ANSWERS = ("digits", "text")
@@ -159,7 +159,7 @@ class Example:
         """
         path = Path(path)
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = read_json_file(path)
         except (OSError, ValueError) as error:
             raise ValueError(f"example {path}: expected a JSON file ({error})") from error
         needed = {"source", "edited", "instruction", "grades"}

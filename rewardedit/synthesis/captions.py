@@ -18,6 +18,7 @@ from rewardedit.answers import Answer, AnswerError, normalised, text_of
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.files import write_parquet
 from rewardedit.once import Once
 from rewardedit.scorers.vlm import Turn, Vlm, load_vlm, reserved_tokens, without
 from rewardedit.stages import Share, stage
@@ -230,7 +231,6 @@ class WithCaptions(Sequence):
 
 def _write(records: Sequence[dict[str, Any]], path: Path) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     texts = {name: pa.string() for name in (*CAPTIONS, "reason")}
-    pq.write_table(pa.Table.from_pylist(list(records), pa.schema({"row": pa.int64(), **texts})), path)
+    write_parquet(records, pa.schema({"row": pa.int64(), **texts}), path)

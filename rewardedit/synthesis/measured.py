@@ -14,6 +14,7 @@ from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.reading import RowBatch
+from rewardedit.files import write_parquet
 from rewardedit.images import load_image
 from rewardedit.once import Once
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
@@ -176,11 +177,10 @@ def _known(value: Tensor) -> float | None:
 def write_measured(records: Sequence[dict[str, Any]], path: Path) -> None:
     """The records as one Parquet file."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     numbers = {metric: pa.float64() for metric in METRICS}
     schema = pa.schema({"row": pa.int64(), "image": pa.string(), **numbers, "reason": pa.string()})
-    pq.write_table(pa.Table.from_pylist(list(records), schema), path)
+    write_parquet(records, schema, path)
 
 
 def read_measured(path: Path) -> dict[tuple[int, str], Measured]:

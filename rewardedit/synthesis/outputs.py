@@ -9,7 +9,7 @@ from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.labelled import encode_png
 from rewardedit.data.reading import RowBatch, read_shard
-from rewardedit.files import AnyPath
+from rewardedit.files import AnyPath, write_parquet
 from rewardedit.once import Once
 from rewardedit.stages import Share, stage
 from rewardedit.synthesis.methods import Method, MethodConfig, Requests, edit_rows, load_method
@@ -116,11 +116,11 @@ def requests(part: RowBatch, seed: int) -> Requests:
 def write_outputs(outputs: Sequence[Output], path: Path) -> None:
     """The outputs as one Parquet file."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = pa.schema({"row": pa.int64(), "image": pa.binary(), "reason": pa.string()})
-    table = pa.Table.from_pylist([vars(output) for output in outputs], schema)
-    pq.write_table(table, path, row_group_size=16, compression={"row": "SNAPPY", "reason": "SNAPPY"})
+    records = [vars(output) for output in outputs]
+    compression = {"row": "SNAPPY", "reason": "SNAPPY"}
+    write_parquet(records, schema, path, row_group_size=16, compression=compression)
 
 
 def read_outputs(path: AnyPath) -> Iterator[Output]:

@@ -1,7 +1,6 @@
 """Latents and prompt embeddings of a training set, computed once and kept on disk as memory-mapped arrays."""
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +23,7 @@ from rewardedit.once import Once
 from rewardedit.stages import stage
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.training.trainable import RewardLabels, load_base
+from rewardedit.untrusted import read_settings_file
 
 ENCODE_BATCH = 64  # texts, or at most images, that are encoded at a time
 ENCODE_PIXELS = 2**21  # of the images: 32 of 256 pixels a side, for which the VAE needs 5 GiB
@@ -166,7 +166,7 @@ def make_cache(
     stage(folder, made_of, encode, len(parts), finish=join)
 
     # Arrays stay on disk: a step reads its rows alone.
-    texts = json.loads((folder / "rows.json").read_text())
+    texts = read_settings_file(folder / "rows.json")
     arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("edited", "source")]
     scaling = float(editor.pipe.vae.config.scaling_factor)
     unreadable = {row: reason for row, reason in enumerate(texts["unreadable"]) if reason is not None}
@@ -237,7 +237,7 @@ def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarra
         )
 
     stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
-    return np.load(folder / "images.npy", mmap_mode="r"), json.loads((folder / "captions.json").read_text())
+    return np.load(folder / "images.npy", mmap_mode="r"), read_settings_file(folder / "captions.json")
 
 
 def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:

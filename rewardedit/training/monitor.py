@@ -3,7 +3,6 @@ by scores that it is not trained on.
 """
 
 import dataclasses
-import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -31,6 +30,7 @@ from rewardedit.report import Report
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
+from rewardedit.untrusted import read_settings_file
 
 LOG = "watch.jsonl"
 
@@ -290,7 +290,7 @@ def watched(results: dict[str, Path]) -> dict[str, dict[str, Any]]:
     """What the fixed prompts said of each variant: the first look, the last, and how many raised a flag."""
     out = {}
     for variant, path in results.items():
-        looks = json.loads((path.parent / "watch.json").read_text())["looks"]
+        looks = read_settings_file(path.parent / "watch.json")["looks"]
         out[variant] = {
             "first": looks[0],
             "last": looks[-1],

@@ -14,15 +14,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from rewardedit import claims, engines, load_scorer
+from rewardedit import RewardPrompt, claims, engines, load_editor, load_scorer
+from rewardedit.batch import EditSample
 from rewardedit.claims import Claims
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.data.labelled import made_from
+from rewardedit.doctor import incomplete
 from rewardedit.engines import Shards, make_shard
 from rewardedit.files import create, join_arrays, put_in_place, read_log, replaced, write_json
 from rewardedit.instructions.llm import LlmParser
-from rewardedit.scoring import read_records, score_to_parquet
+from rewardedit.instructions.parsed import Unparsed
+from rewardedit.relabel import read_scale
+from rewardedit.report import Report
+from rewardedit.scorers.adiee import AdieeSettings
+from rewardedit.scorers.bpm import Calibration
+from rewardedit.scorers.vlm_judge_prompts import Example
+from rewardedit.scoring import read_records, score_to_parquet, usage_of, write_records
 from rewardedit.stages import is_made, mark_made, stage
+from rewardedit.synthesis.outputs import Output, read_outputs, write_outputs
+from rewardedit.untrusted import whole_text
 from rewardedit.usage import read_usage
 
 DEEP = b"[" * 100_000
@@ -431,12 +443,14 @@ def test_lines_of_logs_and_caches_that_are_damaged_are_passed_over(tmp_path):
     log.write_bytes(b"\n".join([*DAMAGED, b'{"step": "x"}', b'{"step": [1]}', whole, b'{"loss": 2}']))
     assert read_log(tmp_path) == [{"step": 3, "loss": 1.0}]
     cache = tmp_path / "answers.jsonl"
-    parsed = {"key": "k", "instruction": "x", "parsed": {"reason": "it is ambiguous"}}
+    LlmParser(lambda questions: [], "judge", cache)._keep("make it red", Unparsed("it is ambiguous"))
+    whole = cache.read_bytes()
     wrong = [{"key": 1, "parsed": {}}, {"key": "a", "parsed": 3}, {"key": "b", "parsed": {"no": 1}}, {"k": 1}]
     wrong += [{"key": "c", "parsed": {"kind": "add", "source": 3}}, {"key": "d", "parsed": {"reason": [1]}}]
-    lines = [*DAMAGED, *(json.dumps(record).encode() for record in (*wrong, parsed))]
-    cache.write_bytes(b"\n".join(lines))
-    assert set(LlmParser(lambda questions: [], "judge", cache).known) == {"k"}
+    cache.write_bytes(b"\n".join([*DAMAGED, *(json.dumps(record).encode() for record in wrong), whole]))
+    assert list(LlmParser(lambda questions: [], "judge", cache).known.values()) == [
+        Unparsed("it is ambiguous")
+    ]
 
 
 def test_arrays_are_joined_as_numpy_saves_them(tmp_path, monkeypatch):
@@ -448,3 +462,61 @@ def test_arrays_are_joined_as_numpy_saves_them(tmp_path, monkeypatch):
     join_arrays(paths, tmp_path / "all.npy")
     np.save(tmp_path / "expected.npy", np.concatenate(parts))
     assert (tmp_path / "all.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
+
+
+def model_index(folder: Path) -> None:
+    """Says in a sentence why the model cannot be loaded."""
+    reason = incomplete({"model_index.json": folder / "model_index.json", "unet/a.safetensors": folder})
+    assert reason is None or reason.startswith("its files cannot be read")
+    raise ValueError(reason)
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "editing.json": lambda folder: load_editor(str(folder)),
+    "reward_prompt.json": RewardPrompt.load,
+    "adiee.json": AdieeSettings.read,
+    "calibration.json": lambda folder: Calibration.read(folder / "calibration.json"),
+    "example.json": lambda folder: Example.load(folder / "example.json"),
+    "scale.json": lambda folder: read_scale(folder / "scale.json"),
+    "made_of.json": made_from,
+    "scores.json.made_of.json": lambda folder: usage_of(folder / "scores.json"),
+    "model_index.json": model_index,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_settings_beside_models_and_results_that_are_damaged_are_refused_in_a_sentence(name, tmp_path):
+    nested = [b'{"knots": "all", "axes": 3, "all_data": [3], "usage": [], "scale": 3, "base": [1]}']
+    for content in (*DAMAGED, *nested):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError):  # noqa: PT011
+            READERS[name](tmp_path)
+
+
+# Texts that no file can hold.
+
+HALVES = ("\ud83d", "make it \udc00 red", "\ud83d\ud83d\ude00", "caf\u00e9 \udcff.png")
+
+
+@pytest.mark.parametrize("text", HALVES)
+def test_half_a_surrogate_becomes_a_sign_where_a_row_is_made_and_where_one_is_written(text, tmp_path):
+    sample = EditSample(f"id {text}", torch.zeros(3, 8, 8), f"x {text}", source_caption=f"a {text}")
+    for own in (sample.id, sample.instruction, sample.source_caption):
+        assert own is not None
+        assert "\ufffd" in own
+        own.encode()
+    record = {"id": text, "instruction": text, "scorer": "l1", "score": None, "valid": False, "reason": text}
+    write_records([{**record, "parts": {}}], tmp_path / "scores.parquet")
+    assert "\ufffd" in read_records(tmp_path / "scores.parquet")[0]["reason"]
+    write_outputs([Output(0, None, f"no {text}")], tmp_path / "outputs.parquet")
+    assert "\ufffd" in str(next(read_outputs(tmp_path / "outputs.parquet")).reason)
+    write_json(tmp_path / "record.json", {"text": text})
+    assert json.loads((tmp_path / "record.json").read_text()) == {"text": text}
+    report = Report(f"edits {text}")
+    report.text(text)
+    assert "\ufffd" in report.save(tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["", "make it red", "caf\u00e9", "\U0001f600 smile", "a\0b"])
+def test_texts_that_are_whole_stay_as_they_are(text):
+    assert whole_text(text) is text
