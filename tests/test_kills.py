@@ -1,4 +1,4 @@
-"""A kill in each stage of a run (slow), and what `python tests/kills.py` has recorded of ten in each."""
+"""A kill in each stage of a run (slow), and what `python tests/kills.py` has recorded of ten and twenty."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def test_a_run_that_is_killed_and_resumed_makes_what_an_unbroken_one_makes():
     n = len(kills.STAGES)
     assert f"{n} of {n} resumed runs made what an unbroken one makes" in ended.output
     for stage in kills.STAGES:
-        assert f"killed in {stage}" in ended.output
+        assert f"SIGKILL in {stage}" in ended.output
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,15 @@ def test_ten_kills_of_each_stage_are_recorded_and_all_runs_are_equal(result, run
 def test_twenty_kills_of_each_command_are_recorded_and_all_runs_are_equal():
     found = json.loads((kills.ROOT / "benchmarks" / "results" / "kill.json").read_text())
     assert found["killed"] == found["equal"] == found["n"] >= 80
+
+
+def test_twenty_kills_and_stops_of_each_command_are_recorded_and_all_runs_are_equal():
+    """Of those that were stopped a second process went on, and they themselves when they were woken."""
+    stages = {}
+    for result in ("kills-stopped", "kills-stopped-trainings"):
+        found = json.loads((kills.ROOT / "benchmarks" / "results" / f"{result}.json").read_text())
+        stages |= found["stages"]
+    assert set(stages) == {"relabel", "shards", "share", "adiee_data", "adiee_scorer", "refl"}
+    for stage, found in stages.items():
+        assert found["killed_in_it"] == found["equal"] == len(found["moments"]) == 20, stage
+        assert found["signals"] == {"SIGKILL": 7, "SIGTERM": 7, "SIGSTOP": 6}, stage
