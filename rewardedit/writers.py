@@ -34,9 +34,14 @@ def partial_name(name: str) -> str:
     return f"{_before_writer(name)}{_machine_digits()}-{os.getpid()}-{secrets.token_hex(4)}.partial"
 
 
+def is_partial_of(partial: str, name: str) -> bool:
+    """True for a `partial_name` of `name`, by any process."""
+    return partial.startswith(_before_writer(name)) and partial.endswith(".partial")
+
+
 def is_left_of(partial: str, name: str) -> bool:
     """True for a `partial_name` of `name` that a process of this machine has left which is dead."""
-    if not (partial.startswith(_before_writer(name)) and partial.endswith(".partial")):
+    if not is_partial_of(partial, name):
         return False
     writer = partial.removeprefix(_before_writer(name)).removesuffix(".partial").split("-")
     if len(writer) != 3 or writer[0] != _machine_digits() or not writer[1].isdecimal():

@@ -6,7 +6,6 @@ averages and the trained parameters, its tensors as they are and all else as JSO
 """
 
 import json
-import os
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from rewardedit.files import remove
+from rewardedit.files import put_in_place, remove
 from rewardedit.processes import on_main_process
 from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
 
@@ -76,8 +75,7 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, step: int, states: S
         raise
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        remove(final)
-        os.replace(aside, final)
+        put_in_place(aside, final)
         for old in checkpoints(folder)[:-KEPT_CHECKPOINTS]:
             remove(old)
 

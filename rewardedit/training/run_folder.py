@@ -16,6 +16,7 @@ from rewardedit import config as configs
 from rewardedit.files import remove, require_removable
 from rewardedit.processes import on_main_process
 from rewardedit.untrusted import read_json
+from rewardedit.writers import is_partial_of
 
 try:
     import fcntl
@@ -25,8 +26,7 @@ except ImportError:  # on Windows, where two runs in a folder are not told apart
 CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"
 OWNER = ".owner"
-# In a folder whose run was ended before its settings were written down.
-LEFT = (OWNER, ENVIRONMENT, *(f".{name}.partial" for name in (CONFIG, ENVIRONMENT, "inputs.json")))
+WRITTEN_FIRST = (CONFIG, ENVIRONMENT, "inputs.json")
 # Descriptors of the owner's files that a process has locked, by its id, which a fork does not inherit, and
 # their folders.
 _HELD: dict[tuple[int, Path], int] = {}
@@ -80,8 +80,12 @@ def holds_something(folder: Path) -> bool:
         return False
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder; got a file")
-    names = {path.name for path in folder.iterdir()}
-    return CONFIG in names or not names <= set(LEFT)
+    return not all(_is_left(path.name) for path in folder.iterdir())
+
+
+def _is_left(name: str) -> bool:
+    """True for what is in a folder whose run was ended before its settings were written down."""
+    return name in (OWNER, ENVIRONMENT) or any(is_partial_of(name, written) for written in WRITTEN_FIRST)
 
 
 def earlier(folder: Path) -> Path:
@@ -177,9 +181,9 @@ def _bring_back(folder: Path) -> None:
     held = _key(folder) in _HELD  # else it may be another's by now
     if not held or not before.is_dir() or before.is_symlink() or holds_something(folder):
         return
-    for name in LEFT:
-        if name != OWNER:
-            (folder / name).unlink(missing_ok=True)
+    for path in folder.iterdir():
+        if path.name != OWNER:
+            path.unlink()
     release(folder)
     folder.rmdir()
     os.replace(before, folder)

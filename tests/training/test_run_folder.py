@@ -119,7 +119,7 @@ def test_a_run_that_was_killed_between_the_two_is_put_right_by_the_next(run):
 
 
 def test_a_run_that_was_killed_before_it_had_begun_is_started_by_the_same_command(tmp_path):
-    for name in (".config.yaml.partial", "environment.json", OWNER):
+    for name in (".config.yaml.0a1b2c3d-77-01234567.partial", "environment.json", OWNER):
         (tmp_path / name).write_text("{}")
     for resume in (False, True):
         with run_folder(tmp_path, resume=resume):
