@@ -28,7 +28,7 @@ from rewardedit.instructions.llm import LlmParser
 from rewardedit.instructions.parsed import Unparsed
 from rewardedit.relabel import read_scale
 from rewardedit.report import Report
-from rewardedit.scorers.adiee import AdieeSettings
+from rewardedit.scorers.adiee_head import AdieeSettings
 from rewardedit.scorers.bpm import Calibration
 from rewardedit.scorers.vlm_judge_prompts import Example
 from rewardedit.scoring import read_records, score_to_parquet, usage_of, write_records
