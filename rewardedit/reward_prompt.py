@@ -149,7 +149,8 @@ class RewardPrompt:
             or self.upper[-1] < 10
         ):
             raise ValueError(
-                f"bins: expected one rising upper bound a word, the last 10; got {self.words}, {self.upper}"
+                "words, upper: expected a rising upper bound for each word, the last 10; got "
+                f"{len(self.words)} words and {', '.join(f'{bound:g}' for bound in self.upper) or 'no bound'}"
             )
 
     @classmethod

@@ -87,10 +87,12 @@ def best_of_n(
         ValueError: for n, batch_size or keep below 1, a field that the scorer needs and does not get, or
             where no candidate can be scored.
     """
-    if min(n, keep) < 1 or (batch_size is not None and batch_size < 1):
-        got = f"{n}, {batch_size} and {keep}" if batch_size is not None else f"{n} and {keep}"
-        names = "n, batch_size and keep" if batch_size is not None else "n and keep"
-        raise ValueError(f"expected {names} of at least 1; got {got}")
+    for name, value in (("n", n), ("keep", keep), ("batch_size", batch_size)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name}: expected at least 1; got {value}")
+    if not isinstance(scorer, Scorer):
+        kind = type(scorer).__name__
+        raise ValueError(f"scorer: expected one such as load_scorer gives; got {kind}")
     fields = {
         name: read_images(value, CHANNELS[name]) if name in CHANNELS else [value]
         for name, value in (fields or {}).items()

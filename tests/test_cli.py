@@ -83,7 +83,7 @@ def photo(tmp_path) -> str:
         ),
         (
             ["relabel", "relabel.words=[bad, good]", "--out", "out"],
-            "relabel.bins: expected one rising upper bound a word",
+            "relabel.words, upper: expected a rising upper bound for each word",
         ),
         (["score", "a.png", "b.png", ""], "the instruction is empty"),
         (["score", "name=shapes", "rows=2", "--mask", "a.png"], "--mask goes with SOURCE EDITED INSTRUCTION"),

@@ -66,7 +66,7 @@ def test_custom_templates_and_bins_are_checked():
     ):
         with pytest.raises(ValueError, match="template: expected"):
             RewardPrompt(template)
-    with pytest.raises(ValueError, match="bins: expected"):
+    with pytest.raises(ValueError, match="words, upper: expected"):
         RewardPrompt("{instruction} {word}", ("a", "b"), (10.0,))
 
 

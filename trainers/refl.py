@@ -107,7 +107,9 @@ class Config:
                 "by @rewardedit.scorer(family=…) or in its class"
             )
         if self.watch.stop and not self.train.validate_every:
-            raise ValueError("watch.stop: looks come every train.validate_every steps; give some")
+            raise ValueError(
+                "watch.stop: has no effect without train.validate_every; give updates between two checks"
+            )
         if self.reward.reference_weight and self.train.lora_rank is None:
             raise ValueError(
                 "reward.reference_weight: the starting model is the one with its adapter off; give "

@@ -43,8 +43,13 @@ class EditConfig:
     image_guidance_scale: float = 1.5  # s_I
 
     def __post_init__(self) -> None:
+        if not isinstance(self.num_inference_steps, int):
+            got = self.num_inference_steps
+            raise ValueError(f"num_inference_steps: expected a whole number; got {got!r}")
         if self.num_inference_steps < 1:
             raise ValueError(f"num_inference_steps: expected at least 1; got {self.num_inference_steps}")
+        if self.guidance_scale is not None and not self.guidance_scale >= 0:
+            raise ValueError(f"guidance_scale: expected at least 0; got {self.guidance_scale:g}")
         # A pipeline's own default may be None, for guidance that it has not.
         if self.guidance_scale is not None and self.guidance_scale > 1 and self.image_guidance_scale < 1:
             raise ValueError(
@@ -201,6 +206,8 @@ def load_editor(
         ValueError: where there is no InstructPix2Pix pipeline of that name, or no LoRA that fits it.
     """
     if not isinstance(name, str | Path):
+        if not callable(name):
+            raise ValueError(f"editor: expected a name, a folder or a pipeline; got {type(name).__name__}")
         if lora is not None or device != "auto" or dtype != "auto":
             raise ValueError("load_editor: a pipeline that is loaded already takes no lora, device and dtype")
         return as_editor(name)

@@ -67,6 +67,8 @@ class Scorer(nn.Module):
                 this scorer cannot pass on.
         """
         name = type(self).__name__
+        if not isinstance(batch, EditBatch):
+            raise ValueError(f"{name}: expected an EditBatch; got {type(batch).__name__}")
         missing = sorted(field for field in self.needs if getattr(batch, field) is None)
         if missing:
             raise ValueError(

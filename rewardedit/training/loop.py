@@ -12,6 +12,7 @@ A method's loop stands in its own file and reads
         loop.update()
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -63,8 +64,10 @@ class LoopConfig:
         for name in ("max_steps", "batch_size", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: expected at least 1; got {getattr(self, name)}")
-        if not self.lr > 0:
-            raise ValueError(f"lr: expected above 0, as nothing is trained otherwise; got {self.lr:g}")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr: expected above 0 and finite, or nothing is trained; got {self.lr:g}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay: expected at least 0; got {self.weight_decay:g}")
         require_tracker(self.tracker)
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm: expected above 0 (.inf: any); got {self.max_grad_norm:g}")

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from rewardedit.batch import EditBatch, Scores
+from rewardedit.config import shown
 from rewardedit.diffusion.families import Conditioning, EditFamily, family_of
 from rewardedit.diffusion.noising import noising
 from rewardedit.diffusion.rollout import RolloutConfig, Scored, rollout
@@ -105,7 +106,7 @@ class RewardConfig:
             or not 0 <= self.stop_before_end[0] <= self.stop_before_end[1]
             or self.stop_before_end[0] >= min(self.num_inference_steps)
         ):
-            given = f"{self.num_inference_steps}, {self.stop_before_end}"
+            given = f"{shown(self.num_inference_steps)} and {shown(self.stop_before_end)}"
             raise ValueError(
                 f"num_inference_steps, stop_before_end: expected at least one step to be taken; got {given}"
             )
@@ -117,7 +118,7 @@ class RewardConfig:
                 "grad_steps: the reward has no gradient without at least one; take 1, or weight: 0"
             )
         if self.guidance_scale is None and self.image_guidance_scale != 1.0:
-            raise ValueError("image_guidance_scale: of rollouts with guidance; give guidance_scale too")
+            raise ValueError("image_guidance_scale: has no effect without guidance_scale; give that too")
         self.rollout(torch.Generator())  # its numbers fit each other
 
     def stops_before_end(self, steps: int) -> tuple[int, int]:

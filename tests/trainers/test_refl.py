@@ -210,7 +210,7 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
 def test_settings_that_would_change_nothing_are_refused():
     with pytest.raises(ValueError, match="labels: give scorer and batch_size alone"):
         Config("x", reward=REWARD, watch=LOOK, labels=RelabelConfig(prompt="hive"))
-    with pytest.raises(ValueError, match="image_guidance_scale: of rollouts with guidance"):
+    with pytest.raises(ValueError, match="image_guidance_scale: has no effect without guidance_scale"):
         RewardConfig(image_guidance_scale=1.5)
 
 
