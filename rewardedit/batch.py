@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rewardedit.images import fit, to_labels, to_tensor
 from rewardedit.untrusted import whole_text
-from rewardedit.values import finite_rows, require_texts
+from rewardedit.values import finite_rows, require_text, require_texts
 
 # what spreadsheets, pandas and others write for a text that is not there
 NO_TEXTS = frozenset(("", "nan", "none", "null", "<na>"))
@@ -28,10 +28,11 @@ ImageLike = Image.Image | Float[Tensor, "3 _ _"]  # a tensor is RGB in [0, 1]
 class EditSample:
     """One row of a data set: an edit, or an instruction that waits for one (`edited` is None).
 
-    Captions that say nothing, such as "nan", are None; texts can be written to any file (`whole_text`).
+    Captions that say nothing, such as "nan", are None; in them and in the id halves of surrogate pairs, which
+    no file can hold, are "�".
 
     Raises:
-        ValueError: where the instruction says nothing.
+        ValueError: where the instruction says nothing, or holds such a half.
     """
 
     id: str
@@ -48,18 +49,19 @@ class EditSample:
     axes: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("id", "instruction"):
-            object.__setattr__(self, name, whole_text(getattr(self, name)))
+        object.__setattr__(self, "id", whole_text(self.id))
+        require_text(f"row {self.id}: instruction", self.instruction)
         if text_or_none(self.instruction) is None:
             said = self.instruction.strip() or "nothing"
             raise ValueError(f"row {self.id}: expected an instruction; got {said}")
         for name in ("source_caption", "target_caption", "edit_type"):
-            object.__setattr__(self, name, text_or_none(getattr(self, name)))
+            text = text_or_none(getattr(self, name))
+            object.__setattr__(self, name, None if text is None else whole_text(text))
 
 
 def text_or_none(text: str | None) -> str | None:
     """Returns the text as it stands; None for one that says nothing: blank, "nan", "None", "null"."""
-    return None if text is None or text.strip().lower() in NO_TEXTS else whole_text(text)
+    return None if text is None or text.strip().lower() in NO_TEXTS else text
 
 
 @dataclass(frozen=True)

@@ -303,8 +303,8 @@ def write_parquet(records: Sequence[dict[str, Any]], schema: Any, path: Path, **
 
 
 def _whole(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_whole(inner) for inner in value]
+    if isinstance(value, list | tuple):  # pairs of a map stay tuples
+        return type(value)(_whole(inner) for inner in value)
     return whole_text(value) if isinstance(value, str) else value
 
 

@@ -499,15 +499,19 @@ HALVES = ("\ud83d", "make it \udc00 red", "\ud83d\ud83d\ude00", "caf\u00e9 \udcf
 
 
 @pytest.mark.parametrize("text", HALVES)
-def test_half_a_surrogate_becomes_a_sign_where_a_row_is_made_and_where_one_is_written(text, tmp_path):
-    sample = EditSample(f"id {text}", torch.zeros(3, 8, 8), f"x {text}", source_caption=f"a {text}")
-    for own in (sample.id, sample.instruction, sample.source_caption):
+def test_half_a_surrogate_becomes_a_sign_where_it_is_written(text, tmp_path):
+    with pytest.raises(ValueError, match="instruction: holds half of a surrogate pair"):
+        EditSample("1", torch.zeros(3, 8, 8), f"x {text}")
+    sample = EditSample(f"id {text}", torch.zeros(3, 8, 8), "x", source_caption=f"a {text}")
+    for own in (sample.id, sample.source_caption):
         assert own is not None
         assert "\ufffd" in own
         own.encode()
     record = {"id": text, "instruction": text, "scorer": "l1", "score": None, "valid": False, "reason": text}
-    write_records([{**record, "parts": {}}], tmp_path / "scores.parquet")
-    assert "\ufffd" in read_records(tmp_path / "scores.parquet")[0]["reason"]
+    write_records([{**record, "parts": {text: 1.0}, "row": {"note": text}}], tmp_path / "scores.parquet")
+    found = read_records(tmp_path / "scores.parquet")[0]
+    for own in (found["reason"], *found["parts"], found["row"]["note"]):
+        assert "\ufffd" in own
     write_outputs([Output(0, None, f"no {text}")], tmp_path / "outputs.parquet")
     assert "\ufffd" in str(next(read_outputs(tmp_path / "outputs.parquet")).reason)
     write_json(tmp_path / "record.json", {"text": text})
