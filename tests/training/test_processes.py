@@ -15,11 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 from rewardedit import EditBatch, Scores
-from rewardedit.cli import main
+from rewardedit.cli import load_recipe, main
 from rewardedit.encoded import Encoded
 from rewardedit.files import read_log
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import read_shards
+from rewardedit.training.run import start
+from rewardedit.training.run_folder import release
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 6  # seconds of the process group, as its 10 minutes are beside a stage of hours
@@ -105,7 +107,8 @@ def test_two_processes_divide_the_stages_and_make_what_one_makes(tiny_editor, tm
     words = ["train", "quickstart", *words_of(tiny_editor)]
     assert main([*words, "--out", str(one)]) == 0
 
-    two.mkdir()
+    start(two, load_recipe("quickstart", [])[1])
+    release(two)
     (two / "left over").touch()
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
