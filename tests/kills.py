@@ -156,12 +156,12 @@ def refl(base: Path, out: Path) -> list[str]:
 
 def share(base: Path, out: Path) -> list[str]:
     """The model card of a run."""
-    return ["share", str(out)]
+    return ["share", str(out / "run")]  # whose name is on the card
 
 
 def ended_run(base: Path, out: Path) -> None:
     """The folder of a run that has ended, with its editor."""
-    shutil.copytree(base / "ended", out)
+    shutil.copytree(base / "ended", out / "run")
 
 
 def write_ended_run(base: Path, folder: Path) -> None:
@@ -231,7 +231,7 @@ RUNS = {
     "adiee-data": Run(adiee_data, {"adiee_data": "rows"}),
     "adiee-scorer": Run(adiee_scorer, {"adiee_scorer": "metrics.json"}),
     "refl": Run(refl, {"refl": "watch.html"}),
-    "share": Run(share, {"share": "pipeline/README.md"}, resume=(), prepare=ended_run),
+    "share": Run(share, {"share": "run/pipeline/README.md"}, resume=(), prepare=ended_run),
 }
 STAGES = tuple(stage for run in RUNS.values() for stage in run.stages)
 COMMANDS = {"train": "pipeline", "relabel": "relabel", "candidates": "candidates", "score": "score"}
