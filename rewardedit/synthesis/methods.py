@@ -47,8 +47,9 @@ class Requests:
         """The rows of a slice, or of these numbers."""
 
         def take(values: Any) -> Any:
-            by_number = isinstance(rows, list) and not isinstance(values, Tensor)
-            return [values[row] for row in rows] if by_number else values[rows]
+            if isinstance(rows, slice) or isinstance(values, Tensor):
+                return values[rows]
+            return [values[row] for row in rows]
 
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return Requests(**{name: value if value is None else take(value) for name, value in fields.items()})
