@@ -49,7 +49,8 @@ class EditFamily:
     def encode(self, pipe: Any, source: Float[Tensor, "b 3 h w"], prompts: list[str]) -> Encoded:
         """What the pipeline is called with, for any number of noises and settings."""
         for tokenizer, max_length in self.readers(pipe):
-            note_cut(tokenizer, prompts, max_length, "the editor")
+            if tokenizer is not None:  # a pipeline may be loaded without, to be given embeddings
+                note_cut(tokenizer, prompts, max_length, "the editor")
         return Encoded({"prompt": prompts, "image": [to_pil(image) for image in source]})
 
     def readers(self, pipe: Any) -> list[tuple[Any, int]]:
