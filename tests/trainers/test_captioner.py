@@ -122,7 +122,8 @@ def test_a_row_without_captions_is_left_out_and_listed(table, tmp_path):
 def test_the_plan_counts_both_answers_of_a_row_and_reads_no_weights(table, tmp_path):
     save_vlm(str(tmp_path), "llava_next")
     (tmp_path / "model.safetensors").unlink()
-    own = Config("x", DataConfig("table", table, size=64), str(tmp_path), SftConfig(epochs=3.0, batch_size=4))
+    settings = SftConfig(epochs=3.0, batch_size=4)
+    own = Config("x", DataConfig("table", table, size=64), str(tmp_path), train=settings)
     assert plan(own)[0] == "rows: 4; 6 updates"
     with pytest.raises(ValueError, match="expected a multiple of micro_batch_size, 3"):
         SftConfig(batch_size=8, micro_batch_size=3)
