@@ -81,7 +81,7 @@ def test_an_edit_that_overflowed_is_invalid_and_takes_no_other_row_with_it(spec,
     prepared = scorer.prepare(batch.source, batch.instruction)
     scores = scorer(batch, prepared)
     assert scores.valid.tolist() == [True, False, True]
-    assert "not finite" in str(scores.reason[1])
+    assert str(scores.reason[1]).startswith("the edited image is not finite")
     assert all(part.isnan().tolist() == [False, True, False] for part in scores.parts.values())
     others = scorer(batch[[0, 2]])
     torch.testing.assert_close(scores.score[[0, 2]], others.score)
@@ -105,6 +105,14 @@ def test_what_was_prepared_in_inference_mode_does_for_a_gradient(spec):
     scores = scorer(EditBatch(source, ["make it red"] * 2, edited, **texts), prepared)
     (gradient,) = torch.autograd.grad(scores.mean(), edited)
     assert gradient.flatten(1).any(1).all()
+
+
+def test_no_scorer_gives_an_edit_that_overflowed_a_score():
+    """One that counts dark pixels takes NaN for bright ones."""
+    edited = photo()
+    edited[0] = torch.nan
+    dark = load_scorer(lambda batch: (batch.edited < 0.5).float().mean((1, 2, 3)))
+    assert dark(EditBatch(photo(), ["a", "b"], edited)).valid.tolist() == [False, True]
 
 
 def test_values_are_looked_at_once(monkeypatch):
