@@ -44,7 +44,9 @@ def test_rows_of_some_rules_alone(folder):
         open_rows(DataConfig("labelled", folder, edit_types=("nope",)))
 
 
-@pytest.mark.parametrize("wrong", [{"share": 0.0}, {"share": 1.5}, {"name": "shapes", "share": 0.5}])
+@pytest.mark.parametrize(
+    "wrong", [{"share": 0.0}, {"share": 1.5}, {"name": "shapes", "path": "", "share": 0.5}]
+)
 def test_a_share_that_cannot_be_taken_is_refused(wrong):
     with pytest.raises(ValueError, match="share: "):
         DataConfig(**{"name": "table", "path": "x", **wrong})

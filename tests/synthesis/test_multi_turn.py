@@ -161,7 +161,7 @@ def test_seed_data_edit_is_read_as_it_is_laid_out(seed_folder):
 
 @pytest.mark.parametrize(
     ("index", "message"),
-    [(2, "'gone.png' is not there"), (3, "is not there"), (4, "has no source_image"), (5, "is not JSON")],
+    [(2, "gone.png is not there"), (3, "is not there"), (4, "has no source_image"), (5, "is not JSON")],
 )
 def test_a_broken_sequence_is_refused_when_it_is_read(seed_folder, index, message):
     found = open_sequences(SequencesConfig(name="seed_data_edit", path=str(seed_folder)))
