@@ -253,7 +253,7 @@ def test_ray_is_asked_for_where_it_is_missing(tmp_path, monkeypatch):
         return importing(name, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", without_ray)
-    with use_engine("ray"), pytest.raises(ValueError, match=r"rewardedit\[ray\]"):
+    with use_engine("ray"), pytest.raises(ValueError, match=r"engine ray needs Ray: pip install 'ray"):
         stage(tmp_path / "s", {}, lambda number, path: path.touch(), 1)
 
 

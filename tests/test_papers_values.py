@@ -48,7 +48,7 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("captioner", "train.batch_size", 8, SUPPLEMENT),
     ("captioner", "train.lr", 1e-4, SUPPLEMENT),
     ("captioner", "train.epochs", 3.0, FACTORY),
-    ("captioner", "train.warmup", 0.1, FACTORY),
+    ("captioner", "train.lr_warmup_ratio", 0.1, FACTORY),
     ("magicbrush-adiee-data", "seed", 42, ADIEE_CODE),
     ("magicbrush-adiee-data", "data.magicbrush.size", 512, ADIEE_CODE),
     ("magicbrush-adiee-data", "data.emu_edit.edit_types", ("global", "style"), ADIEE),

@@ -41,7 +41,7 @@ class SftConfig:
     batch_size: int = 8  # answers of an update
     micro_batch_size: int = 1  # answers at a time
     lr: float = 1e-4  # peak learning rate, from which it falls by a cosine
-    warmup: float = 0.1  # share of the updates over which it rises to its peak
+    lr_warmup_ratio: float = 0.1  # share of the updates over which it rises to its peak
     lora_rank: int = 8  # of the LoRA on all linear layers of the language model
     seed: int = 0  # of the order
     save_steps: int = 50  # updates between two checkpoints
@@ -179,7 +179,7 @@ def sft_config(config: Config, folder: Path, on_gpu: bool) -> Any:
         gradient_accumulation_steps=config.train.batch_size // config.train.micro_batch_size,
         learning_rate=config.train.lr,
         lr_scheduler_type="cosine",
-        warmup_steps=config.train.warmup,
+        warmup_steps=config.train.lr_warmup_ratio,
         seed=config.train.seed,
         save_steps=config.train.save_steps,
         max_length=None,

@@ -106,5 +106,5 @@ def test_without_the_package_it_is_named(written, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "gguf" else find(name, *rest)
     )
-    with pytest.raises(ValueError, match=r"rewardedit\[gguf\]"):
+    with pytest.raises(ValueError, match=r"pip install 'gguf"):
         load_chat_model(written[0], gguf_file="tiny.gguf")

@@ -46,7 +46,7 @@ def test_the_lower_and_its_gradient_by_hand():
     # (0.6 − 0.5) / 0.1 = 1 and (0.4 − 0.2) / 0.4 = 0.5; 4 and 0.5; none
     torch.testing.assert_close(scores.score[:2], torch.tensor([0.5, 0.5]))
     torch.testing.assert_close(scores.parts["red"][:2], torch.tensor([1.0, 4.0]))
-    assert scores.reason == [None, None, "green: the function returned NaN"]
+    assert scores.reason == [None, None, "green: the score is not finite"]
     scores.mean().backward()
     assert batch.edited.grad is not None
     by_channel = batch.edited.grad.abs().sum((2, 3))

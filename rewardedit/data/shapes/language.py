@@ -11,11 +11,12 @@ from rewardedit.data.shapes.vocabulary import (
     COLOURS,
     EDIT_TYPES,
     PLACES,
+    RELATIONS,
     SHAPES,
     SIZES,
     TEXTURES,
 )
-from rewardedit.instructions.parsed import RELATIONS, ParsedEdit, SizeState
+from rewardedit.instructions.parsed import ParsedEdit, SizeState
 
 _COLOURS = tuple(COLOURS)
 _BACKGROUNDS = tuple(BACKGROUNDS)

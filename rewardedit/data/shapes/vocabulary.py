@@ -1,6 +1,6 @@
 """The words and the palette of the shapes world: what a scene may hold and what an instruction may name."""
 
-from rewardedit.instructions.parsed import RELATIONS
+from rewardedit.instructions import parsed
 
 # Stands in every result. It changes whenever a sample of the world or a rating of the oracle may change, and
 # figures of two versions are never compared.
@@ -25,6 +25,8 @@ PLACES = (
     "bottom center",
     "bottom right",
 )
+# Instructions of the world say "inside" or "up" and never "on", which may be either.
+RELATIONS = tuple(name for name in parsed.RELATIONS if name != "on")
 INSIDE = RELATIONS.index("inside")
 DIRECTIONS = 4  # the first relations, which an object can also have to where it was
 CELL = SIZE / 3  # a scene is a 3 × 3 grid of cells that hold one object each
