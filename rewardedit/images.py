@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rewardedit import pretrained
 from rewardedit.labels import label_reader, to_labels
-from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine, open_image, unreadable
+from rewardedit.untrusted import CONTENT_ERRORS, decode, is_of_the_machine, open_image, unreadable
 from rewardedit.values import require_unit_range
 
 POLICIES = ("crop", "stretch", "pad")
@@ -48,7 +48,7 @@ def _read(path: str | Path | io.BytesIO, channels: int) -> Float[Tensor, "c h w"
     image = open_image(path)
     try:
         with image:
-            image.load()
+            decode(image)
     except CONTENT_ERRORS as error:
         if is_of_the_machine(error):
             raise
@@ -131,7 +131,7 @@ def to_tensor(image: Image.Image | np.ndarray | Tensor, channels: int) -> Float[
             "load_image reads files"
         )
     try:
-        image.load()
+        decode(image)
     except CONTENT_ERRORS as error:  # opened by others, and damaged further on
         if is_of_the_machine(error):
             raise

@@ -43,6 +43,7 @@ IMAGE_SUFFIXES = {
 }
 IMAGE_FORMATS = tuple(IMAGE_SUFFIXES)
 MAX_PIXELS = 8192 * 6144  # of an image: photographs of 48 and 50 megapixels pass
+MAX_PIXELS_JPEG2000 = 2**25  # whose decoder takes three times the memory of others
 MAX_IMAGE_BYTES = 2**28  # of an image file
 MAX_ASPECT_RATIO = 100  # of an image, longer side to shorter
 MAX_BODY_BYTES = 2**24  # of an answer of an endpoint
@@ -121,6 +122,12 @@ def open_image(file: str | Path | io.BytesIO) -> Image.Image:
     return image
 
 
+def decode(image: Image.Image) -> None:
+    """Decodes the pixels of an opened image; what the decoders of WebP and AVIF hold beside them goes."""
+    image.load()
+    vars(image).pop("_decoder", None)
+
+
 class TooLarge(ValueError):
     """An image of a size or shape that is not read."""
 
@@ -142,13 +149,12 @@ def _require_moderate(file: str | Path | io.BytesIO) -> None:
 def _require_shape(image: Image.Image, name: str) -> None:
     """Raises TooLarge for an image that has no pixels, too many, or too long a shape."""
     width, height = image.size
+    most = MAX_PIXELS_JPEG2000 if image.format == "JPEG2000" else MAX_PIXELS
     tags = getattr(image, "tag_v2", {})  # of TIFF: what is decoded at once may be larger than the image
     tile = (tags.get(TILE_WIDTH, 0), tags.get(TILE_HEIGHT, 0))
     for what, (w, h) in {"": (width, height), " in a tile": tile}.items():
-        if w * h > MAX_PIXELS:
-            raise TooLarge(
-                f"{name}: expected at most {MAX_PIXELS} pixels; got {w} x {h}{what}; make it smaller"
-            )
+        if w * h > most:
+            raise TooLarge(f"{name}: expected at most {most} pixels; got {w} x {h}{what}; make it smaller")
     if not width or not height:
         raise TooLarge(f"{name}: expected an image; got {width} x {height} pixels")
     if max(width, height) > MAX_ASPECT_RATIO * min(width, height):

@@ -48,7 +48,7 @@ from rewardedit.synthesis.measured import FIELDS, MeasureConfig, Outputs, measur
 from rewardedit.synthesis.methods import NO_CAPTIONS, MethodConfig, load_method
 from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_rows
 from rewardedit.training import run
-from rewardedit.untrusted import is_of_the_machine, read_json_file
+from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine, read_json_file
 
 OWN_NAMES = (*OWN_LABELS, DAMAGED, *DAMAGES)
 
@@ -324,7 +324,7 @@ def label_sequences(
             sequence = sequences[number]
             source = f"{name}:{sequence.source_id or sequence.id}"
             found += sequence_rows(sequence, number, source, data.size, data.policy, labelling)
-        except (ValueError, OSError) as error:
+        except CONTENT_ERRORS as error:
             if is_of_the_machine(error):
                 raise
             skipped.append({"row": f"{name}-{number}", "image": "sequence", "reason": str(error)})

@@ -1,12 +1,11 @@
 """Annotations in JSON beside the images that they name: what data sets in folders share."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import text_or_none
-from rewardedit.untrusted import file_inside, printable
+from rewardedit.untrusted import file_inside, printable, read_json
 
 OTHER_ROOT = "data.root=FOLDER names another folder of images"  # the remedy where a file lies elsewhere
 
@@ -20,13 +19,13 @@ def read_lines(folder: Path, expected: str) -> list[tuple[str, str]]:
     Raises:
         ValueError: where there are no annotations.
     """
-    files = sorted((folder / "annotations").glob("*.jsonl"))
+    files = sorted(file for file in (folder / "annotations").glob("*.jsonl") if file.is_file())
     if not files:
         raise ValueError(f"{folder}: expected annotations/*.jsonl, as {expected} has them")
     return [
         (f"{file.stem}-{number}", line)
         for file in files
-        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1)
+        for number, line in enumerate(file.read_text("utf-8", errors="surrogateescape").split("\n"), 1)
         if line.strip()
     ]
 
@@ -38,11 +37,11 @@ def read_object(line: str, name: str) -> dict[str, Any]:
         ValueError: where it is none.
     """
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{name} is not JSON ({error.msg})") from error
+        record = read_json(line)
+    except ValueError as error:
+        raise ValueError(f"{name} is not JSON ({error})") from error
     if not isinstance(record, dict):
-        raise ValueError(f"{name}: expected a JSON object; got {line.strip()[:40]}")
+        raise ValueError(f"{name}: expected a JSON object; got {printable(line.strip(), 40)}")
     return record
 
 

@@ -7,14 +7,13 @@ instruction, and confidence. An edit is a row here, however many differences it 
 themselves are left out.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import EditSample
 from rewardedit.data.annotations import find_image, require_text
-from rewardedit.untrusted import open_image
+from rewardedit.untrusted import open_image, read_json
 
 KEYS = ("original_path", "edited_path", "gt_prompt")
 
@@ -61,7 +60,7 @@ class DiceD(Sequence):
 def _json_file(path: Path) -> Path:
     if path.is_file():
         return path
-    found = sorted(path.glob("*.json"))
+    found = sorted(file for file in path.glob("*.json") if file.is_file())
     if len(found) != 1:
         raise ValueError(f"{path}: expected one .json file with the differences; found {len(found)}")
     return found[0]
@@ -69,8 +68,8 @@ def _json_file(path: Path) -> Path:
 
 def _read(file: Path) -> list[dict[str, Any]]:
     try:
-        records = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        records = read_json(file.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ValueError(f"{file}: is not JSON ({error})") from error
     if not isinstance(records, list) or not records or not all(isinstance(r, dict) for r in records):
         raise ValueError(f"{file}: expected a list of records, one a difference")

@@ -157,7 +157,6 @@ def load_rows(
     images: tuple[str, ...],
     optional: tuple[str, ...] = (),
     streaming: bool = False,
-    features: Any = None,
 ) -> Any:
     """The rows as a 🤗 `Dataset` that has at least `columns`, `optional` ones apart;
     those in `images` come as files that are not decoded.
@@ -168,7 +167,6 @@ def load_rows(
     `source_img_file_name` and so on, as 🤗 datasets' ImageFolder reads them, or plain.
 
     Args:
-        features: the columns that there may be, where they are not those of the first rows.
         streaming: gives an `IterableDataset`; nothing is copied into the cache, and from the hub nothing is
             fetched before it is read.
 
@@ -176,6 +174,7 @@ def load_rows(
         ValueError: where nothing can be read, or a column is missing.
     """
     import datasets
+    import pyarrow as pa
 
     local = Path(path)
     kind = _kind(local)
@@ -184,17 +183,20 @@ def load_rows(
             rows = _image_folder(local, columns, optional)
             rows = rows.to_iterable_dataset() if streaming else rows
         elif kind == "hub":
-            rows = datasets.load_dataset(path, split=split, streaming=streaming, features=features)
+            rows = datasets.load_dataset(path, split=split, streaming=streaming)
         else:
-            files = {split: _data_files(local, kind, split)}
-            rows = datasets.load_dataset(
-                kind, data_files=files, split=split, streaming=streaming, features=features
-            )
+            files = {split: data_files(local, kind, split)}
+            rows = datasets.load_dataset(kind, data_files=files, split=split, streaming=streaming)
     except (OSError, datasets.exceptions.DatasetsError) as error:
-        why = str(error).splitlines()[0]
+        why = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
             f"data {path!r}: neither a local file or folder nor a hub data set in reach ({why})"
         ) from error
+    except ValueError:  # in words of its own
+        raise
+    except (*CONTENT_ERRORS, pa.ArrowException) as error:
+        raise ValueError(f"{path}: not a data set that can be read ({error})") from error
+    rows = _undecoded_columns(rows, images)
     names = rows.column_names or list(next(iter(rows)))
     missing = set(columns) - set(names) - set(optional)
     if missing:
@@ -218,6 +220,20 @@ def stored(rows: Any, path: str, images: Sequence[str]) -> Any:
     return rows
 
 
+def _undecoded_columns(rows: Any, images: Sequence[str]) -> Any:
+    """The rows without columns that 🤗 datasets would decode by itself, as images of any format, sound or
+    video, but for those in `images`, which are not decoded either.
+    """
+    import datasets
+    from datasets.features.features import require_decoding
+
+    if isinstance(rows, datasets.IterableDataset) and rows.features:
+        rows = rows.decode(False)  # removing a column would decode it first
+    features = rows.features or {}
+    decoded = [name for name, feature in features.items() if require_decoding(feature) and name not in images]
+    return rows.remove_columns(decoded) if decoded else rows
+
+
 def _kind(local: Path) -> str:
     """What a path is: "parquet", "arrow" or "webdataset" (.tar) files, a folder of "images", or else a name
     on the "hub".
@@ -229,7 +245,7 @@ def _kind(local: Path) -> str:
     return next((kind for kind, end in ENDINGS.items() if any(local.rglob(f"*.{end}"))), "images")
 
 
-def _data_files(local: Path, kind: str, split: str) -> list[str]:
+def data_files(local: Path, kind: str, split: str) -> list[str]:
     """The files of a split, sorted by name: FreeForm_1's are not FreeForm_10's.
 
     Raises:
@@ -243,7 +259,7 @@ def _data_files(local: Path, kind: str, split: str) -> list[str]:
             raise ValueError(
                 f"{local.parent}: no split {split!r}; it has {', '.join(_folders(local.parent))}"
             )
-    files = sorted(local.rglob(f"*.{ENDINGS[kind]}"))
+    files = sorted(file for file in local.rglob(f"*.{ENDINGS[kind]}") if file.is_file())
     if kind == "arrow":
         return [str(file) for file in files if not file.name.startswith("cache-")]  # of `map` and `filter`
     own = [str(file) for file in files if re.search(re.escape(split) + r"(?!\d)", file.name)]

@@ -15,7 +15,7 @@ from rewardedit.data.hub import HubRows
 from rewardedit.files import to_json, write_parquet
 from rewardedit.images import to_pil
 from rewardedit.stages import MADE_OF
-from rewardedit.untrusted import read_settings_file
+from rewardedit.untrusted import read_json, read_settings_file
 
 SKIPPED = b"skipped"  # metadata of a shard
 GROUP = 64  # rows that are read together
@@ -68,7 +68,7 @@ class LabelledEdits(HubRows):
 
     def sample(self, row: dict[str, Any]) -> EditSample:
         captions = {name: row.get(name) for name in ("source_caption", "target_caption")}
-        axes = json.loads(row.get("axes") or "{}")
+        axes = read_json(row.get("axes") or "{}")
         if not isinstance(axes, dict):
             raise ValueError(f"axes: expected labels by name; got {axes!r}")
         return EditSample(

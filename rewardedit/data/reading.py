@@ -14,7 +14,7 @@ from rewardedit.data.datasets import DataConfig
 from rewardedit.data.sources import Rows
 from rewardedit.images import POLICIES, fit, resize, to_tensor
 from rewardedit.processes import notice
-from rewardedit.untrusted import is_of_the_machine
+from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
 from rewardedit.values import require_text
 
 PICTURES = ("source", "edited", "target", "mask")  # of a row
@@ -54,10 +54,10 @@ class PreparedRows(Dataset):
     def __getitem__(self, index: int) -> EditSample | Unreadable:
         try:
             return self.prepare(self.rows[index])
-        except (ValueError, OSError) as error:  # an OSError comes from a file that is cut off
+        except CONTENT_ERRORS as error:
             if is_of_the_machine(error):
                 raise
-            return Unreadable(str(index), str(error))
+            return Unreadable(str(index), str(error) or type(error).__name__)
 
     def prepare(self, sample: EditSample) -> EditSample:
         """The row with its images as tensors of one size.

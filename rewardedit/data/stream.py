@@ -13,7 +13,7 @@ from rewardedit.data.datasets import DataConfig, open_rows, row_shards
 from rewardedit.data.hub import ROW_NUMBER, HubRows
 from rewardedit.data.reading import Unreadable
 from rewardedit.data.sources import Rows, row_id
-from rewardedit.untrusted import is_of_the_machine
+from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
 
 
 def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:
@@ -42,10 +42,10 @@ def read_each(rows: Iterable[tuple[str, Any]], read: Callable[[Any], Any]) -> It
     for name, row in rows:
         try:
             yield read(row)
-        except (ValueError, OSError) as error:
+        except CONTENT_ERRORS as error:
             if is_of_the_machine(error):
                 raise
-            yield Unreadable(name, str(error))
+            yield Unreadable(name, str(error) or type(error).__name__)
 
 
 def _streamed_table(data: DataConfig) -> HubRows | None:

@@ -5,21 +5,28 @@ KEY.mask.png, and KEY.json with "instruction" and, where there are any, "source_
 "edit_type". Images may be of any format. A split's name stands in the names of its files: train-00000.tar.
 """
 
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import EditSample
-from rewardedit.data.hub import HubRows, content_id, images_folder, load_rows
+from rewardedit.data.hub import HubRows, content_id, data_files, images_folder
+from rewardedit.data.tar_rows import FAULT, KEY, StreamedTarRows, TarRows
+from rewardedit.untrusted import IMAGE_SUFFIXES, MAX_BODY_BYTES, read_json
 
 PICTURES = ("source", "edited", "target", "mask")
 TEXTS = ("source_caption", "target_caption", "edit_type")
+ENDINGS = tuple(ending for endings in IMAGE_SUFFIXES.values() for ending in endings)
+FIRST_ROWS = 100  # of which one at least must be whole, or these are other files
 
 
 class WebDatasetEdits(HubRows):
-    """Rows of .tar files: a file, a folder of them, or a data set on the hub.
+    """Rows of .tar files: a file, a folder of them, or a data set on the hub. Members of other names are not
+    read; a row that is damaged or lacks something is refused when it is read.
 
     Raises:
-        ValueError: as `HubRows`.
+        ValueError: where there are no such files, or none of the first rows has what an edit needs.
     """
 
     pictures = PICTURES
@@ -30,53 +37,97 @@ class WebDatasetEdits(HubRows):
         self, path: str, split: str = "train", streaming: bool = False, root: str | None = None
     ) -> None:
         self.folder = images_folder(path) if root is None else Path(root)
-        self.rows = load_rows(path, split, ("json",), (), streaming=streaming, features=_features())
-        first = next(iter(self.rows), None)
+        files = tar_files(path, split, streaming)
+        self.rows: Any = (
+            StreamedTarRows(files, is_used, open_stream) if streaming else TarRows(files, is_used)
+        )
+        first: dict[str, Any] | None = None
+        for row in islice(iter(self.rows), FIRST_ROWS):
+            first = first or row
+            if FAULT not in row and _file(row, "source") is not None and "json" in row:
+                return
         if first is None:
-            raise ValueError(f"{path}: holds no row of split {split!r}")
+            raise ValueError(f"{path}: holds no row of split {split}")
+        if FAULT in first:
+            raise ValueError(first[FAULT])
         wanting = [name for name in ("source", "json") if _file(first, name) is None]
-        if wanting:
-            raise ValueError(
-                f"{path}: expected KEY.json and KEY.source.png, or of another image format; row "
-                f"{first['__key__']} lacks its {' and '.join(wanting)}"
-            )
+        raise ValueError(
+            f"{path}: expected KEY.json and KEY.source.png, or of another image format; row "
+            f"{first[KEY]} lacks its {' and '.join(wanting)}"
+        )
 
     def opened(self, row: dict[str, Any], number: int | str) -> dict[str, Any]:
-        said = row["json"] if isinstance(row["json"], dict) else {}
+        if FAULT in row:
+            raise ValueError(row[FAULT])
+        if "json" not in row:
+            raise ValueError("json: expected KEY.json with the instruction; the row has none")
+        if len(row["json"]) > MAX_BODY_BYTES:
+            raise ValueError(f"json: expected at most {MAX_BODY_BYTES // 2**20} MiB")
+        try:
+            said = read_json(row["json"])
+        except ValueError as error:
+            raise ValueError(f"json: not JSON that can be read ({error})") from error
+        if not isinstance(said, dict):
+            raise ValueError("json: expected an object with the instruction; got another value")
         words = {name: said.get(name) for name in ("instruction", *TEXTS)}
         files = {name: _file(row, name) for name in self.pictures}
-        return super().opened({"__key__": row["__key__"], **files, **words}, number)
+        return super().opened({KEY: row[KEY], **files, **words}, number)
 
     def source_ids(self) -> list[str]:
-        columns = [name for name in self.rows.column_names if name.startswith("source.")]
-        files = self.rows.select_columns(columns)
-        return [content_id(_file(row, "source"), number, self.folder) for number, row in enumerate(files)]
+        rows = (self.rows.only(i, lambda name: name.startswith("source.")) for i in range(len(self.rows)))
+        return [content_id(_file(row, "source"), number, self.folder) for number, row in enumerate(rows)]
+
+    def id_of(self, index: int) -> str:
+        return self.rows.rows[index][1][KEY]
 
     def row_id(self, row: dict[str, Any]) -> str:
-        return row["__key__"]
+        return row[KEY]
 
     def sample(self, row: dict[str, Any]) -> EditSample:
         parts = {name: row[name] for name in (*self.pictures, *TEXTS)}
         return EditSample(id=self.row_id(row), instruction=row["instruction"], **parts)
 
 
-def _formats() -> list[str]:
-    """The endings of names of images, in small and in large letters."""
-    from datasets.packaged_modules.webdataset.webdataset import WebDataset
-
-    return [*WebDataset.IMAGE_EXTENSIONS, *(end.upper() for end in WebDataset.IMAGE_EXTENSIONS)]
-
-
-def _features() -> Any:
-    """The columns that there may be, said beforehand: else those of the first five rows are taken for all."""
-    import datasets
-
-    files = {f"{name}.{end}": datasets.Image(decode=False) for name in PICTURES for end in _formats()}
-    return datasets.Features({"__key__": datasets.Value("string"), **files, "json": datasets.Json()})
+def is_used(endings: str) -> bool:
+    """True for members that an edit is made of, by what follows the first dot of their names."""
+    name, _, ending = endings.partition(".")
+    return endings == "json" or (name in PICTURES and f".{ending.lower()}" in ENDINGS)
 
 
 def _file(row: dict[str, Any], name: str) -> Any:
-    """A member of a row, of whichever format; None where it has none."""
-    if row.get(name) is not None:
-        return row[name]
-    return next((row[f"{name}.{end}"] for end in _formats() if row.get(f"{name}.{end}") is not None), None)
+    """A member of a row, of whichever format, as 🤗 datasets stores image files; None where it has none."""
+    found = row.get(name) or next((row[member] for member in row if member.startswith(f"{name}.")), None)
+    return None if found is None else {"bytes": found, "path": None}
+
+
+def tar_files(path: str, split: str, streaming: bool) -> Sequence[str]:
+    """The .tar files of a split: those here, or of a data set on the hub, which are fetched unless streamed.
+
+    Raises:
+        ValueError: where there are none.
+    """
+    local = Path(path)
+    if local.exists():
+        return data_files(local, "webdataset", split)
+    import datasets
+
+    try:
+        found = datasets.load_dataset_builder(path).config.data_files or {}
+        files = [str(name) for name in found.get(split, []) if str(name).endswith(".tar")]
+        if files and not streaming:
+            files = datasets.DownloadManager().download(files)
+    except (OSError, datasets.exceptions.DatasetsError) as error:
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"data {path!r}: neither a local file or folder nor a hub data set in reach ({why})"
+        ) from error
+    if not files:
+        raise ValueError(f"{path}: expected .tar files of split {split}; it has none")
+    return files
+
+
+def open_stream(name: str) -> Any:
+    """A file, here or on the hub, opened for reading as it is asked for."""
+    from datasets.download.streaming_download_manager import xopen
+
+    return xopen(name, "rb")

@@ -2,10 +2,18 @@
 its folder. Each canary is a bad row with a reason, and the rows beside it are read.
 """
 
+import io
 import json
 import os
+import pickle
+import struct
+import subprocess
+import sys
+import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -178,3 +186,207 @@ def test_a_table_names_files_elsewhere_where_the_user_says_so(tmp_path):
         DataConfig("table", data.path, root=str(tmp_path / "gone"))
     with pytest.raises(ValueError, match="root: webdataset rows name no image files"):
         DataConfig("webdataset", data.path, root=str(tmp_path))
+
+
+class Payload:
+    """Runs where it is unpickled."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.canary,))
+
+
+def png(image: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()
+
+
+GOOD = {
+    "source.png": png(photograph("chelsea")),
+    "target.png": png(photograph("coffee")),
+    "json": json.dumps({"instruction": INSTRUCTION}).encode(),
+}
+
+
+def write_tar(file: Path, members: list[tuple[str, bytes]]) -> None:
+    with tarfile.open(file, "w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+
+# Members of a row of a .tar file, in the place of or beside those of a good one; the reason it is bad.
+MEMBERS: dict[str, tuple[dict[str, bytes], str | None]] = {
+    "code": (
+        {"extra.pyd": b"cposix\nsystem\n", "extra.pth": b"PK", "weights.npz": b"x", "a.mp": b"\xff"},
+        None,
+    ),
+    "number": (
+        {"cls": b"no number", "index": b"", "mesh.glb": b"x", "sound.wav": b"x", "t.json.gz": b"x"},
+        None,
+    ),
+    "damaged": ({"json": b"{"}, "json: not JSON"),
+    "deep": ({"json": b"[" * 100_000}, "nested too deeply"),
+    "bytes": ({"json": b"\xff\xfe\xfd"}, "json: not JSON"),
+    "list": ({"json": b"[1]"}, "json: expected an object"),
+    "infinite": ({"json": b'{"instruction": 1e999}'}, "json: not JSON"),
+    "eps": (
+        {"source.png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n{ } loop\n"},
+        "source: .*not an image",
+    ),
+}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_members_of_tar_files_that_are_odd_unused_or_damaged_end_nothing(streamed, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    canary = tmp_path / "canary"
+    members = []
+    for key, (changes, _) in MEMBERS.items():
+        members += [(f"{key}.{name}", content) for name, content in {**GOOD, **changes}.items()]
+    members += [(f"pickled.{name}", content) for name, content in GOOD.items()]
+    members += [(f"pickled.{end}", pickle.dumps(Payload(canary))) for end in ("pkl", "pyd", "pth", "pickle")]
+    members += [("without", b""), (".hidden", b"x"), ("/absolute.txt", b"x"), ("lonely.json", b"{}")]
+    members += [(f"last.{name}", content) for name, content in GOOD.items()]
+    write_tar(folder / "train-0.tar", members)
+    write_tar(folder / "train-1.tar", [(f"cut.{name}", content) for name, content in GOOD.items()])
+    content = (folder / "train-1.tar").read_bytes()
+    (folder / "train-1.tar").write_bytes(content[:1100])
+    (folder / "train-2.tar").write_bytes(b"no archive at all, but long enough to be one" * 20)
+    data = DataConfig("webdataset", str(folder), size=16)
+    found = {row.id: getattr(row, "reason", None) for row in stream_rows(data)} if streamed else {}
+    if not streamed:
+        rows = open_rows(data)
+        bad = {n: why for part in read_batches(rows, 16, "crop", 4) for n, why in part.unreadable.items()}
+        found = {rows.id_of(number): bad.get(number) for number in range(len(rows))}
+        assert len(source_ids(rows)) == len(rows)
+    for key, (_, reason) in MEMBERS.items():
+        assert (found[key] is None) == (reason is None), (key, found[key])
+    for key, (_, reason) in MEMBERS.items():
+        if reason is not None:
+            with pytest.raises(ValueError, match=reason):
+                raise ValueError(found[key])
+    assert found["pickled"] is found["last"] is None
+    assert "cannot be read further" in found["train-1.tar"]
+    assert "cannot be read further" in found["train-2.tar"]
+    assert not canary.exists()
+
+
+def test_columns_that_nothing_reads_are_not_decoded(tmp_path, monkeypatch):
+    """🤗 datasets would open an image of any format by itself, an EPS file by Ghostscript."""
+    canary = tmp_path / "canary"
+    program = tmp_path / "bin" / "gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {canary}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    from datasets import Dataset, Features, Image, Value
+
+    eps = {"bytes": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nx\n", "path": None}
+    good = {"bytes": GOOD["source.png"], "path": None}
+    row = {
+        "original_prompt": "a cat",
+        "original_image": good,
+        "edit_prompt": INSTRUCTION,
+        "edited_prompt": "a dog",
+        "edited_image": good,
+        "thumbnail": eps,
+    }
+    kinds = {name: Image() if isinstance(value, dict) else Value("string") for name, value in row.items()}
+    table = Dataset.from_list([row, {**row, "edited_image": eps}], features=Features(kinds))
+    (tmp_path / "data").mkdir()
+    table.to_parquet(str(tmp_path / "data" / "train-0.parquet"))
+    data = DataConfig("instruct_pix2pix", str(tmp_path / "data"), size=16)
+    told = [getattr(row, "reason", None) for row in stream_rows(data)]
+    assert told[0] is None
+    assert "edited_image: the bytes are not an image" in told[1]
+    bad = {n for part in read_batches(open_rows(data), 16, "crop", 4) for n in part.unreadable}
+    assert bad == {1}
+    assert not canary.exists()
+
+
+def test_deep_json_is_a_bad_row_or_an_error_in_a_line(tmp_path):
+    photograph("chelsea").save(tmp_path / "good.png")
+    data = write_seed(tmp_path, ["good.png"])
+    file = tmp_path / "annotations" / "split_0001.jsonl"
+    file.write_bytes(b"[" * 100_000 + b"\n" + b'{"source_image": "\xff"}\n' + file.read_bytes())
+    told = [getattr(row, "reason", "") for row in stream_rows(data)]
+    assert "nested too deeply" in told[0]
+    assert told[1]
+    assert told[2] == ""
+    for name, config in {"rows.jsonl": "table", "differences.json": "dice_d"}.items():
+        (tmp_path / name).write_text("[" * 100_000)
+        split = "test" if config == "dice_d" else "train"
+        with pytest.raises(ValueError, match="nested too deeply"):
+            open_rows(DataConfig(config, str(tmp_path / name), split=split, size=16))
+
+
+def bomb(width: int, height: int, depth: int = 1) -> bytes:
+    """A PNG of zeros, small as a file."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, 8 if depth > 1 else 1, {1: 0, 3: 2, 4: 6}[depth], 0, 0, 0)
+    row = bytes(1 + (width * depth if depth > 1 else (width + 7) // 8))
+    packer = zlib.compressobj(1)
+    rows = b"".join(packer.compress(row * 64) for _ in range(height // 64)) + packer.compress(
+        row * (height % 64)
+    )
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", rows + packer.flush())
+        + chunk(b"IEND", b"")
+    )
+
+
+BOUNDED = """
+import resource, sys
+from rewardedit.data import DataConfig, open_rows, read_batches
+from rewardedit.images import load_image
+held = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize"))
+load_image(sys.argv[1] + "/small.png")
+resource.setrlimit(resource.RLIMIT_AS, ((held + 2**20) * 1024,) * 2)
+rows = open_rows(DataConfig("table", sys.argv[1], size=16))
+for part in read_batches(rows, 16, "crop", 1):
+    for number in part.numbers:
+        print(number, "good")
+    for number, why in part.unreadable.items():
+        print(number, why)
+"""
+
+
+def test_reading_takes_less_than_a_gibibyte(tmp_path):
+    """One process for all: bombs are refused, and the largest image that is not one is read."""
+    photograph("chelsea").save(tmp_path / "small.png")
+    sizes = {"square.png": (13300, 13300), "line.png": (1_000_000, 1), "tall.png": (1, 1_000_000)}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(bomb(*size))
+    assert (tmp_path / "square.png").stat().st_size < 200_000
+    (tmp_path / "large.png").write_bytes(bomb(8192, 6144, 4))
+    (tmp_path / "text.png").write_bytes(with_text_bomb(GOOD["source.png"]))
+    write_table(tmp_path, [*sizes, "text.png", "small.png", "large.png"])
+    text = (tmp_path / "rows.jsonl").read_text().replace('"good.png"', '"small.png"')
+    (tmp_path / "rows.jsonl").write_text(text)
+    done = subprocess.run([sys.executable, "-c", BOUNDED, str(tmp_path)], capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    assert done.returncode == 0, done.stderr
+    assert len(lines) == 6
+    for line, reason in zip(lines, ["pixels", "sides", "sides", "not an image", "good", "good"], strict=True):
+        assert reason in line
+
+
+def with_text_bomb(image: bytes) -> bytes:
+    """A PNG with a compressed text of 100 MB before its pixels."""
+    content = b"Comment\0\0" + zlib.compress(bytes(100_000_000), 9)
+    chunk = struct.pack(">I", len(content)) + b"zTXt" + content
+    return image[:33] + chunk + struct.pack(">I", zlib.crc32(b"zTXt" + content)) + image[33:]
