@@ -323,7 +323,7 @@ def test_deep_json_is_a_bad_row_or_an_error_in_a_line(tmp_path):
     for name, config in {"rows.jsonl": "table", "differences.json": "dice_d"}.items():
         (tmp_path / name).write_text("[" * 100_000)
         split = "test" if config == "dice_d" else "train"
-        with pytest.raises(ValueError, match="nested too deeply"):
+        with pytest.raises(ValueError, match=r"nested too deeply|not JSON that can be read"):
             open_rows(DataConfig(config, str(tmp_path / name), split=split, size=16))
 
 

@@ -1,0 +1,190 @@
+"""Content of others is read through `rewardedit.untrusted` alone.
+
+Calls that could read it elsewhere stand in the table here, with why they may.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted([*ROOT.glob("rewardedit/**/*.py"), *ROOT.glob("trainers/*.py")])
+MODULES = {"pickle", "dill", "joblib", "marshal", "shelve", "tarfile", "zipfile"}
+FUNCTIONS = {"Image.open", "json.load", "json.loads", "np.load", "torch.load", "shutil.rmtree"}
+METHODS = {"open", "read_bytes", "read_text"}
+
+HERE = "the one place"
+OWN = "files that this run, or an earlier one, wrote in its folder"
+PACKAGE = "files of this package"
+CHECKPOINT = "settings beside weights that the user chose to load"
+USER = "a file that the user named"
+INSIDE = "files that `file_inside` or `is_file` has looked at, or a table that the user named"
+
+ALLOWED: dict[str, dict[str, str]] = {
+    "Image.open": {
+        "untrusted": HERE,
+        "data/shapes/render": PACKAGE,
+        "training/trackers": "previews that the run wrote",
+    },
+    "json.loads": {
+        "untrusted": HERE,
+        "data/bad_rows": OWN,
+        "data/labelled": "what was left out of a shard, as its own writer says it",
+        "data/text_tables": "lines of a table, of which NaN counts as empty; all errors are a ValueError",
+        "diffusion/editors": CHECKPOINT,
+        "diffusion/text_to_image": CHECKPOINT,
+        "doctor": CHECKPOINT,
+        "editing": OWN,
+        "evaluation/compare": OWN,
+        "evaluation/parsing": USER,
+        "files": OWN,
+        "model_card": OWN,
+        "regions/detector": CHECKPOINT,
+        "relabel": OWN,
+        "reward_prompt": CHECKPOINT,
+        "scorers/adiee": CHECKPOINT,
+        "scorers/adiee_head": CHECKPOINT,
+        "scorers/bpm": USER,
+        "scorers/model_hash": "a tokenizer's rules, as the tokenizer itself writes them",
+        "scorers/vifi_clip": CHECKPOINT,
+        "scorers/vlm_judge_prompts": USER,
+        "scoring": OWN,
+        "stages": OWN,
+        "claims": OWN,
+        "usage": OWN,
+        "training/checkpoints": OWN,
+        "training/latents": OWN,
+        "training/monitor": OWN,
+        "training/run": OWN,
+        "training/run_folder": OWN,
+        "trainers/adiee_data": OWN,
+        "trainers/shapes_detector": "a tokenizer's rules, as the tokenizer itself writes them",
+        "trainers/vifi_clip": OWN,
+    },
+    "np.load": {
+        "evaluation/compare": OWN,
+        "files": OWN,
+        "training/latents": OWN,
+        "trainers/vifi_clip": OWN,
+    },
+    "torch.load": {
+        "scorers/lpips": "weights whose SHA-256 is known, with weights_only",
+        "training/checkpoints": "a run's own state, with weights_only",
+    },
+    "shutil.rmtree": {"files": "folders that prove to be a run's or a stage's"},
+    "pickle": {
+        "untrusted": "the name of its error",
+        "training/checkpoints": "the name of its error",
+    },
+    "tarfile": {"untrusted": "the name of its error", "data/tar_rows": "headers alone; nothing is unpacked"},
+    "open": {
+        "claims": OWN,
+        "data/hub": INSIDE,
+        "data/shapes/table": OWN,
+        "data/tar_rows": "the .tar files that the user named, or those of a data set on the hub",
+        "endpoint": "an address, whose answer `read_body` bounds",
+        "evaluation/compare": OWN,
+        "files": OWN,
+        "inputs": USER,
+        "scoring": OWN,
+        "synthesis/outputs": OWN,
+        "training/run_folder": OWN,
+    },
+    "read_bytes": {
+        "untrusted": HERE,
+        "assets/__init__": PACKAGE,
+        "claims": OWN,
+        "data/labelled": "settings beside labelled rows, for `read_json`",
+        "data/table": INSIDE,
+        "data/text_tables": INSIDE,
+        "editing": USER,
+        "engines": OWN,
+        "instructions/llm": "a run's cache of answers",
+        "scorers/base": "code of a scorer of one's own, for its fingerprint",
+        "scorers/own": "code of a scorer of one's own, for its fingerprint",
+    },
+    "read_text": {
+        "cli/recipes": PACKAGE,
+        "config": USER,
+        "data/annotations": INSIDE,
+        "data/bad_rows": OWN,
+        "data/dice_d": INSIDE,
+        "diffusion/editors": CHECKPOINT,
+        "diffusion/text_to_image": CHECKPOINT,
+        "doctor": CHECKPOINT,
+        "engines": OWN,
+        "evaluation/compare": OWN,
+        "evaluation/parsing": USER,
+        "claims": OWN,
+        "files": OWN,
+        "editing": OWN,
+        "model_card": OWN,
+        "published": OWN,
+        "regions/detector": CHECKPOINT,
+        "relabel": OWN,
+        "reward_prompt": CHECKPOINT,
+        "scorers/adiee": CHECKPOINT,
+        "scorers/adiee_head": CHECKPOINT,
+        "scorers/bpm": USER,
+        "scorers/vifi_clip": CHECKPOINT,
+        "scorers/vlm_judge_prompts": USER,
+        "scoring": OWN,
+        "stages": OWN,
+        "usage": OWN,
+        "training/latents": OWN,
+        "training/monitor": OWN,
+        "training/run": OWN,
+        "training/run_folder": OWN,
+        "trainers/adiee_data": OWN,
+        "trainers/vifi_clip": OWN,
+    },
+}
+
+
+def used(path: Path) -> set[str]:
+    """Which of the names above a module uses."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= MODULES & {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= MODULES & {str(node.module).split(".")[0]}
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            method = name.rpartition(".")[2]
+            if name in FUNCTIONS:
+                found.add(name)
+            elif method in METHODS:
+                found.add(method)
+    return found
+
+
+def test_what_others_made_is_read_in_one_place():
+    names = {
+        path: str(path.relative_to(ROOT)).removeprefix("rewardedit/").removesuffix(".py") for path in SOURCES
+    }
+    strange = [
+        f"{name}: {call}"
+        for path, name in names.items()
+        for call in sorted(used(path))
+        if name not in ALLOWED.get(call, {})
+    ]
+    assert not strange, f"read by rewardedit.untrusted, or say above why not: {strange}"
+
+
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [
+        ("import pickle", "pickle"),
+        ("from zipfile import ZipFile", "zipfile"),
+        ("image = Image.open(name)", "Image.open"),
+        ("text = (folder / name).read_text()", "read_text"),
+        ("with open(name) as file: pass", "open"),
+        ("shutil.rmtree(folder)", "shutil.rmtree"),
+    ],
+)
+def test_each_kind_of_call_is_seen(line, call, tmp_path):
+    (tmp_path / "a.py").write_text(line)
+    assert used(tmp_path / "a.py") == {call}
+    assert "a" not in ALLOWED.get(call, {})
