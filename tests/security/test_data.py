@@ -277,6 +277,23 @@ def test_members_of_tar_files_that_are_odd_unused_or_damaged_end_nothing(streame
     assert not canary.exists()
 
 
+@pytest.mark.parametrize("damage", [b"x" * 512, b"\xff" * 100])
+def test_a_damaged_header_is_not_the_end_of_a_file(damage, tmp_path):
+    """Python's `tarfile` takes it for one, and says nothing."""
+    members = [(f"{key}.{name}", content) for key in "abc" for name, content in GOOD.items()]
+    write_tar(tmp_path / "train-0.tar", members)
+    with tarfile.open(tmp_path / "train-0.tar") as tar:
+        place = tar.getmember("b.source.png").offset
+    content = (tmp_path / "train-0.tar").read_bytes()
+    (tmp_path / "train-0.tar").write_bytes(content[:place] + damage + content[place + len(damage) :])
+    rows = open_rows(DataConfig("webdataset", str(tmp_path), size=16))
+    (part, *others) = read_batches(rows, 16, "crop", 4)
+    assert [rows.id_of(number) for number in part.numbers] == ["a"]
+    assert all(other.batch is None for other in others)
+    told = {n: why for one in (part, *others) for n, why in one.unreadable.items()}
+    assert "the file cannot be read further (no header at byte" in told[1]
+
+
 def test_columns_that_nothing_reads_are_not_decoded(tmp_path, monkeypatch):
     """🤗 datasets would open an image of any format by itself, an EPS file by Ghostscript."""
     canary = tmp_path / "canary"
