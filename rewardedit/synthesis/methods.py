@@ -47,9 +47,9 @@ class Requests:
         """The rows of a slice, or of these numbers."""
 
         def take(values: Any) -> Any:
-            if isinstance(rows, slice) or isinstance(values, Tensor):
+            if isinstance(rows, slice):
                 return values[rows]
-            return [values[row] for row in rows]
+            return values[rows] if isinstance(values, Tensor) else [values[row] for row in rows]
 
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return Requests(**{name: value if value is None else take(value) for name, value in fields.items()})
