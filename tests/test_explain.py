@@ -96,5 +96,5 @@ def test_an_edit_can_be_restricted_to_what_bpm_locates(samples, bpm, tiny_editor
     assert record["turns"][0]["mask"] == "a-mask.png"
     mask = Image.open(tmp_path / "out" / "a-mask.png").convert("L")
     assert set(mask.getdata()) == {0, 255}  # a place was found, and it is not the whole image
-    assert main(["edit", *asked, "--mask", "{l1: {}}"]) == 2
+    assert main(["edit", *asked, "--mask", "{l1: {}}", "--overwrite"]) == 2
     assert "expected auto, bpm with its options, or a mask file" in capsys.readouterr().err

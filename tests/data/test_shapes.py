@@ -8,8 +8,7 @@ from rewardedit.data.shapes import BACKDROPS, EDIT_TYPES, QUALITIES, Shapes, Sha
 from rewardedit.data.shapes.render import PHOTOGRAPHS_FOLDER, photographs, render
 from rewardedit.data.shapes.scenes import CENTRES, sample_edits, sample_scenes
 from rewardedit.data.shapes.sheet import draw_sheet
-from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES
-from rewardedit.instructions.parsed import RELATIONS
+from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, RELATIONS, SHAPES, SIZES
 from tests.data import make_photographs as make
 
 
