@@ -37,7 +37,7 @@ def whole(kind: str, mode: str) -> bytes:
     out = io.BytesIO()
     try:
         image.save(out, kind)
-    except OSError:  # a mode that the format has not
+    except (OSError, ValueError):  # a mode that the format has not
         image.convert("RGB").save(out, kind)
     return out.getvalue()
 
