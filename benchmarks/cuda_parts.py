@@ -157,9 +157,9 @@ def trainer_runs(base: Path, clip: str, scorer: Path, tiny: bool) -> dict[str, t
     ViFi-CLIP's result is the reward of the others.
     """
     on_cpu = ['train.mixed_precision="no"'] if tiny else []
-    rows = ["data.name=shapes", "data.split=train", "data.rows=16"]
+    rows = ["data={name: shapes, split: train, rows: 16}"]  # in the place of the recipe's own
     pairs = [f"checkpoint={clip}", "pooling=temporal", *rows, "train.batch_size=8", *on_cpu]
-    pairs += ["held_out.name=shapes", "held_out.first=0", "held_out.rows=8"]
+    pairs += ["held_out={name: shapes, rows: 8}"]
     runs = {"vifi_clip": ("humanedit-vifi-clip", pairs)}
     # A LoRA costs less than a full fine-tuning, and the smaller images less than the larger.
     for size in (64,) if tiny else (256, 512):

@@ -140,9 +140,8 @@ class Prompts:
         made = []
         for i in range(0, len(rows), 32):
             part = rows[i : i + 32]
-            images = editor.sample(
-                self.encoded.take(part), [self.first + row for row in part], settings=SETTINGS
-            )
+            seeds = [self.first + row for row in part]
+            images = editor.sample(self.encoded.take(part), seeds, settings=SETTINGS).images
             made.append((images * 255).round().byte())
         return torch.cat(made)
 

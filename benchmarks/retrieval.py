@@ -48,7 +48,7 @@ def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUN
     tested = {}
     for pooling, (_, folder) in chosen.items():
         scorer = ViFiClip.from_pretrained(str(folder)).float().eval()
-        tested[pooling] = vifi_clip.retrieval(scorer, test)
+        tested[pooling] = vifi_clip.retrieval(scorer, open_rows(test), test)
     hits = {pooling: (result.ranks == 1).double().numpy() for pooling, (result, _) in tested.items()}
     return {
         "val_recall@1": found,

@@ -107,7 +107,7 @@ class Pairs:
 
 
 def plan(config: Config) -> list[str]:
-    scorer = Once(lambda: ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size))
+    loaded = Once(lambda: ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size))
     what = "all of it" if config.lora_rank is None else f"LoRA of rank {config.lora_rank}"
 
     def data() -> str:
@@ -117,10 +117,10 @@ def plan(config: Config) -> list[str]:
         return f"data: {len(open_rows(config.data))} edits{held_out}; {steps}"
 
     def model() -> str:
-        size = f"{count(scorer())}, {what}, {scorer().preprocess.size} px"
+        size = f"{count(loaded())}, {what}, {loaded().preprocess.size} px"
         return f"scorer: {config.checkpoint} with {config.pooling} pooling, {size}"
 
-    return plan_of(model, data, lambda: table(memory(config, scorer())))
+    return plan_of(model, data, lambda: table(memory(config, loaded())))
 
 
 def memory(config: Config, scorer: ViFiClip) -> dict[str, int]:

@@ -226,6 +226,8 @@ def load_editor(
                 f'{name}, in Python load_editor("BASE", lora="{name}")'
             )
         weights = find_lora(str(path))
+    if weights is None and (path / LORA).is_file():  # beside a whole pipeline
+        weights = path / LORA
     base = name if lora is not None or base is None else base
     known = [field.name for field in fields(EditConfig)]
     if set(settings) - set(known):

@@ -130,6 +130,8 @@ def _ascent_direction(
 ) -> Tensor:
     latents = clean.detach().requires_grad_(True)
     edited = family.decode(vae, latents.to(vae.dtype))
+    if not edited.isfinite().all():  # no scorer passes a gradient on to it
+        return torch.full_like(clean, torch.nan, dtype=torch.float32)
     image = edited.detach().requires_grad_(True)
     (at_picture,) = torch.autograd.grad(score(image), image)
     (at_latents,) = torch.autograd.grad(edited, latents, _unit(at_picture))

@@ -94,7 +94,8 @@ class Scorer(nn.Module):
         rows = [row for row, is_finite in enumerate(batch.is_finite) if is_finite]
         reason: list[str | None] = [None if is_finite else NOT_FINITE for is_finite in batch.is_finite]
         nothing = torch.full((len(batch),), torch.nan, device=batch.edited.device)
-        if not rows:
+        if not rows:  # a loss of them all has a gradient too: 0
+            nothing = nothing + 0 * batch.edited.nan_to_num(0, 0, 0).flatten(1).sum(1)
             return Scores.make(nothing, reason=reason)
         found = self(batch[rows], None if prepared is None else prepared.take(rows))
 

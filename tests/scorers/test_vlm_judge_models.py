@@ -110,7 +110,7 @@ def test_a_qwen_with_settings_for_videos_is_loaded_and_grades(kind, nested, tmp_
     darker = judge(dataclasses.replace(batch, edited=batch.edited * 0.2))
     assert (darker.parts["clean"] != scores.parts["clean"]).all()
     written = VlmJudge.from_pretrained(str(tmp_path / "model"), answer="text", max_new_tokens=2)(batch)
-    assert "the model answered" in written.reason[0]
+    assert "the answer was cut off at 2 tokens; raise max_new_tokens" in written.reason[0]
 
 
 # Weights that are not the model's.
