@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[1]
 COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
 # What says in either version that a stage is done: a file or folder whose presence is asked for.
 DONE = re.compile(
-    r"(whole|done)\.is_file|'done'\)\.is_file|_read_record\(result / MADE_OF\) ==|MADE_OF\)\.is_file|paths\[i\]\.exists"
-    r"|results\[arm\]\.is_dir|'watch\.json'\)\.is_file"
+    r"(whole|done)\.is_file|'done'\)\.is_file|_read_record\(result / MADE_OF\) ==|MADE_OF\)\.is_file"
+    r"|paths\[i\]\.exists|results\[arm\]\.is_dir|'watch\.json'\)\.is_file"
 )
 
 

@@ -14,6 +14,7 @@ from command_line import read_command_line
 from variants import figures_of, run_of
 
 from rewardedit.cli import load_recipe, quiet
+from rewardedit.data.datasets import open_rows
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
 from rewardedit.trainers import vifi_clip

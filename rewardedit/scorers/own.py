@@ -51,15 +51,16 @@ def _file_module(file: Path) -> ModuleType:
     path = file.expanduser().resolve()
     if not path.is_file():
         raise ValueError(f"{file}: no such file")
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12]}"
+    content = path.read_bytes()
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode() + content).hexdigest()[:12]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:
-            spec.loader.exec_module(module)
+            # Kept bytecode knows a file by second and size alone: a change within one would not be seen.
+            exec(compile(content, path, "exec"), vars(module))
         except BaseException:
             del sys.modules[name]
             raise

@@ -302,6 +302,9 @@ def test_a_disk_that_fails_ends_the_stage_and_no_sequence_is_lost():
         def __getitem__(self, index: Any) -> Any:
             raise OSError(errno.EIO, "Input/output error")
 
+        def turns(self, index: int) -> int:
+            return 1
+
     labelling = Labelling(
         RulesConfig(), Thresholds(0.0, (0.0, 0.0)), {}, lambda images: images, frozenset(), 0
     )
@@ -312,14 +315,14 @@ def test_a_disk_that_fails_ends_the_stage_and_no_sequence_is_lost():
 def test_an_editor_that_fails_on_a_row_costs_that_row_s_output_alone(tiny_editor, tmp_path, monkeypatch):
     from rewardedit.diffusion.editors import Editor
 
-    real = Editor.__call__
+    real = Editor.encode
 
-    def fail(self: Editor, source: torch.Tensor, instruction: list[str], *args: Any, **options: Any) -> Any:
+    def fail(self: Editor, source: torch.Tensor, instruction: list[str]) -> Any:
         if "make it 3" in instruction:
             raise RuntimeError("the sampler broke")
-        return real(self, source, instruction, *args, **options)
+        return real(self, source, instruction)
 
-    monkeypatch.setattr(Editor, "__call__", fail)
+    monkeypatch.setattr(Editor, "encode", fail)
     out = tmp_path / "out"
     words = photographs(table(tmp_path / "data", 0), tiny_editor, "bad_rows=0.2", "--out", str(out))
     assert main(words) == 0

@@ -11,6 +11,8 @@ from rewardedit.cli import load_recipe, main
 from rewardedit.relabel import Relabelled
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.trainers.reward_conditioned import Config, Variant, variant_labels
+from rewardedit.training.run import start
+from rewardedit.training.run_folder import release
 from tests.data.layouts import write_labelled_shapes
 
 # A CPU without bf16 units computes in it several times as long; other tests train and sample in it.
@@ -39,7 +41,9 @@ def test_every_recipe_resolves_and_its_header_says_how(capsys):
         text = " ".join(line.lstrip("# ") for line in header)
         assert "Hardware:" in text
         assert f"train {name}" in text.partition("Command:")[2].partition("Hardware:")[0]
-        settings = re.findall(r"\b[a-z_.]+=\S+?(?=[\s,;)]|$)", text.partition("Hardware:")[0])
+        said = text.partition("Hardware:")[0]
+        quoted = re.findall(r"'([a-z_.]+=[^']+)'", said)
+        settings = quoted + re.findall(r"(?<!')\b[a-z_.]+=\S+?(?=[\s,;)]|$)", said)
         load_recipe(name, [word for word in settings if not word.endswith("…")])
 
 
@@ -151,8 +155,11 @@ def test_each_variant_says_the_labels_in_its_own_way():
 
 
 def test_an_earlier_run_is_not_written_over(tmp_path, capsys):
-    (tmp_path / "metrics.json").write_text("{}")
-    assert main(["train", "quickstart", "--out", str(tmp_path)]) == 2
+    folder = tmp_path / "run"
+    start(folder, Config("x"))
+    release(folder)
+    (folder / "metrics.json").write_text("{}")
+    assert main(["train", "quickstart", "--out", str(folder)]) == 2
     assert "holds an earlier run; go on with --resume" in capsys.readouterr().err
 
 
