@@ -81,7 +81,7 @@ def private_imports(tree: Path) -> list[str]:
         for node in ast.walk(module):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rewardedit"):
                 parts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
-                found += [f"{path}: {part}" for part in parts if part.startswith("_")]
+                found += [f"{path}: {part}" for part in parts if re.match("_(?!_)", part)]
     return found
 
 

@@ -86,10 +86,10 @@ class HubRows(HubTable):
         the number of each in the whole table, and its columns.
         """
         if not types:
-            yield from enumerate(self.rows.skip(first), first)
+            yield from enumerate(read_on(self.rows.skip(first)), first)
             return
         passed = 0
-        for number, row in enumerate(self.rows):
+        for number, row in enumerate(read_on(self.rows)):
             if row[self.type_column] in types:
                 passed += 1
                 if passed > first:
@@ -120,6 +120,22 @@ class HubRows(HubTable):
     def sample(self, row: dict[str, Any]) -> EditSample:
         """A row as `opened` gives it, as an edit."""
         raise NotImplementedError
+
+
+def read_on(rows: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a streamed table.
+
+    Raises:
+        ValueError: where a file turns out to be damaged on the way.
+    """
+    import pyarrow as pa
+
+    try:
+        yield from rows
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # pyarrow's own have none
+            raise
+        raise ValueError(f"a file of the streamed table cannot be read on ({error})") from error
 
 
 class HubPairs(HubTable):

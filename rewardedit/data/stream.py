@@ -10,7 +10,7 @@ from typing import Any
 from rewardedit.batch import EditSample
 from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.datasets import DataConfig, open_rows, row_shards
-from rewardedit.data.hub import ROW_NUMBER, HubRows
+from rewardedit.data.hub import ROW_NUMBER, HubRows, read_on
 from rewardedit.data.reading import Unreadable
 from rewardedit.data.sources import Rows, row_id
 from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
@@ -116,7 +116,7 @@ class StreamedFile:
         column = self.table.type_column
         found = [
             (number, row)
-            for number, row in enumerate(rows)
+            for number, row in enumerate(read_on(rows))
             if not self.edit_types or row[column] in self.edit_types
         ]
         return FetchedRows(self.table, self.number, found)

@@ -228,6 +228,8 @@ def load_editor(
         weights = find_lora(str(path))
     if weights is None and (path / LORA).is_file():  # beside a whole pipeline
         weights = path / LORA
+    if weights is None and base is not None:
+        raise ValueError(f"editor {name!r}: {SETTINGS} names the base {base}, but there is no {LORA} for it")
     base = name if lora is not None or base is None else base
     known = [field.name for field in fields(EditConfig)]
     if set(settings) - set(known):

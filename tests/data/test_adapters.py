@@ -2,6 +2,7 @@ import dataclasses
 import json
 from typing import get_args, get_type_hints
 
+import pyarrow.parquet as pq
 import pytest
 
 from rewardedit import cli
@@ -121,6 +122,23 @@ def test_streamed_rows_are_the_rows(name, tmp_path):
     opened = [facts(row) for row in open_rows(data)]
     assert [facts(row) for row in stream_rows(data)] == opened
     assert [row["instruction"] for row in opened] == [f"edit number {i}" for i in (1, 2, 3)]
+
+
+def test_a_streamed_file_that_is_damaged_further_on_is_named_a_damaged_file(tmp_path):
+    changes = tuple({"idx": i} for i in range(8))
+    data = config("emu_edit_generations", write_layout(tmp_path, "emu_edit_generations", changes))
+    (file,) = tmp_path.rglob("*.parquet")
+    pq.write_table(pq.read_table(file), file, row_group_size=4)
+    group = pq.read_metadata(file).row_group(1)
+    content = bytearray(file.read_bytes())
+    for i in range(group.num_columns):
+        start = group.column(i).data_page_offset
+        content[start : start + 24] = bytes(24)
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="a file of the streamed table cannot be read on"):
+        list(stream_rows(data))
+    with pytest.raises(ValueError, match="a file of the streamed table cannot be read on"):
+        stream_files(data).files[0].fetch()
 
 
 def test_what_emu_edit_made_is_to_be_judged_and_no_target(tmp_path):

@@ -110,6 +110,15 @@ def test_where_an_editor_is_and_in_what_type_follows_the_device(tiny_editor, mon
         load_editor(pipe, device="cpu")
 
 
+def test_a_base_whose_lora_is_gone_is_not_loaded_alone(tiny_editor, tmp_path):
+    pipe = tiny_pipeline()
+    pipe.unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"]))
+    save_editor(Editor(pipe, EditConfig(3)), tmp_path / "run", base=tiny_editor)
+    (tmp_path / "run" / "pytorch_lora_weights.safetensors").unlink()
+    with pytest.raises(ValueError, match="names the base .* but there is no pytorch_lora_weights"):
+        load_editor(str(tmp_path / "run"))
+
+
 def test_a_lora_is_laid_over_the_base_that_is_named(tiny_editor, tmp_path):
     pipe = tiny_pipeline()
     pipe.unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
