@@ -33,13 +33,13 @@ from rewardedit.cli.recipes import load_recipe
 from rewardedit.data import open_named
 from rewardedit.data.bad_rows import usable_rows
 from rewardedit.data.datasets import images_of
-from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.encoded import Encoded
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.adiee import Adiee
 from rewardedit.scorers.adiee_text import IMAGES, QUESTIONS, turns
 from rewardedit.scorers.vlm import load_vlm
+from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.stages import MADE_OF
 from rewardedit.trainers import adiee_data, adiee_scorer
 from rewardedit.trainers.adiee_scorer import Config, make_scorer, read_steps

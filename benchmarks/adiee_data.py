@@ -25,11 +25,12 @@ from command_line import read_command_line
 from scipy.optimize import minimize
 
 from rewardedit.config import load_yaml
-from rewardedit.data.sequences import SequencesConfig, turns_of
-from rewardedit.data.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle, sequence
-from rewardedit.data.shapes.world import BLOCK
+from rewardedit.data.sequences import SequencesConfig
 from rewardedit.evaluation.statistics import difference_of_groups, spearman
 from rewardedit.images import gaussian_blur, load_image
+from rewardedit.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle, sequence
+from rewardedit.shapes.sequences import turns_of
+from rewardedit.shapes.world import BLOCK
 from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, ANOTHER_TURN, DAMAGED, OWN_LABELS, UNREACHED
 from rewardedit.synthesis.outputs import read_parquet
 

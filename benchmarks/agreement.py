@@ -15,11 +15,11 @@ from tqdm import tqdm
 
 from rewardedit import EditBatch, devices, load_editor, load_scorer
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
+from rewardedit.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle
 
 SAMPLES = 700
 BATCH = 140

@@ -19,14 +19,14 @@ from tqdm import tqdm
 from variants import figures_of
 
 from rewardedit import EditBatch, best_of_n, load_editor, load_scorer
-from rewardedit.assets import digests
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
-from rewardedit.data.shapes.world import join
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.models import digests
 from rewardedit.scorer_spec import read_spec
 from rewardedit.scorers import Scorer
+from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
+from rewardedit.shapes.world import join
 
 EDITS = 280
 VAL = 140

@@ -21,12 +21,12 @@ from rivals import RIVALS, load_rivals, scored
 
 from rewardedit import devices, load_scorer
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.evaluation.preferences import agreement, alignment, alignment_of_editors, favoured, mean_share
 from rewardedit.evaluation.statistics import paired_bootstrap, spearman
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.bpm import Bpm
+from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 
 N = 560  # test samples
 SIGMAS = (5, 15, 50)  # of 255, of the noise on what is too well preserved

@@ -20,13 +20,13 @@ from rivals import batch_of, scored
 
 from rewardedit import EditBatch, best_of_n, devices, load_editor, load_scorer, two_round_edit
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle, join
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import soften
 from rewardedit.evaluation.preferences import better_equal_worse
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.scorers.bpm import NOT_THERE, Bpm
 from rewardedit.scoring import score_batch
+from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle, join
 
 N = 1120
 VAL_N = 280

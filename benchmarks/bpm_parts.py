@@ -25,11 +25,11 @@ from rivals import scored
 
 from rewardedit import devices, load_scorer
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.evaluation.parsing import parse_accuracy
 from rewardedit.instructions.grammar import parse_all
 from rewardedit.instructions.parsed import Parsed
 from rewardedit.scorers.bpm import PARTS, Bpm
+from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 
 N = 560  # test samples
 INSTRUCTIONS = Path(__file__).parents[1] / "tests" / "data"

@@ -7,7 +7,6 @@ import torch
 from diffusers import StableDiffusionDiffEditPipeline
 from rivals import BATCH, batch_of
 
-from rewardedit.data.shapes import ShapesBatch
 from rewardedit.diffusion.schedulers import set_ddim
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.instructions.grammar import parse_all
@@ -15,6 +14,7 @@ from rewardedit.regions.base import NamedObjects
 from rewardedit.regions.change_map import change_mask
 from rewardedit.regions.grounded_sam import GroundedSam
 from rewardedit.scorers.bpm import Bpm, parsed_edits
+from rewardedit.shapes import ShapesBatch
 
 
 def iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

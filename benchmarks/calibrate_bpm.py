@@ -10,13 +10,13 @@ from pathlib import Path
 from command_line import read_command_line
 
 from rewardedit import EditBatch, devices
-from rewardedit.assets import resolve_model
 from rewardedit.batch import Scores
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import QUALITIES, WORLD_VERSION, Shapes, candidates
+from rewardedit.models import resolve_model
 from rewardedit.scorers.bpm import CALIBRATION, Bpm
 from rewardedit.scorers.bpm import Calibration as Ends
 from rewardedit.scoring import score_batch
+from rewardedit.shapes import QUALITIES, WORLD_VERSION, Shapes, candidates
 
 N = 560
 # Each the best of a few on val: less sure boxes than the detector's own threshold admits, crops of more than

@@ -9,10 +9,10 @@ from command_line import read_command_line
 
 from rewardedit import EditBatch, devices, load_editor, load_scorer
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.scorer_spec import ScorerSpec, full_name
 from rewardedit.scoring import score_batch
+from rewardedit.shapes import Shapes
 
 N = 280  # edits of the val split
 PART = 40  # at a time

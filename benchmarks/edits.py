@@ -13,10 +13,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from rewardedit import load_editor
-from rewardedit.data.shapes import Shapes
-from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.files import replaced
+from rewardedit.shapes import Shapes
+from rewardedit.shapes.vocabulary import WORLD_VERSION
 
 
 def editors_in(runs: Path) -> dict[str, str]:

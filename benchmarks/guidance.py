@@ -19,9 +19,9 @@ from torch import Tensor
 
 from rewardedit import devices, load_editor, mask_guidance, two_round_edit
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 
 N = 1120
 VAL_N = 70

@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 from rewardedit import stages
-from rewardedit.assets import digests
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.data.shapes import Shapes, ShapesOracle
-from rewardedit.data.shapes.vocabulary import WORLD_VERSION
-from rewardedit.data.shapes.world import ShapesBatch, join
 from rewardedit.diffusion.editors import EditConfig, Editor, load_editor
 from rewardedit.evaluation.hacking import hacking_signs
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.files import write_json
+from rewardedit.models import digests
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
+from rewardedit.shapes import Shapes, ShapesOracle
+from rewardedit.shapes.vocabulary import WORLD_VERSION
+from rewardedit.shapes.world import ShapesBatch, join
 from rewardedit.trainers import refl
 from rewardedit.training.latents import cache_sources, make_cache
 from rewardedit.training.reward import RewardConfig, RolloutPrompts

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from rewardedit import EditBatch, load_scorer
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes, ShapesBatch
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.heatmap import draw_heat, heat_map
 from rewardedit.images import to_pil
+from rewardedit.shapes import Shapes, ShapesBatch
 
 EDITS = 560
 BATCH = 70

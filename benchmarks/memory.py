@@ -31,13 +31,13 @@ from transformers import (
 )
 
 from rewardedit import pretrained
-from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch
-from rewardedit.cli import load_recipe, recipe_folder
+from rewardedit.cli import load_recipe, recipe_path
 from rewardedit.data import require_size
 from rewardedit.data.datasets import images_of
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.images import Preprocess
+from rewardedit.models import resolve_model
 from rewardedit.scorer_spec import ScorerSpec, read_spec
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.adiee_text import QUESTIONS, question
@@ -289,7 +289,7 @@ def card(head: str) -> float:
 
 def write(recipe: str, found: dict[str, int]) -> None:
     """Puts the line under the one that says which hardware."""
-    path = recipe_folder() / f"{recipe}.yaml"
+    path = recipe_path(recipe)
     kept = [text for text in path.read_text().splitlines() if not text.startswith(HEAD)]
     at = next(i for i, text in enumerate(kept) if text.startswith("# Hardware:")) + 1
     path.write_text("\n".join([*kept[:at], line(found), *kept[at:]]) + "\n")

@@ -18,8 +18,8 @@ from same_labels import load_same_labels
 
 from rewardedit import devices, load_scorer
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.evaluation.statistics import spearman, spearman_difference
+from rewardedit.shapes import Shapes, ShapesOracle
 
 
 def main(runs: str = "runs") -> dict[str, Any]:

@@ -11,10 +11,10 @@ from command_line import read_command_line
 
 from rewardedit import EditBatch, load_scorer
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes, ShapesOracle, candidates
-from rewardedit.data.shapes.mixed_quality import QUALITIES
 from rewardedit.evaluation.statistics import spearman, spearman_difference
 from rewardedit.scoring import score_batch
+from rewardedit.shapes import Shapes, ShapesOracle, candidates
+from rewardedit.shapes.mixed_quality import QUALITIES
 
 N = 280
 PROMPTS = ("ours", "paper")

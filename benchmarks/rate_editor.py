@@ -12,13 +12,13 @@ from grid import STEPS, grid
 
 from rewardedit import load_editor
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle, join
-from rewardedit.data.shapes.recover import recover, search
-from rewardedit.data.shapes.render import render_backgrounds
-from rewardedit.data.shapes.vocabulary import CELL
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.evaluation.statistics import paired_bootstrap
-from rewardedit.trainers.shapes_autoencoder import reconstruction_rating
+from rewardedit.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle, join
+from rewardedit.shapes.recover import recover, search
+from rewardedit.shapes.render import render_backgrounds
+from rewardedit.shapes.trainers.autoencoder import reconstruction_rating
+from rewardedit.shapes.vocabulary import CELL
 
 N = 560  # test edits a backdrop
 VAL_N = 140

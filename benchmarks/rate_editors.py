@@ -14,8 +14,8 @@ from rate_editor import best_settings, scores
 
 from rewardedit import load_editor
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes
 from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.shapes import Shapes
 
 SCORED = ("half-done", "over-done", "untouched")  # a scorer may be trained on their edits
 UNSEEN = ("wrong-object", "right-only")  # reserved: no scorer is trained on their edits

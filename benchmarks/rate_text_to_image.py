@@ -10,9 +10,9 @@ import torch
 from command_line import read_command_line
 
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes, ShapesBatch, join
-from rewardedit.data.shapes.recover import found_objects
 from rewardedit.diffusion.text_to_image import load_text_to_image
+from rewardedit.shapes import Shapes, ShapesBatch, join
+from rewardedit.shapes.recover import found_objects
 
 N = 560  # test captions of each number of objects taken together: up to three, and more
 VAL_N = 140

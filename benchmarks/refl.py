@@ -22,12 +22,12 @@ from torch import Tensor
 from rewardedit import EditBatch, devices, load_editor, load_scorer
 from rewardedit.attention import set_attention
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.rollout import RolloutConfig, rollout
 from rewardedit.images import Preprocess
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
+from rewardedit.shapes import Shapes
 from rewardedit.training.reward import reward_loss
 
 WEIGHT = 1e-3  # λ

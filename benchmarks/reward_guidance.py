@@ -19,12 +19,12 @@ from tqdm import tqdm
 from variants import figures_of
 
 from rewardedit import EditBatch, Editor, load_editor, load_scorer, reward_guidance
-from rewardedit.assets import digests
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.models import digests
 from rewardedit.scoring import score_batch
+from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 
 EDITS = 560
 VAL = 70

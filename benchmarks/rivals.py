@@ -6,12 +6,12 @@ import torch
 
 from rewardedit import EditBatch, devices, load_scorer
 from rewardedit.batch import Scores
-from rewardedit.data.shapes import ShapesBatch
 from rewardedit.encoded import Encoded
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.vlm import Vlm
 from rewardedit.scoring import score_batch
-from rewardedit.training.vlm_tasks import match_odds
+from rewardedit.shapes import ShapesBatch
+from rewardedit.shapes.vlm_tasks import match_odds
 
 BATCH = 140
 # Scorers that see source, edited image and instruction alone, as BPM does.

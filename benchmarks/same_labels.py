@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from transformers import AutoImageProcessor
 
 from rewardedit import devices, pretrained
-from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
@@ -28,6 +27,7 @@ from rewardedit.data.bad_rows import usable_rows
 from rewardedit.data.datasets import images_of
 from rewardedit.encoded import Encoded
 from rewardedit.files import replaced
+from rewardedit.models import resolve_model
 from rewardedit.scorers.adiee_head import GRADES
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers.adiee_scorer import Config, read_steps

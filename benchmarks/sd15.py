@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from rewardedit import pretrained
-from rewardedit.assets import resolve_model
+from rewardedit.models import resolve_model
 
 NOISE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
 

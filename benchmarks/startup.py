@@ -20,8 +20,8 @@ import torch
 from command_line import WRITE, CommandLine
 from same_weights import old_word
 
-from rewardedit.data.shapes import Shapes
 from rewardedit.images import to_pil
+from rewardedit.shapes import Shapes
 from rewardedit.training.environment import commit
 
 ROOT = Path(__file__).parents[1]

@@ -6,8 +6,8 @@ from typing import Any
 
 from record import RESULTS
 
-from rewardedit.assets import digests
-from rewardedit.data.shapes.vocabulary import WORLD_VERSION
+from rewardedit.models import digests
+from rewardedit.shapes.vocabulary import WORLD_VERSION
 
 NOT_RECORDED = "Not recorded yet."
 # Programs that use both small trained scorers.

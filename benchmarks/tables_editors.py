@@ -12,8 +12,8 @@ from table_parts import (
     read,
 )
 
-from rewardedit.data.shapes import EDIT_TYPES
-from rewardedit.data.shapes.vocabulary import WORLD_VERSION
+from rewardedit.shapes import EDIT_TYPES
+from rewardedit.shapes.vocabulary import WORLD_VERSION
 
 ARMS = {
     "base": "base",

@@ -10,8 +10,8 @@ from table_parts import (
     read,
 )
 
-from rewardedit.data.shapes import EDIT_TYPES
 from rewardedit.scorers.load import BUILT_IN, COMBINED, find_scorer
+from rewardedit.shapes import EDIT_TYPES
 
 WITHOUT_CAPTIONS = "source, edited, instruction"  # the group of scorers in `agreement` that see nothing else
 ASPECTS_OF_RATING = {

@@ -18,9 +18,9 @@ from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model
 
 from rewardedit import EditBatch, devices, load_scorer
 from rewardedit.cli import quiet
-from rewardedit.data.shapes import Shapes
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.load import BUILT_IN
+from rewardedit.shapes import Shapes
 
 BATCH = 64
 CANDIDATES = 8

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from rewardedit.assets import resolve_model
 from rewardedit.config import to_dict
-from rewardedit.data.shapes.vocabulary import WORLD_VERSION
 from rewardedit.files import write_json
+from rewardedit.models import resolve_model
+from rewardedit.shapes.vocabulary import WORLD_VERSION
 
 
 def figures_of(folder: Path, made_of: Any, make: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:

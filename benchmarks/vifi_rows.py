@@ -21,7 +21,7 @@ from variants import figures_of, run_of
 from rewardedit import devices, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
-from rewardedit.data.shapes import Shapes
+from rewardedit.shapes import Shapes
 from rewardedit.trainers import vifi_clip
 
 ROWS = 22_400  # half of the recipe's

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rewardedit import pretrained
-from rewardedit.assets import NAMES, resolve_model
 from rewardedit.extras import IMPORTED, extras, requirements
+from rewardedit.models import NAMES, resolve_model
 from rewardedit.untrusted import CONTENT_ERRORS, read_settings_file
 
 # of the packaged models: what commands take where none is named

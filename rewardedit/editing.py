@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, text_or_none
 from rewardedit.data.columns import name_columns
 from rewardedit.data.folders import list_images
@@ -27,6 +26,7 @@ from rewardedit.diffusion.sizes import hint_at_size, out_of_memory_told, scale_s
 from rewardedit.edit_gallery import write_gallery
 from rewardedit.files import stamp, to_json, write_json
 from rewardedit.images import load_image, load_mask, resize, to_pil
+from rewardedit.models import resolve_model
 from rewardedit.regions.change_map import change_mask
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import Scorer, load_scorer

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rewardedit.assets import resolve_model
 from rewardedit.config import to_dict
 from rewardedit.data.table import table_in
+from rewardedit.models import resolve_model
 from rewardedit.untrusted import IMAGE_SUFFIXES
 
 WRITTEN = "parser_cache"  # a setting whose file the run writes

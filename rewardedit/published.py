@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.addresses import ADDRESS
-from rewardedit.assets import NAMES
+from rewardedit.models import NAMES
 from rewardedit.untrusted import read_json
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rewardedit import assets, devices
+from rewardedit import devices, models
 from rewardedit.data import DataConfig, Rows
 from rewardedit.data.stream import StreamedRows, count_rows
 from rewardedit.files import AnyPath, replaced, write_json
@@ -105,7 +105,7 @@ def relabel(
         "data": data,
         "candidates": candidates,
         "rows": count_rows(rows),
-        "models": packaged_files(config.scorer) | assets.fingerprints(assets.names_in(editors)),
+        "models": packaged_files(config.scorer) | models.fingerprints(models.names_in(editors)),
     }
     if digests := input_digests([config, data, candidates], folder):
         made_of["files"] = digests

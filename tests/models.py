@@ -19,7 +19,7 @@ from transformers import (
     Dinov2Model,
 )
 
-from rewardedit.assets import resolve_model
+from rewardedit.models import resolve_model
 
 
 def text_config(tokenizer: CLIPTokenizer, width: int, layers: int, heads: int, **more: int) -> CLIPTextConfig:

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from rewardedit.data.shapes import Shapes
-from rewardedit.data.shapes.table import write_table
 from rewardedit.images import to_pil
+from rewardedit.shapes import Shapes
+from rewardedit.shapes.table import write_table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import transformers as t
 
-from rewardedit.assets import resolve_model
+from rewardedit.models import resolve_model
 
 DETECTORS = ("owlvit", "owlv2", "grounding-dino")
 SEGMENTERS = ("sam", "sam2")
@@ -15,7 +15,7 @@ HALF = [0.5, 0.5, 0.5]
 
 def clip_order_tokenizer() -> t.CLIPTokenizer:
     """The small CLIP's tokenizer with its two special tokens at the end, as CLIP's own has them."""
-    from rewardedit.trainers.shapes_detector import ends_last
+    from rewardedit.shapes.trainers.detector import ends_last
 
     return ends_last(t.CLIPTokenizer.from_pretrained(resolve_model("shapes-clip")))[0]
 

@@ -102,9 +102,11 @@ def test_ruff_is_content():
 
 
 def test_weights_are_few_and_safe():
-    assets = [p for p in ROOT.glob("rewardedit/assets/**/*") if p.is_file()]
+    assets = [p for p in ROOT.glob("rewardedit/shapes/assets/**/*") if p.is_file()]
     weights = [p for p in assets if p.suffix == ".safetensors"]
     for names, most in ((("clip", "editor"), 14), (("vifi_clip",), 4), (("vlm",), 6)):
-        own = [p for p in weights if p.relative_to(ROOT / "rewardedit" / "assets").parts[0] in names]
+        own = [
+            p for p in weights if p.relative_to(ROOT / "rewardedit" / "shapes" / "assets").parts[0] in names
+        ]
         assert 0 < sum(p.stat().st_size for p in own) < most * 2**20, names
     assert not [p for p in assets if p.suffix in (".bin", ".pt", ".pkl", ".ckpt")]

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from rewardedit import cli
-from rewardedit.assets import resolve_model
 from rewardedit.cli.recipes import load_recipe
 from rewardedit.data import DataConfig
-from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.evaluation.hacking import LIMITS, Limit
+from rewardedit.models import resolve_model
 from rewardedit.scorers.load import BUILT_IN
+from rewardedit.shapes import Shapes
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -155,7 +155,7 @@ def test_a_process_has_a_peak_of_its_own():
 def test_planted_defects_lie_outside_what_was_asked():
     import heat
 
-    from rewardedit.data.shapes import Shapes
+    from rewardedit.shapes import Shapes
 
     samples = Shapes("val", kinds=("add", "recolour")).batch(0, 28)
     edited, disc, fits = heat.plant(samples)

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from rewardedit import Scores, load_editor, load_scorer
-from rewardedit.data.shapes import Rating, Shapes, ShapesOracle
+from rewardedit.data.worlds import Rating
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.scorers.bpm import PARTS
+from rewardedit.shapes import Shapes, ShapesOracle
 from tests.scorers.test_bpm import scorer_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))

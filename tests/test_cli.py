@@ -16,7 +16,7 @@ from rewardedit.cli.recipes import TRAINERS
 from rewardedit.cli.settings import settings_of
 from rewardedit.config import RENAMED, dump, parse_value
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.data.shapes import Shapes
+from rewardedit.shapes import Shapes
 from rewardedit.training.run import start
 from rewardedit.training.run_folder import release
 from rewardedit.training.stopping import Stopped
@@ -326,7 +326,7 @@ def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeyp
 
 
 def test_renamed_settings_are_gone_and_their_new_names_are_there():
-    configs = [importlib.import_module(f"rewardedit.trainers.{trainer}").Config for trainer in TRAINERS]
+    configs = [importlib.import_module(module).Config for module in TRAINERS.values()]
     names = {setting.name for config in configs for setting in settings_of(config)}
     assert not names & set(RENAMED)
     new_names = {re.split(r"[,; ]", text)[0] for text in RENAMED.values()}

@@ -11,7 +11,8 @@ import pytest
 from safetensors.torch import save_file
 from torch import zeros
 
-from rewardedit import assets, doctor
+from rewardedit import doctor
+from rewardedit import models as model_names
 from rewardedit.cli import main, recipe_names
 from rewardedit.doctor import hub_cache, incomplete
 
@@ -72,7 +73,7 @@ def test_what_works_offline_is_told_without_a_connection(home, capsys, monkeypat
     assert found["recipes"]["quickstart"] == {"needs": [], "problem": None}
     assert set(found["recipes"]) == set(recipe_names())
     models = {model["name"]: model["bytes"] for model in found["packaged_models"]}
-    assert models.keys() == assets.NAMES.keys()
+    assert models.keys() == model_names.NAMES.keys()
     assert models["shapes-clip"] > 2**20
     assert found["cache"] == {"folder": str(home / "hub"), "repos": []}
 
@@ -162,7 +163,7 @@ def test_an_optional_package_is_needed_by_the_recipe_that_imports_it(home, capsy
 
 
 def test_weights_that_come_with_the_package_and_are_missing_are_broken(home, capsys, monkeypatch):
-    monkeypatch.setitem(assets.NAMES, "shapes-clip", "nowhere")
+    monkeypatch.setitem(model_names.NAMES, "shapes-clip", "nowhere")
     code, found = report(capsys)
     assert code == 1
     assert "shapes-clip: its weights are missing; install rewardedit again" in found["broken"]
@@ -172,7 +173,7 @@ def test_weights_that_come_with_the_package_and_are_missing_are_broken(home, cap
 
 
 def test_a_default_editor_that_cannot_be_loaded_is_broken_and_the_rest_is_told(home, capsys, monkeypatch):
-    monkeypatch.setitem(assets.NAMES, "shapes-editor", "nowhere")
+    monkeypatch.setitem(model_names.NAMES, "shapes-editor", "nowhere")
     code, found = report(capsys)
     assert code == 1
     assert found["attention"] is None
@@ -266,7 +267,7 @@ def test_the_cache_is_where_the_environment_says(home, tmp_path, monkeypatch):
 
 
 def test_weights_of_a_packaged_model_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setitem(assets.NAMES, "shapes-detector", str(tmp_path))
+    monkeypatch.setitem(model_names.NAMES, "shapes-detector", str(tmp_path))
     save_file({"a": zeros(10)}, tmp_path / "model.safetensors")
     (found,) = [model for model in doctor.packaged_models() if model.name == "shapes-detector"]
     assert found.bytes == (tmp_path / "model.safetensors").stat().st_size

@@ -8,9 +8,9 @@ from PIL import Image
 
 from rewardedit.batch import EditBatch
 from rewardedit.cli import main
-from rewardedit.data.shapes import Shapes
 from rewardedit.explain import COLOURS, GAP, SIDE, TEXT, explain
 from rewardedit.images import to_pil
+from rewardedit.shapes import Shapes
 from tests.region_models import save_detector, save_segmenter
 from tests.scorers.test_bpm import scorer_of
 

@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file
 
 from rewardedit import RewardScale, load_editor, load_scorer
-from rewardedit.assets import resolve_model
 from rewardedit.data import DataConfig
-from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditConfig, save_editor
+from rewardedit.models import resolve_model
 from rewardedit.reward_prompt import PRESETS, RewardEmbedding
 from rewardedit.scorers.adiee_head import HEAD, AdieeSettings
 from rewardedit.scorers.vifi_clip import ViFiClip
+from rewardedit.shapes import Shapes
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig, make_scorer
 from rewardedit.training import trainable
 

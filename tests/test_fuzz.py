@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from rewardedit.cli import load_recipe, main, recipe_folder, recipe_names
+from rewardedit.cli import load_recipe, main, recipe_names, recipe_path
 from rewardedit.data import DataConfig, open_rows, read_batches
 from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.table import PICTURES, TEXTS, Table
@@ -209,7 +209,7 @@ SETTINGS = st.builds(
 def test_recipes(cases):
     def load(case: Any, folder: Path) -> None:
         name, key, value, raw, words = case
-        values = yaml.safe_load((recipe_folder() / f"{name}.yaml").read_text())
+        values = yaml.safe_load(recipe_path(name).read_text())
         if key:
             values[key] = value
         (folder / "own.yaml").write_bytes(yaml.safe_dump(values).encode() if raw is None else raw)

@@ -15,7 +15,7 @@ EMPTY = HubCache(Path("none"), Path("none"), ())
 
 def test_all_settings_that_name_models_are_looked_at():
     """Their comments say so; a new one has to be added to MODEL_SETTINGS."""
-    configs = [import_module(f"rewardedit.trainers.{trainer}").Config for trainer in TRAINERS]
+    configs = [import_module(module).Config for module in TRAINERS.values()]
     words = (
         "hub name",
         "folder of the trained",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rewardedit.cli.recipes import load_recipe, recipe_folder, recipe_names
+from rewardedit.cli.recipes import load_recipe, recipe_names, recipe_path
 from rewardedit.scorers.bpm import BpmConfig
 from rewardedit.scorers.bpm_judges import JudgeConfig
 from rewardedit.scorers.load import BUILT_IN, find_scorer
@@ -158,7 +158,7 @@ def test_a_full_size_recipe_has_its_paper_s_values(recipe):
 @pytest.mark.parametrize(("recipe", "setting", "paper", "words"), DEVIATIONS)
 def test_a_recipe_says_where_it_differs_from_its_paper(recipe, setting, paper, words):
     assert value_of(recipe, setting) != paper
-    assert words in (recipe_folder() / f"{recipe}.yaml").read_text()
+    assert words in recipe_path(recipe).read_text()
 
 
 def test_bpm_has_the_values_of_its_paper_and_code():

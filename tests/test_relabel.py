@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from rewardedit import EditBatch, EditSample, RewardPrompt, RewardScale, assets, load_scorer
-from rewardedit.assets import fingerprints
+from rewardedit import EditBatch, EditSample, RewardPrompt, RewardScale, load_scorer, models
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.models import fingerprints
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardEmbedding, label_rows
 from rewardedit.scorers import Scorer, load
@@ -265,9 +265,9 @@ def test_what_bpm_finds_its_regions_with_is_known_too(options, expected):
 
 
 def test_a_packaged_model_is_another_when_its_calibration_is(tmp_path, monkeypatch):
-    folder = tmp_path / assets.NAMES["shapes-detector"]
-    shutil.copytree(assets.resolve_model("shapes-detector"), folder)
-    monkeypatch.setattr(assets, "__file__", str(tmp_path / "__init__.py"))
+    folder = tmp_path / models.NAMES["shapes-detector"]
+    shutil.copytree(models.resolve_model("shapes-detector"), folder)
+    monkeypatch.setattr(models, "FOLDER", tmp_path)
     before = fingerprints()
     assert before.keys() == {"shapes-detector"}
     ends = json.loads((folder / "bpm.json").read_text())

@@ -14,12 +14,12 @@ from PIL import Image
 from rewardedit import EditBatch, Scorer, Scores, load_scorer, scoring
 from rewardedit.batch import EditSample
 from rewardedit.cli import main
-from rewardedit.data.shapes import Shapes
 from rewardedit.data.table import Table
 from rewardedit.heatmap import draw_heat, heat_map
 from rewardedit.images import load_image, to_pil
 from rewardedit.scorers import load
 from rewardedit.scoring import score_rows
+from rewardedit.shapes import Shapes
 
 
 class MaskArea(Scorer):

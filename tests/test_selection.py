@@ -5,9 +5,9 @@ import torch
 
 from rewardedit import EditConfig, EditSample, Scorer, best_of_n, load_editor, load_scorer
 from rewardedit.batch import Scores
-from rewardedit.data.shapes import Shapes
 from rewardedit.images import to_pil
 from rewardedit.selection import Selection
+from rewardedit.shapes import Shapes
 
 
 @pytest.fixture(scope="module")

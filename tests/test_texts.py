@@ -7,7 +7,7 @@ import torch
 from transformers import CLIPTokenizer
 
 from rewardedit import EditBatch, load_editor, load_scorer
-from rewardedit.assets import resolve_model
+from rewardedit.models import resolve_model
 from rewardedit.regions.detector import Detector
 from rewardedit.scoring import TEXT_CUT, score_batch
 from rewardedit.texts import note_cut, noting, tokenize

@@ -21,7 +21,6 @@ from typing import Any, Literal
 import torch
 
 from rewardedit import devices
-from rewardedit.assets import NAMES, fetched
 from rewardedit.batch import collate
 from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size, source_ids
 from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
@@ -30,6 +29,7 @@ from rewardedit.data.reading import read_batches
 from rewardedit.devices import Precision, require_precision
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
+from rewardedit.models import NAMES, fetched
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, width_of
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, HeadKind, ScoreHead

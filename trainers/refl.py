@@ -23,9 +23,9 @@ from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, Rows, leading_rows, open_rows, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
-from rewardedit.data.shapes import ShapesBatch
+from rewardedit.data.worlds import Samples
 from rewardedit.diffusion.editors import files_of_editor
-from rewardedit.evaluation.compare import EvaluateConfig, compare, require_shapes, require_variants
+from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants, require_world
 from rewardedit.files import replaced, write_json
 from rewardedit.once import Once
 from rewardedit.processes import processes, say
@@ -164,7 +164,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """
     estimate.require_trainable(config.train, config.base, require_size(config.data))
     require_rollouts(config)
-    require_shapes(config.evaluate, config.data)
+    require_world(config.evaluate, config.data)
     run.start(folder, config, resume)
 
     scorers = load_rewards(config.reward.scorer, config.watch.held_out)
@@ -260,7 +260,7 @@ def train_variant(
     config: Config,
     variant: str,
     shared: SharedInputs,
-    prompts: tuple[EditBatch, ShapesBatch | None],
+    prompts: tuple[EditBatch, Samples | None],
     folder: Path,
     resume: bool,
 ) -> None:

@@ -19,7 +19,7 @@ from typing import Literal
 from rewardedit import devices
 from rewardedit.data import DataConfig, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
-from rewardedit.evaluation.compare import EvaluateConfig, compare, require_shapes, require_variants
+from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants, require_world
 from rewardedit.processes import say
 from rewardedit.relabel import RelabelConfig, Relabelled, relabel
 from rewardedit.scorer_spec import ScorerSpec, spec_name
@@ -79,7 +79,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         The folder of the first variant's result: pipeline/ (or lora/), with reward_prompt.json inside.
     """
     require_trainable(config.train, config.base, require_size(config.data))
-    require_shapes(config.evaluate, config.data)
+    require_world(config.evaluate, config.data)
     run.start(folder, config, resume)
 
     # ADIEE Sec. 3.4: candidates → scores → labels → latents.

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from rewardedit import __version__
 from rewardedit.cli import data, doctor, edit, recipes, relabel, score, share, train
 from rewardedit.cli.engine import stages_made_by
-from rewardedit.cli.recipes import load_recipe, recipe_folder, recipe_names
+from rewardedit.cli.recipes import load_recipe, recipe_names, recipe_path
 from rewardedit.cli.terminal import full_disk, quiet, sentence
 
-__all__ = ["load_recipe", "main", "parse", "quiet", "recipe_folder", "recipe_names"]
+__all__ = ["load_recipe", "main", "parse", "quiet", "recipe_names", "recipe_path"]
 
 COMMANDS = (train, relabel, edit, score, recipes, data, doctor, share)
 

@@ -19,9 +19,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit.data.shapes import BACKDROPS, Shapes
-    from rewardedit.data.shapes.sheet import draw_sheet
-    from rewardedit.data.shapes.table import write_table
+    from rewardedit.shapes import BACKDROPS, Shapes
+    from rewardedit.shapes.sheet import draw_sheet
+    from rewardedit.shapes.table import write_table
 
     world = Shapes(args.split, args.seed, tuple(args.backdrops or BACKDROPS))
     if args.n < 1:

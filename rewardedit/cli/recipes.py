@@ -10,22 +10,24 @@ from typing import Any
 from rewardedit import config as configs
 
 CONFIG = "config.yaml"  # in a run's folder
-TRAINERS = (
-    "adiee_data",
-    "adiee_scorer",
-    "captioner",
-    "refl",
-    "reward_conditioned",
-    "shapes_autoencoder",
-    "shapes_clip",
-    "shapes_detector",
-    "shapes_editor",
-    "shapes_segmenter",
-    "shapes_text_encoder",
-    "shapes_text_to_image",
-    "shapes_vlm",
-    "vifi_clip",
-)
+# Module of each method that a recipe's `trainer:` names.
+TRAINERS = {
+    "adiee_data": "rewardedit.trainers.adiee_data",
+    "adiee_scorer": "rewardedit.trainers.adiee_scorer",
+    "captioner": "rewardedit.trainers.captioner",
+    "refl": "rewardedit.trainers.refl",
+    "reward_conditioned": "rewardedit.trainers.reward_conditioned",
+    "shapes_autoencoder": "rewardedit.shapes.trainers.autoencoder",
+    "shapes_clip": "rewardedit.shapes.trainers.clip",
+    "shapes_detector": "rewardedit.shapes.trainers.detector",
+    "shapes_editor": "rewardedit.shapes.trainers.editor",
+    "shapes_segmenter": "rewardedit.shapes.trainers.segmenter",
+    "shapes_text_encoder": "rewardedit.shapes.trainers.text_encoder",
+    "shapes_text_to_image": "rewardedit.shapes.trainers.text_to_image",
+    "shapes_vlm": "rewardedit.shapes.trainers.vlm",
+    "vifi_clip": "rewardedit.trainers.vifi_clip",
+}
+WORLD = "the offline world (small models on rendered shapes, without downloads)"
 
 
 def add_parser(commands: Any) -> None:
@@ -34,21 +36,41 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    for name in recipe_names():
-        first = (recipe_folder() / f"{name}.yaml").read_text().splitlines()[0].lstrip("# ")
-        print(f"{name:<36}{first}")
+    for folder in recipe_folders():
+        if folder != recipe_folders()[0]:
+            print(f"\n{WORLD}:")
+        for path in sorted(folder.glob("*.yaml")):
+            first = path.read_text().splitlines()[0].lstrip("# ")
+            print(f"{path.stem:<36}{first}")
 
 
-def recipe_folder() -> Path:
-    """Where the packaged recipes are."""
+def recipe_folders() -> list[Path]:
+    """Folders of the packaged recipes: for photographs, and of the offline world."""
     from rewardedit import recipes
+    from rewardedit.shapes import recipes as shapes_recipes
 
-    return Path(next(iter(recipes.__path__)))
+    return [Path(next(iter(package.__path__))) for package in (recipes, shapes_recipes)]
+
+
+def recipe_path(name: str) -> Path:
+    """The file of a packaged recipe.
+
+    Raises:
+        ValueError: on an unknown recipe.
+    """
+    for folder in recipe_folders():
+        if (folder / f"{name}.yaml").is_file():
+            return folder / f"{name}.yaml"
+    near = difflib.get_close_matches(name, recipe_names(), 1)
+    remedy = f"did you mean {near[0]}?" if near else "see rewardedit recipes"
+    if Path(name).is_dir() or "/" in name:
+        remedy = "expected a recipe, or the folder of a run that has begun"
+    raise ValueError(f"no recipe {name!r}; {remedy}")
 
 
 def recipe_names() -> list[str]:
-    """The packaged recipes, sorted."""
-    return sorted(path.stem for path in recipe_folder().glob("*.yaml"))
+    """The packaged recipes: for photographs first, then of the offline world, each sorted."""
+    return [path.stem for folder in recipe_folders() for path in sorted(folder.glob("*.yaml"))]
 
 
 def read_recipe(name: str, words: Sequence[str]) -> dict[str, Any]:
@@ -68,13 +90,7 @@ def read_recipe(name: str, words: Sequence[str]) -> dict[str, Any]:
             {"trainer": trainer_of(path), **configs.load_yaml(path / CONFIG)}, list(words)
         )
     if path.suffix != ".yaml":
-        path = recipe_folder() / f"{name}.yaml"
-        if not path.is_file():
-            near = difflib.get_close_matches(name, recipe_names(), 1)
-            remedy = f"did you mean {near[0]}?" if near else "see rewardedit recipes"
-            if Path(name).is_dir() or "/" in name:
-                remedy = "expected a recipe, or the folder of a run that has begun"
-            raise ValueError(f"no recipe {name!r}; {remedy}")
+        path = recipe_path(name)
     return configs.override({"name": path.stem, **configs.load_yaml(path)}, list(words))
 
 
@@ -99,5 +115,5 @@ def load_recipe(name: str, words: Sequence[str]) -> tuple[Any, Any]:
         raise ValueError(f"{name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}")
     if isinstance(values["name"], str):
         require_component(values["name"], "name")  # it is a folder's
-    module = importlib.import_module(f"rewardedit.trainers.{trainer}")
+    module = importlib.import_module(TRAINERS[trainer])
     return module, configs.build(module.Config, values)

@@ -14,7 +14,6 @@ from rewardedit.batch import EditSample
 from rewardedit.config import require_unset
 from rewardedit.data.adapters import ADAPTERS
 from rewardedit.data.annotations import folder_of_images
-from rewardedit.data.shapes import EDIT_TYPES, MIXED, ShapesRows
 from rewardedit.data.sources import (
     Rows,
     first_rows,
@@ -24,8 +23,8 @@ from rewardedit.data.sources import (
     source_ids,
 )
 from rewardedit.data.table import Table
+from rewardedit.data.worlds import WORLDS, world
 
-SHAPES_SIZE = 64
 SHARD_BATCHES = 16  # batches of a stage that a shard holds
 FEW_ROWS = 256
 MOST_WORKERS = 4
@@ -63,8 +62,8 @@ class DataConfig:
     size: int | None = None
     policy: Literal["crop", "stretch", "pad"] = "crop"  # how images that are not square become so
     backdrops: tuple[str, ...] = ("plain",)  # shapes only
-    # shapes only: candidates' qualities
-    shares: dict[str, float] = dataclasses.field(default_factory=lambda: dict(MIXED))
+    # shapes only: candidates' qualities; none: the world's own
+    shares: dict[str, float] = dataclasses.field(default_factory=dict)
     draws: int = 1  # shapes only: edits of each source, one row after another
     # not shapes: this share of the source images, drawn by `seed`, with all rows made of them
     share: float = 1.0
@@ -83,9 +82,10 @@ class DataConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.path.expanduser(self.path))
         object.__setattr__(self, "root", folder_of_images(self.root, self.name))
-        if self.name == "shapes" and self.size is None:
-            object.__setattr__(self, "size", SHAPES_SIZE)
-        if self.name == "shapes":
+        if self.name in WORLDS:
+            known = world(self.name)
+            object.__setattr__(self, "size", self.size or known.size)
+            object.__setattr__(self, "shares", self.shares or dict(known.quality_mix))
             require_unset(self, ("path",), "on the shapes world; say which data set it is, e.g. name: table")
         else:
             require_unset(
@@ -93,7 +93,7 @@ class DataConfig:
                 ("backdrops", "shares", "draws"),
                 f"on {self.name} rows; give the group anew: data={{name: {self.name}, path: …}}",
             )
-        if self.hold_out and self.name == "shapes":
+        if self.hold_out and self.name in WORLDS:
             raise ValueError("hold_out: the shapes world has splits of its own; take split=val")
         if self.columns and self.name != "table":
             raise ValueError(
@@ -101,9 +101,9 @@ class DataConfig:
             )
         if not 0 < self.share <= 1:
             raise ValueError(f"share: expected above 0 and at most 1; got {self.share}")
-        if self.share < 1 and (self.name == "shapes" or self.stream):
+        if self.share < 1 and (self.name in WORLDS or self.stream):
             raise ValueError("share: needs a data set whose source images are known beforehand; take rows")
-        if self.name != "shapes" and not self.path:
+        if self.name not in WORLDS and not self.path:
             raise ValueError(f"path: {self.name} rows need one: a hub id, a folder or a file")
         least = {"rows": 1, "first": 0, "size": 1, "draws": 1}
         for name, bound in least.items():
@@ -113,7 +113,7 @@ class DataConfig:
 
     def workers(self, rows: int) -> int:
         """How many processes read rows ahead: none for the shapes world, which is not read from files."""
-        return 0 if self.name == "shapes" else reading_workers(rows)
+        return 0 if self.name in WORLDS else reading_workers(rows)
 
 
 def reading_workers(rows: int) -> int:
@@ -161,7 +161,7 @@ def shared_sources(data: Iterable[DataConfig], held_out: DataConfig) -> int:
     """
 
     def of(own: DataConfig) -> set[str]:
-        return set() if own.name == "shapes" else set(source_ids(open_rows(own)))
+        return set() if own.name in WORLDS else set(source_ids(open_rows(own)))
 
     return len(of(held_out) & set().union(*map(of, data)))
 
@@ -189,13 +189,8 @@ def distinct_rows(data: DataConfig, n: int) -> Rows:
 
 
 def _open_all(data: DataConfig) -> Any:
-    if data.name == "shapes":
-        shares = dict(data.shares)
-        n = data.rows or 10_000
-        kinds = data.edit_types or EDIT_TYPES
-        return ShapesRows(
-            n, data.split, data.seed, data.backdrops, kinds, shares=shares, first=data.first, draws=data.draws
-        )
+    if data.name in WORLDS:
+        return world(data.name).open_rows(data)
     if data.name == "table":
         rows: Any = Table(data.path, data.columns, data.root)
     else:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol, runtime_checkable
 from rewardedit.batch import ImageLike
 from rewardedit.data.annotations import find_image, folder_of_images, read_lines, read_object
 from rewardedit.data.magicbrush import MagicBrush
-from rewardedit.data.shapes import Shapes, sequence
+from rewardedit.data.worlds import WORLDS, world
 from rewardedit.images import load_image
 
 FEWEST_TURNS = 2
@@ -72,7 +72,7 @@ class SequencesConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.path.expanduser(self.path))
         object.__setattr__(self, "root", folder_of_images(self.root, self.name))
-        if self.name != "shapes" and not self.path:
+        if self.name not in WORLDS and not self.path:
             raise ValueError(f"path: sequences of {self.name} need one: a hub id, a folder or a file")
         if self.name == "seed_data_edit" and self.split != "train":
             raise ValueError(f"split: SEED-Data-Edit Part 3 has train alone; got {self.split!r}")
@@ -88,8 +88,8 @@ def open_sequences(config: SequencesConfig) -> Sequences:
     Raises:
         ValueError: where files or columns are missing, or `first` lies beyond the last sequence.
     """
-    if config.name == "shapes":
-        return ShapesSequences(config)
+    if config.name in WORLDS:
+        return world(config.name).open_sequences(config)
     found: Sequences
     if config.name == "magicbrush":
         found = MagicBrushSequences(config)
@@ -119,40 +119,6 @@ class _Part(Sequence):
 
     def turns(self, index: int) -> int:
         return self.sequences.turns(self.indices[index])
-
-
-def turns_of(number: int, backdrops: int) -> int:
-    """How many turns a sequence of the shapes world has, from two to four, whatever its backdrop."""
-    return FEWEST_TURNS + number // backdrops % 3
-
-
-class ShapesSequences(Sequence):
-    """Sequences of the shapes world, of two, three and four turns in turn."""
-
-    def __init__(self, config: SequencesConfig) -> None:
-        self.config = config
-        backdrops = config.backdrops
-        self.worlds = [Shapes(config.split, config.seed, (backdrop,)) for backdrop in backdrops]
-
-    def __len__(self) -> int:
-        return self.config.rows or 1000
-
-    def turns(self, index: int) -> int:
-        return turns_of(self.config.first + index, len(self.worlds))
-
-    def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        number = self.config.first + index
-        world = self.worlds[number % len(self.worlds)]
-        found = sequence(world, number, turns_of(number, len(self.worlds)))
-        turns = found.turns
-        return EditSequence(
-            found.id,
-            (turns.source[0], *turns.target),
-            tuple(turns.instruction),
-            (turns.source_caption[0], *turns.target_caption),
-        )
 
 
 class MagicBrushSequences(Sequence):

@@ -14,7 +14,7 @@ from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig
 from rewardedit.data.labelled import made_from
-from rewardedit.data.shapes import Rating, Shapes, ShapesBatch, ShapesOracle
+from rewardedit.data.worlds import Rating, Samples, world
 from rewardedit.diffusion.editors import EditConfig, Editor, load_editor, save_settings
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import paired_bootstrap, valid_means
@@ -31,6 +31,7 @@ OTHER_WORLD = (
     "evaluate: the oracle knows the shapes world alone; leave evaluate out for data that is neither its rows "
     "nor labelled rows that were made from them"
 )
+WORLD = "shapes"
 WORST = 0.0
 BEST = 10.0
 VERSUS = {"base": "ci95", "conditioned_one": "ci95_vs_one"}  # names of intervals; others are ci95_vs_NAME
@@ -57,7 +58,7 @@ class EvaluateConfig:
         for name, least in (("n", 2), ("val_n", 1), ("batch_size", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
-        Shapes("test", self.seed, self.backdrops)  # refuses backdrops that there are not
+        world(WORLD).samples("test", self.seed, self.backdrops, 0, 1)  # refuses backdrops that there are not
         self.grid()  # and settings that no pipeline takes
 
     def around(self, base: EditConfig) -> "EvaluateConfig":
@@ -90,19 +91,19 @@ def require_variants(variants: Sequence[str], evaluate: EvaluateConfig | None, d
     """
     if len(set(variants)) != len(variants) or not variants:
         raise ValueError(f"variants: expected each at most once and at least one; got {variants}")
-    if evaluate is not None and data.name not in ("shapes", "labelled"):
+    if evaluate is not None and data.name not in (WORLD, "labelled"):
         raise ValueError(OTHER_WORLD)
 
 
-def require_shapes(evaluate: EvaluateConfig | None, data: DataConfig) -> None:
+def require_world(evaluate: EvaluateConfig | None, data: DataConfig) -> None:
     """Raises ValueError where the oracle is asked about labelled rows that were not made from its world."""
-    if evaluate is not None and data.name == "labelled" and made_from(Path(data.path)) != {"shapes"}:
+    if evaluate is not None and data.name == "labelled" and made_from(Path(data.path)) != {WORLD}:
         raise ValueError(OTHER_WORLD)
 
 
 def edit_part(
     editor: Editor,
-    samples: ShapesBatch,
+    samples: Samples,
     part: slice,
     score: float,
     settings: EditConfig,
@@ -117,7 +118,7 @@ def edit_part(
         return editor.sample(encoded, range(part.start, part.stop), settings=settings).images
 
 
-def slices(samples: ShapesBatch, evaluate: EvaluateConfig) -> list[slice]:
+def slices(samples: Samples, evaluate: EvaluateConfig) -> list[slice]:
     """The samples in batches."""
     return [
         slice(i, min(i + evaluate.batch_size, len(samples)))
@@ -127,7 +128,7 @@ def slices(samples: ShapesBatch, evaluate: EvaluateConfig) -> list[slice]:
 
 def edit_all(
     load: Callable[[], Editor],
-    samples: ShapesBatch,
+    samples: Samples,
     score: float,
     settings: EditConfig,
     evaluate: EvaluateConfig,
@@ -145,7 +146,7 @@ def edit_all(
 
 
 def choose_settings(
-    load: Callable[[], Editor], val: ShapesBatch, evaluate: EvaluateConfig, folder: Path
+    load: Callable[[], Editor], val: Samples, evaluate: EvaluateConfig, folder: Path
 ) -> tuple[EditConfig, dict[str, float]]:
     """The point of the grid with the best mean rating on val, and all of the grid's ratings.
 
@@ -157,7 +158,7 @@ def choose_settings(
 
     def rate(number: int, path: Path) -> None:
         parts = [edit_part(load(), val, part, BEST, grid[number], evaluate) for part in slices(val, evaluate)]
-        write_json(path, float(ShapesOracle().rate(val, torch.cat(parts)).score.mean()))
+        write_json(path, float(world(WORLD).rate(val, torch.cat(parts)).score.mean()))
 
     paths = stage(folder, {"grid": grid}, rate, len(grid), "rating-{:05d}.json")
     found = {settings: read_json_file(path) for settings, path in zip(grid, paths, strict=True)}
@@ -186,7 +187,7 @@ def compare(
     main = next(iter(results))
     edits = folder / "evaluation"
     on_main_process(lambda: remove(edits))  # an earlier one may be of editors that were trained less
-    test = Shapes("test", evaluate.seed, evaluate.backdrops).batch(0, evaluate.n)
+    test = world(WORLD).samples("test", evaluate.seed, evaluate.backdrops, 0, evaluate.n)
     editors = {"base": base, **{variant: str(path) for variant, path in results.items()}}
     paths, best, chosen = _edit(editors, test, evaluate, edits)
 
@@ -199,7 +200,7 @@ def compare(
     edited = {
         name: torch.cat([torch.from_numpy(np.load(path)) for path in found]) for name, found in paths.items()
     }
-    ratings = {name: ShapesOracle().rate(test, images) for name, images in edited.items()}
+    ratings = {name: world(WORLD).rate(test, images) for name, images in edited.items()}
     health = {name: hacking_signs(test.source, p, test.mask) for name, p in edited.items()}
     scores = _rewards(edited, test, rewards)
     metrics = {
@@ -222,12 +223,12 @@ def compare(
 
 
 def _edit(
-    editors: dict[str, str], test: ShapesBatch, evaluate: EvaluateConfig, folder: Path
+    editors: dict[str, str], test: Samples, evaluate: EvaluateConfig, folder: Path
 ) -> tuple[dict[str, list[Path]], dict[str, EditConfig], dict[str, Any]]:
     """Each editor's test edits, at the settings that are best for it on val; these, and as they are recorded.
     The base comes first: a grid that is not given lies around its own settings.
     """
-    val = Shapes("val", evaluate.seed, evaluate.backdrops).batch(0, evaluate.val_n)
+    val = world(WORLD).samples("val", evaluate.seed, evaluate.backdrops, 0, evaluate.val_n)
     paths: dict[str, list[Path]] = {}
     best: dict[str, EditConfig] = {}
     chosen: dict[str, Any] = {}
@@ -268,7 +269,7 @@ def _recorded(settings: EditConfig) -> dict[str, Any]:
     }
 
 
-def _oracle(ratings: dict[str, Rating], test: ShapesBatch, main: str) -> dict[str, Any]:
+def _oracle(ratings: dict[str, Rating], test: Samples, main: str) -> dict[str, Any]:
     out: dict[str, Any] = {name: float(rating.score.mean()) for name, rating in ratings.items()}
     out["relative_gain"] = out[main] / max(out["base"], 1e-9) - 1
     for name in ratings:
@@ -278,7 +279,7 @@ def _oracle(ratings: dict[str, Rating], test: ShapesBatch, main: str) -> dict[st
     return {**out, "n": len(test)}
 
 
-def _by_kind(rating: Rating, test: ShapesBatch) -> dict[str, float]:
+def _by_kind(rating: Rating, test: Samples) -> dict[str, float]:
     kinds = sorted(set(test.edit_type))
     return {
         k: float(rating.score[torch.tensor([kind == k for kind in test.edit_type])].mean()) for k in kinds
@@ -289,7 +290,7 @@ def _aspects(rating: Rating) -> dict[str, float]:
     return {name: float(getattr(rating, name).mean()) for name in ("alignment", "consistency", "quality")}
 
 
-def _change_outside(health: dict[str, dict[str, Tensor]], test: ShapesBatch) -> dict[str, Any]:
+def _change_outside(health: dict[str, dict[str, Tensor]], test: Samples) -> dict[str, Any]:
     """How much more each variant changes outside the true mask than the base does,
     for edits that have an outside.
     """
@@ -300,17 +301,16 @@ def _change_outside(health: dict[str, dict[str, Tensor]], test: ShapesBatch) -> 
     return {name: paired_bootstrap(values.numpy(), base, ids).as_dict() for name, values in outside.items()}
 
 
-def _trivial(test: ShapesBatch) -> dict[str, float]:
+def _trivial(test: Samples) -> dict[str, float]:
     """What copying the source, and the true target, would be rated."""
-    oracle = ShapesOracle()
     return {
-        name: float(oracle.rate(test, p).score.mean())
+        name: float(world(WORLD).rate(test, p).score.mean())
         for name, p in (("source", test.source), ("target", test.target))
     }
 
 
 def _rewards(
-    edited: dict[str, Tensor], test: ShapesBatch, rewards: dict[str, Scorer]
+    edited: dict[str, Tensor], test: Samples, rewards: dict[str, Scorer]
 ) -> dict[str, dict[str, Tensor]]:
     """Each variant's scores by every reward, a row each."""
     out: dict[str, dict[str, Tensor]] = {}
@@ -347,7 +347,7 @@ def _report(
     metrics: dict[str, Any],
     ratings: dict[str, Rating],
     edited: dict[str, Tensor],
-    test: ShapesBatch,
+    test: Samples,
     main: str,
     folder: Path,
 ) -> Path:

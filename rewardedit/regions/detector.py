@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rewardedit import pretrained
-from rewardedit.assets import resolve_model
+from rewardedit.models import resolve_model
 from rewardedit.regions.boxes import areas, corners, suppress
 from rewardedit.regions.canvas import Canvas
 from rewardedit.texts import tokenize

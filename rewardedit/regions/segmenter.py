@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rewardedit import pretrained
-from rewardedit.assets import resolve_model
+from rewardedit.models import resolve_model
 from rewardedit.regions.boxes import filled
 from rewardedit.regions.canvas import Canvas
 

@@ -13,11 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rewardedit import devices, pretrained
-from rewardedit.assets import fetched, names_in, resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.files import to_json
 from rewardedit.images import clamp_straight_through, fit
+from rewardedit.models import fetched, names_in, resolve_model
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, ScoreHead
 from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Prompts, add_token, require_token, turns
 from rewardedit.scorers.base import Scorer

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from rewardedit.assets import names_in
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded, is_of_inference_mode
+from rewardedit.models import names_in
 from rewardedit.values import NOT_FINITE
 
 F = TypeVar("F", bound=Callable[..., Any])

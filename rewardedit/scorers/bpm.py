@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.assets import names_in, resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.files import to_json
 from rewardedit.images import Preprocess, clamp_straight_through
 from rewardedit.instructions.load import load_parser
 from rewardedit.instructions.parsed import Parsed, ParsedEdit, Parser, Unparsed
+from rewardedit.models import names_in, resolve_model
 from rewardedit.regions.base import EditRegions, Instances, Locator, edit_masks
 from rewardedit.regions.boxes import filled
 from rewardedit.regions.load import load_locator, locator_models, locator_options

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rewardedit import pretrained
-from rewardedit.assets import resolve_model
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
+from rewardedit.models import resolve_model
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.preservation import FeatureSimilarity
 from rewardedit.texts import tokenize

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from rewardedit.assets import fingerprints
 from rewardedit.batch import EditBatch
+from rewardedit.models import fingerprints
 from rewardedit.scorer_spec import ScorerSpec, all_terms, read_spec
 from rewardedit.scorers.base import FunctionScorer, Scorer, WeightedSum
 from rewardedit.scorers.own import find_own
@@ -105,7 +105,7 @@ def find_scorer(name: str) -> type[Scorer]:
         ValueError: on an unknown name, or a class that is not a `Scorer`.
     """
     path = {**BUILT_IN, **COMBINED, **OWN_MODELS}.get(name, name)
-    if name in ORACLES or path.startswith("rewardedit.data.shapes"):
+    if name in ORACLES or path.startswith("rewardedit.shapes"):
         raise ValueError(f"{name}: the oracle knows the truth; it evaluates and is not a scorer")
     if ":" not in path:
         raise ValueError(

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rewardedit import devices, pretrained
-from rewardedit.assets import fetched
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
+from rewardedit.models import fetched
 from rewardedit.scorers.clip import ClipScorer, load_clip
 from rewardedit.untrusted import read_settings_file
 

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from rewardedit import devices, pretrained
 from rewardedit.answers import Answer, local_answers
-from rewardedit.assets import resolve_model
 from rewardedit.decoding import answer_greedily
 from rewardedit.extras import install_command
 from rewardedit.images import MODES, resize
+from rewardedit.models import resolve_model
 from rewardedit.scorers.vlm_weights import load_adapter, require_own_weights
 from rewardedit.texts import LOCK, note_cut
 

@@ -28,8 +28,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.assets import resolve_model
 from rewardedit.images import to_pil
+from rewardedit.models import resolve_model
 from rewardedit.scorers.vlm import PIXELS, Vlm, load_parts
 from rewardedit.texts import LOCK
 

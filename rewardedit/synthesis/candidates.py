@@ -4,7 +4,6 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rewardedit.assets import fingerprints, names_in
 from rewardedit.batch import EditSample
 from rewardedit.config import require_unset
 from rewardedit.data import DataConfig, Rows, open_rows
@@ -14,6 +13,7 @@ from rewardedit.data.stream import StreamedRows, read_or_stream
 from rewardedit.files import AnyPath, reopened
 from rewardedit.images import load_image
 from rewardedit.inputs import input_digests
+from rewardedit.models import fingerprints, names_in
 from rewardedit.stages import Share
 from rewardedit.synthesis.methods import MethodConfig
 from rewardedit.synthesis.outputs import Output, make_outputs, read_outputs

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import devices
-from rewardedit.assets import digests
-from rewardedit.data.shapes.vocabulary import WORLD_VERSION
+from rewardedit.data.worlds import world
+from rewardedit.models import digests
 
 PACKAGES = ("rewardedit", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
 
@@ -24,7 +24,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "device": devices.device_name(),
-        "world": WORLD_VERSION,
+        "world": world("shapes").version,
         "models": digests(),
         "commit": commit(Path(__file__).parent),
         "date": time.strftime("%Y-%m-%d"),

@@ -13,10 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import CLIPTextConfig
 
 from rewardedit import devices, pretrained
-from rewardedit.assets import resolve_model
 from rewardedit.data import open_rows, require_size
 from rewardedit.data.stream import count_rows, read_or_stream
 from rewardedit.diffusion.families import EditFamily, family_that_loads
+from rewardedit.models import resolve_model
 from rewardedit.once import Once
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer

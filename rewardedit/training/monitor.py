@@ -20,7 +20,7 @@ from rewardedit.data import (
 )
 from rewardedit.data.datasets import shared_sources
 from rewardedit.data.reading import PreparedRows, Unreadable
-from rewardedit.data.shapes import Shapes, ShapesBatch, ShapesOracle
+from rewardedit.data.worlds import WORLDS, Samples, world
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import valid_means
@@ -62,14 +62,14 @@ def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:
         ValueError: where `watch.data` shares a source image with the training data.
     """
     if config.data is None:
-        if data.name != "shapes":
+        if data.name not in WORLDS:
             return dataclasses.replace(data, hold_out=max(data.hold_out, config.n))
         if data.split == "val":
             raise ValueError(
                 "watch.data: trained on is the val split, which is watched by default; give a split to watch"
             )
         return data
-    if data.name == config.data.name == "shapes":
+    if data.name == config.data.name and data.name in WORLDS:
         shared = (data.split, data.seed) == (config.data.split, config.data.seed)
     else:
         shared = bool(shared_sources([data], config.data))
@@ -80,7 +80,7 @@ def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:
     return data
 
 
-def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, ShapesBatch | None]:
+def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, Samples | None]:
     """The sources with their instructions that are watched, of the shapes world with their truth.
 
     `data` is what `training_data` gave. Rows that cannot be read are left out.
@@ -89,10 +89,12 @@ def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, S
         ValueError: where none can be read.
     """
     watched = config.data or (
-        dataclasses.replace(data, split="val", first=0) if data.name == "shapes" else None
+        dataclasses.replace(data, split="val", first=0) if data.name in WORLDS else None
     )
-    if watched is not None and watched.name == "shapes":
-        samples = Shapes(watched.split, watched.seed, watched.backdrops).batch(watched.first, config.n)
+    if watched is not None and watched.name in WORLDS:
+        samples = world(watched.name).samples(
+            watched.split, watched.seed, watched.backdrops, watched.first, config.n
+        )
         captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
         truth = {"target": samples.target, "mask": samples.mask, **captions}
         return EditBatch(samples.source, samples.instruction, samples.source, **truth), samples
@@ -135,7 +137,7 @@ class HackingMonitor:
     def __init__(
         self,
         prompts: EditBatch,
-        truth: ShapesBatch | None,
+        truth: Samples | None,
         scorers: dict[str, Scorer],
         folder: Path,
         config: MonitorConfig,
@@ -232,7 +234,7 @@ class HackingMonitor:
                 reason = self.refusals.get(name, "see the other processes")
                 raise ValueError(f"{part}: scores none of the {len(self.prompts)} watched prompts: {reason}")
 
-    def _values(self, prompts: EditBatch, edited: Tensor, truth: ShapesBatch | None) -> dict[str, Tensor]:
+    def _values(self, prompts: EditBatch, edited: Tensor, truth: Samples | None) -> dict[str, Tensor]:
         batch = dataclasses.replace(prompts, edited=edited)
         values = {}
         for name, scores in score_batch(batch, self.scorers).items():
@@ -241,7 +243,7 @@ class HackingMonitor:
             if reason is not None:
                 self.refusals[name] = reason
         if truth is not None:
-            values["oracle"] = ShapesOracle().rate(truth, edited).score
+            values["oracle"] = world(truth.world).rate(truth, edited).score
         return values | hacking_signs(prompts.source, edited, prompts.mask)
 
     def report(self, sweep: list[dict[str, Any]]) -> None:

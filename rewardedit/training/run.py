@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
-from rewardedit.assets import NAMES, digests
 from rewardedit.files import replaced, write_json
 from rewardedit.inputs import input_digests
+from rewardedit.models import NAMES, digests
 from rewardedit.processes import on_main_process, processes
 from rewardedit.scorers.load import packaged_files
 from rewardedit.stages import differences, usage_in

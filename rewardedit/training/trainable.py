@@ -9,12 +9,12 @@ from diffusers.training_utils import cast_training_params
 from torch import nn
 
 from rewardedit import devices
-from rewardedit.assets import resolve_model
 from rewardedit.attention import Backend
 from rewardedit.config import require_unset
 from rewardedit.devices import Precision
 from rewardedit.diffusion.editors import LORA, Editor, load_editor
 from rewardedit.diffusion.families import EditFamily
+from rewardedit.models import resolve_model
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.training.loop import LoopConfig
 from rewardedit.training.optimizer import Muon, parameter_groups

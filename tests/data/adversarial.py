@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from rewardedit.data.shapes import Shapes, ShapesBatch
-from rewardedit.data.shapes.render import OBJECT_RGB, object_masks, paint, render, render_backgrounds
-from rewardedit.data.shapes.scenes import CELLS, CENTRES, Scenes, without_edited
-from rewardedit.data.shapes.vocabulary import CELL, RADII, SIZE
+from rewardedit.shapes import Shapes, ShapesBatch
+from rewardedit.shapes.render import OBJECT_RGB, object_masks, paint, render, render_backgrounds
+from rewardedit.shapes.scenes import CELLS, CENTRES, Scenes, without_edited
+from rewardedit.shapes.vocabulary import CELL, RADII, SIZE
 
 Make = Callable[[ShapesBatch], Tensor]  # one sample → one image (1, 3, 64, 64)
 
@@ -241,7 +241,7 @@ def scaled(factor: float) -> Make:
     """The object that was to be resized has `factor` times its old radius."""
 
     def make(s: ShapesBatch) -> Tensor:
-        from rewardedit.data.shapes.render import coverage
+        from rewardedit.shapes.render import coverage
 
         cell = int(s.edits.cell[0])
         centre = CENTRES[cell] + s.before.offset[0, cell]

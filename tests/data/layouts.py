@@ -12,7 +12,7 @@ from PIL import Image
 from skimage import data
 
 from rewardedit.data.labelled import LabelledEdit, encode_png, write_labelled
-from rewardedit.data.shapes import Shapes
+from rewardedit.shapes import Shapes
 
 SIZE = (48, 32)
 

@@ -10,7 +10,7 @@ from PIL import Image
 from skimage import data
 from skimage.transform import resize
 
-from rewardedit.data.shapes.render import FADED, LEVELS, PHOTOGRAPHS, PHOTOGRAPHS_FOLDER
+from rewardedit.shapes.render import FADED, LEVELS, PHOTOGRAPHS, PHOTOGRAPHS_FOLDER
 
 SHORTER = 160  # pixels
 

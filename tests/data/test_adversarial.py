@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rewardedit.data.shapes import Shapes, ShapesOracle, join
+from rewardedit.shapes import Shapes, ShapesOracle, join
 from tests.data.adversarial import PICTURES, RESIZED, Picture, samples_of, scaled
 
 

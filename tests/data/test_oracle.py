@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rewardedit.data.shapes import BACKDROPS, Shapes, ShapesBatch, ShapesOracle, candidates
-from rewardedit.data.shapes.mixed_quality import wrong_colour, wrong_place
-from rewardedit.data.shapes.render import BACKGROUND_RGB, OBJECT_RGB, render, render_backgrounds
+from rewardedit.shapes import BACKDROPS, Shapes, ShapesBatch, ShapesOracle, candidates
+from rewardedit.shapes.mixed_quality import wrong_colour, wrong_place
+from rewardedit.shapes.render import BACKGROUND_RGB, OBJECT_RGB, render, render_backgrounds
 
 
 def score(samples: ShapesBatch, edited: torch.Tensor) -> torch.Tensor:

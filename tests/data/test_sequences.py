@@ -5,9 +5,9 @@ import pytest
 import torch
 from transformers import CLIPTokenizer
 
-from rewardedit.assets import resolve_model
-from rewardedit.data.shapes import BACKDROPS, Shapes, ShapesOracle, sequence
+from rewardedit.models import resolve_model
 from rewardedit.reward_prompt import PRESETS
+from rewardedit.shapes import BACKDROPS, Shapes, ShapesOracle, sequence
 
 TURNS = (2, 3, 4)
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from rewardedit.data.shapes import BACKDROPS, EDIT_TYPES, QUALITIES, Shapes, ShapesRows, candidates
-from rewardedit.data.shapes.render import PHOTOGRAPHS_FOLDER, photographs, render
-from rewardedit.data.shapes.scenes import CENTRES, sample_edits, sample_scenes
-from rewardedit.data.shapes.sheet import draw_sheet
-from rewardedit.data.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, RELATIONS, SHAPES, SIZES
+from rewardedit.shapes import BACKDROPS, EDIT_TYPES, QUALITIES, Shapes, ShapesRows, candidates
+from rewardedit.shapes.render import PHOTOGRAPHS_FOLDER, photographs, render
+from rewardedit.shapes.scenes import CENTRES, sample_edits, sample_scenes
+from rewardedit.shapes.sheet import draw_sheet
+from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, RELATIONS, SHAPES, SIZES
 from tests.data import make_photographs as make
 
 

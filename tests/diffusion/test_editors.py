@@ -9,10 +9,10 @@ from diffusers import DiffusionPipeline
 from peft import LoraConfig
 
 from rewardedit import EditConfig, RewardPrompt, best_of_n, load_editor, load_scorer, two_round_edit
-from rewardedit.assets import resolve_model
 from rewardedit.diffusion.editors import Editor, as_editor, save_editor
 from rewardedit.diffusion.text_to_image import load_text_to_image, save_text_to_image
 from rewardedit.images import load_image, to_pil
+from rewardedit.models import resolve_model
 from rewardedit.reward_prompt import RewardScale
 from tests.models import tiny_pipeline
 
@@ -115,7 +115,7 @@ def test_a_base_whose_lora_is_gone_is_not_loaded_alone(tiny_editor, tmp_path):
     pipe.unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"]))
     save_editor(Editor(pipe, EditConfig(3)), tmp_path / "run", base=tiny_editor)
     (tmp_path / "run" / "pytorch_lora_weights.safetensors").unlink()
-    with pytest.raises(ValueError, match="names the base .* but there is no pytorch_lora_weights"):
+    with pytest.raises(ValueError, match=r"names the base .* but there is no pytorch_lora_weights"):
         load_editor(str(tmp_path / "run"))
 
 

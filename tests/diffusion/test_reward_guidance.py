@@ -13,11 +13,11 @@ from diffusers import (
 )
 
 from rewardedit import EditBatch, load_editor, load_scorer, reward_guidance
-from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.guidance import mask_guidance
 from rewardedit.diffusion.reward_guidance import ascent_direction
 from rewardedit.diffusion.schedulers import pred_x0, pred_x0_coefficients
+from rewardedit.shapes import Shapes
 from tests.models import tiny_pipeline
 
 SCHEDULERS = {

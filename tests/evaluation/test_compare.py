@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from rewardedit import load_scorer
-from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.diffusion.editors import EditConfig, load_editor, save_editor
 from rewardedit.evaluation.compare import VERSUS, EvaluateConfig, compare, table
 from rewardedit.scorers.base import FunctionScorer
+from rewardedit.shapes import Shapes, ShapesOracle
 
 
 def test_settings_are_chosen_on_val(tmp_path):

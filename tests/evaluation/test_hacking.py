@@ -5,8 +5,8 @@ and each sign by itself.
 import pytest
 import torch
 
-from rewardedit.data.shapes import Shapes
 from rewardedit.evaluation.hacking import LIMITS, Limit, hacking_flag, hacking_signs, measure_change
+from rewardedit.shapes import Shapes
 
 N = 64
 LOOKS = 10

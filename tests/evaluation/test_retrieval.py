@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rewardedit import EditBatch
-from rewardedit.data.shapes import Shapes
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.scorers.vifi_clip import ViFiClip
+from rewardedit.shapes import Shapes
 
 
 def test_ties_count_against_us():

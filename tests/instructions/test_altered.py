@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from rewardedit.data.shapes.vocabulary import SHAPES
 from rewardedit.instructions.altered import altered
-from rewardedit.training.vlm_tasks import ALIKE
+from rewardedit.shapes.vlm_tasks import ALIKE
+from rewardedit.shapes.vocabulary import SHAPES
 
 
 def all_of(instruction: str, alike, **more) -> set[str | None]:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from rewardedit.answers import AnswerError, text_of
-from rewardedit.assets import resolve_model
 from rewardedit.endpoint import Endpoint, EndpointError
 from rewardedit.instructions import ParsedEdit
 from rewardedit.instructions.llm import (
@@ -24,6 +23,7 @@ from rewardedit.instructions.llm import (
 )
 from rewardedit.instructions.load import load_parser
 from rewardedit.instructions.parsed import Unparsed
+from rewardedit.models import resolve_model
 
 
 @pytest.mark.parametrize(

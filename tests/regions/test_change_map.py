@@ -9,9 +9,9 @@ from PIL import Image
 from skimage import data
 
 from rewardedit import change_mask, load_editor
-from rewardedit.data.shapes import Shapes
 from rewardedit.images import resize, to_pil, to_tensor
 from rewardedit.regions import change_map
+from rewardedit.shapes import Shapes
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rewardedit.batch import EditBatch
-from rewardedit.data.shapes import Shapes
 from rewardedit.scorers.adiee import Adiee, width_of
 from rewardedit.scorers.adiee_head import AdieeSettings, ScoreHead
 from rewardedit.scorers.adiee_text import (
@@ -26,6 +25,7 @@ from rewardedit.scorers.adiee_text import (
 )
 from rewardedit.scorers.prefix import AttentionInParts, PrefixLayer, as_cache, in_one, split_rows
 from rewardedit.scorers.vlm import Vlm, load_vlm
+from rewardedit.shapes import Shapes
 from tests.models import VLMS, save_vlm
 
 

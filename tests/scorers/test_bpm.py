@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.data.shapes import Shapes
-from rewardedit.data.shapes.objects import NAMES, scene_objects
 from rewardedit.instructions.grammar import parse_all
 from rewardedit.instructions.parsed import ParsedEdit
 from rewardedit.regions.base import EditRegions, GivenMask, Instances, NamedObjects
 from rewardedit.scorers.bpm import PAPER, Bpm, BpmConfig, Calibration, combine
 from rewardedit.scorers.bpm_judges import JudgeConfig
 from rewardedit.scorers.clip import load_clip
+from rewardedit.shapes import Shapes
+from rewardedit.shapes.objects import NAMES, scene_objects
 from tests.region_models import save_detector, save_segmenter
 
 # modify, preserve, size, position, and the sum that is printed: Figure 4 and both halves of Figure 13.

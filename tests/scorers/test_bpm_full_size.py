@@ -11,9 +11,9 @@ from PIL import Image
 from skimage import data
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from rewardedit.assets import resolve_model
 from rewardedit.cli import main
 from rewardedit.instructions.llm import OBJECTS, POSITION, SIZE
+from rewardedit.models import resolve_model
 from tests.readme import BENCHMARKS, blocks
 from tests.region_models import save_detector, save_segmenter
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from rewardedit.batch import EditBatch
-from rewardedit.data.shapes import Shapes
 from rewardedit.instructions.parsed import ParsedEdit
 from rewardedit.regions.base import EditRegions, Instances
 from rewardedit.regions.boxes import filled
 from rewardedit.scorers.bpm_released import modify, position_verdict, preserve, size_verdict
+from rewardedit.shapes import Shapes
 from tests.scorers.test_bpm import scorer_of
 
 IMAGE = (100, 200)  # on the canvas five times as high, two and a half times as wide

@@ -12,9 +12,9 @@ from transformers import (
 )
 
 from rewardedit import EditBatch, load_scorer
-from rewardedit.assets import resolve_model
-from rewardedit.data.shapes import Shapes
 from rewardedit.images import to_pil
+from rewardedit.models import resolve_model
+from rewardedit.shapes import Shapes
 
 
 @pytest.fixture(scope="module")

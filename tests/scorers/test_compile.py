@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rewardedit import EditBatch
-from rewardedit.data.shapes import Shapes
 from rewardedit.scorers import load_scorer
+from rewardedit.shapes import Shapes
 
 pytestmark = pytest.mark.slow
 KINDS = ("l1", "ssim", "clip_d", "vifi_clip", "adiee", "bpm")  # one of each kind

@@ -9,11 +9,11 @@ import torch
 from skimage import data
 
 from rewardedit import EditBatch, WeightedSum, load_scorer
-from rewardedit.data.shapes import Shapes, ShapesBatch, candidates
 from rewardedit.images import fit, to_tensor
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.scorers.load import BUILT_IN
+from rewardedit.shapes import Shapes, ShapesBatch, candidates
 
 SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3", "lower_of"]
 PRESERVATION = {"l1", "l2", "psnr", "ssim", "lpips", "dino_i"}  # a better edit need not keep more
@@ -327,7 +327,7 @@ def test_a_weighted_sum_adds_up_and_is_invalid_where_a_part_is(samples):
         ("l1:0", "expected a finite weight other than 0"),
         ("os:path", "expected a subclass of rewardedit.Scorer"),
         ("nowhere.to.be:Found", "cannot be imported"),
-        ("rewardedit.data.shapes:ShapesOracle", "the oracle knows the truth"),
+        ("rewardedit.shapes:ShapesOracle", "the oracle knows the truth"),
         ("shapes_oracle", "the oracle knows the truth"),
     ],
 )

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rewardedit import EditBatch, load_scorer
-from rewardedit.assets import resolve_model
-from rewardedit.data.shapes import Shapes
+from rewardedit.models import resolve_model
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
+from rewardedit.shapes import Shapes
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from rewardedit import load_editor, load_scorer
-from rewardedit.assets import resolve_model
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.instructions.llm import load_chat_model
+from rewardedit.models import resolve_model
 from rewardedit.regions.detector import Detector
 from rewardedit.regions.segmenter import Segmenter
 from rewardedit.scorers.vlm import load_vlm

@@ -38,7 +38,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "stages": OWN,
         "training/checkpoints": OWN,
         "training/run": OWN,
-        "trainers/shapes_detector": "a tokenizer's rules, as the tokenizer itself writes them",
+        "rewardedit/shapes/trainers/detector": "a tokenizer's rules, as the tokenizer itself writes them",
     },
     "np.load": {
         "evaluation/compare": OWN,
@@ -71,7 +71,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "read_bytes": {
         "untrusted": HERE,
-        "assets/__init__": PACKAGE,
+        "models": PACKAGE,
         "claims": OWN,
         "data/table": INSIDE,
         "data/text_tables": INSIDE,

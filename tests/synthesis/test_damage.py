@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rewardedit.data.shapes import Shapes
 from rewardedit.regions.change_map import change_mask
+from rewardedit.shapes import Shapes
 from rewardedit.synthesis.damage import DAMAGES, UNLIKE, VISIBLE, damaged
 from rewardedit.synthesis.label_rules import FAILED, RIGHT
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rewardedit.data.shapes import EDIT_TYPES
 from rewardedit.instructions.parsed import ParsedEdit, Unparsed
+from rewardedit.shapes import EDIT_TYPES
 from rewardedit.synthesis.label_rules import RulesConfig
 from rewardedit.synthesis.unreached import label_unreached, left_behind, unreached, untouched
 

@@ -17,8 +17,8 @@ from PIL import Image
 from rewardedit.cli import main
 from rewardedit.cli.recipes import read_recipe
 from rewardedit.data import DataConfig, held_out_rows, open_named, open_rows
-from rewardedit.data.shapes import Shapes
 from rewardedit.images import load_image, to_tensor
+from rewardedit.shapes import Shapes
 from rewardedit.synthesis.label_rules import OWN_LABELS, Measured, RulesConfig, Thresholds, label_output
 from rewardedit.synthesis.labelling import Labelling
 from rewardedit.trainers import adiee_data

@@ -14,7 +14,6 @@ from rewardedit import EditBatch, RewardPrompt, Scores, load_editor, load_scorer
 from rewardedit.cli import main
 from rewardedit.config import build
 from rewardedit.data import DataConfig
-from rewardedit.data.shapes import Shapes
 from rewardedit.diffusion.editors import EditConfig, save_editor
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.encoded import Encoded
@@ -22,6 +21,7 @@ from rewardedit.files import read_log
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import read_shards
+from rewardedit.shapes import Shapes
 from rewardedit.trainers import refl
 from rewardedit.trainers.refl import Config, TrainConfig, plan, train, variant_reward
 from rewardedit.trainers.reward_conditioned import RelabelConfig

@@ -4,22 +4,23 @@ import pytest
 import torch
 from transformers import CLIPModel, CLIPTokenizer
 
-from rewardedit.assets import resolve_model
-from rewardedit.data.shapes import Shapes
-from rewardedit.data.shapes.objects import BACKGROUND_NAMES, NAMES, background_names, scene_objects
-from rewardedit.data.shapes.scenes import CELLS
-from rewardedit.data.shapes.vocabulary import BACKGROUNDS
-from rewardedit.evaluation.detection import is_right
+from rewardedit.models import resolve_model
 from rewardedit.regions.boxes import pairwise_iou
-from rewardedit.trainers import shapes_detector, shapes_segmenter
-from rewardedit.trainers.shapes_detector import (
+from rewardedit.shapes import Shapes
+from rewardedit.shapes.detection import is_right
+from rewardedit.shapes.detection_loss import detection_loss, generalised_iou, match
+from rewardedit.shapes.image_defects import bent, damage, spoil
+from rewardedit.shapes.objects import BACKGROUND_NAMES, NAMES, background_names, scene_objects
+from rewardedit.shapes.scenes import CELLS
+from rewardedit.shapes.trainers import detector as shapes_detector
+from rewardedit.shapes.trainers import segmenter as shapes_segmenter
+from rewardedit.shapes.trainers.detector import (
     CropPairs,
     random_crops,
     some_damaged,
 )
-from rewardedit.trainers.shapes_segmenter import jittered, mask_iou, mask_loss
-from rewardedit.training.detection_loss import detection_loss, generalised_iou, match
-from rewardedit.training.image_defects import bent, damage, spoil
+from rewardedit.shapes.trainers.segmenter import jittered, mask_iou, mask_loss
+from rewardedit.shapes.vocabulary import BACKGROUNDS
 
 
 @pytest.fixture(scope="module")

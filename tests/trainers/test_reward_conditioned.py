@@ -27,17 +27,13 @@ SHORT = [
 
 
 def test_every_recipe_resolves_and_its_header_says_how(capsys):
-    from rewardedit.cli import recipe_folder, recipe_names
+    from rewardedit.cli import recipe_names, recipe_path
 
     for name in recipe_names():
         module, config = load_recipe(name, [])
         assert config.name == name
         assert callable(module.plan)
-        header = [
-            line
-            for line in (recipe_folder() / f"{name}.yaml").read_text().splitlines()
-            if line.startswith("#")
-        ]
+        header = [line for line in recipe_path(name).read_text().splitlines() if line.startswith("#")]
         text = " ".join(line.lstrip("# ") for line in header)
         assert "Hardware:" in text
         assert f"train {name}" in text.partition("Command:")[2].partition("Hardware:")[0]

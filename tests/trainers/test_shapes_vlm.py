@@ -10,13 +10,13 @@ import torch
 from transformers import OwlViTForObjectDetection
 
 from rewardedit.answers import text_of
-from rewardedit.assets import resolve_model
-from rewardedit.data.shapes import Shapes
+from rewardedit.models import resolve_model
 from rewardedit.scorers.vlm import load_vlm
-from rewardedit.trainers import shapes_vlm
+from rewardedit.shapes import Shapes
+from rewardedit.shapes.trainers import vlm as shapes_vlm
+from rewardedit.shapes.vlm_tasks import MATCHES, OPENINGS, QUESTIONS
 from rewardedit.training import vlm_tasks
 from rewardedit.training.small import SmallTrainConfig
-from rewardedit.training.vlm_tasks import MATCHES, OPENINGS, QUESTIONS
 from tests.models import save_vlm
 
 LAYERS = 2  # of the tiny model

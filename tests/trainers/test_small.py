@@ -11,14 +11,14 @@ from safetensors.torch import load_file
 from transformers import CLIPTokenizer
 
 from rewardedit import EditBatch, load_editor, load_scorer
-from rewardedit.assets import resolve_model
 from rewardedit.cli import main
-from rewardedit.data.shapes import Shapes, ShapesOracle
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.files import read_log
-from rewardedit.trainers import shapes_editor as editor_trainer
-from rewardedit.trainers.shapes_editor import Config, Leg, leg_config
-from rewardedit.trainers.shapes_text_encoder import Tails
+from rewardedit.models import resolve_model
+from rewardedit.shapes import Shapes, ShapesOracle
+from rewardedit.shapes.trainers import editor as editor_trainer
+from rewardedit.shapes.trainers.editor import Config, Leg, leg_config
+from rewardedit.shapes.trainers.text_encoder import Tails
 from rewardedit.training.small import schedule
 from tests.forks import launch
 

@@ -11,10 +11,10 @@ import torch
 from rewardedit import EditBatch, load_scorer
 from rewardedit.cli import main as command
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.data.shapes import Shapes
 from rewardedit.files import read_log
 from rewardedit.images import to_pil
 from rewardedit.scorers.vifi_clip import ViFiClip
+from rewardedit.shapes import Shapes
 from rewardedit.trainers.vifi_clip import (
     Config,
     TrainConfig,

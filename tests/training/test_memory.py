@@ -12,7 +12,7 @@ from diffusers import AutoencoderKL
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rewardedit.cli import recipe_folder
+from rewardedit.cli import recipe_path
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.scorers import load_scorer
 from rewardedit.training.memory import Blueprint, scored
@@ -168,7 +168,7 @@ def test_the_vaes_own_checkpointing_saves_memory(narrow_sd15):
 
 @pytest.mark.parametrize("recipe", memory.RECIPES)
 def test_a_full_size_recipe_fits_its_card(recipe, sd15):
-    head = (recipe_folder() / f"{recipe}.yaml").read_text()
+    head = recipe_path(recipe).read_text()
     found = memory.stages(recipe, sd15)
     assert max(found.values()) < SHARE * memory.card(head) * GIB
     assert memory.line(found) in head.splitlines(), "write it anew: python benchmarks/memory.py"
@@ -177,7 +177,5 @@ def test_a_full_size_recipe_fits_its_card(recipe, sd15):
 def test_more_processes_need_more(sd15):
     recipe = "magicbrush-reward-conditioned"
     six = memory.stages(recipe, sd15, 6)["step"]
-    (head,) = re.findall(
-        rf"{re.escape(memory.HEAD)}.*step ([\d.]+)", (recipe_folder() / f"{recipe}.yaml").read_text()
-    )
+    (head,) = re.findall(rf"{re.escape(memory.HEAD)}.*step ([\d.]+)", recipe_path(recipe).read_text())
     assert float(head) * GIB < six < SHARE * 80 * GIB  # the head's is that of one process

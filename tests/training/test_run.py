@@ -10,13 +10,13 @@ import torch
 from accelerate import Accelerator
 
 from rewardedit import RewardPrompt
-from rewardedit.assets import digests
 from rewardedit.config import to_dict
 from rewardedit.data import DataConfig
 from rewardedit.diffusion.editors import load_editor, save_editor
 from rewardedit.evaluation.compare import EvaluateConfig
 from rewardedit.files import write_json
 from rewardedit.inputs import input_digests
+from rewardedit.models import digests
 from rewardedit.relabel import RelabelConfig
 from rewardedit.stages import is_made, mark_made
 from rewardedit.trainers.reward_conditioned import Config

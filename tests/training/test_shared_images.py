@@ -11,9 +11,9 @@ import torch
 from rewardedit import EditBatch
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, open_named
-from rewardedit.data.shapes import Shapes
 from rewardedit.files import read_log
 from rewardedit.images import to_pil
+from rewardedit.shapes import Shapes
 from rewardedit.trainers import adiee_scorer as trainer
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
 from rewardedit.training.shared_images import (

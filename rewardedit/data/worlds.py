@@ -1,0 +1,79 @@
+"""Worlds: data sets that are made and not read, whose truth is known, so that each edit can be rated exactly.
+
+Nothing here or below imports a world; it is found by its name when it is asked for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from rewardedit.data.datasets import DataConfig
+    from rewardedit.data.sequences import Sequences, SequencesConfig
+    from rewardedit.data.sources import Rows
+
+WORLDS = {"shapes": "rewardedit.shapes.plug"}  # module of each, which has it as WORLD
+
+
+@dataclass(frozen=True)
+class Rating:
+    """Four ratings of b edits, each (b,) in [0, 10], higher is better.
+
+    score = alignment × (0.25 + 0.75 × consistency / 10 × quality / 10).
+    """
+
+    score: Float[Tensor, " b"]
+    alignment: Float[Tensor, " b"]  # the asked change, seen in the image
+    consistency: Float[Tensor, " b"]  # the rest of the scene survived
+    quality: Float[Tensor, " b"]  # objects are clean and whole, the background is clean
+
+
+@runtime_checkable
+class Samples(Protocol):
+    """b samples of a world with their truth; images are RGB in [0, 1]."""
+
+    id: list[str]
+    source: Float[Tensor, "b 3 h w"]
+    instruction: list[str]
+    target: Float[Tensor, "b 3 h w"]
+    mask: Float[Tensor, "b 1 h w"]  # 1 where the edit may change the image
+    source_caption: list[str]
+    target_caption: list[str]
+
+    @property
+    def world(self) -> str: ...  # its name
+
+    @property
+    def edit_type(self) -> list[str]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice, /) -> "Samples": ...
+
+
+@dataclass(frozen=True)
+class World:
+    """A world by what others need of it."""
+
+    version: int
+    size: int  # pixels a side
+    quality_mix: dict[str, float]  # shares of the kinds of edits among its rows, where none are given
+    open_rows: "Callable[[DataConfig], Rows]"
+    open_sequences: "Callable[[SequencesConfig], Sequences]"
+    # (split, seed, backdrops, first, n): samples first to first + n - 1; ValueError for what there is not
+    samples: Callable[[str, int, tuple[str, ...], int, int], Samples]
+    # ratings of edits (b, 3, h, w) of samples, 0 for an image that is not finite
+    rate: Callable[[Samples, Tensor], Rating]
+
+
+def world(name: str) -> World:
+    """Returns the world of that name.
+
+    Raises:
+        KeyError: where there is none.
+    """
+    return import_module(WORLDS[name]).WORLD

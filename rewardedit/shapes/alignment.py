@@ -1,0 +1,144 @@
+"""The oracle's alignment: whether the asked change is there, whole, where and as large as it was asked."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rewardedit.shapes.looking import WITHOUT_OBJECT, Seen, old_objects
+from rewardedit.shapes.recover import Objects, colour_share, cover, draw, patch, ramp
+from rewardedit.shapes.render import OBJECT_RGB, render_backgrounds
+from rewardedit.shapes.scenes import CENTRES, EMPTY, Edits, Scenes
+from rewardedit.shapes.vocabulary import CELL, EDIT_TYPES, RADII
+
+
+def alignment_of(seen: Seen, before: Scenes, edits: Edits) -> Tensor:
+    """(b,) in [0, 1]: the asked change."""
+    kind = {name: torch.from_numpy(edits.edit_type == EDIT_TYPES.index(name)) for name in WITHOUT_OBJECT}
+    asked = seen.asked
+    alignment = torch.zeros(len(edits))
+    alignment[asked.row] = (
+        asked.fit
+        * _wanted_size(asked, before, edits)
+        * _wanted_place(asked, before, edits)
+        * _reshaped(seen.image, seen.background, before, edits, asked)
+    )
+    alignment[kind["remove"]] = 1.0
+    alignment *= _gone(seen.image, seen.background, before, edits, asked)
+    repainted = _repainted(seen.image, seen.wanted, before, seen.kept)
+    return torch.where(kind["background"], repainted, alignment)
+
+
+def _wanted_size(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
+    """(n,) 1 where the object's size is what was asked, or what it was."""
+    row = asked.row.numpy()
+    edits = edits[row]
+    radii = np.array(RADII, dtype=np.float32)
+    is_kind = {name: torch.from_numpy(edits.edit_type == i) for i, name in enumerate(EDIT_TYPES)}
+    old_size = before.size[row, edits.cell]
+    same = torch.from_numpy(radii[np.where(edits.edit_type == EDIT_TYPES.index("add"), edits.size, old_size)])
+    ratio = asked.radius / same
+    fits = ramp((ratio - 1).abs(), 0.27, 0.16)
+    grows = torch.from_numpy(edits.size > old_size)
+    bigger = ramp(asked.surely / same, 1.13, 1.22) * ramp(ratio, 2.2, 1.9)
+    smaller = ramp(asked.perhaps / same, 0.89, 0.84) * ramp(ratio, 0.3, 0.5)
+    resized = torch.where(grows, bigger, smaller)
+    inside = torch.from_numpy(edits.inside)
+    visible = torch.where(inside, ramp(asked.radius, 2.8, 3.6), ramp(asked.radius, 3.6, 4.6))
+    free = is_kind["add"] & torch.from_numpy(~edits.says_size)
+    return torch.where(is_kind["resize"], resized, torch.where(free, visible, fits))
+
+
+def _wanted_place(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
+    """(n,) 1 where the object is where it was asked to be, or where it was."""
+    row = asked.row.numpy()
+    edits = edits[row]
+    is_kind = {name: torch.from_numpy(edits.edit_type == i) for i, name in enumerate(EDIT_TYPES)}
+    outside = (
+        ((asked.centre - torch.from_numpy(CENTRES[edits.to_cell])).abs() - CELL / 2).clamp_min(0).amax(1)
+    )
+    shift = (asked.centre - torch.from_numpy(CENTRES[edits.cell] + before.offset[row, edits.cell])).norm(
+        dim=1
+    )
+    relates = torch.from_numpy(edits.relation >= 0)
+    anywhere = is_kind["add"] & torch.from_numpy(~edits.says_place) & ~relates
+    placed = torch.where(is_kind["move"] | is_kind["add"], ramp(outside, 6, 2.5), ramp(shift, 6, 3))
+    placed = torch.where(relates, _related(asked, before, edits), placed)
+    return torch.where(anywhere, torch.ones_like(placed), placed)
+
+
+def _related(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
+    """(n,) 1 where the object lies as it was asked to its reference, or to where it was itself.
+
+    "Left of" means further to the left than up or down, and by more than what shows as a drift.
+    """
+    row = asked.row.numpy()
+    anchor = np.where(edits.reference < 0, edits.cell, edits.reference)
+    there = torch.from_numpy(CENTRES[anchor] + before.offset[row, anchor])
+    right, down = (asked.centre - there).unbind(1)
+    along = torch.stack([-right, right, -down, down])
+    across = torch.stack([down, down, right, right]).abs()
+    directed = ramp(along, 5, 8) * ramp(across - along, 5, 2)
+    distance = (asked.centre - there).norm(dim=1)
+    near = ramp(distance, 39, 36)
+    inside = ramp(distance, 7, 4)
+    relation = torch.cat([directed, near[None], inside[None]])
+    chosen = torch.from_numpy(edits.relation).clamp_min(0)
+    return relation.gather(0, chosen[None])[0]
+
+
+def _reshaped(image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: Objects) -> Tensor:
+    """(n,) 1 where a same-coloured new shape, or a new colour, has wholly taken the place of the old one;
+    1 for the rest.
+    """
+    row = asked.row.numpy()
+    edits = edits[row]
+    centre = torch.from_numpy(CENTRES[edits.cell] + before.offset[row, edits.cell])
+    old_shape, old_size = (torch.from_numpy(v[row, edits.cell]) for v in (before.shape, before.size))
+    old = draw(old_shape, centre, torch.tensor(RADII)[old_size], asked.origin)
+    colour = OBJECT_RGB[edits.colour]
+    share = colour_share(
+        patch(image, asked.row, asked.origin), patch(background, asked.row, asked.origin), colour
+    )[0]
+    change = asked.alpha - old
+    progress = ((share - old) * change).sum((1, 2)) / change.square().sum((1, 2)).clamp_min(1)
+    same = (edits.edit_type == EDIT_TYPES.index("replace")) & (edits.colour == before.colour[row, edits.cell])
+    reshaped = torch.where(torch.from_numpy(same), ramp(progress, 0.75, 0.9), torch.ones_like(progress))
+    # In between two colours is neither.
+    old_colour = OBJECT_RGB[before.colour[row, edits.cell]]
+    inside = (asked.alpha == 1).float()
+    seen = (patch(image, asked.row, asked.origin) * inside[:, None]).sum((2, 3))
+    seen = seen / inside.sum((1, 2)).clamp_min(1)[:, None]
+    span = colour - old_colour
+    progress = ((seen - old_colour) * span).sum(1) / span.square().sum(1).clamp_min(1e-3)
+    renewed = np.isin(edits.edit_type, [EDIT_TYPES.index("replace"), EDIT_TYPES.index("recolour")])
+    recoloured = torch.from_numpy(renewed) & (span.norm(dim=1) > 0)
+    return reshaped * torch.where(recoloured, ramp(progress, 0.6, 0.85), torch.ones_like(progress))
+
+
+def _gone(image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: Objects) -> Tensor:
+    """(b,) 1 where nothing is left of the object that was removed, moved, replaced or resized;
+    1 for the other kinds.
+    """
+    b = len(edits)
+    old = old_objects(before, edits)
+    region = old * (1 - cover(asked, b, 1.0))
+    cell = np.where(before.shape[np.arange(b), edits.cell] == EMPTY, 0, edits.cell)
+    colour = OBJECT_RGB[before.colour[np.arange(b), cell]][:, :, None, None]
+    contrast = (colour - background).norm(dim=1).clamp_min(0.2)
+    off = (image - background).norm(dim=1)
+    # Squared, so that a quarter that is left tells more than the whole at a quarter of its strength.
+    left = torch.maximum(off / contrast, off / 0.7).clamp(0, 1).square() * region
+    area = region.sum((1, 2))
+    share = torch.where(area > 6, (left.sum((1, 2)) / area.clamp_min(1)).sqrt(), torch.zeros(b))
+    return ramp(share, 0.6, 0.04)
+
+
+def _repainted(image: Tensor, background: Tensor, before: Scenes, kept: Objects) -> Tensor:
+    """(b,) 1 where the whole background has its new colour."""
+    old = render_backgrounds(before)
+    spare = 1 - cover(kept, len(image), 0.75)
+    off = (image - background).norm(dim=1)
+    distance = off / (old - background).norm(dim=1).clamp_min(0.15)
+    done = ramp(distance, 0.6, 0.35) * ramp(off, 0.16, 0.1) * spare
+    done = done.sum((1, 2)) / spare.sum((1, 2)).clamp_min(1)
+    return ramp(done, 0.6, 0.98)

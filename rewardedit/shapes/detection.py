@@ -1,0 +1,79 @@
+"""What a detector finds on the shapes world, whose objects and names are known."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rewardedit import devices
+from rewardedit.files import write_json
+from rewardedit.regions.boxes import pairwise_iou
+from rewardedit.regions.detector import Detector
+from rewardedit.shapes import Shapes
+from rewardedit.shapes.objects import NAMES, SceneObjects, scene_objects
+
+FOUND = 0.5  # IoU from which a box is that of an object
+LEAST_SURE = 0.02  # the lowest threshold that is tried
+
+
+def measure_detector(folder: Path, n: int) -> dict[str, Any]:
+    """What the saved detector finds in val's targets when it is asked for objects, each by one of its names,
+    and for as many that are not there; the threshold at which most answers are right is saved with it.
+
+    An answer is right where its boxes are those of the objects that have the name, no more and no fewer.
+    """
+    samples = Shapes("val", backdrops=("plain", "plain", "textured", "photo")).batch(0, n)
+    objects = scene_objects(samples.after)
+    asked = _questions(objects, torch.Generator().manual_seed(0))
+    detector = Detector.from_pretrained(str(folder), threshold=LEAST_SURE).to(devices.default_device())
+    grid = torch.arange(LEAST_SURE, 0.9, 0.02)
+    right: list[list[bool]] = []
+    for first in range(0, len(asked), 280):
+        part = asked[first : first + 280]
+        images = samples.target[[row for row, _, _ in part]].to(devices.default_device())
+        answers = detector(images, [name for _, name, _ in part])
+        for (boxes, confidence), (_, _, truth) in zip(answers, part, strict=True):
+            found = pairwise_iou(truth, boxes.cpu()) >= FOUND
+            sure = confidence.cpu()
+            right.append([is_right(found[:, sure >= t]) for t in grid])
+    rates = torch.tensor(right, dtype=torch.float64)
+    best = int(rates.mean(0).argmax())
+    threshold = round(float(grid[best]), 2)
+    write_json(folder / Detector.SETTINGS, {"threshold": threshold})
+    there = torch.tensor([len(truth) > 0 for _, _, truth in asked])
+    return {
+        "n": len(asked) // 2,
+        "threshold": threshold,
+        "found": float(rates[there, best].mean()),
+        "not_seen_where_absent": float(rates[~there, best].mean()),
+    }
+
+
+def _questions(objects: SceneObjects, generator: torch.Generator) -> list[tuple[int, str, Tensor]]:
+    """For each object its image, one of its names and the boxes of all that have it; and a name that no
+    object of the image has, half of them of its colour or shape.
+    """
+    asked = []
+    colour_and_shape = torch.tensor([len(name.split()) == 2 for name in NAMES])
+    for i in range(len(objects.row)):
+        row = int(objects.row[i])
+        of_image = objects.row == row
+        name = _draw(objects.names[i], generator)
+        asked.append((row, NAMES[name], objects.boxes[of_image & objects.names[:, name]]))
+        absent = colour_and_shape & ~objects.names[of_image].any(0)
+        words = set(NAMES[int((objects.names[i] & colour_and_shape).nonzero()[0])].split())
+        alike = absent & torch.tensor([bool(words & set(other.split())) for other in NAMES])
+        wrong = _draw(alike if i % 2 and alike.any() else absent, generator)
+        asked.append((row, NAMES[wrong], torch.zeros(0, 4)))
+    return asked
+
+
+def _draw(among: Tensor, generator: torch.Generator) -> int:
+    return int(torch.multinomial(among.float(), 1, generator=generator))
+
+
+def is_right(found: Tensor) -> bool:
+    """Whether each object (rows) has a box (columns) that is its own, and no box is left over."""
+    objects, boxes = found.shape
+    return objects == boxes and bool(found.any(1).all()) and bool(found.any(0).all())

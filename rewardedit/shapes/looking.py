@@ -1,0 +1,126 @@
+"""What an image of the shapes world shows: the oracle looks before it judges."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rewardedit.shapes.recover import (
+    Objects,
+    better,
+    brightness,
+    cover,
+    draw,
+    fill_hosts,
+    fine_noise,
+    grid,
+    in_place,
+    patch,
+    recover,
+    search,
+    seen_background,
+)
+from rewardedit.shapes.render import ORIGINS, object_masks, paint, render_backgrounds
+from rewardedit.shapes.scenes import CENTRES, EMPTY, Edits, Scenes
+from rewardedit.shapes.vocabulary import EDIT_TYPES, RADII, SIZE
+
+WITHOUT_OBJECT = ("remove", "background")  # edit types that draw no object
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What b images show."""
+
+    image: Tensor  # (b, 3, 64, 64) in even light
+    light: Tensor  # (b,) how bright the image was beside what it should be
+    grain: Tensor  # (b,) strength of fine noise
+    wanted: Tensor  # (b, 3, 64, 64) the background as it should be
+    background: Tensor  # (b, 3, 64, 64) the background as it is
+    kept: Objects  # that no edit touches
+    asked: Objects  # that the instruction draws or changes
+
+
+def look(edited: Tensor, before: Scenes, after: Scenes, edits: Edits, keep: np.ndarray) -> Seen:
+    """What the images show; `keep` (b, 9) is True for cells whose objects no edit touches."""
+    image = edited.detach().float().cpu().clamp(0, 1)
+    wanted = render_backgrounds(after)
+    # A person sees through a change of light and through grain; both cost quality, but hide nothing.
+    light = brightness(image, wanted)
+    image = image / light[:, None, None, None]
+    smooth, grain = fine_noise(image - wanted)
+    calm = torch.where((grain > 0.06)[:, None, None, None], smooth + wanted, image)
+    background = seen_background(image, wanted)
+
+    row, cell, _, origin, window = in_place(after, keep)
+    shape, colour = (torch.from_numpy(v)[row, cell].long() for v in (after.shape, after.colour))
+    filled = fill_hosts(image, after, after.has_inner)
+    kept = recover(filled, background, row, shape, colour, origin, window)
+    taken = cover(kept, len(image), 1.5)
+    asked = better(*(asked_objects(v, background, before, after, edits, taken) for v in (image, calm)))
+    # What the asked object accounts for is no part of its neighbours, nor a hole in its host.
+    found = asked.fit > 0.3
+    claimed = cover(asked, len(image), 1.0, found & ~torch.from_numpy(edits.inside)[asked.row])
+    window = window * (1 - patch(claimed[:, None], row, origin)[:, 0])
+    hidden = after.has_inner.copy()
+    lost = asked.row[~found].numpy()
+    hidden[lost[edits.inside[lost]], edits.to_cell[lost[edits.inside[lost]]]] = False
+    views = (fill_hosts(view, after, hidden) for view in (image, calm))
+    kept = better(*(recover(view, background, row, shape, colour, origin, window) for view in views))
+    return Seen(image, light, grain, wanted, background, kept, asked)
+
+
+def asked_objects(
+    image: Tensor, background: Tensor, before: Scenes, after: Scenes, edits: Edits, taken: Tensor
+) -> Objects:
+    """The object that the instruction draws or changes, for the rows that have one; `taken` (b, 64, 64) is
+    what other objects cover.
+    """
+    anywhere = np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("move")])
+    drawn = draws(edits)
+    row = torch.from_numpy(np.flatnonzero(drawn))
+    shape, colour = (torch.from_numpy(v)[row].long() for v in (edits.shape, edits.colour))
+    cells = np.zeros((len(edits), 9), dtype=bool)
+    cells[np.arange(len(edits)), edits.to_cell] = drawn
+    _, _, _, origin, window = in_place(after, cells)
+    inside = torch.from_numpy(edits.inside)[row]
+    if inside.any():
+        # Its ground is its host.
+        hosts = after.copy()
+        hosts.shape[~(cells & edits.inside[:, None])] = EMPTY
+        hosts.inner_shape[:] = EMPTY
+        background = paint(background.clone(), hosts)
+        window = window.clone()
+        within = object_masks(hosts, edits.to_cell)
+        window[inside] = patch(within, row[inside], origin[inside])[:, 0]
+    found = recover(image, background, row, shape, colour, origin, window)
+    free = torch.from_numpy(anywhere)[row] & ~inside
+    if not free.any():
+        return found
+    origin = origin.clone()
+    window = window.clone()
+    origin[free], window[free] = search(image, background, taken, row[free], colour[free])
+    # In its place first: the most of its colour may be something else.
+    return better(found, recover(image, background, row, shape, colour, origin, window))
+
+
+def old_objects(before: Scenes, edits: Edits) -> Tensor:
+    """(b, 64, 64) coverage of the object that was removed, moved, replaced, recoloured or resized; 0 for
+    the other kinds.
+    """
+    old = torch.zeros(len(edits), SIZE, SIZE)
+    gone = ~np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("background")])
+    row = np.flatnonzero(gone)
+    cell = edits.cell[row]
+    centre = torch.from_numpy(CENTRES[cell] + before.offset[row, cell])
+    origin = torch.tensor(ORIGINS)[cell]
+    radius = torch.tensor(RADII)[before.size[row, cell]]
+    alpha = draw(torch.from_numpy(before.shape[row, cell]), centre, radius, origin)
+    x, y = grid(origin)
+    old.index_put_((torch.from_numpy(row)[:, None, None].expand_as(x), y, x), alpha)
+    return old
+
+
+def draws(edits: Edits) -> np.ndarray:
+    """(b,), True for edits that draw or change an object."""
+    return ~np.isin(edits.edit_type, [EDIT_TYPES.index(name) for name in WITHOUT_OBJECT])

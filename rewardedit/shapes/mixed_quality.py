@@ -1,0 +1,211 @@
+"""Candidate edits of known quality: what editors get right and wrong, drawn on purpose."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.shapes.render import object_masks, render
+from rewardedit.shapes.scenes import (
+    CELLS,
+    LOOSELY_RELATED_CELLS,
+    OBJECT_FIELDS,
+    apply_edits,
+    pick,
+    sample_edits,
+    without_edited,
+)
+from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, EDIT_TYPES, JITTER
+from rewardedit.shapes.world import ShapesBatch
+
+QUALITIES = (
+    "right",
+    "untouched",
+    "half_done",
+    "over_done",
+    "wrong_object",
+    "wrong_colour",
+    "wrong_place",
+    "damaged",
+)
+# What the small editor learns from, as InstructPix2Pix learned from pairs that were not all good.
+MIXED = {"right": 0.70, "untouched": 0.08, "half_done": 0.07, "over_done": 0.10, "wrong_object": 0.05}
+
+
+def candidates(
+    samples: ShapesBatch, shares: dict[str, float], seed: int
+) -> tuple[list[str], Float[Tensor, "b 3 64 64"]]:
+    """One candidate edit for each sample, its quality drawn with the given shares.
+
+    Returns:
+        The quality of each (names of QUALITIES) and the images, RGB in [0, 1].
+
+    Raises:
+        ValueError: if a share is negative or names no quality, or the shares do not sum to 1.
+    """
+    if not set(shares) <= set(QUALITIES) or min(shares.values()) < 0 or abs(sum(shares.values()) - 1) > 1e-6:
+        raise ValueError(f"shares: expected shares of {', '.join(QUALITIES)} that sum to 1; got {shares}")
+    rng = np.random.default_rng(seed)
+    chosen = rng.choice(len(shares), size=len(samples), p=list(shares.values()))
+    edited = samples.target.clone()
+    for i, name in enumerate(shares):
+        rows = np.flatnonzero(chosen == i)
+        if len(rows):
+            edited[rows] = MAKERS[name](_rows(samples, rows), rng)
+    names = list(shares)
+    return [names[i] for i in chosen], edited
+
+
+def _rows(samples: ShapesBatch, rows: np.ndarray) -> ShapesBatch:
+    def take(value):
+        return [value[i] for i in rows] if isinstance(value, list) else value[rows]
+
+    return ShapesBatch(**{f.name: take(getattr(samples, f.name)) for f in fields(samples)})
+
+
+def right(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+    return samples.target
+
+
+def untouched(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+    return samples.source
+
+
+def half_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+    """Half of them cross-fades of source and target, half with only one side of the change drawn."""
+    b = len(samples)
+    fade = torch.from_numpy(rng.uniform(0.3, 0.7, b)).float()[:, None, None, None].expand(-1, 1, 64, 64)
+    box = torch.where(samples.boxes.sum(2, keepdim=True) > 0, samples.boxes, torch.tensor([0, 0, 64, 64]))
+    box = torch.where((samples.boxes[:, 1].sum(1) > 0)[:, None], box[:, 1], box[:, 0])
+    middle = (box[:, :2] + box[:, 2:])[:, :, None, None] / 2
+    line = torch.arange(64) + 0.5
+    axis = torch.from_numpy(rng.random(b) < 0.5)
+    flip = torch.from_numpy(rng.random(b) < 0.5)
+    first = torch.where(axis[:, None, None], (line < middle[:, 0]), (line[:, None] < middle[:, 1]))
+    side = (first ^ flip[:, None, None]).float()[:, None]
+    weight = torch.where(torch.from_numpy(rng.random(b) < 0.5)[:, None, None, None], fade, side)
+    return samples.source.lerp(samples.target, weight.expand_as(samples.target))
+
+
+def over_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+    """The right edit, and one more change that nobody asked for."""
+    others = without_edited(samples.after, samples.edits)
+    names = ("remove", "replace", "recolour", "resize", "background")
+    kind = np.array([EDIT_TYPES.index(name) for name in names])[rng.integers(len(names), size=len(samples))]
+    is_background = samples.edits.edit_type == EDIT_TYPES.index("background")
+    kind = np.where(is_background, EDIT_TYPES.index("recolour"), kind)
+    # The edited object's own cell, which holds its host where it lies inside another object, stays as it is.
+    own = (np.arange(CELLS)[None] == samples.edits.to_cell[:, None]) & ~is_background[:, None]
+    kind = np.where((others.present & ~own).any(1), kind, EDIT_TYPES.index("background"))
+    spoiled = apply_edits(others, sample_edits(rng, others, kind, own))
+    rows = np.flatnonzero(~is_background)
+    at = rows, samples.edits.to_cell[rows]
+    for name in OBJECT_FIELDS:
+        getattr(spoiled, name)[at] = getattr(samples.after, name)[at]
+    return render(spoiled)
+
+
+def wrong_object(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+    """The same edit done to another object; the source itself where there is no other."""
+    edits = samples.edits
+    b = np.arange(len(samples))
+    allowed = samples.before.present.copy()
+    allowed[b, edits.cell] = False
+    able = allowed.any(1) & ~np.isin(
+        edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("background")]
+    )
+    cell = np.where(able, pick(rng, allowed), edits.cell)
+    moves = edits.edit_type == EDIT_TYPES.index("move")
+    keeps_shape = np.isin(edits.edit_type, [EDIT_TYPES.index(k) for k in ("recolour", "resize", "move")])
+    keeps_colour = np.isin(edits.edit_type, [EDIT_TYPES.index(k) for k in ("resize", "move")])
+    size = samples.before.size[b, cell]
+    resized = np.where(size == 0, 1, np.where(size == 2, 1, edits.size))
+    other = replace(
+        edits,
+        cell=cell,
+        to_cell=np.where(moves, edits.to_cell, cell),
+        shape=np.where(keeps_shape, samples.before.shape[b, cell], edits.shape),
+        colour=np.where(keeps_colour, samples.before.colour[b, cell], edits.colour),
+        size=np.where(edits.edit_type == EDIT_TYPES.index("resize"), resized, size),
+    )
+    drawn = render(apply_edits(samples.before, other))
+    return torch.where(torch.from_numpy(able)[:, None, None, None], drawn, samples.source)
+
+
+def wrong_colour(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+    """The right edit in a colour that is neither the asked one nor the old one;
+    a removed object is recoloured instead.
+    """
+    after = samples.after
+    edits = samples.edits
+    b = np.arange(len(samples))
+    removed = edits.edit_type == EDIT_TYPES.index("remove")
+    scenes = after.copy()
+    allowed = np.ones((len(b), len(COLOURS)), dtype=bool)
+    allowed[b, edits.colour] = False
+    allowed[b, samples.before.colour[b, edits.cell]] = False
+    painted = (edits.edit_type != EDIT_TYPES.index("background")) & ~edits.inside
+    new = pick(rng, allowed)
+    scenes.colour[b[painted], edits.to_cell[painted]] = new[painted]
+    scenes.inner_colour[b[edits.inside], edits.to_cell[edits.inside]] = new[edits.inside]
+    scenes.shape[b[removed], edits.cell[removed]] = samples.before.shape[b[removed], edits.cell[removed]]
+    grounds = np.ones((len(b), len(BACKGROUNDS)), dtype=bool)
+    grounds[b, after.background], grounds[b, samples.before.background] = False, False
+    is_background = edits.edit_type == EDIT_TYPES.index("background")
+    scenes.background[is_background] = pick(rng, grounds)[is_background]
+    return render(scenes)
+
+
+def wrong_place(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+    """The added or moved object in a free cell that was not asked for; `wrong_object` for the other kinds."""
+    after = samples.after
+    edits = samples.edits
+    b = np.arange(len(samples))
+    placed = np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("move")])
+    free = ~after.present & ~_right_cells(samples)
+    free[b, edits.cell] = False
+    placed &= free.any(1)
+    to = pick(rng, free)
+    scenes = without_edited(after, edits)
+    wrong = b[placed], to[placed]
+    scenes.shape[wrong] = edits.shape[placed]
+    scenes.colour[wrong] = edits.colour[placed]
+    scenes.size[wrong] = np.where(edits.inside, 0, edits.size)[placed]
+    offset = after.offset[b, edits.to_cell]
+    limit = np.array(JITTER)[scenes.size[b, to]][:, None]
+    scenes.offset[wrong] = np.clip(offset, -limit, limit)[placed]
+    return torch.where(
+        torch.from_numpy(placed)[:, None, None, None], render(scenes), wrong_object(samples, rng)
+    )
+
+
+def _right_cells(samples: ShapesBatch) -> np.ndarray:
+    """(b, 9) True for cells in which an added or moved object would have the relation that was asked for."""
+    edits = samples.edits
+    anchor = np.where(edits.reference < 0, edits.cell, edits.reference)
+    return LOOSELY_RELATED_CELLS[edits.relation, anchor] & (edits.relation >= 0)[:, None]
+
+
+def damaged(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+    """The right edit over a background with noise in a random square of 16 to 40 pixels."""
+    edited = samples.target.clone()
+    nothing = np.full(len(samples), -1)
+    cells = [object_masks(samples.after, np.where(samples.after.present[:, c], c, nothing)) for c in range(9)]
+    objects = torch.stack(cells).sum(0)
+    for i in range(len(samples)):
+        side = int(rng.integers(16, 41))
+        x, y = rng.integers(0, 64 - side + 1, 2)
+        noise = torch.from_numpy(rng.normal(0, 0.25, (3, side, side))).float()
+        edited[i, :, y : y + side, x : x + side] += noise * (objects[i, :, y : y + side, x : x + side] == 0)
+    return edited.clamp_(0, 1)
+
+
+MAKERS = dict(
+    zip(
+        QUALITIES,
+        (right, untouched, half_done, over_done, wrong_object, wrong_colour, wrong_place, damaged),
+        strict=True,
+    )
+)

@@ -1,0 +1,93 @@
+"""The objects of scenes one by one, with their names, and the names of backgrounds: what a detector and a
+segmenter learn to find.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rewardedit.shapes.render import ORIGINS, PATCH, object_coverage
+from rewardedit.shapes.scenes import Scenes
+from rewardedit.shapes.vocabulary import BACKDROPS, BACKGROUNDS, COLOURS, SHAPES, SIZE, SIZES
+from rewardedit.shapes.world import mask_boxes
+
+ANY = -1
+# What a name can say, as indices into SIZES, COLOURS and SHAPES: all three, colour and shape, or shape alone.
+# What lies inside another object has no size.
+PARTS = (
+    [(size, colour, shape) for size in range(len(SIZES)) for colour in range(8) for shape in range(6)]
+    + [(ANY, colour, shape) for colour in range(len(COLOURS)) for shape in range(len(SHAPES))]
+    + [(ANY, ANY, shape) for shape in range(len(SHAPES))]
+)
+NAMES = [
+    " ".join(
+        words[part] for words, part in zip((SIZES, tuple(COLOURS), SHAPES), parts, strict=True) if part != ANY
+    )
+    for parts in PARTS
+]
+
+
+BACKGROUND_NAMES = ["background", *(f"{colour} background" for colour in BACKGROUNDS)]
+
+
+def background_names(
+    scenes: Scenes,
+) -> tuple[Bool[Tensor, "b backgrounds"], Bool[Tensor, "b backgrounds"]]:
+    """Which of BACKGROUND_NAMES the scenes' backgrounds have, and of which that can be said: textures and
+    photographs have no colour of their own.
+    """
+    plain = torch.from_numpy(scenes.backdrop == BACKDROPS.index("plain"))[:, None]
+    own = torch.from_numpy(scenes.background)[:, None] == torch.arange(len(BACKGROUNDS))
+    any_ground = torch.ones_like(plain)
+    return torch.cat([any_ground, own & plain], 1), torch.cat([any_ground, plain.expand_as(own)], 1)
+
+
+@dataclass(frozen=True)
+class SceneObjects:
+    """n objects of some scenes."""
+
+    row: Int[Tensor, " n"]  # the scene of each, rising
+    coverage: Float[Tensor, "n 24 24"]  # of its pixels, within a patch
+    origin: Int[Tensor, "n 2"]  # where the patch lies, (x, y) pixels
+    names: Bool[Tensor, "n names"]  # which of NAMES it has
+
+    def masks(self, index: Int[Tensor, " k"]) -> Bool[Tensor, "k 64 64"]:
+        """The pixels that some of the objects touch."""
+        masks = torch.zeros(len(index), SIZE, SIZE, dtype=torch.bool)
+        line = torch.arange(PATCH)
+        x = (self.origin[index, 0, None] + line)[:, None, :].expand(-1, PATCH, -1)
+        y = (self.origin[index, 1, None] + line)[:, :, None].expand(-1, -1, PATCH)
+        masks[torch.arange(len(index))[:, None, None], y, x] = self.coverage[index] > 0
+        return masks
+
+    @property
+    def boxes(self) -> Float[Tensor, "n 4"]:
+        """xyxy in pixels, around the pixels that each object touches."""
+        return mask_boxes(self.coverage[:, None]).float() + self.origin.float().repeat(1, 2)
+
+
+def scene_objects(scenes: Scenes) -> SceneObjects:
+    """All objects of the scenes, those inside others among them."""
+    rows: list[Tensor] = []
+    coverage: list[Tensor] = []
+    origins: list[Tensor] = []
+    attributes: list[Tensor] = []
+    for inner in (False, True):
+        shapes = scenes.inner_shape if inner else scenes.shape
+        colours = scenes.inner_colour if inner else scenes.colour
+        for cell, found, alpha in object_coverage(scenes, inner):
+            size = np.full(len(found), len(SIZES)) if inner else scenes.size[found, cell]
+            rows.append(torch.from_numpy(found))
+            coverage.append(alpha)
+            origins.append(torch.tensor(ORIGINS[cell]).expand(len(found), 2))
+            parts = np.stack([size, colours[found, cell], shapes[found, cell]], axis=1)
+            attributes.append(torch.from_numpy(parts))
+    row = torch.cat(rows)
+    order = row.argsort(stable=True)
+    said = torch.tensor(PARTS)
+    has = torch.cat(attributes)[order]
+    names = ((said[None] == ANY) | (said[None] == has[:, None])).all(2)
+    return SceneObjects(row[order], torch.cat(coverage)[order], torch.cat(origins)[order], names)

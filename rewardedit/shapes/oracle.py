@@ -1,0 +1,177 @@
+"""The exact judge of the shapes world: it recovers the scene from an image and rates it by the instruction.
+
+For evaluation only. It knows the truth, so no training signal may come from it, and it is not a `Scorer`.
+
+How it looks at an image: every object that should be there is searched for in its place (an added or moved
+one all over the image, one that belongs inside another on that one). The share of each pixel that shows the
+object's colour is measured between the known background and that colour; its area and centre give the
+object's size and place; the six shapes, drawn at that size and place, are compared with it. What no object
+explains is damage to the background.
+"""
+
+from dataclasses import fields
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from rewardedit.data.worlds import Rating
+from rewardedit.shapes.alignment import alignment_of
+from rewardedit.shapes.looking import Seen, draws, look, old_objects
+from rewardedit.shapes.recover import background_damage, cover, in_place, ramp
+from rewardedit.shapes.scenes import CELLS, OBJECT_FIELDS, Edits, Scenes, concatenate, without_edited
+from rewardedit.shapes.sequences import ShapesSequence
+from rewardedit.shapes.vocabulary import CELL, EDIT_TYPES, RADII, SIZE
+from rewardedit.shapes.world import ShapesBatch
+
+AT_ONCE = 256  # samples
+
+
+def _cells(cells: np.ndarray) -> Tensor:
+    """(b, 64, 64): 1 on the squares of the grid that are True in `cells` (b, 9)."""
+    line = ((torch.arange(SIZE) + 0.5) / CELL).long()
+    return torch.from_numpy(cells).float()[:, line[:, None] * 3 + line[None]]
+
+
+def _touched(edits: Edits) -> np.ndarray:
+    """(b, 9), True for the cells whose objects an edit draws, changes or takes away."""
+    touched = np.zeros((len(edits), CELLS), dtype=bool)
+    drawn = np.flatnonzero(edits.edit_type != EDIT_TYPES.index("background"))
+    touched[drawn, edits.cell[drawn]] = True
+    touched[drawn, edits.to_cell[drawn]] = True
+    return touched
+
+
+def _without_own_turn(turns: ShapesBatch, after: Scenes, touched: np.ndarray) -> Scenes:
+    """The last scene of a sequence as it would be without the turn in each row."""
+    before = after.copy()
+    for name in OBJECT_FIELDS:
+        getattr(before, name)[touched] = getattr(turns.before, name)[touched]
+    repaints = turns.edits.edit_type == EDIT_TYPES.index("background")
+    for name in ("background", "backdrop"):
+        getattr(before, name)[repaints] = getattr(turns.before, name)[repaints]
+    return before
+
+
+def _rating(alignment: Tensor, consistency: Tensor, quality: Tensor) -> Rating:
+    """The rating that three aspects in [0, 1] make."""
+    score = alignment * (0.25 + 0.75 * consistency * quality)
+    return Rating(score * 10, alignment * 10, consistency * 10, quality * 10)
+
+
+class ShapesOracle:
+    """Rates edits of the shapes world as an exact person would; the module's docstring says how."""
+
+    @torch.no_grad()
+    def rate(self, samples: ShapesBatch, edited: Float[Tensor, "b 3 64 64"]) -> Rating:
+        """Ratings of `edited` (RGB in [0, 1]) as edits of `samples`, 0–10 each; 0 for an image that is not
+        finite, which is no edit.
+
+        Raises:
+            ValueError: if `edited` does not hold one 64×64 image for each sample.
+        """
+        if edited.shape != samples.source.shape:
+            raise ValueError(
+                f"edited: expected {tuple(samples.source.shape)}, one image a sample; got "
+                f"{tuple(edited.shape)}"
+            )
+        has_edit = edited.isfinite().flatten(1).all(1)
+        edited = edited.nan_to_num(0.0, 0.0, 0.0)
+        ratings = [
+            _rating(*_aspects(samples.before[part], samples.after[part], samples.edits[part], edited[part]))
+            for part in (slice(i, i + AT_ONCE) for i in range(0, len(samples), AT_ONCE))
+        ]
+        names = [field.name for field in fields(Rating)]
+        return Rating(*(torch.cat([getattr(r, name) for r in ratings]) * has_edit for name in names))
+
+    @torch.no_grad()
+    def rate_sequences(self, sequences: list[ShapesSequence], edited: Float[Tensor, "b 3 64 64"]) -> Rating:
+        """Ratings of `edited` as the last images of whole sequences: the alignment is the mean over the
+        turns, each seen in the last image, and so are consistency and quality.
+
+        Raises:
+            ValueError: if `edited` does not hold one 64×64 image for each sequence.
+        """
+        if edited.shape != (len(sequences), 3, SIZE, SIZE):
+            raise ValueError(
+                f"edited: expected {(len(sequences), 3, SIZE, SIZE)}, one image a sequence; got "
+                f"{tuple(edited.shape)}"
+            )
+        means = []
+        for one, image in zip(sequences, edited, strict=True):
+            turns = one.turns
+            n = len(turns)
+            after = concatenate([turns.after[-1:]] * n)
+            touched = _touched(turns.edits)
+            elsewhere = np.stack([np.delete(touched, t, axis=0).any(0) for t in range(n)])
+            repaints = turns.edits.edit_type == EDIT_TYPES.index("background")
+            aspects = _aspects(
+                _without_own_turn(turns, after, touched),
+                after,
+                turns.edits,
+                image.expand(n, -1, -1, -1),
+                elsewhere,
+                torch.from_numpy(repaints.any() & ~repaints),
+            )
+            means.append(torch.stack([aspect.mean() for aspect in aspects]))
+        return _rating(*torch.stack(means).unbind(1))
+
+
+def _aspects(
+    before: Scenes,
+    after: Scenes,
+    edits: Edits,
+    edited: Tensor,
+    elsewhere: np.ndarray | None = None,
+    repainted: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Alignment, consistency and quality, each (b,) in [0, 1].
+
+    Args:
+        elsewhere: (b, 9), True for cells whose change is another turn's matter.
+        repainted: (b,), True where the background's change is another turn's matter.
+    """
+    keep = without_edited(after, edits).present
+    counts = torch.from_numpy(keep if elsewhere is None else keep & ~elsewhere)
+    seen = look(edited, before, after, edits, keep)
+    alignment = alignment_of(seen, before, edits)
+
+    spare = 1 - torch.maximum(cover(seen.kept, len(edits), 1.5), cover(seen.asked, len(edits), 1.5))
+    spare *= 1 - old_objects(before, edits)  # what is left of the old object counts as not gone
+    wanted = seen.wanted
+    if elsewhere is not None and repainted is not None:
+        spare *= 1 - _cells(elsewhere)
+        wanted = torch.where(repainted[:, None, None, None], seen.background, wanted)
+    damage, tint = background_damage(seen.image - wanted, spare)
+
+    repaints = torch.from_numpy(edits.edit_type == EDIT_TYPES.index("background"))
+    ones = torch.ones(len(edits))
+    intact = torch.where(repaints, ones, ramp(tint, 0.25, 0.06) / (1 + damage / 60))
+    consistency = _survived(seen, after, keep, counts) ** 3 * intact
+    quality = _clean(seen, edits, keep, counts)
+    quality /= 1 + damage / torch.where(repaints, 900, 300)
+    quality *= ramp(seen.grain, 0.23, 0.02) * ramp((seen.light - 1).abs(), 0.55, 0.03)
+    quality *= torch.where(repaints, ramp(tint, 0.35, 0.03), ones)
+    return alignment, consistency, quality
+
+
+def _survived(seen: Seen, after: Scenes, keep: np.ndarray, counts: Tensor) -> Tensor:
+    """(b,) in [0, 1]: the mean over the objects that count of what is left of them where they were."""
+    row, cell, place, _, _ = in_place(after, keep)
+    kept = seen.kept
+    nominal = torch.tensor(RADII)[torch.from_numpy(after.size)[row, cell]]
+    near = ramp((kept.centre - place).norm(dim=1), 9, 1.5)
+    survived = kept.kept * near * ramp((kept.radius / nominal - 1).abs(), 0.3, 0.14)
+    n = counts.sum(1)
+    total = torch.zeros(len(n)).index_add_(0, kept.row, survived * counts[row, cell])
+    return torch.where(n > 0, total / n.clamp_min(1), torch.ones(len(n)))
+
+
+def _clean(seen: Seen, edits: Edits, keep: np.ndarray, counts: Tensor) -> Tensor:
+    """(b,) in [0, 1]: the mean cleanness of the asked object and of those that count."""
+    row, cell = (torch.from_numpy(found) for found in np.nonzero(keep))
+    n = counts.sum(1) + torch.from_numpy(draws(edits))
+    clean = torch.zeros(len(n)).index_add_(0, row, seen.kept.clean * counts[row, cell])
+    clean = clean.index_add_(0, seen.asked.row, seen.asked.clean)
+    return torch.where(n > 0, clean / n.clamp_min(1), torch.ones(len(n)))

@@ -1,0 +1,44 @@
+"""The offline world as others see it."""
+
+from rewardedit.data.datasets import DataConfig
+from rewardedit.data.worlds import World
+from rewardedit.shapes.mixed_quality import MIXED
+from rewardedit.shapes.oracle import ShapesOracle
+from rewardedit.shapes.rows import ShapesRows
+from rewardedit.shapes.sequences import ShapesSequences
+from rewardedit.shapes.vocabulary import EDIT_TYPES, SIZE, WORLD_VERSION
+from rewardedit.shapes.world import Shapes, ShapesBatch
+
+
+def open_rows(data: DataConfig) -> ShapesRows:
+    """The rows that a recipe's `data:` names."""
+    return ShapesRows(
+        data.rows or 10_000,
+        data.split,
+        data.seed,
+        data.backdrops,
+        data.edit_types or EDIT_TYPES,
+        shares=dict(data.shares),
+        first=data.first,
+        draws=data.draws,
+    )
+
+
+def samples(split: str, seed: int, backdrops: tuple[str, ...], first: int, n: int) -> ShapesBatch:
+    """Samples `first` to `first + n - 1`.
+
+    Raises:
+        ValueError: for a split or backdrops that there are not.
+    """
+    return Shapes(split, seed, backdrops).batch(first, n)
+
+
+WORLD = World(
+    version=WORLD_VERSION,
+    size=SIZE,
+    quality_mix=dict(MIXED),
+    open_rows=open_rows,
+    open_sequences=ShapesSequences,
+    samples=samples,
+    rate=ShapesOracle().rate,
+)

@@ -1,0 +1,1 @@
+"""Recipes of the offline world; `rewardedit recipes` lists them below the others."""

@@ -1,0 +1,86 @@
+"""The shapes world as rows of a data set: a candidate edit of drawn quality on each."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor
+
+from rewardedit.batch import EditSample
+from rewardedit.shapes.mixed_quality import candidates
+from rewardedit.shapes.vocabulary import EDIT_TYPES
+from rewardedit.shapes.world import BLOCK, Shapes, ShapesBatch
+
+
+class ShapesRows(Sequence):
+    """n rows; `edited` is a candidate whose quality is drawn with `shares` and known to nobody but this
+    class.
+
+    With `draws` > 1 as many rows in turn are edits of one source.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        split: str = "train",
+        seed: int = 0,
+        backdrops: tuple[str, ...] = ("plain",),
+        kinds: tuple[str, ...] = EDIT_TYPES,
+        *,
+        shares: dict[str, float],
+        first: int = 0,
+        draws: int = 1,
+    ) -> None:
+        self.worlds = [Shapes(split, seed, backdrops, kinds, draw) for draw in range(draws)]
+        self.n = n
+        self.first = first
+        self.shares = shares
+        self._block = lru_cache(maxsize=8)(self._make)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the rows in memory, which a copy in another process makes anew."""
+        return {name: value for name, value in vars(self).items() if name != "_block"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._block = lru_cache(maxsize=8)(self._make)
+
+    def _make(self, draw: int, k: int) -> tuple[ShapesBatch, list[str], Tensor]:
+        world = self.worlds[draw]
+        samples = world.batch(k * BLOCK, BLOCK)
+        qualities, edited = candidates(samples, self.shares, seed=world.seed * 1_000_003 + k + draw * 500_009)
+        return samples, qualities, edited
+
+    def _at(self, index: int) -> tuple[ShapesBatch, list[str], Tensor, int]:
+        source, draw = divmod(self.first + index, len(self.worlds))
+        block, at = divmod(source, BLOCK)
+        return *self._block(draw, block), at
+
+    def __len__(self) -> int:
+        return self.n
+
+    def quality(self, index: int) -> str:
+        """The drawn quality of a row: for tests and reports, never for training."""
+        _, qualities, _, at = self._at(index)
+        return qualities[at]
+
+    def source_ids(self) -> list[str]:
+        """The scene that each row is an edit of."""
+        first, draws = self.first, len(self.worlds)
+        return [f"{self.worlds[0].split}-{self.worlds[0].seed}-{(first + i) // draws}" for i in range(self.n)]
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        if not 0 <= index < self.n:
+            raise IndexError(index)
+        samples, _, edited, i = self._at(index)
+        return EditSample(
+            id=samples.id[i],
+            source=samples.source[i],
+            instruction=samples.instruction[i],
+            edited=edited[i],
+            target=samples.target[i],
+            mask=samples.mask[i],
+            source_caption=samples.source_caption[i],
+            target_caption=samples.target_caption[i],
+            edit_type=samples.edit_type[i],
+        )

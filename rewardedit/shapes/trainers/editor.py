@@ -1,0 +1,286 @@
+"""The small editor of the shapes world: a stock `StableDiffusionInstructPix2PixPipeline` from scratch.
+
+The UNet learns to denoise at all time steps alike, with InstructPix2Pix's objective (Eq. 2), on edits of
+mixed quality as InstructPix2Pix's were: right, half-done, over-done, untouched and of a wrong object, in
+stated shares. The autoencoder and the text encoder are trained before it and stay as they are.
+
+It predicts the sample. Most of an edited image is its source, which stands in the UNet's input, so that it
+can be carried over as it is at every step; a velocity would have to hold the noise too. The noise schedule
+is DDPM's linear one with zero terminal SNR: beside a source image, where an object goes is decided at high
+noise, and there the linear schedule spends more of its steps than Stable Diffusion's. Sampling is that of
+`LCMScheduler`: every step adds noise to the predicted clean latents anew (multistep sampling as in Song et
+al. 2023, Algorithm 1), so that what an early step drew amiss a later one can draw anew. On val it is better
+than DDPM's, which keeps a share of the noise, by 0.4 of 10.
+
+During training alone a head reads off the middle of the UNet which colours and shapes stand where, in the
+source and in the target, and its error is added to the loss (`rewardedit.shapes.maps_head`).
+
+With `null_text_target: source` a row whose text is dropped has its source as target: without an instruction
+the editor leaves the image as it is, and that is where guidance starts from. InstructPix2Pix keeps the
+edited image there. The UNet also gets the text through its time embedding (`addition_embed_type="text"`),
+which stock pipelines support. It never sees reward text.
+
+Training is a chain of legs; each has edits of its own and starts from the fp16 weights that the one before
+it saved, so a leg can also start from the weights in this package: start=shapes-editor first_leg=2.
+Recipes that start there with other shares of flawed targets make editors of other quality, for comparisons.
+
+Command: rewardedit train shapes-editor
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from diffusers import AutoencoderKL, LCMScheduler, StableDiffusionInstructPix2PixPipeline
+from diffusers.training_utils import compute_snr
+from torch import Tensor
+from transformers import CLIPTextModel, CLIPTokenizer
+
+from rewardedit import devices, pretrained
+from rewardedit.diffusion.editors import EditConfig, Editor, save_editor
+from rewardedit.diffusion.families import Conditioning, family_of
+from rewardedit.diffusion.noising import conditioning_dropout
+from rewardedit.files import write_json
+from rewardedit.models import resolve_model
+from rewardedit.shapes import MIXED, Shapes, candidates
+from rewardedit.shapes.by_edit_type import rating_by_edit_type
+from rewardedit.shapes.maps import CHANNELS, scene_maps
+from rewardedit.shapes.maps_head import MapsHead
+from rewardedit.shapes.trainers.text_encoder import TOKENS, Tails
+from rewardedit.training import run
+from rewardedit.training.small import SmallTrainConfig, count, fit, small_unet
+
+MAP_SIDE = 8  # squares a side of the maps that the head reads off: the resolution of the UNet's middle
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One leg of the training."""
+
+    steps: int  # updates
+    schedule: int | None = None  # updates over which the learning rate falls; None: all of them
+    lr_share: float = 1.0  # of the learning rates, with which the leg begins
+    shares: dict[str, float] | None = None  # of each quality among its edits; None: the recipe's
+    # A row's error weighs as the signal-to-noise ratio at its time step, from 1 up to this (Salimans and Ho
+    # 2022): what is left to do at low noise is small beside what high noise hides, and is what edges are made
+    # of. 1: all weigh alike.
+    largest_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.largest_weight < 1:
+            raise ValueError(f"legs: expected at least one step, and no weight below 1; got {self}")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Architecture, data and training of the editor."""
+
+    name: str  # of the run, and of its folder in runs/
+    vae: str = "runs/shapes-autoencoder/vae"  # folder of the trained autoencoder
+    text_encoder: str = "runs/shapes-text-encoder"  # folder of the trained text encoder and its tokenizer
+    start: str | None = None  # a pipeline that is trained further, in place of those two and a fresh UNet
+    first_leg: int = 1  # the leg that training begins with
+    channels: tuple[int, ...] = (48, 128)  # of each level of the UNet
+    sources: int = 28_000  # of the shapes world, for each leg others
+    draws: int = 3  # edits of each source
+    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # of the sources in turn
+    # of each quality among the edits
+    shares: dict[str, float] = field(default_factory=lambda: dict(MIXED))
+    conditioning_dropout: float = 0.05  # share of rows whose text is dropped
+    null_text_target: Literal["edited", "source"] = "source"  # target of a row whose text is dropped
+    tail: float = 0.5  # share of prompts with random words after the instruction
+    maps_weight: float = 1.0  # of the head's error beside that of the prediction
+    # sampling settings that are saved with the editor
+    ask: EditConfig = field(default_factory=lambda: EditConfig(10, 2.0, 1.2))
+    evaluate_n: int = 560  # test edits a backdrop
+    legs: tuple[Leg, ...] = (Leg(1000),)  # in their order; their steps take the place of train.max_steps
+    train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.first_leg <= len(self.legs):
+            raise ValueError(f"first_leg: expected 1 to {len(self.legs)}; got {self.first_leg}")
+        if self.first_leg > 1 and self.start is None:
+            raise ValueError("start: expected the pipeline that first_leg is to go on from; got None")
+
+
+def make_pipeline(config: Config) -> Any:
+    """The pipeline with a trained autoencoder and text encoder and a fresh UNet, or `start`.
+
+    Raises:
+        ValueError: where these are not there.
+    """
+    stock = StableDiffusionInstructPix2PixPipeline
+    no_checker = {"safety_checker": None, "requires_safety_checker": False}
+    try:
+        if config.start is not None:
+            return pretrained.load(stock, resolve_model(config.start), dtype=torch.float32, **no_checker)
+        vae = pretrained.load(AutoencoderKL, config.vae)
+        text_encoder = pretrained.load(
+            CLIPTextModel, f"{config.text_encoder}/text_encoder", dtype=torch.float32
+        )
+        tokenizer = pretrained.load(
+            CLIPTokenizer, f"{config.text_encoder}/tokenizer", model_max_length=TOKENS
+        )
+    except OSError as error:
+        names = config.start or f"{config.vae}, {config.text_encoder}"
+        raise ValueError(f"{names}: {str(error).splitlines()[0]}; train them first") from error
+    scheduler = LCMScheduler(
+        beta_schedule="linear",
+        beta_start=1e-4,
+        beta_end=0.02,
+        clip_sample=False,  # latents are not confined to ±1
+        prediction_type="sample",
+        rescale_betas_zero_snr=True,
+        timestep_spacing="trailing",
+        set_alpha_to_one=True,
+        original_inference_steps=1000,  # any number of steps up to that of the training
+        timestep_scaling=1e9,  # what is predicted is taken as it is at every step
+    )
+    return stock(
+        vae=vae,
+        text_encoder=text_encoder,
+        tokenizer=tokenizer,
+        unet=small_unet(
+            8,
+            config.channels,
+            text_encoder.config.hidden_size,
+            addition_embed_type="text",
+            addition_embed_type_num_heads=8,
+        ),
+        scheduler=scheduler,
+        feature_extractor=None,
+        **no_checker,
+    )
+
+
+def plan(config: Config) -> list[str]:
+    pipe = make_pipeline(config)
+    parts = ", ".join(f"{name} {count(getattr(pipe, name))}" for name in ("vae", "text_encoder", "unet"))
+    steps = " + ".join(str(leg.steps) for leg in config.legs[config.first_leg - 1 :])
+    return [f"editor: {parts}; {config.sources * config.draws} edits a leg, {steps} steps"]
+
+
+@dataclass(frozen=True)
+class Edits:
+    """The edits that a leg is trained on."""
+
+    source: Tensor  # (sources, 4, 16, 16) unscaled latents
+    edited: Tensor  # (n, 4, 16, 16) unscaled latents; row i belongs to source i % sources
+    tokens: Tensor  # (n, 77)
+    maps: Tensor  # (n, 28, 8, 8): of the source's scene, then of the target's
+    right: Tensor  # (n,) True where `edited` is the target
+
+
+def train(config: Config, folder: Path, resume: bool = False) -> Path:
+    """Trains, saves fp16 weights to `folder/pipeline` and a table by edit type to metrics.json."""
+    run.start(folder, config, resume, alone=True)
+    torch.manual_seed(config.train.seed)
+    pipe = make_pipeline(config).to(devices.default_device())
+    for number in range(config.first_leg, len(config.legs) + 1):
+        saved = folder / f"leg-{number}" / "pipeline"
+        if not saved.is_dir():
+            edits = _edits(config, pipe, number)
+            if number == 1 and config.start is None:
+                # The latents are brought to unit variance, as the noise schedule expects.
+                pipe.vae.register_to_config(scaling_factor=1 / float(edits.edited.std()))
+            train_leg(config, number, pipe, edits, saved.parent, resume)
+            save_editor(Editor(pipe.to(dtype=torch.float16), config.ask), saved)
+        pipe = make_pipeline(dataclasses.replace(config, start=str(saved))).to(devices.default_device())
+
+    pipe.set_progress_bar_config(disable=True)
+    editor = Editor(pipe, config.ask)
+    write_json(
+        folder / "metrics.json",
+        {"n": config.evaluate_n, "oracle": rating_by_edit_type(editor, config.evaluate_n)},
+    )
+    pipe.to(dtype=torch.float16)
+    save_editor(editor, folder / "pipeline")
+    return folder / "pipeline"
+
+
+def leg_config(config: Config, number: int) -> SmallTrainConfig:
+    """The optimizer and the loop of a leg, counted from 1."""
+    leg = config.legs[number - 1]
+    muon_lr = config.train.muon_lr
+    return dataclasses.replace(
+        config.train,
+        max_steps=leg.steps,
+        schedule_steps=leg.schedule,
+        lr=config.train.lr * leg.lr_share,
+        muon_lr=None if muon_lr is None else muon_lr * leg.lr_share,
+        seed=config.train.seed + number - 1,  # other rows, noise and time steps
+    )
+
+
+def train_leg(config: Config, number: int, pipe: Any, edits: Edits, folder: Path, resume: bool) -> None:
+    """Trains the pipeline's UNet on the edits of a leg, counted from 1."""
+    leg = leg_config(config, number)
+    largest_weight = config.legs[number - 1].largest_weight
+    for module in (pipe.vae, pipe.text_encoder):
+        module.requires_grad_(False).eval()
+    family = family_of(pipe)
+    unet = pipe.unet.to(memory_format=torch.channels_last)
+    head = MapsHead(unet, 2 * CHANNELS)
+    tails = Tails(pipe.tokenizer, config.tail)
+    no_words = family.tokenize(pipe, [""]).input_ids[0]
+    scale = pipe.vae.config.scaling_factor
+    times = pipe.scheduler.config.num_train_timesteps
+
+    def loss_of(step: int, generator: torch.Generator) -> Tensor:
+        b = leg.batch_size
+        rows = torch.randint(len(edits.edited), (b,), generator=generator)
+        source = edits.source[rows % len(edits.source)]
+        t = torch.randint(times, (b,), generator=generator)
+        noise = torch.randn(source.shape, generator=generator)
+        u = torch.rand(b, generator=generator)
+        no_text, no_image = conditioning_dropout(u, config.conditioning_dropout)
+        words = torch.where(no_text[:, None], no_words, tails(edits.tokens[rows], generator))
+        becomes_source = no_text & ~no_image & (config.null_text_target == "source")
+        latents = torch.where(becomes_source[:, None, None, None], source, edits.edited[rows]) * scale
+        image = source * (~no_image)[:, None, None, None]
+        known = edits.right[rows] & ~no_text & ~no_image
+        # Everything is drawn and chosen on the CPU, the same on every device; one batch goes to the
+        # models' own.
+        inputs = (latents, image, noise, t, words, edits.maps[rows], known)
+        latents, image, noise, t, words, maps, known = (tensor.to(unet.device) for tensor in inputs)
+        with torch.no_grad():
+            embeds = pipe.text_encoder(words).last_hidden_state
+        cond = Conditioning(embeds, image)
+        losses = family.loss(unet, pipe.scheduler, latents, noise, t, cond)
+        weights = compute_snr(pipe.scheduler, t).clamp(1, largest_weight)
+        return (weights * losses).mean() + config.maps_weight * head.loss(maps, known)
+
+    fit(leg, {"unet": unet, "head": head}, loss_of, folder, resume)
+    head.remove()
+
+
+@torch.no_grad()
+def _edits(config: Config, pipe: Any, leg: int) -> Edits:
+    """The edits of a leg, `draws` of each source."""
+    encode = family_of(pipe).encode_images
+    source: list[Tensor] = []
+    parts: list[list[Tensor]] = [[], [], [], []]
+    first_source = (leg - 1) * config.sources
+    shares = config.legs[leg - 1].shares or config.shares
+    for draw in range(config.draws):
+        world = Shapes(backdrops=config.backdrops, draw=draw)
+        for first in range(0, config.sources, 2800):
+            batch = world.batch(first_source + first, min(2800, config.sources - first))
+            qualities, made = candidates(batch, shares, seed=(leg * 100 + draw) * 1_000_003 + first)
+            if draw == 0:
+                source += [encode(pipe, part).cpu() for part in batch.source.split(140)]
+            edited = torch.cat([encode(pipe, part).cpu() for part in made.split(140)])
+            tokens = family_of(pipe).tokenize(pipe, batch.instruction).input_ids
+            maps = torch.cat([scene_maps(scenes, MAP_SIDE) for scenes in (batch.before, batch.after)], dim=1)
+            right = torch.tensor([quality == "right" for quality in qualities])
+            for out, values in zip(parts, (edited, tokens, maps.half(), right), strict=True):
+                out.append(values)
+    edited, tokens, maps, right = (torch.cat(part) for part in parts)
+    return Edits(torch.cat(source), edited, tokens, maps, right)
+
+
+def main(config: Config, folder: Path, resume: bool = False) -> None:
+    """Trains and says where the pipeline is."""
+    print(f"editor: {train(config, folder, resume)}")

@@ -1,0 +1,226 @@
+"""The text encoder of the shapes world's diffusion models: the small CLIP's, taught to read.
+
+On the scale of these models a UNet's loss alone does not teach a text encoder which object an instruction
+means. So it learns from heads that are thrown away: at the end of an instruction linear layers name the parts
+of the parsed instruction (edit type, source, target and reference object, size, position, background) and
+every word of the text; at the end of each phrase of a caption they name that object's colour, shape and size.
+In half of the instructions random words follow after a full stop, so that later text, whatever it says,
+neither hides the instruction nor goes unread. It never sees reward text.
+
+Command: rewardedit train shapes-text-encoder
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import CLIPModel, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+from rewardedit import pretrained
+from rewardedit.files import write_json
+from rewardedit.instructions import ParsedEdit
+from rewardedit.instructions.parsed import RELATIONS
+from rewardedit.models import resolve_model
+from rewardedit.shapes import EDIT_TYPES, Shapes
+from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES
+from rewardedit.texts import tokenize
+from rewardedit.training import run
+from rewardedit.training.small import SmallTrainConfig, count, fit
+
+TOKENS = 77  # of every text, as CLIP's
+POSITIONS = (*PLACES, *RELATIONS)
+SIZE_STATES = ("unchanged", "larger", "smaller")
+# Classes of each answer of `instruction_labels`, 0 where nothing is said.
+INSTRUCTION_ANSWERS = (7, 9, 7, 9, 7, 4, 7, 9, 7, 16, 3)
+PHRASE_ANSWERS = (len(COLOURS), len(SHAPES), len(SIZES))
+WORDS_WEIGHT = 0.2  # of the words' error beside that of the parsed instruction
+
+
+@dataclass(frozen=True)
+class Config:
+    """Data and training of the text encoder."""
+
+    name: str  # of the run, and of its folder in runs/
+    clip: str = "shapes-clip"  # the CLIP whose text encoder and tokenizer it starts with
+    samples: int = 112_000  # of the shapes world, each an instruction and a caption
+    tail: float = 0.5  # share of instructions with random words after them
+    train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
+
+
+def make_model(config: Config) -> tuple[CLIPTextModel, CLIPTokenizer]:
+    """CLIP's text encoder and tokenizer.
+
+    Raises:
+        ValueError: where the CLIP model is not there.
+    """
+    try:
+        clip = pretrained.load(CLIPModel, resolve_model(config.clip), dtype=torch.float32)
+        tokenizer = pretrained.load(CLIPTokenizer, resolve_model(config.clip), model_max_length=TOKENS)
+    except OSError as error:
+        message = str(error).splitlines()[0]
+        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error
+    text_encoder = CLIPTextModel(CLIPTextConfig(**clip.config.text_config.to_dict()))
+    text_encoder.load_state_dict(clip.text_model.state_dict())
+    return text_encoder, tokenizer
+
+
+def plan(config: Config) -> list[str]:
+    text_encoder, _ = make_model(config)
+    return [f"text encoder: {count(text_encoder)}, {config.samples} samples, {config.train.max_steps} steps"]
+
+
+def train(config: Config, folder: Path, resume: bool = False) -> Path:
+    """Trains and saves `folder/text_encoder` and `folder/tokenizer`; metrics.json says how much is read right
+    on val.
+    """
+    run.start(folder, config, resume, alone=True)
+    torch.manual_seed(config.train.seed)
+    text_encoder, tokenizer = make_model(config)
+    reader = Reader(text_encoder, tokenizer)
+    instructions, labels, captions, phrases = _texts(tokenizer, "train", config.samples)
+    tails = Tails(tokenizer, config.tail)
+
+    def loss_of(step: int, generator: torch.Generator) -> Tensor:
+        b = config.train.batch_size
+        rows = torch.randint(len(labels), (b,), generator=generator)
+        later = torch.randint(0, 3, (b,), generator=generator)
+        asked = reader.instruction_loss(tails(instructions[rows], generator), labels[rows], later)
+        rows = rows[: b // 2]
+        return asked + reader.caption_loss(captions[rows], phrases[rows])
+
+    fit(config.train, {"reader": reader}, loss_of, folder, resume)
+    write_json(folder / "metrics.json", {"read_right": reader.read_right(*_texts(tokenizer, "val", 1400))})
+    text_encoder.half().save_pretrained(folder / "text_encoder")
+    tokenizer.save_pretrained(folder / "tokenizer")
+    return folder
+
+
+def _texts(tokenizer: CLIPTokenizer, split: str, n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Token ids of instructions (n, 77) with their labels (n, answers), and of captions (n, 77) with the
+    labels of their phrases (n, 77, 3), -1 where no phrase ends.
+    """
+    parts: list[list[Tensor]] = [[], [], [], []]
+    comma = tokenizer.get_vocab()[",</w>"]
+    for first in range(0, n, 2800):
+        batch = Shapes(split, backdrops=("plain", "plain", "textured", "photo")).batch(
+            first, min(2800, n - first)
+        )
+        asked, told = (
+            tokenize(tokenizer, texts, TOKENS, "the text encoder", padding="max_length").input_ids
+            for texts in (batch.instruction, batch.target_caption)
+        )
+        phrases = torch.full((*told.shape, len(PHRASE_ANSWERS)), -1)
+        scenes = batch.after
+        row, place = (told[:, 1:] == comma).nonzero().unbind(1)  # the token before a comma ends a phrase
+        cell = torch.from_numpy(scenes.present).nonzero()  # in reading order, as captions go
+        at = cell[:, 0].numpy(), cell[:, 1].numpy()
+        answers = [torch.from_numpy(values[at]) for values in (scenes.colour, scenes.shape, scenes.size)]
+        phrases[row, place] = torch.stack(answers, dim=1)
+        labels = torch.tensor([instruction_labels(parsed) for parsed in batch.parsed])
+        for out, values in zip(parts, (asked, labels, told, phrases), strict=True):
+            out.append(values)
+    instructions, labels, captions, phrases = (torch.cat(part) for part in parts)
+    return instructions, labels, captions, phrases
+
+
+def instruction_labels(parsed: ParsedEdit) -> list[int]:
+    """The parsed instruction as class numbers; 0 stands for "not said"."""
+
+    def find(words: str | None, vocabulary: Collection[str]) -> int:
+        return next((list(vocabulary).index(w) + 1 for w in (words or "").split() if w in vocabulary), 0)
+
+    return [
+        EDIT_TYPES.index(parsed.edit_type),
+        *(find(parsed.source, words) for words in (COLOURS, SHAPES)),
+        *(find(parsed.target, words) for words in (COLOURS, SHAPES, SIZES, BACKGROUNDS)),
+        *(find(parsed.reference, words) for words in (COLOURS, SHAPES)),
+        POSITIONS.index(parsed.position) + 1 if parsed.position in POSITIONS else 0,
+        SIZE_STATES.index(parsed.size),
+    ]
+
+
+class Reader(nn.Module):
+    """The text encoder with the heads that teach it."""
+
+    def __init__(self, text_encoder: CLIPTextModel, tokenizer: CLIPTokenizer) -> None:
+        super().__init__()
+        self.text_encoder = text_encoder
+        self.end = tokenizer.eos_token_id
+        width = text_encoder.config.hidden_size
+        self.answers = nn.ModuleList([nn.Linear(width, n) for n in INSTRUCTION_ANSWERS])
+        self.words = nn.Linear(width, text_encoder.config.vocab_size)
+        self.phrases = nn.ModuleList([nn.Linear(width, n) for n in PHRASE_ANSWERS])
+
+    def states(self, tokens: Tensor) -> Tensor:
+        return self.text_encoder(tokens).last_hidden_state
+
+    def instruction_loss(self, tokens: Tensor, labels: Tensor, later: Tensor) -> Tensor:
+        """Cross-entropy of the parsed instruction's parts, and binary cross-entropy of each word of the
+        vocabulary, read `later` (b,) tokens after the text's end.
+        """
+        tokens, labels, later = (tensor.to(self.text_encoder.device) for tensor in (tokens, labels, later))
+        end = ((tokens == self.end).int().argmax(1) + later).clamp(max=tokens.shape[1] - 1)
+        state = self.states(tokens)[torch.arange(len(tokens), device=tokens.device), end]
+        losses = [F.cross_entropy(head(state), labels[:, i]) for i, head in enumerate(self.answers)]
+        logits = self.words(state).float()
+        present = torch.zeros_like(logits).scatter_(1, tokens, 1.0)
+        spelled = F.binary_cross_entropy_with_logits(logits, present, reduction="none").sum(1).mean()
+        return torch.stack(losses).sum() + WORDS_WEIGHT * spelled
+
+    def caption_loss(self, tokens: Tensor, phrases: Tensor) -> Tensor:
+        """Cross-entropy of the colour, shape and size of each object, read where its phrase ends."""
+        tokens, phrases = (tensor.to(self.text_encoder.device) for tensor in (tokens, phrases))
+        ends = phrases[..., 0] >= 0
+        state = self.states(tokens)[ends]
+        losses = [F.cross_entropy(head(state), phrases[ends][:, i]) for i, head in enumerate(self.phrases)]
+        return torch.stack(losses).sum()
+
+    @torch.no_grad()
+    def read_right(
+        self, instructions: Tensor, labels: Tensor, captions: Tensor, phrases: Tensor
+    ) -> dict[str, float]:
+        """The share of instructions, and of captions' phrases, of which every part is read right."""
+        device = self.text_encoder.device
+        place = torch.arange(len(instructions)), (instructions == self.end).int().argmax(1)
+        state = torch.cat([self.states(part.to(device)) for part in instructions.split(280)]).cpu()[place]
+        heads = [head.cpu() for head in self.answers]
+        right = torch.stack([head(state).argmax(1) == labels[:, i] for i, head in enumerate(heads)]).all(0)
+        ends = phrases[..., 0] >= 0
+        state = torch.cat([self.states(part.to(device)) for part in captions.split(280)]).cpu()[ends]
+        heads = [head.cpu() for head in self.phrases]
+        named = torch.stack([head(state).argmax(1) == phrases[ends][:, i] for i, head in enumerate(heads)])
+        return {"instructions": float(right.float().mean()), "phrases": float(named.all(0).float().mean())}
+
+
+class Tails:
+    """Random words of the tokenizer's, put after an instruction and a full stop."""
+
+    def __init__(self, tokenizer: CLIPTokenizer, share: float) -> None:
+        vocabulary = tokenizer.get_vocab()
+        self.share = share
+        self.end = tokenizer.eos_token_id
+        self.stop = vocabulary[".</w>"]
+        self.words = torch.tensor(
+            [i for word, i in vocabulary.items() if len(word) > len("a</w>") and word.endswith("</w>")]
+        )
+
+    def __call__(self, tokens: Tensor, generator: torch.Generator) -> Tensor:
+        """Token ids (b, n), of which `share` now go on for 4 to 12 places,
+        if there is room before the last end token.
+        """
+        b, n = tokens.shape
+        # 0 where the instruction ends
+        place = torch.arange(n) - (tokens == self.end).int().argmax(1, keepdim=True)
+        length = torch.randint(4, 13, (b, 1), generator=generator)
+        length[torch.rand(b, generator=generator) >= self.share] = 0
+        words = self.words[torch.randint(len(self.words), (b, n), generator=generator)]
+        inside = (place >= 0) & (place < length) & (torch.arange(n) < n - 1)
+        return torch.where(inside, torch.where(place == 0, self.stop, words), tokens)
+
+
+def main(config: Config, folder: Path, resume: bool = False) -> None:
+    """Trains and says where the weights are."""
+    print(f"text encoder: {train(config, folder, resume)}")

@@ -1,0 +1,350 @@
+"""The small vision-language model of the shapes world, which stands for a pretrained one: a transformers
+`LlavaNextForConditionalGeneration` with the small CLIP's vision tower.
+
+It learns to answer questions about one image or two, and sees no score: the caption of an image; the caption
+of the second image of two; the instruction that leads from the first to the second, said freely or as one of
+two; the caption of what an instruction makes of an image that is not shown; and which of several
+instructions was followed. The vision tower stays as it is; projector and language model are trained on the
+answers' tokens. CLIP's patches tell colours and places well and shapes badly: a later leg takes the tower of
+the small detector, which grew out of the same CLIP (`tower`).
+
+Command: rewardedit train shapes-vlm
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tokenizers.decoders import BPEDecoder
+from torch import Tensor, nn
+from transformers import (
+    CLIPModel,
+    CLIPTokenizer,
+    LlamaConfig,
+    LlavaNextConfig,
+    LlavaNextForConditionalGeneration,
+    LlavaNextImageProcessorPil,
+    LlavaNextProcessor,
+    OwlViTForObjectDetection,
+    PreTrainedTokenizerFast,
+)
+
+from rewardedit import devices, pretrained
+from rewardedit.diffusion.editors import load_editor
+from rewardedit.files import replaced, write_json
+from rewardedit.models import resolve_model
+from rewardedit.scorers.vlm import Vlm, load_vlm
+from rewardedit.shapes import Shapes
+from rewardedit.shapes.image_defects import spoil
+from rewardedit.shapes.vlm_tasks import (
+    QUESTIONS,
+    Task,
+    answers,
+    asked,
+    instructions_of,
+    likelihood,
+    match_loss,
+    match_odds,
+    untouched,
+    way,
+    wrong,
+)
+from rewardedit.shapes.vocabulary import EDIT_TYPES, SIZE
+from rewardedit.training import run
+from rewardedit.training.small import SmallTrainConfig, count, fit
+
+IMAGE = "<image>"
+CHAT = (
+    "{% for turn in messages %}{% for part in turn['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% if turn['role'] == 'assistant' %}<|endoftext|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %} :{% endif %}"
+)
+SAME_KIND = len(EDIT_TYPES)  # a draw of the world with the same sources and kinds of edit, and other edits
+FURTHER = '0123456789?:"'  # characters of prompts and answers
+GRID = [[SIZE, SIZE], [SIZE, 2 * SIZE]]  # one image, or two side by side
+CONTEXT = 512  # tokens, of which an image has about 140
+
+
+@dataclass(frozen=True)
+class Config:
+    """Architecture, data and training of the model."""
+
+    name: str  # of the run, and of its folder in runs/
+    clip: str = "shapes-clip"  # whose vision tower and tokenizer it has
+    # Whose edits it is to understand: half of the images go through its autoencoder, and in training all are
+    # blurred, shifted in colour or noisy at random; None: clean renderings alone.
+    editor: str | None = None
+    start: str | None = None  # a model of this trainer's to go on from; None: a fresh language model
+    tasks: tuple[Task, ...] = (
+        "caption",
+        "choice",
+        "second_caption",
+        "instruction",
+        "result",
+    )  # steps in turn
+    match_size: int = 8  # pairs of images a step of the task match, each with several instructions
+    ways: bool = False  # whether the task match asks and answers in several ways
+    # Of the words that it alters the share that are shapes, whatever else there is: they are learned last.
+    shapes: float = 0.0
+    # A detector of shapes_detector's, grown from the same CLIP, whose vision tower takes the place of the one
+    # that the model to go on from has; None: it stays.
+    tower: str | None = None
+    width: int = 160  # of the language model
+    layers: int = 4  # of the language model; more than the model to go on from has are put on top of it
+    samples: int = 42_000  # of the shapes world, each a source, a target and an instruction
+    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # of the samples in turn
+    evaluate_n: int = 280  # val samples
+    train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
+
+
+def make_vlm(config: Config) -> Vlm:
+    """The model that is trained, and its processor: with CLIP's vision tower and a fresh language model, or
+    the one to go on from.
+
+    Raises:
+        ValueError: where the CLIP model, or the model to go on from, is not there.
+    """
+    vlm = fresh_vlm(config) if config.start is None else vlm_to_go_on_from(config.start, config)
+    vlm.model.set_attn_implementation("eager")  # whose backward pass is faster than SDPA's on a CPU
+    return vlm
+
+
+def vlm_to_go_on_from(start: str, config: Config) -> Vlm:
+    """A saved model, with more layers and another vision tower where the recipe says so."""
+    vlm = load_vlm(start)
+    deepen(vlm.model, config.layers)
+    if config.tower is not None:
+        vision_of(vlm.model).load_state_dict(detector_tower(config.tower))
+    vlm.model.train().requires_grad_(True)
+    return vlm
+
+
+def fresh_vlm(config: Config) -> Vlm:
+    """A random language model that sees through CLIP's vision tower."""
+    try:
+        clip = pretrained.load(CLIPModel, resolve_model(config.clip), dtype=torch.float32)
+        known = pretrained.load(CLIPTokenizer, resolve_model(config.clip))
+    except OSError as error:
+        message = str(error).splitlines()[0]
+        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error
+    tokenizer = make_tokenizer(known)
+    text = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=config.width,
+        intermediate_size=3 * config.width,
+        num_hidden_layers=config.layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=False,
+    )
+    model = LlavaNextForConditionalGeneration(
+        LlavaNextConfig(
+            vision_config=clip.config.vision_config,
+            text_config=text,
+            image_token_index=tokenizer.convert_tokens_to_ids(IMAGE),
+            image_grid_pinpoints=GRID,
+            vision_feature_layer=-1,
+            projector_hidden_act="gelu",
+        )
+    )
+    vision_of(model).load_state_dict(clip.vision_model.state_dict())
+    return Vlm(model, make_processor(tokenizer, clip.config.vision_config.patch_size))
+
+
+def make_tokenizer(known: CLIPTokenizer) -> PreTrainedTokenizerFast:
+    """CLIP's tokens, one for an image, and those that CLIP's texts have not."""
+    known.backend_tokenizer.no_truncation()  # CLIP's length is not this model's
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=known.backend_tokenizer,
+        eos_token=known.eos_token,
+        pad_token=known.eos_token,
+        model_max_length=CONTEXT,
+    )
+    tokenizer.backend_tokenizer.decoder = BPEDecoder(suffix="</w>")  # CLIP's own class does it in Python
+    tokenizer.add_tokens([IMAGE], special_tokens=True)
+    tokenizer.add_tokens(list(FURTHER))  # CLIP has none of these: each would be the token that ends a text
+    tokenizer.chat_template = CHAT
+    return tokenizer
+
+
+def make_processor(tokenizer: PreTrainedTokenizerFast, patch_size: int) -> LlavaNextProcessor:
+    """The tokenizer beside an image processor for images of `SIZE` pixels, whose values go to [−1, 1]."""
+    half = [0.5, 0.5, 0.5]
+    images = LlavaNextImageProcessorPil(
+        size={"shortest_edge": SIZE},
+        crop_size={"height": SIZE, "width": SIZE},
+        image_grid_pinpoints=GRID,
+        image_mean=half,
+        image_std=half,
+    )
+    return LlavaNextProcessor(
+        images,
+        tokenizer,
+        patch_size=patch_size,
+        vision_feature_select_strategy="default",
+        chat_template=CHAT,
+        num_additional_image_tokens=1,
+    )
+
+
+def vision_of(model: Any) -> nn.Module:
+    """A model's CLIP vision transformer."""
+    tower = model.model.vision_tower
+    return getattr(tower, "vision_model", tower)
+
+
+def detector_tower(name: str) -> dict[str, Tensor]:
+    """The weights of a detector's vision transformer, under CLIP's names.
+
+    Raises:
+        ValueError: where the detector is not there.
+    """
+    try:
+        detector = pretrained.load(OwlViTForObjectDetection, resolve_model(name), dtype=torch.float32)
+    except OSError as error:
+        message = str(error).splitlines()[0]
+        raise ValueError(f"tower {name!r}: {message}; train it first: shapes-detector") from error
+    weights = detector.owlvit.vision_model.state_dict()
+    return {key.replace("pre_layernorm", "pre_layrnorm"): value for key, value in weights.items()}
+
+
+def deepen(model: Any, layers: int) -> None:
+    """Puts layers on top of a language model's until it has so many. They add nothing at first: what the
+    model says stays what it was.
+
+    Raises:
+        ValueError: where it has more already.
+    """
+    decoder = model.model.get_decoder()
+    config = model.config.text_config
+    if layers < len(decoder.layers):
+        raise ValueError(f"layers: the model to go on from has {len(decoder.layers)} already; got {layers}")
+    for number in range(len(decoder.layers), layers):
+        layer = type(decoder.layers[0])(config, layer_idx=number)
+        nn.init.zeros_(layer.self_attn.o_proj.weight)
+        nn.init.zeros_(layer.mlp.down_proj.weight)
+        decoder.layers.append(layer)
+    config.num_hidden_layers = layers
+
+
+def plan(config: Config) -> list[str]:
+    return [
+        f"vision-language model: {count(make_vlm(config).model)}, {config.samples} samples, "
+        f"{config.train.max_steps} steps"
+    ]
+
+
+def train(config: Config, folder: Path, resume: bool = False) -> Path:
+    """Trains and saves in fp16 to `folder/vlm`; metrics.json says what share of val's answers is right,
+    by task, each token after the true ones before it.
+    """
+    run.start(folder, config, resume, alone=True)
+    spent = run.minutes_spent(folder)
+    torch.manual_seed(config.train.seed)
+    vlm = make_vlm(config)
+    vlm.model.to(devices.default_device())
+    vlm.model.model.vision_tower.requires_grad_(False)
+    samples = _samples(config, "train", config.samples)
+
+    def loss_of(step: int, generator: torch.Generator) -> Tensor:
+        if step % config.train.checkpoint_every == 0:
+            spent()
+        task = config.tasks[step % len(config.tasks)]
+        size = (config.match_size if task == "match" else config.train.batch_size,)
+        rows = torch.randint(len(samples["instruction"]), size, generator=generator).tolist()
+        if task == "match":
+            images, followed = untouched(samples["images"][rows].float() / 255, generator)
+            instructions = instructions_of(samples, rows, generator, config.shapes)
+            how = way(generator) if config.ways else ()
+            return match_loss(*match_odds(vlm, seen(images, generator), instructions, *how), followed)
+        images, questions, texts = asked(samples, rows, task, generator)
+        logits, wanted, _ = answers(vlm, seen(images, generator), questions, texts)
+        return F.cross_entropy(logits, wanted)
+
+    def seen(images: Tensor, generator: torch.Generator) -> Tensor:
+        """The images, as those of edits with all kinds of defects."""
+        if config.editor is None:
+            return images
+        return spoil(images.flatten(0, 1), generator).unflatten(0, images.shape[:2])
+
+    fit(config.train, {"vlm": vlm.model}, loss_of, folder, resume)
+    vlm.model.half()
+    out = folder / "vlm"
+    with replaced(out) as aside:
+        vlm.model.save_pretrained(aside)
+        vlm.processor.save_pretrained(aside)
+    vlm.model.float()  # with the values that are saved
+    right = right_answers(vlm, config)
+    write_json(folder / "metrics.json", {"n": config.evaluate_n, "right": right, "minutes": spent()})
+    return out
+
+
+def _samples(config: Config, split: str, n: int) -> dict[str, Any]:
+    """Images as bytes (n, 2, 3, 64, 64), source and target, with captions, instructions, and for each source
+    another instruction of the same kind, None where that makes the same of it.
+    """
+    world = Shapes(split, backdrops=config.backdrops)
+    again = Shapes(split, backdrops=config.backdrops, draw=SAME_KIND)
+    images: list[Tensor] = []
+    texts: dict[str, list] = {name: [] for name in ("instruction", "source_caption", "target_caption")}
+    others: list[str | None] = []
+    editor = None if config.editor is None else load_editor(config.editor, device=devices.default_device())
+    for first in range(0, n, 2800):
+        batch = world.batch(first, min(2800, n - first))
+        pair = torch.stack([batch.source, batch.target], dim=1)
+        if editor is not None:  # of four rows one each with the source, the target, both and neither
+            for place, begins in ((0, (1, 2)), (1, (2, 3))):
+                of_four = [i for i in range(len(pair)) if i % 4 in begins]
+                for rows in torch.tensor(of_four, dtype=torch.long).split(140):
+                    pair[rows, place] = editor.family.reconstruct(editor.pipe, pair[rows, place]).cpu()
+        images.append((pair.clamp(0, 1) * 255).round().byte())
+        for name, values in texts.items():
+            values += getattr(batch, name)
+        second = again.batch(first, len(batch))
+        differs = (second.target != batch.target).flatten(1).any(1).tolist()
+        others += [text if known else None for text, known in zip(second.instruction, differs, strict=True)]
+    return {"images": torch.cat(images), **texts, "other_instruction": others}
+
+
+@torch.no_grad()
+def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
+    """The share of the tokens of val's answers that are the likeliest, by task; of choices and matches the
+    share in which the right instruction is likelier than a wrong one for the same source, and in "altered"
+    than itself with a word altered.
+    """
+    samples = _samples(config, "val", config.evaluate_n)
+    generator = torch.Generator().manual_seed(0)
+    found = {}
+    altered: list[Tensor] = []
+    for task in QUESTIONS:
+        right: list[Tensor] = []
+        for part in torch.arange(config.evaluate_n).split(56):
+            rows = part.tolist()
+            if task == "match":
+                images = samples["images"][rows].float() / 255
+                odds, _ = match_odds(vlm, images, instructions_of(samples, rows, generator))
+                right.append((odds[:, 0] > odds[:, 1]).float())
+                altered.append((odds[:, :1] > odds[:, 2:4]).float().flatten())
+                continue
+            images, questions, texts = asked(samples, rows, task, generator)
+            if task != "choice":
+                logits, wanted, _ = answers(vlm, images, questions, texts)
+                right.append((logits.argmax(1) == wanted).float())
+                continue
+            others = wrong(samples, rows, [True] * len(rows))
+            questions = [QUESTIONS[task].format(*pair) for pair in zip(texts, others, strict=True)]
+            own, other = (likelihood(*answers(vlm, images, questions, said)) for said in (texts, others))
+            right.append((own > other).float())
+        found[task] = float(torch.cat(right).mean())
+    return {**found, "altered": float(torch.cat(altered).mean())}
+
+
+def main(config: Config, folder: Path, resume: bool = False) -> None:
+    """Trains and says where the model is."""
+    print(f"vision-language model: {train(config, folder, resume)}")

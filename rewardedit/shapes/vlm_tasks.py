@@ -1,0 +1,223 @@
+"""What a small vision-language model learns about edits without any score: captions, instructions, and which
+instructions an edit follows.
+"""
+
+import random
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rewardedit.instructions.altered import altered
+from rewardedit.scorers.vlm import Vlm
+from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, SHAPES, SIZES
+
+Task = Literal["caption", "second_caption", "instruction", "choice", "result", "match"]
+QUESTIONS: dict[Task, str] = {
+    "caption": "what is in this image?",
+    "second_caption": "what is in the second image?",
+    "instruction": "what was changed?",
+    "choice": 'was it "{}" or "{}"?',
+    "result": 'what is there after "{}"?',
+    "match": 'was it "{}"?',
+}
+YES, NO = " yes", " no"
+# Ways to ask whether an instruction was followed, and beginnings of the answer before its "yes" or "no".
+MATCHES = (
+    QUESTIONS["match"],
+    'the instruction was "{}". was it followed?',
+    'is the second image what "{}" makes of the first image?',
+    'the second image is an edit of the first image. was the instruction "{}"?',
+    'somebody was told "{}" about the first image. is the second image what was asked for?',
+)
+OPENINGS = ("", " It is")
+UNTOUCHED = (
+    1 / 8
+)  # of the edits about which it is asked whether an instruction was followed: nothing was done
+WORDS = 0.5  # weight of the words of the instruction that was followed beside the answers about it
+# Words of which another one asks for something else.
+ALIKE: tuple[tuple[str, ...], ...] = (
+    SHAPES,
+    SIZES,
+    tuple(COLOURS),
+    tuple(BACKGROUNDS),
+    ("left", "right"),
+    ("top", "bottom"),
+    ("above", "below"),
+    ("above", "under"),
+    ("bigger", "smaller"),
+    ("larger", "smaller"),
+    ("shrink", "enlarge"),
+)
+
+
+def answers(
+    vlm: Vlm, images: Float[Tensor, "b k 3 h w"], questions: list[str], texts: list[str]
+) -> tuple[Float[Tensor, "tokens vocabulary"], Int[Tensor, " tokens"], Int[Tensor, " tokens"]]:
+    """Logits of the answers to questions about images, the tokens that are wanted, and the number of the row
+    that each belongs to.
+    """
+    prompts = [prompt(vlm, text, images.shape[1]) for text in questions]
+    end = vlm.processor.tokenizer.eos_token
+    whole = [f"{asked} {text}{end}" for asked, text in zip(prompts, texts, strict=True)]
+    inputs = vlm.inputs(whole, images, padding_side="right")
+    ids = inputs["input_ids"]
+    mask = inputs.pop("attention_mask")  # padding comes last: nothing sees it
+    before = vlm.inputs(prompts, images, padding_side="right")["attention_mask"].sum(1, keepdim=True)
+    wanted = (torch.arange(ids.shape[1], device=ids.device) >= before) & (mask > 0)
+    hidden = vlm.model.model(**inputs, use_cache=False).last_hidden_state
+    logits = vlm.model.lm_head(hidden[:, :-1][wanted[:, 1:]])
+    return logits.float(), ids[:, 1:][wanted[:, 1:]], wanted[:, 1:].nonzero()[:, 0]
+
+
+def prompt(vlm: Vlm, question: str, images: int) -> str:
+    """A question about so many images, as the model's chats are written."""
+    shown: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
+    return vlm.prompt([{"role": "user", "content": [*shown, {"type": "text", "text": question}]}])
+
+
+def asked(
+    samples: dict[str, Any], rows: list[int], task: Task, generator: torch.Generator
+) -> tuple[Float[Tensor, "b k 3 h w"], list[str], list[str]]:
+    """Images, one or two a row, questions and answers of a task. A caption is asked of source or target; of
+    the two instructions of a choice either comes first.
+    """
+    images = samples["images"][rows].float() / 255
+    question = QUESTIONS[task]
+    instructions = [samples["instruction"][i] for i in rows]
+    targets = [samples["target_caption"][i] for i in rows]
+    coins = torch.rand(2, len(rows), generator=generator) < 0.5
+    swap = coins[0].tolist()
+    if task == "caption":
+        images = torch.where(coins[0, :, None, None, None], images[:, 1], images[:, 0])
+        sources = [samples["source_caption"][i] for i in rows]
+        texts = [b if late else a for a, b, late in zip(sources, targets, swap, strict=True)]
+        return images[:, None], [question] * len(rows), texts
+    if task == "result":
+        return images[:, :1], [question.format(text) for text in instructions], targets
+    if task == "choice":
+        pairs = zip(instructions, wrong(samples, rows, coins[1].tolist()), swap, strict=True)
+        offered = [(other, own) if late else (own, other) for own, other, late in pairs]
+        return images, [question.format(*pair) for pair in offered], instructions
+    return images, [question] * len(rows), targets if task == "second_caption" else instructions
+
+
+def wrong(samples: dict[str, Any], rows: list[int], near: list[bool]) -> list[str]:
+    """An instruction that was not followed for each row: another one for the same source where it is to be
+    near and there is one, else the next row's.
+    """
+    following = [samples["instruction"][i] for i in (*rows[1:], rows[0])]
+    others = [samples["other_instruction"][i] for i in rows]
+    return [(own and other) or text for other, text, own in zip(others, following, near, strict=True)]
+
+
+def instructions_of(
+    samples: dict[str, Any], rows: list[int], generator: torch.Generator, shapes: float = 0.0
+) -> list[list[str]]:
+    """For each row five instructions, of which the first was followed: a near one was not, its own with one
+    word altered, twice, and the one of another row.
+
+    Args:
+        shapes: the share of the altered words that is a shape, where there is one, whatever else there is.
+    """
+    own = [samples["instruction"][i] for i in rows]
+    near = wrong(samples, rows, [True] * len(rows))
+    further = [*own[2:], *own[:2]]
+    choice = random.Random(int(torch.randint(2**31, (), generator=generator)))
+    rest = [
+        [altered(text, ALIKE, choice, SHAPES, shapes) or other for _ in range(2)]
+        for text, other in zip(own, further, strict=True)
+    ]
+    return [[a, b, *c, d] for a, b, c, d in zip(own, near, rest, further, strict=True)]
+
+
+def untouched(
+    images: Float[Tensor, "b 2 3 h w"], generator: torch.Generator
+) -> tuple[Float[Tensor, "b 2 3 h w"], Bool[Tensor, " b"]]:
+    """The images, in some rows the source twice, and which rows still show what was asked for."""
+    followed = torch.rand(len(images), generator=generator) >= UNTOUCHED
+    second = torch.where(followed[:, None, None, None], images[:, 1], images[:, 0])
+    return torch.stack([images[:, 0], second], 1), followed
+
+
+def way(generator: torch.Generator) -> tuple[str, str]:
+    """One of the ways to ask whether an instruction was followed, with an opening of the answer."""
+    question, opening = (
+        texts[int(torch.randint(len(texts), (), generator=generator))] for texts in (MATCHES, OPENINGS)
+    )
+    return question, opening
+
+
+def match_odds(
+    vlm: Vlm,
+    images: Float[Tensor, "b 2 3 h w"],
+    instructions: list[list[str]],
+    question: str = QUESTIONS["match"],
+    opening: str = "",
+) -> tuple[Float[Tensor, "b k"], Float[Tensor, " b"]]:
+    """The log-odds of "yes" against "no", after the opening of the answer, on whether an edit followed each
+    of k instructions, and the mean cross-entropy of the words of the first. Each pair of images is read once
+    for all of its instructions.
+    """
+    b, k = len(images), len(instructions[0])
+    tokenizer = vlm.processor.tokenizer
+
+    def tokens(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False).input_ids
+
+    parted = question.split("{}")
+    whole = prompt(vlm, parted[0] + parted[1], 2) + opening
+    place = whole.index(parted[0])
+    shared = vlm.inputs([whole[:place] + parted[0]] * b, images)
+    shared.pop("attention_mask")  # all are of one length
+    after = tokens(whole[place + len("".join(parted)) - len(parted[1]) :])
+    read = vlm.model.model(**shared, use_cache=True)
+    cache = read.past_key_values
+    cache.batch_repeat_interleave(k)
+
+    said = [tokens(text) for own in instructions for text in own]
+    length = max(map(len, said)) + len(after)
+    padding = tokenizer.pad_token_id  # comes last: nothing sees it
+    ids = torch.tensor([[*own, *after, *[padding] * (length - len(own) - len(after))] for own in said])
+    ids = ids.to(vlm.model.device)
+    begin = shared["input_ids"].shape[1]
+    positions = torch.arange(begin, begin + length, device=ids.device).expand(len(ids), -1)
+    hidden = vlm.model.model(
+        input_ids=ids, past_key_values=cache, position_ids=positions, use_cache=True
+    ).last_hidden_state
+
+    words = torch.tensor([len(own) for own in said], device=ids.device)
+    last = hidden[torch.arange(len(ids), device=ids.device), words + len(after) - 1]
+    answer = vlm.model.lm_head(last).float()
+    odds = answer[:, tokens(YES)[0]] - answer[:, tokens(NO)[0]]
+    # each word of the first instructions from the state before it, the first word from what all share
+    states = torch.cat([read.last_hidden_state[:, -1:], hidden[::k, :-1]], dim=1)
+    wanted = torch.arange(length, device=ids.device) < words[::k, None]
+    found = -likelihood(vlm.model.lm_head(states[wanted]).float(), ids[::k][wanted], wanted.nonzero()[:, 0])
+    return odds.view(b, k), found / words[::k]
+
+
+def match_loss(
+    odds: Float[Tensor, "b k"], words: Float[Tensor, " b"], followed: Bool[Tensor, " b"]
+) -> Float[Tensor, ""]:
+    """Where the first of k instructions was followed: that it is the likeliest, and its words. That "yes" is
+    said of these and "no" of all others, half of the weight each.
+    """
+    followed = followed.to(odds.device)
+    right = torch.zeros_like(odds, dtype=torch.bool)
+    right[:, 0] = followed
+    count = followed.sum().clamp_min(1)
+    likeliest = F.cross_entropy(odds, torch.zeros_like(followed, dtype=torch.long), reduction="none")
+    yes = (F.softplus(-odds) * right).sum() / count
+    no = (F.softplus(odds) * ~right).sum() / (~right).sum()
+    return ((likeliest + WORDS * words) * followed).sum() / count + (yes + no) / 2
+
+
+def likelihood(
+    logits: Float[Tensor, "tokens vocabulary"], wanted: Int[Tensor, " tokens"], rows: Int[Tensor, " tokens"]
+) -> Float[Tensor, " b"]:
+    """The log-likelihood of each row's answer."""
+    found = -F.cross_entropy(logits, wanted, reduction="none")
+    return found.new_zeros(int(rows.max()) + 1).scatter_add(0, rows, found)
