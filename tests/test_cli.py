@@ -335,7 +335,7 @@ def test_renamed_settings_are_gone_and_their_new_names_are_there():
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_every_setting_has_a_line_that_says_what_it_is(trainer):
-    config = importlib.import_module(f"rewardedit.trainers.{trainer}").Config
+    config = importlib.import_module(TRAINERS[trainer]).Config
     assert [setting.name for setting in settings_of(config) if not setting.help] == []
 
 

@@ -47,9 +47,8 @@ def run(args: argparse.Namespace) -> None:
 def recipe_folders() -> list[Path]:
     """Folders of the packaged recipes: for photographs, and of the offline world."""
     from rewardedit import recipes
-    from rewardedit.shapes import recipes as shapes_recipes
 
-    return [Path(next(iter(package.__path__))) for package in (recipes, shapes_recipes)]
+    return [Path(next(iter(recipes.__path__))), Path(__file__).parents[1] / "shapes" / "recipes"]
 
 
 def recipe_path(name: str) -> Path:

@@ -75,7 +75,7 @@ def test_editors_whose_truth_is_known_are_told_apart_with_the_right_signs(tiny_e
         return [folder / "edits.npy"]
 
     monkeypatch.setattr(module, "edit_all", edit_all)
-    monkeypatch.setattr(module.Shapes, "batch", lambda *_: test)
+    monkeypatch.setattr(Shapes, "batch", lambda *_: test)
     outputs = {name: tmp_path / name for name in ("conditioned_five", "hacked")}
     for folder in outputs.values():
         shutil.copytree(tiny_editor, folder)

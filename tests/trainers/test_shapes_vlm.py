@@ -15,7 +15,7 @@ from rewardedit.scorers.vlm import load_vlm
 from rewardedit.shapes import Shapes
 from rewardedit.shapes.trainers import vlm as shapes_vlm
 from rewardedit.shapes.vlm_tasks import MATCHES, OPENINGS, QUESTIONS
-from rewardedit.training import vlm_tasks
+from rewardedit.shapes import vlm_tasks
 from rewardedit.training.small import SmallTrainConfig
 from tests.models import save_vlm
 

@@ -1,1 +1,0 @@
-"""Recipes of the offline world; `rewardedit recipes` lists them below the others."""
