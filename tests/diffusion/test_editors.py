@@ -115,7 +115,7 @@ def test_a_base_whose_lora_is_gone_is_not_loaded_alone(tiny_editor, tmp_path):
     pipe.unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"]))
     save_editor(Editor(pipe, EditConfig(3)), tmp_path / "run", base=tiny_editor)
     (tmp_path / "run" / "pytorch_lora_weights.safetensors").unlink()
-    with pytest.raises(ValueError, match="names the base .* but there is no pytorch_lora_weights"):
+    with pytest.raises(ValueError, match=r"names the base .* but there is no pytorch_lora_weights"):
         load_editor(str(tmp_path / "run"))
 
 

@@ -162,6 +162,13 @@ def victim(tmp_path, monkeypatch) -> Path:
     return tmp_path / "victim's"
 
 
+@pytest.fixture
+def without_training(monkeypatch) -> None:
+    """A run that begins although it must not ends at once."""
+    monkeypatch.setattr("rewardedit.trainers.reward_conditioned.main", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("without_training")
 @pytest.mark.parametrize("planted", [*PLANTED, settings_alone, linked_settings])
 def test_a_folder_that_is_no_run_is_never_removed(planted, victim, capsys):
     out = planted(victim)
@@ -176,6 +183,7 @@ def test_a_folder_that_is_no_run_is_never_removed(planted, victim, capsys):
 NAMES = ["../victim's", "{}/victim's", "a/b", "..", ".ssh", "", "C:\\Users", "x\n", "a\u202eb", "x" * 300]
 
 
+@pytest.mark.usefixtures("without_training")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_does_not_choose_a_folder(name, victim, capsys):
     plant(victim)
