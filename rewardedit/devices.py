@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 
 Precision = Literal["no", "bf16", "fp16"]  # mixed precision, as accelerate names it
-GPU_FAULT = re.compile(r"(?:CUDA|HIP|cuDNN) error|CUBLAS_STATUS|CUDNN_STATUS|out of memory")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MEMORY_FAULT = re.compile(r"out of memory|allocate memory|not enough memory")  # also of the CPU's allocator
 
@@ -75,14 +74,6 @@ def language_dtype() -> torch.dtype:
     overflow in float16, and float32 on a CPU.
     """
     return torch.float32 if default_device() == "cpu" else torch.bfloat16
-
-
-def is_of_the_gpu(error: BaseException) -> bool:
-    """True for a fault that says nothing of what was computed: memory that ran out, a library of the GPU's
-    that failed, of which torch tells in plain RuntimeErrors.
-    """
-    named = isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError)
-    return named or (isinstance(error, RuntimeError) and GPU_FAULT.search(str(error)) is not None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

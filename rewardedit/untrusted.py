@@ -83,7 +83,10 @@ FILE_ERRORS = (
 )
 
 # What torch's RuntimeErrors say where memory or a GPU is at fault.
-MACHINE_FAULT = re.compile(r"allocate memory|out of memory|(?:CUDA|HIP|cuDNN) error")
+MACHINE_FAULT = re.compile(
+    r"allocate memory|out of memory|(?:CUDA|HIP|cuDNN) error|CUBLAS_STATUS|CUDNN_STATUS"
+)
+GPU_ERRORS = ("AcceleratorError", "OutOfMemoryError")  # torch's, by name: reading files waits for no torch
 
 
 @runtime_checkable
@@ -96,7 +99,7 @@ class Readable(Protocol):
 def is_of_the_machine(error: BaseException) -> bool:
     """True for a fault that says nothing of the content that was read: reading it again may go well."""
     if isinstance(error, RuntimeError):
-        return MACHINE_FAULT.search(str(error)) is not None
+        return type(error).__name__ in GPU_ERRORS or MACHINE_FAULT.search(str(error)) is not None
     return isinstance(error, OSError) and error.errno not in FILE_ERRORS
 
 

@@ -378,7 +378,7 @@ def edit_rows(method: Method, config: MethodConfig, wanted: Requests) -> list[Te
     try:
         made = method(wanted)
     except (ValueError, RuntimeError, OSError) as error:
-        if is_of_the_machine(error) or devices.is_of_the_gpu(error):
+        if is_of_the_machine(error):
             raise
         if len(wanted) > 1:
             return [edit for one in wanted.one_by_one() for edit in edit_rows(method, config, one)]
