@@ -31,8 +31,8 @@ from same_labels import load_same_labels
 from rewardedit import devices, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.evaluation.statistics import paired_bootstrap, spearman, spearman_difference
+from rewardedit.language.vlm import load_vlm
 from rewardedit.scorers import Scorer
-from rewardedit.scorers.vlm import load_vlm
 from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 
 SHIPPED = "shapes-adiee-scorer"

@@ -26,7 +26,6 @@ from torch import Tensor
 from variants import figures_of, run_of
 
 from rewardedit import devices
-from rewardedit.answers import text_of
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
@@ -35,12 +34,13 @@ from rewardedit.data.bad_rows import usable_rows
 from rewardedit.data.datasets import images_of
 from rewardedit.encoded import Encoded
 from rewardedit.evaluation.statistics import spearman
+from rewardedit.language.answers import text_of
+from rewardedit.language.vlm import load_vlm
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.adiee import Adiee
 from rewardedit.scorers.adiee_text import IMAGES, QUESTIONS, turns
-from rewardedit.scorers.vlm import load_vlm
 from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
-from rewardedit.stages import MADE_OF
+from rewardedit.stages.stage import MADE_OF
 from rewardedit.trainers import adiee_data, adiee_scorer
 from rewardedit.trainers.adiee_scorer import Config, make_scorer, read_steps
 from rewardedit.training.labels import require_label

@@ -25,7 +25,7 @@ from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.evaluation.preferences import agreement, alignment, alignment_of_editors, favoured, mean_share
 from rewardedit.evaluation.statistics import paired_bootstrap, spearman
 from rewardedit.scorers import Scorer
-from rewardedit.scorers.bpm import Bpm
+from rewardedit.scorers.bpm.bpm import Bpm
 from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 
 N = 560  # test samples

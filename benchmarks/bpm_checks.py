@@ -11,8 +11,8 @@ from rivals import BATCH, batch_of, scored
 from rewardedit.batch import Scores
 from rewardedit.evaluation.parsing import is_placed
 from rewardedit.evaluation.preferences import alignment_of_editors, mean_share
-from rewardedit.instructions.grammar import parse_all
-from rewardedit.scorers.bpm import Bpm, BpmConfig, combine, parsed_edits
+from rewardedit.instructions.grammar.grammar import parse_all
+from rewardedit.scorers.bpm.bpm import Bpm, BpmConfig, combine, parsed_edits
 from rewardedit.shapes import ShapesBatch
 
 LEAST = 1.0  # of 10: ratings that differ by less are held equal

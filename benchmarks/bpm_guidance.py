@@ -24,7 +24,7 @@ from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import soften
 from rewardedit.evaluation.preferences import better_equal_worse
 from rewardedit.evaluation.statistics import paired_bootstrap
-from rewardedit.scorers.bpm import NOT_THERE, Bpm
+from rewardedit.scorers.bpm.bpm import NOT_THERE, Bpm
 from rewardedit.scoring import score_batch
 from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle, join
 

@@ -26,9 +26,9 @@ from rivals import scored
 from rewardedit import devices, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.evaluation.parsing import parse_accuracy
-from rewardedit.instructions.grammar import parse_all
+from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.instructions.parsed import Parsed
-from rewardedit.scorers.bpm import PARTS, Bpm
+from rewardedit.scorers.bpm.bpm import PARTS, Bpm
 from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 
 N = 560  # test samples

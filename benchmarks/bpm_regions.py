@@ -9,11 +9,11 @@ from rivals import BATCH, batch_of
 
 from rewardedit.diffusion.schedulers import set_ddim
 from rewardedit.diffusion.text_to_image import load_text_to_image
-from rewardedit.instructions.grammar import parse_all
+from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.regions.base import NamedObjects
 from rewardedit.regions.change_map import change_mask
 from rewardedit.regions.grounded_sam import GroundedSam
-from rewardedit.scorers.bpm import Bpm, parsed_edits
+from rewardedit.scorers.bpm.bpm import Bpm, parsed_edits
 from rewardedit.shapes import ShapesBatch
 
 

@@ -13,8 +13,8 @@ from rewardedit import EditBatch, devices
 from rewardedit.batch import Scores
 from rewardedit.cli import quiet
 from rewardedit.models import resolve_model
-from rewardedit.scorers.bpm import CALIBRATION, Bpm
-from rewardedit.scorers.bpm import Calibration as Ends
+from rewardedit.scorers.bpm.bpm import CALIBRATION, Bpm
+from rewardedit.scorers.bpm.bpm import Calibration as Ends
 from rewardedit.scoring import score_batch
 from rewardedit.shapes import QUALITIES, WORLD_VERSION, Shapes, candidates
 

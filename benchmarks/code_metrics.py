@@ -101,12 +101,12 @@ def scoring(tree: Path) -> list[str]:
     others = (
         "rewardedit/scorers/",
         "rewardedit/selection.py",
-        "rewardedit/explain.py",
+        "rewardedit/reports/explain.py",
         "rewardedit/training/memory.py",
     )
     gradient = (
         "rewardedit/diffusion/",
-        "rewardedit/heatmap.py",
+        "rewardedit/reports/heatmap.py",
         "rewardedit/training/reward.py",
         "trainers/_feedback.py",
     )

@@ -205,7 +205,7 @@ def failures(results: dict[str, dict[str, Any]]) -> list[str]:
 
 def write(out: Path, environment: dict[str, Any], results: dict[str, dict[str, Any]]) -> Path:
     """cuda-DEVICE.json with its page beside it; returns the former's path."""
-    from rewardedit.report import Report
+    from rewardedit.reports.report import Report
 
     device = re.sub(r"[^a-z0-9]+", "-", environment["device"].split(",")[0].lower()).strip("-")
     path = out / f"cuda-{device}.json"

@@ -26,7 +26,9 @@ import torch
 from torch import Tensor
 
 from rewardedit import devices
-from rewardedit.attention import (
+from rewardedit.cli import load_recipe, quiet
+from rewardedit.cli import main as command_line
+from rewardedit.diffusion.attention import (
     HeadsLastProcessor,
     attention_shapes,
     load_xformers,
@@ -34,8 +36,6 @@ from rewardedit.attention import (
     set_attention,
     time_attention,
 )
-from rewardedit.cli import load_recipe, quiet
-from rewardedit.cli import main as command_line
 from rewardedit.training.loop import TrainLoop
 
 STEPS = 3  # of a trainer: one to warm up and two that are measured

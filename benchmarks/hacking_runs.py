@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rewardedit import stages
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editors import EditConfig, Editor, load_editor
@@ -27,6 +26,7 @@ from rewardedit.scoring import score_batch
 from rewardedit.shapes import Shapes, ShapesOracle
 from rewardedit.shapes.vocabulary import WORLD_VERSION
 from rewardedit.shapes.world import ShapesBatch, join
+from rewardedit.stages.stage import stage as stages
 from rewardedit.trainers import refl
 from rewardedit.training.latents import cache_sources, make_cache
 from rewardedit.training.reward import RewardConfig, RolloutPrompts

@@ -13,8 +13,8 @@ from torch import Tensor
 from rewardedit import EditBatch, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.evaluation.statistics import paired_bootstrap
-from rewardedit.heatmap import draw_heat, heat_map
 from rewardedit.images import to_pil
+from rewardedit.reports.heatmap import draw_heat, heat_map
 from rewardedit.shapes import Shapes, ShapesBatch
 
 EDITS = 560

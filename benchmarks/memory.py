@@ -37,13 +37,13 @@ from rewardedit.data import require_size
 from rewardedit.data.datasets import images_of
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.images import Preprocess
+from rewardedit.language.vlm import Vlm, load_processor
 from rewardedit.models import resolve_model
 from rewardedit.scorer_spec import ScorerSpec, read_spec
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.adiee_text import QUESTIONS, question
 from rewardedit.scorers.preservation import DinoI
 from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
-from rewardedit.scorers.vlm import Vlm, load_processor
 from rewardedit.scorers.vlm_judge import VlmJudge
 from rewardedit.scorers.vlm_judge_prompts import chat, questions
 from rewardedit.trainers import adiee_scorer, vifi_clip

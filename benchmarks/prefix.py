@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from rewardedit import devices
 from rewardedit.cli import quiet
-from rewardedit.scorers.prefix import as_cache, prefix_attention, split_rows
+from rewardedit.language.prefix import as_cache, prefix_attention, split_rows
 
 CANDIDATES = (1, 4, 8, 16)
 SMALL: dict[str, Any] = {

@@ -20,8 +20,8 @@ from sd15 import make_clip, make_pipeline
 from torch import Tensor
 
 from rewardedit import EditBatch, devices, load_editor, load_scorer
-from rewardedit.attention import set_attention
 from rewardedit.cli import quiet
+from rewardedit.diffusion.attention import set_attention
 from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.rollout import RolloutConfig, rollout
 from rewardedit.images import Preprocess

@@ -7,8 +7,8 @@ import torch
 from rewardedit import EditBatch, devices, load_scorer
 from rewardedit.batch import Scores
 from rewardedit.encoded import Encoded
+from rewardedit.language.vlm import Vlm
 from rewardedit.scorers import Scorer
-from rewardedit.scorers.vlm import Vlm
 from rewardedit.scoring import score_batch
 from rewardedit.shapes import ShapesBatch
 from rewardedit.shapes.vlm_tasks import match_odds

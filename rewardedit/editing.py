@@ -23,18 +23,18 @@ from rewardedit.data.table import NAMES, SUFFIXES, read_records, require_texts, 
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
 from rewardedit.diffusion.sizes import hint_at_size, out_of_memory_told, scale_shorter_side
-from rewardedit.edit_gallery import write_gallery
 from rewardedit.files import stamp, to_json, write_json
 from rewardedit.images import load_image, load_mask, resize, to_pil
+from rewardedit.language.texts import noting
 from rewardedit.models import resolve_model
 from rewardedit.regions.change_map import change_mask
+from rewardedit.reports.edit_gallery import write_gallery
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.load import packaged_files
 from rewardedit.scoring import TEXT_CUT, score_batch
 from rewardedit.selection import best_of_n
-from rewardedit.stages import differences
-from rewardedit.texts import noting
+from rewardedit.stages.stage import differences
 from rewardedit.untrusted import file_name, read_json
 
 TEXTS = ("id", "source", "instruction")  # of a table's row
@@ -111,7 +111,7 @@ def open_masks(mask: ScorerSpec | None, device: torch.device | str) -> Masks:
     Raises:
         ValueError: where a mask file cannot be read, or a model not be loaded.
     """
-    from rewardedit.scorers.bpm import Bpm
+    from rewardedit.scorers.bpm.bpm import Bpm
 
     if mask is None:
         return Masks()

@@ -8,19 +8,19 @@ from typing import Any, Literal
 
 from rewardedit import devices, models
 from rewardedit.data import DataConfig, Rows
+from rewardedit.data.digests import input_digests
 from rewardedit.data.stream import StreamedRows, count_rows
 from rewardedit.files import AnyPath, replaced, write_json
-from rewardedit.inputs import input_digests
-from rewardedit.once import Once
+from rewardedit.language.usage import USAGE, as_settings, read_usage
 from rewardedit.reward_prompt import PRESETS, RewardPrompt, RewardScale, label_rows
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.load import packaged_files, scorer_fingerprints
 from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_shards, write_records
-from rewardedit.stages import Share
+from rewardedit.stages.lazy import Once
+from rewardedit.stages.stage import Share
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.untrusted import read_settings_file
-from rewardedit.usage import USAGE, as_settings, read_usage
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rewardedit.addresses import require_no_key
+from rewardedit.language.endpoint_settings import require_no_key
 
 ScorerSpec = str | dict[str, Any]  # as it stands in recipes
 

@@ -24,14 +24,14 @@ from rewardedit.data.datasets import Rows, reading_workers
 from rewardedit.data.reading import read_batches
 from rewardedit.data.sources import row_details, row_id
 from rewardedit.data.stream import StreamedRows, shards_of
-from rewardedit.endpoint import Usage
 from rewardedit.files import AnyPath, remove, replaced, write_json, write_parquet
+from rewardedit.language.endpoint import Usage
+from rewardedit.language.texts import noting
+from rewardedit.language.usage import USAGE, as_settings, from_settings, read_usage
 from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
-from rewardedit.stages import Share, plain, stage
-from rewardedit.texts import noting
+from rewardedit.stages.stage import Share, plain, stage
 from rewardedit.untrusted import read_settings_file
-from rewardedit.usage import USAGE, as_settings, from_settings, read_usage
 
 Record = dict[str, Any]
 MAPS = ("parts", "row")  # of a record, the mappings

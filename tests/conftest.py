@@ -81,8 +81,8 @@ def xformers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Gives UNets the processor that xformers runs in, with PyTorch's kernel in it;
     collects those that it was given.
     """
-    from rewardedit.attention import AttentionChoice, HeadsLastProcessor, sdpa
     from rewardedit.diffusion import editors
+    from rewardedit.diffusion.attention import AttentionChoice, HeadsLastProcessor, sdpa
     from rewardedit.training import finetune
 
     given = []

@@ -253,8 +253,8 @@ def start(words: Sequence[str]) -> int:
         for stream in range(3):
             os.dup2(nowhere, stream)
         torch.set_num_threads(1)  # a forked process has none of the threads that its parent had
-        from rewardedit import claims
         from rewardedit.cli import main
+        from rewardedit.stages.stage import leases as claims
         from rewardedit.training import previews
 
         previews.STEPS = 1

@@ -17,11 +17,11 @@ from ray.cluster_utils import Cluster
 from rewardedit import Scorer, load_editor
 from rewardedit.cli import main
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.engines import use_engine
-from rewardedit.once import Once
 from rewardedit.scorers import load_scorer
 from rewardedit.scoring import read_records, score_shards
-from rewardedit.stages import stage
+from rewardedit.stages.executors import use_engine
+from rewardedit.stages.lazy import Once
+from rewardedit.stages.stage import stage
 from rewardedit.training.latents import make_cache
 from rewardedit.training.trainable import RewardLabels
 

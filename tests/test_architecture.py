@@ -77,7 +77,7 @@ def test_one_module_loads_models_and_never_runs_their_code():
                 own = name in ours or name.startswith("Labelled")
                 assert own, f"{place}: load it by rewardedit.pretrained"
             if isinstance(node, ast.keyword) and node.arg == "truncation":
-                assert path.stem == "texts", f"{place}: cut it by rewardedit.texts, which says so"
+                assert path.stem == "texts", f"{place}: cut it by rewardedit.language.texts, which says so"
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "pickle.load"):
                 options = {option.arg: ast.unparse(option.value) for option in node.keywords}
                 assert options.get("weights_only") == "True", f"{place}: a pickle may run code"

@@ -6,8 +6,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from rewardedit import attention
-from rewardedit.attention import (
+from rewardedit.diffusion import attention
+from rewardedit.diffusion.attention import (
     AttentionChoice,
     AttentionShape,
     HeadsLastProcessor,

@@ -16,8 +16,8 @@ from rewardedit.data import DataConfig
 from rewardedit.data.labelled import encode_png
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.files import read_log
+from rewardedit.language.vlm import load_vlm
 from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.scorers.vlm import load_vlm
 from rewardedit.shapes import Shapes, ShapesOracle, join
 from rewardedit.synthesis.label_rules import ANOTHER_TURN, OUTPUT_RULES, OWN_LABELS
 from rewardedit.synthesis.multi_turn import turn_edits, turn_rule

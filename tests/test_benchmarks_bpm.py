@@ -10,7 +10,7 @@ import torch
 from rewardedit import Scores, load_editor, load_scorer
 from rewardedit.data.worlds import Rating
 from rewardedit.diffusion.editors import EditConfig
-from rewardedit.scorers.bpm import PARTS
+from rewardedit.scorers.bpm.bpm import PARTS
 from rewardedit.shapes import Shapes, ShapesOracle
 from tests.scorers.test_bpm import scorer_of
 

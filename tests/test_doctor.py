@@ -11,10 +11,10 @@ import pytest
 from safetensors.torch import save_file
 from torch import zeros
 
-from rewardedit import doctor
 from rewardedit import models as model_names
+from rewardedit.cli import checks as doctor
 from rewardedit.cli import main, recipe_names
-from rewardedit.doctor import hub_cache, incomplete
+from rewardedit.cli.checks import hub_cache, incomplete
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -123,7 +123,7 @@ def test_pictures_of_an_interrupted_request_are_not_taken_for_those_of_the_one_b
 
 
 def test_the_gallery_of_many_edits_shows_the_first(folder, tiny_editor, tmp_path, monkeypatch):
-    monkeypatch.setattr("rewardedit.edit_gallery.MOST_SHOWN", 1)
+    monkeypatch.setattr("rewardedit.reports.edit_gallery.MOST_SHOWN", 1)
     out = tmp_path / "out"
     assert edit(folder, "make it red", "--out", out, model=tiny_editor) == 0
     page = (out / "gallery.html").read_text()

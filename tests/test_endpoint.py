@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from rewardedit.endpoint import Endpoint, EndpointError, Usage, _Stop, metered
-from rewardedit.endpoint_http import seconds_to_wait
-from rewardedit.usage import add_up, read_usage, told, usage_kept
+from rewardedit.language.endpoint import Endpoint, EndpointError, Usage, _Stop, metered
+from rewardedit.language.endpoint_http import seconds_to_wait
+from rewardedit.language.usage import add_up, read_usage, told, usage_kept
 
 CHAT = [[{"role": "user", "content": "hello"}]]
 CHOICES = {"choices": [{"message": {"role": "assistant", "content": "good day"}}]}

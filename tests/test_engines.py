@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rewardedit import claims, engines
-from rewardedit.claims import Claims
-from rewardedit.engines import Shards, by_processes, use_engine
 from rewardedit.files import create
-from rewardedit.once import Once
-from rewardedit.stages import stage
+from rewardedit.stages.executors import Shards, by_processes, use_engine
+from rewardedit.stages.lazy import Once
+from rewardedit.stages.leases import Claims
+from rewardedit.stages.stage import executors as engines
+from rewardedit.stages.stage import leases as claims
+from rewardedit.stages.stage import stage
 from tests import forks, ray_cluster
 
 ELSEWHERE = {"machine": "another machine", "pid": 1, "beats": 0}
@@ -200,7 +201,7 @@ def test_what_a_kill_left_after_the_end_is_removed_by_the_next_call(tmp_path):
 TWICE = """
 import sys, time
 from pathlib import Path
-from rewardedit.stages import stage
+from rewardedit.stages.stage import stage
 from tests import forks, ray_cluster
 
 folder = Path(sys.argv[1])

@@ -8,8 +8,8 @@ from PIL import Image
 
 from rewardedit.batch import EditBatch
 from rewardedit.cli import main
-from rewardedit.explain import COLOURS, GAP, SIDE, TEXT, explain
 from rewardedit.images import to_pil
+from rewardedit.reports.explain import COLOURS, GAP, SIDE, TEXT, explain
 from rewardedit.shapes import Shapes
 from tests.region_models import save_detector, save_segmenter
 from tests.scorers.test_bpm import scorer_of

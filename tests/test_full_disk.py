@@ -14,7 +14,7 @@ import pytest
 from rewardedit.cli import main
 from rewardedit.cli.terminal import full_disk
 from rewardedit.files import join_arrays, write_json
-from rewardedit.stages import stage
+from rewardedit.stages.stage import stage
 from rewardedit.synthesis.outputs import Output, write_outputs
 from tests.kills import made, quickstart
 

@@ -17,10 +17,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rewardedit.answers import AnswerError, normalised, read_completion
-from rewardedit.endpoint import Endpoint, EndpointError
 from rewardedit.instructions.llm import LlmParser, parsed_edit, read_objects, read_position, read_size
 from rewardedit.instructions.parsed import ParsedEdit, Unparsed
+from rewardedit.language.answers import AnswerError, normalised, read_completion
+from rewardedit.language.endpoint import Endpoint, EndpointError
 from rewardedit.scorers.vlm_judge_graders import read_all
 from rewardedit.synthesis.captions import caption_of
 

@@ -8,8 +8,8 @@ from PIL import Image
 from skimage import data
 
 from rewardedit import EditBatch, load_editor, load_scorer, mask_guidance, reward_guidance
-from rewardedit.attention import set_attention
 from rewardedit.cli import main
+from rewardedit.diffusion.attention import set_attention
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.reward_guidance import ascent_direction
 from rewardedit.shapes import Shapes

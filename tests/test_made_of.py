@@ -13,7 +13,7 @@ from rewardedit import scoring
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import main
 from rewardedit.data import datasets
-from rewardedit.inputs import input_digests
+from rewardedit.data.digests import input_digests
 from rewardedit.scorers import Scorer, WeightedSum, load_scorer
 from rewardedit.scorers.load import scorer_fingerprints
 from rewardedit.scorers.vlm_judge import VlmJudge

@@ -9,12 +9,12 @@ import pytest
 import yaml
 from huggingface_hub.errors import HTTPError
 
-from rewardedit import model_card
 from rewardedit.cli import main
 from rewardedit.config import dump
 from rewardedit.data import DataConfig
-from rewardedit.model_card import card, data_of, flat, result_of, write_card
-from rewardedit.published import without_local
+from rewardedit.reports import model_card
+from rewardedit.reports.model_card import card, data_of, flat, result_of, write_card
+from rewardedit.reports.published import without_local
 from rewardedit.trainers.reward_conditioned import Config
 
 

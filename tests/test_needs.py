@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from rewardedit.cli import load_recipe, recipe_names
+from rewardedit.cli.checks import HubCache
+from rewardedit.cli.needs import MODEL_SETTINGS, Named, find_needs, missing, models_of_scorer, named
 from rewardedit.cli.recipes import TRAINERS
 from rewardedit.cli.settings import settings_of
 from rewardedit.data import DataConfig
-from rewardedit.doctor import HubCache
-from rewardedit.needs import MODEL_SETTINGS, Named, find_needs, missing, models_of_scorer, named
 
 EMPTY = HubCache(Path("none"), Path("none"), ())
 
@@ -61,7 +61,7 @@ def test_an_eight_bit_optimizer_needs_its_package():
 
 
 def test_scorers_options_name_models_too():
-    bpm = "rewardedit.scorers.bpm:Bpm"
+    bpm = "rewardedit.scorers.bpm.bpm:Bpm"
     small = {"shapes-detector", "shapes-segmenter"}
     assert {thing.name for thing in models_of_scorer({bpm: {}})} == small
     unnamed = {bpm: {"regions": {"detector": "own/detector"}}}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rewardedit.cli.recipes import load_recipe, recipe_names, recipe_path
-from rewardedit.scorers.bpm import BpmConfig
-from rewardedit.scorers.bpm_judges import JudgeConfig
+from rewardedit.scorers.bpm.bpm import BpmConfig
+from rewardedit.scorers.bpm.checks import JudgeConfig
 from rewardedit.scorers.load import BUILT_IN, find_scorer
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"

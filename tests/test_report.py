@@ -10,9 +10,9 @@ import torch
 from markupsafe import escape
 from PIL import Image
 
-from rewardedit import report as report_module
-from rewardedit.curves import Curve, draw_plain, draw_with_matplotlib, share_bands, ticks
-from rewardedit.report import Gallery, Report
+from rewardedit.reports import report as report_module
+from rewardedit.reports.curves import Curve, draw_plain, draw_with_matplotlib, share_bands, ticks
+from rewardedit.reports.report import Gallery, Report
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -56,7 +56,7 @@ def drawn_by(request, monkeypatch):
     if request.param == "matplotlib":
         pytest.importorskip("matplotlib")
     else:
-        monkeypatch.setattr("rewardedit.curves.find_spec", lambda name: None)
+        monkeypatch.setattr("rewardedit.reports.curves.find_spec", lambda name: None)
     return request.param
 
 

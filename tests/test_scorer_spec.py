@@ -2,7 +2,7 @@ import pytest
 
 from rewardedit.relabel import RelabelConfig
 from rewardedit.scorer_spec import Term, as_mapping, full_name, read_spec, resolve_spec, spec_name
-from rewardedit.stages import plain
+from rewardedit.stages.stage import plain
 from rewardedit.training.monitor import MonitorConfig
 from rewardedit.training.reward import RewardConfig
 

@@ -15,8 +15,8 @@ from rewardedit import EditBatch, Scorer, Scores, load_scorer, scoring
 from rewardedit.batch import EditSample
 from rewardedit.cli import main
 from rewardedit.data.table import Table
-from rewardedit.heatmap import draw_heat, heat_map
 from rewardedit.images import load_image, to_pil
+from rewardedit.reports.heatmap import draw_heat, heat_map
 from rewardedit.scorers import load
 from rewardedit.scoring import score_rows
 from rewardedit.shapes import Shapes

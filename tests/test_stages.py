@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rewardedit.files import join_arrays, replaced
-from rewardedit.stages import stage, variants
+from rewardedit.stages.stage import stage, variants
 
 
 @dataclass(frozen=True)

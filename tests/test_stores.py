@@ -6,7 +6,7 @@ import pytest
 
 from rewardedit.cli import main
 from rewardedit.files import create, rename, replaced, to_path
-from rewardedit.stages import stage
+from rewardedit.stages.stage import stage
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import torch
 from transformers import CLIPTokenizer
 
 from rewardedit import EditBatch, load_editor, load_scorer
+from rewardedit.language.texts import note_cut, noting, tokenize
 from rewardedit.models import resolve_model
 from rewardedit.regions.detector import Detector
 from rewardedit.scoring import TEXT_CUT, score_batch
-from rewardedit.texts import note_cut, noting, tokenize
 
 LONG = "turn the small red circle into a blue star " * 12
 UNKNOWN = "could you recolour the circle"  # to the small tokenizers a "u" at the end of a word is unknown
@@ -19,7 +19,7 @@ UNKNOWN = "could you recolour the circle"  # to the small tokenizers a "u" at th
 @pytest.fixture(autouse=True)
 def untold(monkeypatch):
     """Nobody has been warned yet."""
-    monkeypatch.setattr("rewardedit.texts._told", set())
+    monkeypatch.setattr("rewardedit.language.texts._told", set())
 
 
 @pytest.fixture(scope="module")

@@ -34,10 +34,10 @@ from rewardedit.data.magicbrush import warn_of_benchmarks
 from rewardedit.data.sequences import Sequences, SequencesConfig, open_sequences
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import write_json
-from rewardedit.once import Once
+from rewardedit.language.vlm import require_vlm
 from rewardedit.processes import processes, say
-from rewardedit.scorers.vlm import require_vlm
-from rewardedit.stages import stage
+from rewardedit.stages.lazy import Once
+from rewardedit.stages.stage import stage
 from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, require_captioned, write_captions
 from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, planned_rows, summary
 from rewardedit.synthesis.damage import DAMAGES

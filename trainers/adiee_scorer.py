@@ -29,12 +29,12 @@ from rewardedit.data.reading import read_batches
 from rewardedit.devices import Precision, require_precision
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
+from rewardedit.language.vlm import Bits, Vlm, load_vlm, require_bitsandbytes, require_vlm
 from rewardedit.models import NAMES, fetched
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, width_of
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, HeadKind, ScoreHead
 from rewardedit.scorers.adiee_text import QUESTIONS, Layout, Prompts, add_token, add_words
-from rewardedit.scorers.vlm import Bits, Vlm, load_vlm, require_bitsandbytes, require_vlm
 from rewardedit.scoring import score_batch
 from rewardedit.training import run
 from rewardedit.training.ahead import ReadAhead

@@ -23,8 +23,8 @@ from rewardedit.data.datasets import Subset
 from rewardedit.extras import install_command
 from rewardedit.files import replaced
 from rewardedit.images import fit, to_pil, to_tensor
+from rewardedit.language.vlm import load_vlm, require_vlm, reserved_tokens, without
 from rewardedit.processes import say
-from rewardedit.scorers.vlm import load_vlm, require_vlm, reserved_tokens, without
 from rewardedit.synthesis.captions import Prompts, first_question, said, second_question
 from rewardedit.training import run
 from rewardedit.training.stopping import Stopped, StopRequest, stop_request

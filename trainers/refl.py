@@ -27,7 +27,6 @@ from rewardedit.data.worlds import Samples
 from rewardedit.diffusion.editors import files_of_editor
 from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants, require_world
 from rewardedit.files import replaced, write_json
-from rewardedit.once import Once
 from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardPrompt, RewardScale
@@ -35,7 +34,8 @@ from rewardedit.scorer_spec import all_terms, spec_name
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import no_gradient
 from rewardedit.scorers.load import families, find_scorer
-from rewardedit.stages import variants
+from rewardedit.stages.lazy import Once
+from rewardedit.stages.stage import variants
 from rewardedit.training import estimate, memory, run
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, cache_sources, make_cache

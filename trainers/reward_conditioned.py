@@ -25,7 +25,7 @@ from rewardedit.relabel import RelabelConfig, Relabelled, relabel
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import load_scorer
 from rewardedit.scorers.load import families
-from rewardedit.stages import variants
+from rewardedit.stages.stage import variants
 from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
 from rewardedit.training import run
 from rewardedit.training.estimate import plan, require_trainable

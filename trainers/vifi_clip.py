@@ -36,10 +36,10 @@ from rewardedit.data.reading import PreparedRows, read_shard
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists, replaced, write_json
 from rewardedit.models import resolve_model
-from rewardedit.once import Once
 from rewardedit.processes import processes
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
-from rewardedit.stages import stage
+from rewardedit.stages.lazy import Once
+from rewardedit.stages.stage import stage
 from rewardedit.training import run
 from rewardedit.training.estimate import plan_of
 from rewardedit.training.loop import batch_rows

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
 def examine() -> dict[str, Any]:
     """All findings as plain values; `broken` has a line for each thing that is needed and does not work."""
-    from rewardedit import doctor
+    from rewardedit.cli import checks as doctor
 
     broken: list[str] = []
     with contextlib.suppress(ImportError):  # what cannot be imported is told below
@@ -80,7 +80,7 @@ def attempt(what: str, find: Callable[[], dict[str, Any]], broken: list[str]) ->
 def examine_recipe(name: str, cache: Any) -> dict[str, Any]:
     """What a recipe still needs, or why it cannot be read."""
     try:
-        from rewardedit.needs import find_needs
+        from rewardedit.cli.needs import find_needs
 
         trainer, config = load_recipe(name, [])
         needs = find_needs(config, inspect.getsource(trainer), cache, recipe_names())

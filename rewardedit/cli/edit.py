@@ -89,7 +89,7 @@ def require_used(args: argparse.Namespace, editor: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
-    from rewardedit.announce import announce_scorers
+    from rewardedit.cli.announce import announce_scorers
     from rewardedit.diffusion.editors import EditConfig, load_editor
     from rewardedit.editing import JobConfig, open_masks, read_jobs, require_numbers, run_jobs
     from rewardedit.scorers import load_scorer

@@ -22,6 +22,6 @@ def stages_made_by(engine: str | None) -> AbstractContextManager[None]:
     """Within it stages are made by this engine; None for a command that has none."""
     if engine in (None, PROCESSES):
         return nullcontext()
-    from rewardedit.engines import use_engine
+    from rewardedit.stages.executors import use_engine
 
     return use_engine(engine)

@@ -25,14 +25,14 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit.announce import announce, announcements
+    from rewardedit.cli.announce import announce, announcements
     from rewardedit.files import to_path
+    from rewardedit.language.usage import add_up, told
     from rewardedit.processes import say
     from rewardedit.relabel import relabel as score_and_label
-    from rewardedit.stages import StageUnfinished, usage_in
+    from rewardedit.stages.stage import StageUnfinished, usage_in
     from rewardedit.synthesis.candidates import candidate_rows
     from rewardedit.trainers import reward_conditioned
-    from rewardedit.usage import add_up, told
 
     values = configs.override({}, args.settings)
     announce(announcements(values))  # before code of others is imported

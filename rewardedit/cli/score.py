@@ -48,11 +48,11 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
-    from rewardedit.announce import announce_scorers
+    from rewardedit.cli.announce import announce_scorers
     from rewardedit.data.stream import StreamedRows
     from rewardedit.files import to_path
-    from rewardedit.once import Once
     from rewardedit.scorers import Scorer, load_scorer
+    from rewardedit.stages.lazy import Once
 
     out = to_path(args.out) if args.out else None
     if out is not None and out.suffix not in SUFFIXES:
@@ -103,8 +103,8 @@ def made_of(
     """All that scores depend on: the input that the command line names, with how many rows it has and
     a digest of what lies in its files; the settings; of the scorers' models which they are.
     """
+    from rewardedit.data.digests import input_digests
     from rewardedit.data.stream import count_rows
-    from rewardedit.inputs import input_digests
     from rewardedit.scorers.load import packaged_files, scorer_fingerprints
 
     specs, options = settings["scorers"], settings["options"]
@@ -170,7 +170,7 @@ def write_parquet(
         score_to_parquet,
         usage_of,
     )
-    from rewardedit.stages import usage_in
+    from rewardedit.stages.stage import usage_in
 
     try:
         score_to_parquet(out, settings, rows, load=load, size=size, policy=policy)
@@ -206,8 +206,8 @@ def write_or_print(
     """
     from tqdm import tqdm
 
-    from rewardedit.endpoint import metered
     from rewardedit.files import to_json, write_json
+    from rewardedit.language.endpoint import metered
     from rewardedit.processes import processes
     from rewardedit.scoring import score_rows, write_lines, write_made_of
 
@@ -248,8 +248,8 @@ def tell(out: Any, used: Any) -> None:
     """Prints where it stands what scores were made of, and what endpoints were asked for them, where there is
     any.
     """
+    from rewardedit.language.usage import told
     from rewardedit.scoring import made_of_path
-    from rewardedit.usage import told
 
     if out is not None and made_of_path(out).exists():
         print(f"made of: {made_of_path(out)}", file=sys.stderr)
@@ -291,8 +291,8 @@ def read_batch(sample: Any, size: int | None, policy: str) -> Any:
 
 def write_heatmap(batch: Any, scorer: Any, path: Path) -> None:
     """Writes source, edit and heat map side by side."""
-    from rewardedit.heatmap import heat_map, side_by_side
     from rewardedit.images import to_pil
+    from rewardedit.reports.heatmap import heat_map, side_by_side
 
     to_pil(side_by_side(batch, heat_map(scorer, batch))).save(path)
     print(
@@ -307,8 +307,8 @@ def write_explanation(batch: Any, scorer: Any, path: Path) -> None:
     Raises:
         ValueError: where the scorer is another.
     """
-    from rewardedit.explain import explain
-    from rewardedit.scorers.bpm import Bpm
+    from rewardedit.reports.explain import explain
+    from rewardedit.scorers.bpm.bpm import Bpm
 
     if not isinstance(scorer, Bpm):
         raise ValueError(f"--explain: expected the scorer bpm; got {type(scorer).__name__}")

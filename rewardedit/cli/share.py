@@ -15,7 +15,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit.model_card import push, write_card
+    from rewardedit.reports.model_card import push, write_card
 
     folder = Path(args.folder)
     if args.private and args.push_to_hub is None:

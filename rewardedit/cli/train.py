@@ -56,9 +56,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit.announce import announce, announcements, own_code, sizes_on_hub
-    from rewardedit.doctor import hub_cache
-    from rewardedit.needs import find_needs
+    from rewardedit.cli.announce import announce, announcements, own_code, sizes_on_hub
+    from rewardedit.cli.checks import hub_cache
+    from rewardedit.cli.needs import find_needs
     from rewardedit.training.run_folder import holds_something
 
     folder = None if args.out is None else Path(args.out)

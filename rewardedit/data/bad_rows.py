@@ -13,7 +13,7 @@ from rewardedit.data.datasets import DataConfig, Rows, row_shards
 from rewardedit.data.reading import PreparedRows, Unreadable
 from rewardedit.files import append_json_line, remove, replaced, write_json
 from rewardedit.processes import on_main_process
-from rewardedit.stages import stage
+from rewardedit.stages.stage import stage
 from rewardedit.untrusted import read_settings_file
 
 SKIPPED = "skipped.jsonl"

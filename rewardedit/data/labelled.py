@@ -14,7 +14,7 @@ from rewardedit.batch import EditSample
 from rewardedit.data.hub import HubRows
 from rewardedit.files import to_json, write_parquet
 from rewardedit.images import to_pil
-from rewardedit.stages import MADE_OF
+from rewardedit.stages.stage import MADE_OF
 from rewardedit.untrusted import read_json, read_settings_file
 
 SKIPPED = b"skipped"  # metadata of a shard

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from rewardedit import config as configs
 from rewardedit import devices, pretrained
-from rewardedit.attention import AttentionChoice, Backend, set_attention
+from rewardedit.diffusion.attention import AttentionChoice, Backend, set_attention
 from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.families import EditFamily, family_of, family_that_loads
 from rewardedit.encoded import Encoded, Shared
 from rewardedit.files import replaced, write_json
 from rewardedit.images import ImagesLike, read_images
+from rewardedit.language.texts import LOCK, note
 from rewardedit.models import fetched, resolve_model
 from rewardedit.reward_prompt import FILE as PROMPT
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
-from rewardedit.texts import LOCK, note
 from rewardedit.untrusted import read_settings_file
 from rewardedit.values import require_texts
 

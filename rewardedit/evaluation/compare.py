@@ -19,12 +19,12 @@ from rewardedit.diffusion.editors import EditConfig, Editor, load_editor, save_s
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import paired_bootstrap, valid_means
 from rewardedit.files import read_log, remove, write_json
-from rewardedit.once import Once
 from rewardedit.processes import on_main_process, processes
-from rewardedit.report import Gallery, Report
+from rewardedit.reports.report import Gallery, Report
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
-from rewardedit.stages import stage
+from rewardedit.stages.lazy import Once
+from rewardedit.stages.stage import stage
 from rewardedit.untrusted import read_json_file
 
 OTHER_WORLD = (

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import pretrained
-from rewardedit.answers import Answer, AnswerError, local_answers, normalised
-from rewardedit.decoding import answer_greedily
-from rewardedit.endpoint import EndpointError, Message
 from rewardedit.extras import install_command
 from rewardedit.files import append_json_line
 from rewardedit.instructions import paper_prompts
+from rewardedit.instructions.grammar.phrases import several_objects
+from rewardedit.instructions.grammar.words import COLOURS, PRONOUNS
 from rewardedit.instructions.parsed import RELATIONS, Parsed, ParsedEdit, SizeState, Unparsed
-from rewardedit.instructions.phrases import several_objects
-from rewardedit.instructions.words import COLOURS, PRONOUNS
+from rewardedit.language.answers import Answer, AnswerError, local_answers, normalised
+from rewardedit.language.decoding import answer_greedily
+from rewardedit.language.endpoint import EndpointError, Message
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
 
 # chats to the model's answers, with an error in the place of each that could not be had

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import devices
-from rewardedit.addresses import ADDRESS
-from rewardedit.endpoint import Endpoint
-from rewardedit.instructions.grammar import parse_all
+from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.instructions.llm import LlmParser, load_chat_model
 from rewardedit.instructions.parsed import Parser
+from rewardedit.language.endpoint import Endpoint
+from rewardedit.language.endpoint_settings import ADDRESS
 
 # Options that go to a model of each kind.
 LOCAL_OPTIONS = ("max_new_tokens", "prompts")

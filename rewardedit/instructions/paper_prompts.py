@@ -2,7 +2,7 @@
 
 import re
 
-from rewardedit.answers import normalised
+from rewardedit.language.answers import normalised
 
 OBJECTS = (
     "Given an instruction for image editing, output the parts of the original image that should be modified "

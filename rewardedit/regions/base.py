@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rewardedit.batch import EditBatch
+from rewardedit.instructions.grammar.phrases import several_objects
 from rewardedit.instructions.parsed import ParsedEdit
-from rewardedit.instructions.phrases import several_objects
 from rewardedit.regions.boxes import around, components, enclosing
 from rewardedit.regions.change_map import change_mask
 

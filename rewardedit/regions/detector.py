@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rewardedit import pretrained
+from rewardedit.language.texts import tokenize
 from rewardedit.models import resolve_model
 from rewardedit.regions.boxes import areas, corners, suppress
 from rewardedit.regions.canvas import Canvas
-from rewardedit.texts import tokenize
 from rewardedit.untrusted import read_settings_file
 
 # Boxes whose confidence is lower are left out. Grounding DINO's is that of BPM's code; OWL-ViT's its own.

@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rewardedit import pretrained
+from rewardedit.language.texts import tokenize
 from rewardedit.regions.base import Instances
 from rewardedit.regions.boxes import areas, filled
 from rewardedit.regions.canvas import Canvas
-from rewardedit.texts import tokenize
 
 THRESHOLD = 0.3  # of its own processor
 

@@ -17,20 +17,20 @@ from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.files import to_json
 from rewardedit.images import clamp_straight_through, fit
-from rewardedit.models import fetched, names_in, resolve_model
-from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, ScoreHead
-from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Prompts, add_token, require_token, turns
-from rewardedit.scorers.base import Scorer
-from rewardedit.scorers.prefix import Prefix, alone_with, as_cache, followed, prefix_attention, split_rows
-from rewardedit.scorers.vlm import (
+from rewardedit.language.prefix import Prefix, alone_with, as_cache, followed, prefix_attention, split_rows
+from rewardedit.language.texts import LOCK, note
+from rewardedit.language.vlm import (
     Vlm,
     load_processor,
     load_vlm,
     reserved_tokens,
     without,
 )
-from rewardedit.scorers.vlm_weights import load_adapter
-from rewardedit.texts import LOCK, note
+from rewardedit.language.vlm_weights import load_adapter
+from rewardedit.models import fetched, names_in, resolve_model
+from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, ScoreHead
+from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Prompts, add_token, require_token, turns
+from rewardedit.scorers.base import Scorer
 
 ADAPTER = "adapter"
 SLACK = 8  # tokens that an instruction may have more within its question than alone

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from rewardedit import config as configs
 from rewardedit import devices, pretrained
+from rewardedit.language.vlm import Bits
 from rewardedit.scorers.adiee_text import Layout, Prompts
-from rewardedit.scorers.vlm import Bits
 from rewardedit.untrusted import read_settings_file
 
 GRADES = (0.0, 5.0, 10.0)  # of the head with classes

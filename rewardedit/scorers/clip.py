@@ -12,10 +12,10 @@ from rewardedit import pretrained
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
+from rewardedit.language.texts import tokenize
 from rewardedit.models import resolve_model
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.preservation import FeatureSimilarity
-from rewardedit.texts import tokenize
 
 TEXTS = ("caption", "instruction")
 # share of a feature's length below which two images, or two texts, have no direction between them

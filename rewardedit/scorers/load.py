@@ -23,7 +23,7 @@ BUILT_IN = {
     "lpips": "rewardedit.scorers.preservation:Lpips",
     "dino_i": "rewardedit.scorers.preservation:DinoI",
     "vifi_clip": "rewardedit.scorers.vifi_clip:ViFiClip",
-    "bpm": "rewardedit.scorers.bpm:Bpm",
+    "bpm": "rewardedit.scorers.bpm.bpm:Bpm",
     "adiee": "rewardedit.scorers.adiee:Adiee",
 }
 

@@ -9,17 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit import devices
-from rewardedit.addresses import ADDRESS
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
-from rewardedit.endpoint import Endpoint
 from rewardedit.images import resize
+from rewardedit.language.endpoint import Endpoint
+from rewardedit.language.endpoint_settings import ADDRESS
+from rewardedit.language.judge_models import load_judge
+from rewardedit.language.model_hash import model_hash
+from rewardedit.language.vlm import Vlm, reserved_tokens, without
 from rewardedit.regions.change_map import change_mask
 from rewardedit.scorers.base import Scorer
-from rewardedit.scorers.model_hash import model_hash
-from rewardedit.scorers.vlm import Vlm, reserved_tokens, without
 from rewardedit.scorers.vlm_judge_graders import ByDigits, ByEndpoint, ByText
-from rewardedit.scorers.vlm_judge_models import load_judge
 from rewardedit.scorers.vlm_judge_prompts import (
     ANSWERS,
     BEGINNING,
@@ -137,7 +137,8 @@ class VlmJudge(Scorer):
             adapter: a LoRA on the model, by hub name or folder.
             seed: sent to an endpoint; greedy decoding here draws nothing at random.
             key_variable: the environment variable that holds the endpoint's key, by the rules of
-                `rewardedit.addresses`; None: OPENAI_API_KEY for OpenAI's own host, and no key for others.
+                `rewardedit.language.endpoint_settings`; None: OPENAI_API_KEY for OpenAI's own host, and no
+                key for others.
             timeout: for a whole answer of the endpoint, in seconds.
             retries: where the endpoint is busy or fails.
             longest_wait: before one of them, in seconds, whatever the endpoint asks for.

@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.answers import Answer, AnswerError
-from rewardedit.endpoint import Endpoint, EndpointError, Message
 from rewardedit.images import to_pil
-from rewardedit.scorers.vlm import Vlm
-from rewardedit.scorers.vlm_judge_models import ProcessorVlm
+from rewardedit.language.answers import Answer, AnswerError
+from rewardedit.language.endpoint import Endpoint, EndpointError, Message
+from rewardedit.language.judge_models import ProcessorVlm
+from rewardedit.language.vlm import Vlm
 from rewardedit.scorers.vlm_judge_prompts import BEGINNING, Chat, read_grade, unread
 
 DIGITS = "0123456789"

@@ -20,9 +20,9 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.answers import is_unfinished, normalised
 from rewardedit.images import load_image
-from rewardedit.scorers.vlm import Turn
+from rewardedit.language.answers import is_unfinished, normalised
+from rewardedit.language.vlm import Turn
 from rewardedit.untrusted import read_json_file
 
 Chat = list[Turn]

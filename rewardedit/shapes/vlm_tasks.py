@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rewardedit.instructions.altered import altered
-from rewardedit.scorers.vlm import Vlm
+from rewardedit.language.vlm import Vlm
 from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, SHAPES, SIZES
 
 Task = Literal["caption", "second_caption", "instruction", "choice", "result", "match"]

@@ -8,13 +8,13 @@ from rewardedit.batch import EditSample
 from rewardedit.config import require_unset
 from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.data.datasets import SHARD_BATCHES
+from rewardedit.data.digests import input_digests
 from rewardedit.data.sources import row_id
 from rewardedit.data.stream import StreamedRows, read_or_stream
 from rewardedit.files import AnyPath, reopened
 from rewardedit.images import load_image
-from rewardedit.inputs import input_digests
 from rewardedit.models import fingerprints, names_in
-from rewardedit.stages import Share
+from rewardedit.stages.stage import Share
 from rewardedit.synthesis.methods import MethodConfig
 from rewardedit.synthesis.outputs import Output, make_outputs, read_outputs
 

@@ -14,14 +14,14 @@ from typing import Any, Literal
 import torch
 
 from rewardedit import devices
-from rewardedit.answers import Answer, AnswerError, normalised, text_of
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.datasets import SHARD_BATCHES
 from rewardedit.files import write_parquet
-from rewardedit.once import Once
-from rewardedit.scorers.vlm import Turn, Vlm, load_vlm, reserved_tokens, without
-from rewardedit.stages import Share, stage
+from rewardedit.language.answers import Answer, AnswerError, normalised, text_of
+from rewardedit.language.vlm import Turn, Vlm, load_vlm, reserved_tokens, without
+from rewardedit.stages.lazy import Once
+from rewardedit.stages.stage import Share, stage
 from rewardedit.synthesis.outputs import CAPTIONS, read_parquet, read_rows
 
 BEFORE = (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.images import load_image
-from rewardedit.report import Gallery, Report
+from rewardedit.reports.report import Gallery, Report
 from rewardedit.synthesis.label_rules import Thresholds
 from rewardedit.synthesis.measured import METRICS
 from rewardedit.synthesis.outputs import read_parquet

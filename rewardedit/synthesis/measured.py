@@ -16,11 +16,11 @@ from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.reading import RowBatch
 from rewardedit.files import write_parquet
 from rewardedit.images import load_image
-from rewardedit.once import Once
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
-from rewardedit.stages import Share, stage
+from rewardedit.stages.lazy import Once
+from rewardedit.stages.stage import Share, stage
 from rewardedit.synthesis.label_rules import Measured
 from rewardedit.synthesis.outputs import Output, read_outputs, read_parquet, read_rows
 

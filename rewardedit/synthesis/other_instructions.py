@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rewardedit.batch import EditBatch
 from rewardedit.instructions.altered import altered
-from rewardedit.instructions.grammar import parse_all
+from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.instructions.parsed import ParsedEdit
 
 SMALL_WORDS = frozenset(("a", "an", "the", "and", "of", "to", "in", "on", "at", "is", "be", "it", "with"))

@@ -10,8 +10,8 @@ from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.labelled import encode_png
 from rewardedit.data.reading import RowBatch, read_shard
 from rewardedit.files import AnyPath, write_parquet
-from rewardedit.once import Once
-from rewardedit.stages import Share, stage
+from rewardedit.stages.lazy import Once
+from rewardedit.stages.stage import Share, stage
 from rewardedit.synthesis.methods import Method, MethodConfig, Requests, edit_rows, load_method
 
 CAPTIONS = ("source_caption", "target_caption")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rewardedit.batch import EditBatch
 from rewardedit.images import gaussian_blur
-from rewardedit.instructions.grammar import parse_all
+from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.instructions.parsed import Parsed, ParsedEdit
 from rewardedit.regions.change_map import GRID, change_mask, oklab
 from rewardedit.synthesis.label_rules import FAILED, LEFT_BEHIND, UNREACHED, UNTOUCHED, RulesConfig

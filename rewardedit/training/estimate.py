@@ -17,9 +17,9 @@ from rewardedit.data import open_rows, require_size
 from rewardedit.data.stream import count_rows, read_or_stream
 from rewardedit.diffusion.families import EditFamily, family_that_loads
 from rewardedit.models import resolve_model
-from rewardedit.once import Once
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
+from rewardedit.stages.lazy import Once
 from rewardedit.training import memory
 from rewardedit.training.memory import Blueprint, trained_unet
 from rewardedit.training.meta import parameters, table

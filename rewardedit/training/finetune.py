@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rewardedit import devices
-from rewardedit.attention import set_attention
+from rewardedit.diffusion.attention import set_attention
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.noising import conditioning_dropout, noising

@@ -19,8 +19,8 @@ from rewardedit.data.reading import read_shard
 from rewardedit.data.stream import StreamedRows, count_rows, shards_of
 from rewardedit.diffusion.editors import Editor, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json
-from rewardedit.once import Once
-from rewardedit.stages import stage
+from rewardedit.stages.lazy import Once
+from rewardedit.stages.stage import stage
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.training.trainable import RewardLabels, load_base
 from rewardedit.untrusted import read_settings_file

@@ -26,7 +26,7 @@ from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import valid_means
 from rewardedit.files import append_json_line, read_log, write_json
 from rewardedit.processes import processes
-from rewardedit.report import Report
+from rewardedit.reports.report import Report
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch

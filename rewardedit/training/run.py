@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
+from rewardedit.data.digests import input_digests
 from rewardedit.files import replaced, write_json
-from rewardedit.inputs import input_digests
+from rewardedit.language.usage import add_up, as_settings, read_usage, told, usage_kept
 from rewardedit.models import NAMES, digests
 from rewardedit.processes import on_main_process, processes
 from rewardedit.scorers.load import packaged_files
-from rewardedit.stages import differences, usage_in
+from rewardedit.stages.stage import differences, usage_in
 from rewardedit.training.checkpoints import checkpoints, step_of
 from rewardedit.training.environment import environment
 from rewardedit.training.run_folder import CONFIG, ENVIRONMENT, begun, hold
-from rewardedit.usage import add_up, as_settings, read_usage, told, usage_kept
 
 INPUTS = "inputs.json"
 # Settings that a resumed run may have otherwise: how long, how tolerant, how much is shown, what it is

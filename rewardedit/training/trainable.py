@@ -9,9 +9,9 @@ from diffusers.training_utils import cast_training_params
 from torch import nn
 
 from rewardedit import devices
-from rewardedit.attention import Backend
 from rewardedit.config import require_unset
 from rewardedit.devices import Precision
+from rewardedit.diffusion.attention import Backend
 from rewardedit.diffusion.editors import LORA, Editor, load_editor
 from rewardedit.diffusion.families import EditFamily
 from rewardedit.models import resolve_model

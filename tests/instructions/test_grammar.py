@@ -7,9 +7,9 @@ import pytest
 
 from rewardedit.evaluation.parsing import is_placed, parse_accuracy, parsed_right
 from rewardedit.instructions import ParsedEdit
-from rewardedit.instructions.grammar import parse, parse_all, plain
+from rewardedit.instructions.grammar.grammar import parse, parse_all, plain
+from rewardedit.instructions.grammar.phrases import name, several_objects, split_place, towards
 from rewardedit.instructions.parsed import Unparsed
-from rewardedit.instructions.phrases import name, several_objects, split_place, towards
 from rewardedit.shapes import Shapes
 
 DATA = Path(__file__).parents[1] / "data"

@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from rewardedit.answers import AnswerError, text_of
-from rewardedit.endpoint import Endpoint, EndpointError
 from rewardedit.instructions import ParsedEdit
 from rewardedit.instructions.llm import (
     LlmParser,
@@ -23,6 +21,8 @@ from rewardedit.instructions.llm import (
 )
 from rewardedit.instructions.load import load_parser
 from rewardedit.instructions.parsed import Unparsed
+from rewardedit.language.answers import AnswerError, text_of
+from rewardedit.language.endpoint import Endpoint, EndpointError
 from rewardedit.models import resolve_model
 
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from rewardedit.batch import EditBatch
+from rewardedit.language.prefix import AttentionInParts, PrefixLayer, as_cache, in_one, split_rows
+from rewardedit.language.vlm import Vlm, load_vlm
 from rewardedit.scorers.adiee import Adiee, width_of
 from rewardedit.scorers.adiee_head import AdieeSettings, ScoreHead
 from rewardedit.scorers.adiee_text import (
@@ -23,8 +25,6 @@ from rewardedit.scorers.adiee_text import (
     question,
     require_token,
 )
-from rewardedit.scorers.prefix import AttentionInParts, PrefixLayer, as_cache, in_one, split_rows
-from rewardedit.scorers.vlm import Vlm, load_vlm
 from rewardedit.shapes import Shapes
 from tests.models import VLMS, save_vlm
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.instructions.grammar import parse_all
+from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.instructions.parsed import ParsedEdit
 from rewardedit.regions.base import EditRegions, GivenMask, Instances, NamedObjects
-from rewardedit.scorers.bpm import PAPER, Bpm, BpmConfig, Calibration, combine
-from rewardedit.scorers.bpm_judges import JudgeConfig
+from rewardedit.scorers.bpm.bpm import PAPER, Bpm, BpmConfig, Calibration, combine
+from rewardedit.scorers.bpm.checks import JudgeConfig
 from rewardedit.scorers.clip import load_clip
 from rewardedit.shapes import Shapes
 from rewardedit.shapes.objects import NAMES, scene_objects

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rewardedit.scorers.bpm_judges import (
+from rewardedit.scorers.bpm.checks import (
     JudgeConfig,
     area,
     centre,

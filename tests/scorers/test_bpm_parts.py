@@ -9,8 +9,8 @@ from rewardedit.images import to_tensor
 from rewardedit.instructions.parsed import ParsedEdit
 from rewardedit.regions.base import EditRegions, Instances
 from rewardedit.regions.boxes import filled
-from rewardedit.scorers.bpm_judges import JudgeConfig
-from rewardedit.scorers.bpm_parts import crop, position_verdict, preserve, size_verdict
+from rewardedit.scorers.bpm.checks import JudgeConfig
+from rewardedit.scorers.bpm.terms import crop, position_verdict, preserve, size_verdict
 
 IMAGE = (100, 200)
 RULES = JudgeConfig()

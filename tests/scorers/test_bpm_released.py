@@ -7,7 +7,7 @@ from rewardedit.batch import EditBatch
 from rewardedit.instructions.parsed import ParsedEdit
 from rewardedit.regions.base import EditRegions, Instances
 from rewardedit.regions.boxes import filled
-from rewardedit.scorers.bpm_released import modify, position_verdict, preserve, size_verdict
+from rewardedit.scorers.bpm.reference_code import modify, position_verdict, preserve, size_verdict
 from rewardedit.shapes import Shapes
 from tests.scorers.test_bpm import scorer_of
 

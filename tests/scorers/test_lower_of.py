@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rewardedit import EditBatch, load_scorer
-from rewardedit.announce import own_code
+from rewardedit.cli.announce import own_code
 from rewardedit.scorer_spec import all_terms, read_spec, resolve_spec, spec_name
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.scorers.load import families, packaged_files

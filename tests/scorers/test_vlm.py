@@ -8,9 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from rewardedit.answers import text_of
 from rewardedit.images import lanczos, resize, to_pil, to_tensor
-from rewardedit.scorers.vlm import PIXELS, Vlm, load_vlm
+from rewardedit.language.answers import text_of
+from rewardedit.language.vlm import PIXELS, Vlm, load_vlm
 from rewardedit.synthesis.captions import ask, caption_pairs, said
 from tests.models import VLMS, save_vlm
 

@@ -20,16 +20,16 @@ import transformers
 from PIL import Image
 
 from rewardedit import EditBatch, load_scorer
-from rewardedit.endpoint import Endpoint, EndpointError
 from rewardedit.images import to_pil, to_tensor
+from rewardedit.language.endpoint import Endpoint, EndpointError
+from rewardedit.language.judge_models import load_judge
+from rewardedit.language.model_hash import model_hash
+from rewardedit.language.vlm import Vlm, load_vlm
+from rewardedit.language.vlm_weights import load_adapter
 from rewardedit.regions.change_map import change_mask
-from rewardedit.scorers.model_hash import model_hash
-from rewardedit.scorers.vlm import Vlm, load_vlm
 from rewardedit.scorers.vlm_judge import VlmJudge, combine, geometric_mean, views
 from rewardedit.scorers.vlm_judge_graders import expected_grade, read_all
-from rewardedit.scorers.vlm_judge_models import load_judge
 from rewardedit.scorers.vlm_judge_prompts import CRITERIA, Example, chat, questions, read_grade
-from rewardedit.scorers.vlm_weights import load_adapter
 from tests.models import VLMS, save_judge, save_vlm
 from tests.scorers.test_vlm import photograph
 
@@ -761,7 +761,9 @@ def test_an_endpoint_that_may_answer_later_stops_the_judging(server, fault, reas
 
 def test_each_pause_is_twice_the_one_before(server, monkeypatch):
     pauses = []
-    monkeypatch.setattr("rewardedit.endpoint._Stop.within", lambda self, seconds: pauses.append(seconds))
+    monkeypatch.setattr(
+        "rewardedit.language.endpoint._Stop.within", lambda self, seconds: pauses.append(seconds)
+    )
     Handler.reply = staticmethod(lambda text: (503, b"{}"))
     with pytest.raises(EndpointError, match="503"):
         VlmJudge(Endpoint(server, "m", pause=1, retries=4, at_once=1), "m")(make_batch(1))

@@ -13,9 +13,9 @@ import transformers
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from rewardedit.scorers.vlm import Vlm, load_vlm
+from rewardedit.language.judge_models import load_judge
+from rewardedit.language.vlm import Vlm, load_vlm
 from rewardedit.scorers.vlm_judge import VlmJudge
-from rewardedit.scorers.vlm_judge_models import load_judge
 from tests.models import QWEN_VISION, save_judge
 from tests.scorers.test_vlm_judge import make_batch
 

@@ -11,10 +11,16 @@ from typing import Any
 
 import pytest
 
-from rewardedit.addresses import Destination, destination, destinations, is_private, require_variable
 from rewardedit.cli import main
-from rewardedit.endpoint import Endpoint, EndpointError
 from rewardedit.instructions.load import load_parser
+from rewardedit.language.endpoint import Endpoint, EndpointError
+from rewardedit.language.endpoint_settings import (
+    Destination,
+    destination,
+    destinations,
+    is_private,
+    require_variable,
+)
 from rewardedit.scorer_spec import read_spec
 from rewardedit.scorers.vlm_judge import VlmJudge
 from rewardedit.untrusted import MAX_BODY_BYTES

@@ -17,11 +17,11 @@ import torch
 from rewardedit import load_editor, load_scorer
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.instructions.llm import load_chat_model
+from rewardedit.language.judge_models import load_judge
+from rewardedit.language.vlm import load_vlm
 from rewardedit.models import resolve_model
 from rewardedit.regions.detector import Detector
 from rewardedit.regions.segmenter import Segmenter
-from rewardedit.scorers.vlm import load_vlm
-from rewardedit.scorers.vlm_judge_models import load_judge
 
 CLASSES = (
     "AutoConfig",

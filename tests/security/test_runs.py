@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from rewardedit.announce import announcements
 from rewardedit.cli import main
+from rewardedit.cli.announce import announcements
 from rewardedit.trainers.reward_conditioned import Config
 from rewardedit.training.run import start
 from rewardedit.training.run_folder import release

@@ -18,24 +18,24 @@ import torch
 
 from rewardedit import RewardPrompt, claims, engines, load_editor, load_scorer
 from rewardedit.batch import EditSample
-from rewardedit.claims import Claims
+from rewardedit.cli.checks import incomplete
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.data.labelled import made_from
-from rewardedit.doctor import incomplete
-from rewardedit.engines import Shards, make_shard
 from rewardedit.files import create, join_arrays, put_in_place, read_log, replaced, write_json
 from rewardedit.instructions.llm import LlmParser
 from rewardedit.instructions.parsed import Unparsed
+from rewardedit.language.usage import read_usage
 from rewardedit.relabel import read_scale
-from rewardedit.report import Report
+from rewardedit.reports.report import Report
 from rewardedit.scorers.adiee_head import AdieeSettings
-from rewardedit.scorers.bpm import Calibration
+from rewardedit.scorers.bpm.bpm import Calibration
 from rewardedit.scorers.vlm_judge_prompts import Example
 from rewardedit.scoring import read_records, score_to_parquet, usage_of, write_records
-from rewardedit.stages import is_made, mark_made, stage
+from rewardedit.stages.executors import Shards, make_shard
+from rewardedit.stages.leases import Claims
+from rewardedit.stages.stage import is_made, mark_made, stage
 from rewardedit.synthesis.outputs import Output, read_outputs, write_outputs
 from rewardedit.untrusted import whole_text
-from rewardedit.usage import read_usage
 
 DEEP = b"[" * 100_000
 DAMAGED = (b"", b"{", b"\x00" * 40, b"\xff\xfe\xfa", DEEP, b"[1, 2]", b'"text"', b"3", b'{"pid": NaN}')

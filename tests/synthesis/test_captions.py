@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.scorers.vlm import load_vlm
+from rewardedit.language.vlm import load_vlm
 from rewardedit.synthesis import captions
 from rewardedit.synthesis.captions import (
     CaptionsConfig,

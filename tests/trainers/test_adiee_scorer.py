@@ -16,9 +16,9 @@ from rewardedit import EditBatch, EditSample
 from rewardedit.config import to_dict
 from rewardedit.data import DataConfig, open_named, open_rows
 from rewardedit.files import read_log
+from rewardedit.language.vlm import load_vlm
 from rewardedit.scorers.adiee import ADAPTER, Adiee
 from rewardedit.scorers.adiee_text import ANSWER, add_token
-from rewardedit.scorers.vlm import load_vlm
 from rewardedit.shapes import Shapes
 from rewardedit.trainers import adiee_scorer as trainer
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig

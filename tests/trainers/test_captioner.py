@@ -13,7 +13,7 @@ from rewardedit.cli import main
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.data.bad_rows import usable_rows
 from rewardedit.images import to_pil
-from rewardedit.scorers.vlm import load_vlm
+from rewardedit.language.vlm import load_vlm
 from rewardedit.synthesis.captions import caption_pairs
 from rewardedit.trainers.captioner import (
     Config,

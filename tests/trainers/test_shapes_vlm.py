@@ -9,13 +9,12 @@ import pytest
 import torch
 from transformers import OwlViTForObjectDetection
 
-from rewardedit.answers import text_of
+from rewardedit.language.answers import text_of
+from rewardedit.language.vlm import load_vlm
 from rewardedit.models import resolve_model
-from rewardedit.scorers.vlm import load_vlm
-from rewardedit.shapes import Shapes
+from rewardedit.shapes import Shapes, vlm_tasks
 from rewardedit.shapes.trainers import vlm as shapes_vlm
 from rewardedit.shapes.vlm_tasks import MATCHES, OPENINGS, QUESTIONS
-from rewardedit.shapes import vlm_tasks
 from rewardedit.training.small import SmallTrainConfig
 from tests.models import save_vlm
 

@@ -257,7 +257,7 @@ def test_a_lora_of_the_small_editor_trains_in_bf16(tmp_path, monkeypatch):
 def test_a_long_instruction_is_cut_and_never_its_label(prompt, tiny_editor, cache, monkeypatch):
     editor = load_editor(tiny_editor)
     editor.prompt = prompt
-    monkeypatch.setattr("rewardedit.texts._told", set())
+    monkeypatch.setattr("rewardedit.language.texts._told", set())
     instruction = "turn the small red circle into a big blue star " * 9
     with pytest.warns(
         UserWarning,
@@ -269,7 +269,7 @@ def test_a_long_instruction_is_cut_and_never_its_label(prompt, tiny_editor, cach
         )
     assert not torch.equal(worst, best), "asked for one and for five in the same words"
     long = LatentCache(**{**vars(cache), "instructions": [*cache.instructions[:-1], instruction]})
-    monkeypatch.setattr("rewardedit.texts._told", set())
+    monkeypatch.setattr("rewardedit.language.texts._told", set())
     with pytest.warns(UserWarning, match="their labels are kept"):
         texts = long.texts(editor, RewardLabels(prompt, [4] * 32))
     trained = texts.take(torch.tensor([31]), torch.tensor([False]))[1]

@@ -12,13 +12,13 @@ from accelerate import Accelerator
 from rewardedit import RewardPrompt
 from rewardedit.config import to_dict
 from rewardedit.data import DataConfig
+from rewardedit.data.digests import input_digests
 from rewardedit.diffusion.editors import load_editor, save_editor
 from rewardedit.evaluation.compare import EvaluateConfig
 from rewardedit.files import write_json
-from rewardedit.inputs import input_digests
 from rewardedit.models import digests
 from rewardedit.relabel import RelabelConfig
-from rewardedit.stages import is_made, mark_made
+from rewardedit.stages.stage import is_made, mark_made
 from rewardedit.trainers.reward_conditioned import Config
 from rewardedit.trainers.vifi_clip import Config as VifiConfig
 from rewardedit.training import checkpoints

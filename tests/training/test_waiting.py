@@ -12,7 +12,7 @@ SHARD = 8  # seconds of the process group, and of the one shard that the first p
 SCRIPT = f"""
 import datetime, json, os, pathlib, sys, time
 from accelerate import PartialState
-from rewardedit.stages import stage
+from rewardedit.stages.stage import stage
 
 folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
 (folder / f"ready-{{rank}}").touch()  # imports may take longer on one of the two than the timeout

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rewardedit.diffusion.schedulers import holds_for
 from rewardedit.encoded import Encoded, Shared
 from rewardedit.images import to_pil
-from rewardedit.texts import note_cut
+from rewardedit.language.texts import note_cut
 
 
 @dataclass(frozen=True)

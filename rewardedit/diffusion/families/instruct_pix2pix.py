@@ -19,8 +19,8 @@ from rewardedit import pretrained
 from rewardedit.diffusion.families.base import Conditioning, EditFamily, MaskHook, size_inputs
 from rewardedit.encoded import Encoded
 from rewardedit.images import clamp_straight_through
+from rewardedit.language.texts import note_cut, tokenize
 from rewardedit.reward_prompt import RewardEmbedding
-from rewardedit.texts import note_cut, tokenize
 
 SD = "StableDiffusionInstructPix2PixPipeline"
 SDXL = "StableDiffusionXLInstructPix2PixPipeline"

@@ -17,9 +17,9 @@ from torch import Tensor
 from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel, CLIPTokenizer
 
 from rewardedit.instructions import join_instructions
+from rewardedit.language.texts import tokenize
 from rewardedit.reward_prompt import PRESETS
 from rewardedit.shapes import Shapes
-from rewardedit.texts import tokenize
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
 

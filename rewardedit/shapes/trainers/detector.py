@@ -37,7 +37,7 @@ from rewardedit.files import write_json
 from rewardedit.images import resize
 from rewardedit.models import resolve_model
 from rewardedit.regions.boxes import corners, pairwise_iou
-from rewardedit.scorers.bpm_parts import crop
+from rewardedit.scorers.bpm.terms import crop
 from rewardedit.shapes import Shapes
 from rewardedit.shapes.detection import measure_detector
 from rewardedit.shapes.detection_loss import detection_loss

@@ -23,10 +23,10 @@ from rewardedit import pretrained
 from rewardedit.files import write_json
 from rewardedit.instructions import ParsedEdit
 from rewardedit.instructions.parsed import RELATIONS
+from rewardedit.language.texts import tokenize
 from rewardedit.models import resolve_model
 from rewardedit.shapes import EDIT_TYPES, Shapes
 from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES
-from rewardedit.texts import tokenize
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
 

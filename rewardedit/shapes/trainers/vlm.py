@@ -34,8 +34,8 @@ from transformers import (
 from rewardedit import devices, pretrained
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import replaced, write_json
+from rewardedit.language.vlm import Vlm, load_vlm
 from rewardedit.models import resolve_model
-from rewardedit.scorers.vlm import Vlm, load_vlm
 from rewardedit.shapes import Shapes
 from rewardedit.shapes.image_defects import spoil
 from rewardedit.shapes.vlm_tasks import (

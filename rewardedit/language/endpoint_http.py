@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO
 
-from rewardedit.addresses import is_private
+from rewardedit.language.endpoint_settings import is_private
 from rewardedit.untrusted import CONTENT_ERRORS, MAX_BODY_BYTES, read_body
 
 MAX_HEAD_BYTES = 2**23  # of an answer: http.client reads 100 lines of 64 KiB

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from rewardedit.scorers.vlm import Vlm
+from rewardedit.language.vlm import Vlm
 
 ELSEWHERE = ("_name_or_path", "transformers_version")  # of a configuration: not what the model is
 

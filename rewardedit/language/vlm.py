@@ -19,13 +19,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from rewardedit import devices, pretrained
-from rewardedit.answers import Answer, local_answers
-from rewardedit.decoding import answer_greedily
 from rewardedit.extras import install_command
 from rewardedit.images import MODES, resize
+from rewardedit.language.answers import Answer, local_answers
+from rewardedit.language.decoding import answer_greedily
+from rewardedit.language.texts import LOCK, note_cut
+from rewardedit.language.vlm_weights import load_adapter, require_own_weights
 from rewardedit.models import resolve_model
-from rewardedit.scorers.vlm_weights import load_adapter, require_own_weights
-from rewardedit.texts import LOCK, note_cut
 
 Bits = Literal["4bit", "8bit"]
 # Parts of the models here that stay as they are where a language model is quantised: how an image comes in,

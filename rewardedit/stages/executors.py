@@ -11,12 +11,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rewardedit.claims import Claims
 from rewardedit.extras import install_command
 from rewardedit.files import AnyPath, remove, replaced, sizes, write_json
+from rewardedit.language.usage import usage_kept
 from rewardedit.processes import processes
+from rewardedit.stages.leases import Claims
 from rewardedit.untrusted import read_json_file
-from rewardedit.usage import usage_kept
 
 LONGEST_NAP = 0.5  # seconds between two looks at what other processes have made
 TRIES = 3  # of a shard whose workers die

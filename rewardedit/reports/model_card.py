@@ -11,7 +11,7 @@ import yaml
 
 from rewardedit import config as configs
 from rewardedit.files import replaced
-from rewardedit.published import HUB_NAME, is_of_the_hub, published, without_local
+from rewardedit.reports.published import HUB_NAME, is_of_the_hub, published, without_local
 
 # Folders in which trainers leave their result, and what each is loaded by.
 RESULTS = ("pipeline", "lora", "scorer", "detector", "segmenter", "vlm", "clip")
@@ -24,7 +24,7 @@ EXAMPLES = {
     'edited = editor(image, ["make the circle white"], [0])',
     "scorer": "from rewardedit import load_scorer\n\nscorer = load_scorer({scorer}, checkpoint={repo})\n"
     "scores = scorer(batch)",
-    "captioner": "from rewardedit.scorers.vlm import load_vlm\n\n"
+    "captioner": "from rewardedit.language.vlm import load_vlm\n\n"
     "captioner = load_vlm({base}, adapter={repo})",
 }  # with the names as Python writes them
 LIBRARIES = {"captioner": "peft", "pipeline": "diffusers", "lora": "diffusers"}  # others: transformers

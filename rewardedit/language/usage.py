@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from typing import Any
 
-from rewardedit.endpoint import Usage, metered
 from rewardedit.files import AnyPath, write_json
+from rewardedit.language.endpoint import Usage, metered
 from rewardedit.untrusted import read_json_file
 
 USAGE = "usage.json"  # in a folder with what was made

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torch import Tensor
 
-from rewardedit.curves import Curve, draw, share_bands
 from rewardedit.images import to_pil
+from rewardedit.reports.curves import Curve, draw, share_bands
 from rewardedit.untrusted import whole_text
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")

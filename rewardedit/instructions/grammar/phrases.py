@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from rewardedit.instructions.words import (
+from rewardedit.instructions.grammar.words import (
     COLOURS,
     DETERMINERS,
     LARGER,

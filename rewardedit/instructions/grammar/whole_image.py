@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from re import Match
 
-from rewardedit.instructions.phrases import Found, is_quality, name
-from rewardedit.instructions.words import BE, GLOBAL_CHANGES, SHOULD, STYLES, WHOLE
+from rewardedit.instructions.grammar.phrases import Found, is_quality, name
+from rewardedit.instructions.grammar.words import BE, GLOBAL_CHANGES, SHOULD, STYLES, WHOLE
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from torch import Tensor
 from rewardedit.images import resize
 from rewardedit.instructions.parsed import ParsedEdit
 from rewardedit.regions.base import EditRegions, Instances
-from rewardedit.scorers.bpm_judges import BESIDE, Box, centre, iou, is_beside, is_inside
-from rewardedit.scorers.bpm_parts import boxes_of
+from rewardedit.scorers.bpm.checks import BESIDE, Box, centre, iou, is_beside, is_inside
+from rewardedit.scorers.bpm.terms import boxes_of
 
 CANVAS = 500  # pixels a side of both images
 EXPAND = 1.5  # how much larger than its box an object is cut out

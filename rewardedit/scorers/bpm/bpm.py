@@ -19,9 +19,9 @@ from rewardedit.models import names_in, resolve_model
 from rewardedit.regions.base import EditRegions, Instances, Locator, edit_masks
 from rewardedit.regions.boxes import filled
 from rewardedit.regions.load import load_locator, locator_models, locator_options
-from rewardedit.scorers import bpm_released
-from rewardedit.scorers.bpm_judges import JudgeConfig
-from rewardedit.scorers.bpm_parts import crop, position_verdict, preserve, size_verdict
+from rewardedit.scorers.bpm.bpm import reference_code as bpm_released
+from rewardedit.scorers.bpm.checks import JudgeConfig
+from rewardedit.scorers.bpm.terms import crop, position_verdict, preserve, size_verdict
 from rewardedit.scorers.clip import COINCIDE, ClipScorer, load_clip
 from rewardedit.untrusted import CONTENT_ERRORS, read_settings_file
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rewardedit.instructions.parsed import ParsedEdit
 from rewardedit.regions.base import EditRegions, Instances
-from rewardedit.scorers.bpm_judges import Box, JudgeConfig, position_judge, size_judge
+from rewardedit.scorers.bpm.checks import Box, JudgeConfig, position_judge, size_judge
 
 
 def boxes_of(found: Instances) -> list[Box]:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.images import load_image, resize
-from rewardedit.report import Gallery, Report
+from rewardedit.reports.report import Gallery, Report
 
 THUMBNAIL = 256  # pixels of the longer side in the gallery
 MOST_SHOWN = 200  # edits in the gallery, which holds their pictures

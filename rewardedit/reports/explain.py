@@ -8,7 +8,7 @@ from rewardedit.batch import EditBatch
 from rewardedit.images import resize, to_pil
 from rewardedit.instructions.parsed import Parsed, ParsedEdit
 from rewardedit.regions.base import EditRegions, Instances
-from rewardedit.scorers.bpm import Bpm
+from rewardedit.scorers.bpm.bpm import Bpm
 
 SIDE = 384  # pixels of the longer side of each panel
 TEXT = 15  # pixels high

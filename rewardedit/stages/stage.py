@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rewardedit.claims import Claims
 from rewardedit.config import to_dict
-from rewardedit.endpoint import Usage
-from rewardedit.engines import SIZES, USED, Make, Nap, Shards, engine, is_whole_shard
 from rewardedit.files import AnyPath, remove, rename, to_json, write_json
+from rewardedit.language.endpoint import Usage
+from rewardedit.language.usage import USAGE, read_usage, write_usage
 from rewardedit.processes import processes
+from rewardedit.stages.executors import SIZES, USED, Make, Nap, Shards, engine, is_whole_shard
+from rewardedit.stages.leases import Claims
 from rewardedit.untrusted import read_json_file
-from rewardedit.usage import USAGE, read_usage, write_usage
 
 MADE_OF = "made_of.json"
 MAKING = "making.json"

@@ -3,7 +3,7 @@
 import re
 from re import Match
 
-from rewardedit.instructions.phrases import (
+from rewardedit.instructions.grammar.phrases import (
     Found,
     become_of,
     is_colour,
@@ -19,8 +19,16 @@ from rewardedit.instructions.phrases import (
     with_quality,
     without_place,
 )
-from rewardedit.instructions.whole_image import Rule, background, light, rule, style, treat, whole_image
-from rewardedit.instructions.words import (
+from rewardedit.instructions.grammar.whole_image import (
+    Rule,
+    background,
+    light,
+    rule,
+    style,
+    treat,
+    whole_image,
+)
+from rewardedit.instructions.grammar.words import (
     ACTIONS,
     CAMERA,
     DETERMINERS,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from rewardedit.cli.checks import HubCache
 from rewardedit.data import DataConfig, PairsConfig
 from rewardedit.data.sequences import SequencesConfig
-from rewardedit.doctor import HubCache
 from rewardedit.extras import extras, install_command
 from rewardedit.models import NAMES, resolve_model
 from rewardedit.regions.load import FINDERS, locator_options

@@ -29,9 +29,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.images import to_pil
+from rewardedit.language.texts import LOCK
+from rewardedit.language.vlm import PIXELS, Vlm, load_parts
 from rewardedit.models import resolve_model
-from rewardedit.scorers.vlm import PIXELS, Vlm, load_parts
-from rewardedit.texts import LOCK
 
 # Published checkpoints that are no plain vision-language models, by the last part of their names.
 REFUSED = {

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rewardedit.addresses import ADDRESS
+from rewardedit.language.endpoint_settings import ADDRESS
 from rewardedit.models import NAMES
 from rewardedit.untrusted import read_json
 

@@ -145,7 +145,7 @@ def attention() -> Any:
     from diffusers import UNet2DConditionModel
 
     from rewardedit import devices
-    from rewardedit.attention import set_attention
+    from rewardedit.diffusion.attention import set_attention
 
     folder = Path(resolve_model("shapes-editor")) / "unet"
     unet: Any = pretrained.load(UNet2DConditionModel, str(folder), local_files_only=True)

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from rewardedit.addresses import Destination, destinations
 from rewardedit.config import to_dict
+from rewardedit.language.endpoint_settings import Destination, destinations
 from rewardedit.processes import processes
 from rewardedit.scorer_spec import ScorerSpec, all_terms
 

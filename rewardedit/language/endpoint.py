@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from rewardedit.addresses import Destination, destination
-from rewardedit.answers import Answer, AnswerError, one_line, read_completion
-from rewardedit.endpoint_http import opener_for, read_whole, seconds_to_wait
+from rewardedit.language.answers import Answer, AnswerError, one_line, read_completion
+from rewardedit.language.endpoint_http import opener_for, read_whole, seconds_to_wait
+from rewardedit.language.endpoint_settings import Destination, destination
 from rewardedit.untrusted import CONTENT_ERRORS
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"}, or with a list of texts and images as content
@@ -133,7 +133,7 @@ class Endpoint:
     """A chat model and how it is asked.
 
     The key comes from the environment and stands in no error, log or `repr`. It is sent by the rules of
-    `rewardedit.addresses`; `destination` tells beforehand where to. No redirect is followed.
+    `rewardedit.language.endpoint_settings`; `destination` tells beforehand where to. No redirect is followed.
 
     Settings that a model refuses (`REFUSABLE`) are left out from then on, and the chat is sent again. Where
     an endpoint is busy, the time that it asks to wait is waited for, up to `longest_wait`.

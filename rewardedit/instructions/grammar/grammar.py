@@ -9,10 +9,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rewardedit.instructions.grammar.phrases import Found, name, several_objects, without_place
+from rewardedit.instructions.grammar.rules import RULES
+from rewardedit.instructions.grammar.words import COLOURS, IMAGE, SIDE, SIDES
 from rewardedit.instructions.parsed import Parsed, ParsedEdit, Unparsed
-from rewardedit.instructions.phrases import Found, name, several_objects, without_place
-from rewardedit.instructions.rules import RULES
-from rewardedit.instructions.words import COLOURS, IMAGE, SIDE, SIDES
 
 
 def parse(instruction: str) -> ParsedEdit:

@@ -1,0 +1,1 @@
+"""Any model that reads or writes text: local ones, endpoints, their answers and what they cost."""

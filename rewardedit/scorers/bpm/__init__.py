@@ -1,0 +1,1 @@
+"""BPM: size, position, modification and preservation of the edited region."""
