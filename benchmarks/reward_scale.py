@@ -35,10 +35,10 @@ SETTINGS = (
     "watch.n=4",
 )
 EVALUATE = EvaluateConfig(
-    n=280,
+    n=560,
     val_n=56,
     num_inference_steps=(6,),
-    guidance_scale=(1.0, 1.25, 1.5),
+    guidance_scale=(1.25, 1.5, 1.75, 2.0),
     image_guidance_scale=(1.2,),
 )
 

@@ -57,6 +57,11 @@ KILLED = {
     "pipeline": "training",
     "relabel": "`rewardedit relabel`",
     "score": "`rewardedit score`",
+    "shards": "shares of a relabelling",
+    "share": "`rewardedit share`",
+    "adiee_data": "all of `adiee_data`",
+    "adiee_scorer": "all of `adiee_scorer`",
+    "refl": "all of `refl`",
 }
 
 
@@ -83,6 +88,20 @@ def kills(result: Result) -> str:
         equal = f"{found['equal']} of {len(moments)}"
         rows.append((KILLED[stage], str(found["killed_in_it"]), between, equal))
     return markdown(("stage", "kills", "between", "equal to the unbroken run"), rows, where(result))
+
+
+def stops(result: Result) -> str:
+    """Of runs that were killed or stopped and gone on with, how many made what an unbroken run makes."""
+    signals = ("SIGKILL", "SIGTERM", "SIGSTOP")
+    rows = [
+        (
+            KILLED[stage],
+            *(str(found["signals"][name]) for name in signals),
+            f"{found['equal']} of {len(found['moments'])}",
+        )
+        for stage, found in result["stages"].items()
+    ]
+    return markdown(("run", *signals, "equal to the unbroken run"), rows, where(result))
 
 
 def code_metrics(result: Result) -> str:
@@ -137,6 +156,8 @@ TABLES: dict[str, Callable[[], str]] = {
             ("heat", "heat", heat),
             ("startup", "startup", startup),
             ("kills", "kills", kills),
+            ("kills-stopped", "kills-stopped", stops),
+            ("kills-stopped-trainings", "kills-stopped-trainings", stops),
             ("adiee-data", "adiee-data", adiee_data),
             ("adiee-data-damaged", "adiee-data-damaged", adiee_graded),
             ("adiee-data-compared", "adiee-data-compared", adiee_graded),

@@ -29,6 +29,18 @@ def test_ten_kills_of_each_stage_are_recorded_and_all_runs_are_equal(result, run
         assert found["killed_in_it"] == found["equal"] == len(found["moments"]), stage
 
 
+def test_a_hundred_runs_that_were_killed_or_stopped_are_recorded_and_all_are_equal():
+    """Stopped ones by SIGSTOP, while a second process was given the same command."""
+    results = kills.ROOT / "benchmarks" / "results"
+    stages = {}
+    for name in ("kills-stopped", "kills-stopped-trainings"):
+        stages |= json.loads((results / f"{name}.json").read_text())["stages"]
+    assert set(stages) == {"relabel", "shards", "share", "adiee_data", "adiee_scorer", "refl"}
+    for stage, found in stages.items():
+        assert found["killed_in_it"] == found["equal"] == len(found["moments"]) >= 20, stage
+        assert found["signals"].keys() == {"SIGKILL", "SIGTERM", "SIGSTOP"}, stage
+
+
 def test_twenty_kills_of_each_command_are_recorded_and_all_runs_are_equal():
     found = json.loads((kills.ROOT / "benchmarks" / "results" / "kill.json").read_text())
     assert found["killed"] == found["equal"] == found["n"] >= 80
