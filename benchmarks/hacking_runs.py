@@ -26,7 +26,7 @@ from rewardedit.scoring import score_batch
 from rewardedit.shapes import Shapes, ShapesOracle
 from rewardedit.shapes.vocabulary import WORLD_VERSION
 from rewardedit.shapes.world import ShapesBatch, join
-from rewardedit.stages.stage import stage as stages
+from rewardedit.stages import stage as stage_module
 from rewardedit.trainers import refl
 from rewardedit.training.latents import cache_sources, make_cache
 from rewardedit.training.reward import RewardConfig, RolloutPrompts
@@ -89,7 +89,7 @@ def require_same(folder: Path) -> None:
     Raises:
         ValueError: where the folder has runs of something else.
     """
-    made_of = stages.plain(
+    made_of = stage_module.plain(
         {
             "world": WORLD_VERSION,
             "models": digests(),
@@ -104,13 +104,13 @@ def require_same(folder: Path) -> None:
     if not mark.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         write_json(mark, made_of)
-    stages.require_same(folder, json.loads(mark.read_text()), made_of)
+    stage_module.require_same(folder, json.loads(mark.read_text()), made_of)
 
 
 def described(kind: str, seed: int) -> dict[str, Any]:
     """The settings of a seed's run, as its file keeps them."""
     reward, train = settings_of(kind, seed)
-    return stages.plain({"scorer": reward.scorer, "reward": reward, "train": train})
+    return stage_module.plain({"scorer": reward.scorer, "reward": reward, "train": train})
 
 
 @cache
@@ -283,7 +283,7 @@ def runs_of(folder: Path, pool: str, kind: str) -> list[Run]:
             continue
         kept = np.load(path)
         of = json.loads(str(kept["of"]))
-        stages.require_same(path, of, described(kind, seed))
+        stage_module.require_same(path, of, described(kind, seed))
         drawn = take(samples, [int(row) - first for row in kept["prompts"]])
         edits = [torch.from_numpy(edited) for edited in kept["looks"]]
         out.append(Run(seed, of["scorer"], drawn, edits))

@@ -254,12 +254,12 @@ def start(words: Sequence[str]) -> int:
             os.dup2(nowhere, stream)
         torch.set_num_threads(1)  # a forked process has none of the threads that its parent had
         from rewardedit.cli import main
-        from rewardedit.stages.stage import leases as claims
+        from rewardedit.stages import leases
         from rewardedit.training import previews
 
         previews.STEPS = 1
-        claims.BEAT = BEAT
-        claims.ABANDONED = ABANDONED
+        leases.BEAT = BEAT
+        leases.ABANDONED = ABANDONED
         status = main(list(words))
     finally:
         os._exit(status)

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from rewardedit.files import create
+from rewardedit.stages import executors, leases
 from rewardedit.stages.executors import Shards, by_processes, use_engine
 from rewardedit.stages.lazy import Once
 from rewardedit.stages.leases import Claims
-from rewardedit.stages.stage import executors as engines
-from rewardedit.stages.stage import leases as claims
 from rewardedit.stages.stage import stage
 from tests import forks, ray_cluster
 
@@ -38,8 +37,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     own = Clock()
-    monkeypatch.setattr(claims, "time", own)
-    monkeypatch.setattr(engines, "time", own)
+    monkeypatch.setattr(leases, "time", own)
+    monkeypatch.setattr(executors, "time", own)
     return own
 
 
@@ -75,7 +74,7 @@ def test_a_claim_of_a_dead_process_of_this_machine_is_taken_at_once(tmp_path):
     if dead == 0:
         os._exit(0)
     os.waitpid(dead, 0)
-    owner = {"machine": claims.machine(), "pid": dead, "beats": 0}
+    owner = {"machine": leases.machine(), "pid": dead, "beats": 0}
     (tmp_path / ".a.claim").write_text(json.dumps(owner))
     with Claims().claim(tmp_path / "a") as granted:
         assert granted
@@ -161,9 +160,9 @@ def test_what_was_cleared_away_while_it_was_made_is_no_error_in_a_stage_that_is_
         path.unlink()  # by the process that ended the stage
 
     over = iter([False, True])
-    engines.make_shard(Shards(make, [tmp_path / "a"], range(1), lambda: next(over)), 0)
+    executors.make_shard(Shards(make, [tmp_path / "a"], range(1), lambda: next(over)), 0)
     with pytest.raises(FileNotFoundError):
-        engines.make_shard(Shards(make, [tmp_path / "a"], range(1), lambda: False), 0)
+        executors.make_shard(Shards(make, [tmp_path / "a"], range(1), lambda: False), 0)
 
 
 def test_other_settings_may_be_tried_where_nothing_was_made(tmp_path):

@@ -25,7 +25,7 @@ HUB = "https://huggingface.co"
 
 @runtime_checkable
 class Needed(Protocol):
-    """Something that settings name and that is not there, as `needs.Need`."""
+    """Something that settings name and that is not there, as `cli.needs.Need`."""
 
     kind: Any
     name: str

@@ -34,22 +34,22 @@ def run(args: argparse.Namespace) -> int:
 
 def examine() -> dict[str, Any]:
     """All findings as plain values; `broken` has a line for each thing that is needed and does not work."""
-    from rewardedit.cli import checks as doctor
+    from rewardedit.cli import checks
 
     broken: list[str] = []
     with contextlib.suppress(ImportError):  # what cannot be imported is told below
         quiet(imported=True)
-    packages = doctor.packages()
+    packages = checks.packages()
     broken += [f"{p.name}: {p.problem}" for p in packages if p.problem]
-    device = attempt("device", lambda: dataclasses.asdict(doctor.device()), broken)
-    attention = attempt("attention", lambda: dataclasses.asdict(doctor.attention()), broken)
-    models = doctor.packaged_models()
+    device = attempt("device", lambda: dataclasses.asdict(checks.device()), broken)
+    attention = attempt("attention", lambda: dataclasses.asdict(checks.attention()), broken)
+    models = checks.packaged_models()
     broken += [
         f"{model.name}: its weights are missing; install rewardedit again"
         for model in models
         if model.default and model.bytes is None
     ]
-    cache = doctor.hub_cache()
+    cache = checks.hub_cache()
     recipes = {name: examine_recipe(name, cache) for name in recipe_names()}
     first = recipes[FIRST_RECIPE]
     broken += [f"recipe {FIRST_RECIPE}: {line}" for line in needs_of(first)]

@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 PROCESSES = "processes"
-ENGINES = (PROCESSES, "ray")  # the names of `engines.ENGINES`; `rewardedit --help` imports no library
+ENGINES = (PROCESSES, "ray")  # the names of `executors.ENGINES`; `rewardedit --help` imports no library
 
 
 def add_engine_option(parser: Any) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from rewardedit import RewardPrompt, claims, engines, load_editor, load_scorer
+from rewardedit import RewardPrompt, load_editor, load_scorer
 from rewardedit.batch import EditSample
 from rewardedit.cli.checks import incomplete
 from rewardedit.data import DataConfig, open_rows
@@ -31,6 +31,7 @@ from rewardedit.scorers.adiee_head import AdieeSettings
 from rewardedit.scorers.bpm.bpm import Calibration
 from rewardedit.scorers.vlm_judge_prompts import Example
 from rewardedit.scoring import read_records, score_to_parquet, usage_of, write_records
+from rewardedit.stages import executors, leases
 from rewardedit.stages.executors import Shards, make_shard
 from rewardedit.stages.leases import Claims
 from rewardedit.stages.stage import is_made, mark_made, stage
@@ -50,8 +51,8 @@ def clock(monkeypatch) -> None:
         now[0] += 30 + seconds
 
     fake = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-    monkeypatch.setattr(claims, "time", fake)
-    monkeypatch.setattr(engines, "time", fake)
+    monkeypatch.setattr(leases, "time", fake)
+    monkeypatch.setattr(executors, "time", fake)
 
 
 def write(number: int, path: Path) -> None:
@@ -186,7 +187,7 @@ def test_who_was_taken_for_dead_leaves_the_claim_to_who_took_it(tmp_path):
 
 def test_a_claim_that_was_taken_from_a_dead_process_stays_with_who_took_it(tmp_path):
     file = tmp_path / ".a.claim"
-    owner = {"machine": claims.machine(), "pid": 2**22 + 1, "token": "of the dead" * 9, "beats": 10**9}
+    owner = {"machine": leases.machine(), "pid": 2**22 + 1, "token": "of the dead" * 9, "beats": 10**9}
     file.write_text(json.dumps(owner, indent=4))
     own = Claims(beat=0.001)
     with own.claim(tmp_path / "a"):
@@ -378,7 +379,7 @@ def test_a_claim_that_says_nothing_is_taken_when_it_has_not_changed_for_a_minute
 
 @pytest.mark.parametrize("process", [-1, 0, 2**40, 10**30])
 def test_a_claim_by_no_process_of_this_machine_is_taken_at_once(process, tmp_path):
-    owner = {"machine": claims.machine(), "pid": process, "beats": 0}
+    owner = {"machine": leases.machine(), "pid": process, "beats": 0}
     (tmp_path / ".a.claim").write_text(json.dumps(owner))
     with Claims().claim(tmp_path / "a") as granted:
         assert granted

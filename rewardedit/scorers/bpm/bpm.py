@@ -19,7 +19,7 @@ from rewardedit.models import names_in, resolve_model
 from rewardedit.regions.base import EditRegions, Instances, Locator, edit_masks
 from rewardedit.regions.boxes import filled
 from rewardedit.regions.load import load_locator, locator_models, locator_options
-from rewardedit.scorers.bpm.bpm import reference_code as bpm_released
+from rewardedit.scorers.bpm import reference_code
 from rewardedit.scorers.bpm.checks import JudgeConfig
 from rewardedit.scorers.bpm.terms import crop, position_verdict, preserve, size_verdict
 from rewardedit.scorers.clip import COINCIDE, ClipScorer, load_clip
@@ -296,7 +296,7 @@ class Bpm(ClipScorer):
         self, source: Tensor, edited: Tensor, parsed: list[ParsedEdit], regions: list[EditRegions]
     ) -> dict[str, Tensor]:
         if self.config.compat == "code":
-            return bpm_released.parts(
+            return reference_code.parts(
                 source, edited, parsed, regions, self._image_features, self.text_features, self._masks_in
             )
         image = (edited.shape[-2], edited.shape[-1])
