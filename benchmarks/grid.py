@@ -5,7 +5,7 @@ import json
 from record import RESULTS
 
 from rewardedit.diffusion.editors import EditConfig
-from rewardedit.evaluation.compare import EvaluateConfig
+from rewardedit.evaluation.evaluate_config import EvaluateConfig
 
 STEPS = (1, 2, 4, 10, 20)
 GUIDANCE_SCALES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.25)

@@ -15,7 +15,8 @@ from command_line import read_command_line
 
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
-from rewardedit.evaluation.compare import EvaluateConfig, compare
+from rewardedit.evaluation.compare import compare
+from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.trainers import refl
 from rewardedit.training.reward import load_rewards
 

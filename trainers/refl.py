@@ -25,7 +25,9 @@ from rewardedit.data import DataConfig, Rows, leading_rows, open_rows, require_s
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.data.worlds import Samples
 from rewardedit.diffusion.editors import files_of_editor
-from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants, require_world
+from rewardedit.evaluation.compare import compare
+from rewardedit.evaluation.evaluate_config import EvaluateConfig, require_judge, require_variants
+from rewardedit.evaluation.held_out import comparison_data, comparison_plan, require_comparison
 from rewardedit.files import replaced, write_json
 from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, relabel
@@ -89,13 +91,15 @@ class Config:
     labels: RelabelConfig | None = None
     # the first is the result; the others are what it is compared with
     variants: tuple[Variant, ...] = ("refl",)
-    evaluate: EvaluateConfig | None = None  # on shapes, with the oracle
+    # comparison of base and result on held-out rows; null: none
+    evaluate: EvaluateConfig | None = None
     bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
 
     def __post_init__(self) -> None:
         require_share(self.bad_rows)
         require_size(self.data)
-        require_variants(self.variants, self.evaluate, self.data)
+        require_variants(self.variants)
+        require_judge(self.evaluate, (self.reward.scorer, self.watch.held_out))
         for name, _ in all_terms(self.reward.scorer):
             if not find_scorer(name).differentiable:
                 raise ValueError(f"reward.scorer: {no_gradient(find_scorer(name), name)}")
@@ -135,15 +139,19 @@ class SharedInputs:
 
 def plan(config: Config) -> list[str]:
     """Lines to print; raises PlanIncomplete naming the first thing that is not there."""
-    data = training_data(config.data, config.watch)
+    data = data_without_held_out(config)
     editor = Once(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
     scorers = Once(lambda: load_rewards(config.reward.scorer, config.watch.held_out))
 
-    def rows() -> str:
+    def rows() -> list[str]:
         n = len(open_rows(data))
         require_fields(fixed_prompts(data, config.watch)[0], scorers())
+        require_comparison(config.evaluate, data, scorers())
         steps = f"{config.reward.mean_steps:g} UNet calls a rollout on average"
-        return f"rows: {n}; variants: {', '.join(config.variants)}; {steps}"
+        return [
+            f"rows: {n}; variants: {', '.join(config.variants)}; {steps}",
+            *comparison_plan(config.evaluate),
+        ]
 
     def training() -> list[str]:
         require_rollouts(config)
@@ -164,13 +172,15 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """
     estimate.require_trainable(config.train, config.base, require_size(config.data))
     require_rollouts(config)
-    require_world(config.evaluate, config.data)
+    data = data_without_held_out(config)
     run.start(folder, config, resume)
 
     scorers = load_rewards(config.reward.scorer, config.watch.held_out)
     scorers = {name: scorer.to(devices.default_device()) for name, scorer in scorers.items()}
-    # The prompts that are watched are not trained on: their source images are left out of the rows.
-    config = replace(config, data=training_data(config.data, config.watch))
+    # Neither the prompts that are watched nor the rows of the comparison are trained on: their source images
+    # are left out of the rows.
+    config = replace(config, data=data)
+    require_comparison(config.evaluate, config.data, scorers)
     prompts = fixed_prompts(config.data, config.watch)
     require_fields(prompts[0], scorers)
 
@@ -196,10 +206,15 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
 
     if config.evaluate is not None:
-        metrics = compare(config.evaluate, config.base, results, scorers, folder)
+        metrics = compare(config.evaluate, config.base, results, scorers, folder, config.data)
         if metrics is not None:
             write_json(folder / "metrics.json", {**metrics, "watch": watched(results)})
     return results[config.variants[0]]
+
+
+def data_without_held_out(config: Config) -> DataConfig:
+    """Returns the training data without the source images of watched prompts and of the comparison."""
+    return training_data(comparison_data(config.evaluate, config.data), config.watch)
 
 
 def require_rollouts(config: Config) -> None:

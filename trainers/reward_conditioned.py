@@ -19,7 +19,9 @@ from typing import Literal
 from rewardedit import devices
 from rewardedit.data import DataConfig, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
-from rewardedit.evaluation.compare import EvaluateConfig, compare, require_variants, require_world
+from rewardedit.evaluation.compare import compare
+from rewardedit.evaluation.evaluate_config import EvaluateConfig, require_judge, require_variants
+from rewardedit.evaluation.held_out import comparison_data, require_comparison
 from rewardedit.processes import say
 from rewardedit.relabel import RelabelConfig, Relabelled, relabel
 from rewardedit.scorer_spec import ScorerSpec, spec_name
@@ -63,13 +65,15 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
     # the first is the result; the others are what it is compared with
     variants: tuple[Variant, ...] = ("conditioned",)
-    evaluate: EvaluateConfig | None = None  # on shapes, with the oracle
+    # comparison of base and result on held-out rows; null: none
+    evaluate: EvaluateConfig | None = None
     bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
 
     def __post_init__(self) -> None:
         require_share(self.bad_rows)
         require_size(self.data)
-        require_variants(self.variants, self.evaluate, self.data)
+        require_variants(self.variants)
+        require_judge(self.evaluate, rewards_of(self).values())
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
@@ -79,8 +83,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         The folder of the first variant's result: pipeline/ (or lora/), with reward_prompt.json inside.
     """
     require_trainable(config.train, config.base, require_size(config.data))
-    require_world(config.evaluate, config.data)
+    data = comparison_data(config.evaluate, config.data)
+    require_comparison(config.evaluate, data)
     run.start(folder, config, resume)
+    # The rows of the comparison are not trained on: their source images are left out of the rows.
+    config = replace(config, data=data)
 
     # ADIEE Sec. 3.4: candidates → scores → labels → latents.
     rows = candidate_rows(config.candidates, config.data, folder / "candidates")
@@ -102,13 +109,20 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     # → evaluate
     if config.evaluate is not None:
-        rewards: dict[str, ScorerSpec] = {spec_name(config.relabel.scorer): config.relabel.scorer}
-        others = [name for name in HELD_OUT if not families(name) & families(config.relabel.scorer)]
-        rewards |= {name: name for name in others[:1]}
-        scorers = {name: load_scorer(spec).to(devices.default_device()) for name, spec in rewards.items()}
+        scorers = {
+            name: load_scorer(spec).to(devices.default_device()) for name, spec in rewards_of(config).items()
+        }
         named = {METRIC_NAMES.get(variant, variant): path for variant, path in results.items()}
-        compare(config.evaluate, config.base, named, scorers, folder)
+        compare(config.evaluate, config.base, named, scorers, folder, config.data)
     return results[config.variants[0]]
+
+
+def rewards_of(config: Config) -> dict[str, ScorerSpec]:
+    """The scorer of the labels, and one of another family that tells whether an editor has hacked it."""
+    own = config.relabel.scorer
+    judges = config.evaluate.scorers if config.evaluate else ()
+    others = [spec for spec in (*judges, *HELD_OUT) if not families(spec) & families(own)]
+    return {spec_name(spec): spec for spec in (own, *others[:1])}
 
 
 def finetune(

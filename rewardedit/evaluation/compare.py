@@ -1,109 +1,55 @@
-"""Editors against each other on held-out edits of the shapes world: settings chosen on val, test run once."""
+"""Compares editors on held-out edits of any data set: settings are chosen on val, test is run once."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rewardedit import devices
-from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig
-from rewardedit.data.labelled import made_from
-from rewardedit.data.worlds import Rating, Samples, world
 from rewardedit.diffusion.editors import EditConfig, Editor, load_editor, save_settings
-from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
-from rewardedit.evaluation.statistics import paired_bootstrap, valid_means
-from rewardedit.files import read_log, remove, write_json
+from rewardedit.evaluation import comparison_metrics as metrics_of
+from rewardedit.evaluation.comparison_report import Shown, save_report, table
+from rewardedit.evaluation.evaluate_config import EvaluateConfig
+from rewardedit.evaluation.hacking import hacking_signs
+from rewardedit.evaluation.held_out import HeldOut, held_out
+from rewardedit.evaluation.statistics import valid_means
+from rewardedit.files import remove, write_json
 from rewardedit.processes import on_main_process, processes
-from rewardedit.reports.report import Gallery, Report
-from rewardedit.scorers import Scorer
+from rewardedit.scorer_spec import spec_name
+from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
 from rewardedit.stages.lazy import Once
 from rewardedit.stages.stage import stage
 from rewardedit.untrusted import read_json_file
 
-OTHER_WORLD = (
-    "evaluate: the oracle knows the shapes world alone; leave evaluate out for data that is neither its rows "
-    "nor labelled rows that were made from them"
-)
-WORLD = "shapes"
 WORST = 0.0
 BEST = 10.0
-VERSUS = {"base": "ci95", "conditioned_one": "ci95_vs_one"}  # names of intervals; others are ci95_vs_NAME
+EXACT = "oracle"
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
-    """What is held out, and the grid from which each variant takes what is best for it on val."""
+class Judge:
+    """What one edit is worth, higher is better."""
 
-    n: int = 512  # test edits
-    val_n: int = 140  # edits of the val split, on which the settings are chosen
-    num_inference_steps: tuple[int, ...] | None = None  # denoising steps; None: as many as the base takes
-    # text guidance scales; None: the base's, a seventh less and a seventh more
-    guidance_scale: tuple[float, ...] | None = None
-    image_guidance_scale: tuple[float, ...] | None = None  # image guidance scales; None: the base's
-    backdrops: tuple[str, ...] = ("plain",)  # of the shapes world's samples in turn
-    seed: int = 0  # of the shapes world
-    batch_size: int = 128  # edits at a time
-    # of the weights; None: float16 on a GPU, float32 on a CPU
-    dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    autocast: bool = True  # float32 weights compute in bf16, where that saves time
+    name: str
+    scorer: Scorer | None = None  # None: the exact rating of a world
 
-    def __post_init__(self) -> None:
-        for name, least in (("n", 2), ("val_n", 1), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
-        world(WORLD).samples("test", self.seed, self.backdrops, 0, 1)  # refuses backdrops that there are not
-        self.grid()  # and settings that no pipeline takes
-
-    def around(self, base: EditConfig) -> "EvaluateConfig":
-        """With a grid around the base's own settings where none is given."""
-        steps = self.num_inference_steps or (base.num_inference_steps,)
-        own = base.guidance_scale
-        around = (max(1.0, round(own * 6 / 7, 3)), own, round(own * 8 / 7, 3))
-        scales = self.guidance_scale or tuple(sorted(set(around)))
-        # Below 1, where it says nothing without text guidance, it is refused beside it.
-        image = self.image_guidance_scale or (max(1.0, base.image_guidance_scale),)
-        return replace(self, num_inference_steps=steps, guidance_scale=scales, image_guidance_scale=image)
-
-    def grid(self) -> list[EditConfig]:
-        """All settings; what is not given is as it is by default. With a text guidance scale of 1 the image's
-        means nothing, and comes once.
-        """
-        own = EditConfig()
-        images = self.image_guidance_scale or (own.image_guidance_scale,)
-        return [
-            EditConfig(steps, text, image)
-            for steps in self.num_inference_steps or (own.num_inference_steps,)
-            for text in self.guidance_scale or (own.guidance_scale,)
-            for image in (images if text > 1 else images[:1])
-        ]
-
-
-def require_variants(variants: Sequence[str], evaluate: EvaluateConfig | None, data: DataConfig) -> None:
-    """Raises ValueError where variants come twice or there are none,
-    or the oracle is asked about another world.
-    """
-    if len(set(variants)) != len(variants) or not variants:
-        raise ValueError(f"variants: expected each at most once and at least one; got {variants}")
-    if evaluate is not None and data.name not in (WORLD, "labelled"):
-        raise ValueError(OTHER_WORLD)
-
-
-def require_world(evaluate: EvaluateConfig | None, data: DataConfig) -> None:
-    """Raises ValueError where the oracle is asked about labelled rows that were not made from its world."""
-    if evaluate is not None and data.name == "labelled" and made_from(Path(data.path)) != {WORLD}:
-        raise ValueError(OTHER_WORLD)
+    def values(self, rows: HeldOut, images: Tensor) -> Tensor:
+        """Returns the values (n,) of edits (n, 3, h, w), NaN for edits that it cannot score."""
+        if self.scorer is None:
+            return rows.rate(images).score
+        return score_batch(rows.edited(images), {self.name: self.scorer})[self.name].score.float()
 
 
 def edit_part(
     editor: Editor,
-    samples: Samples,
+    samples: HeldOut,
     part: slice,
     score: float,
     settings: EditConfig,
@@ -118,7 +64,7 @@ def edit_part(
         return editor.sample(encoded, range(part.start, part.stop), settings=settings).images
 
 
-def slices(samples: Samples, evaluate: EvaluateConfig) -> list[slice]:
+def slices(samples: HeldOut, evaluate: EvaluateConfig) -> list[slice]:
     """The samples in batches."""
     return [
         slice(i, min(i + evaluate.batch_size, len(samples)))
@@ -128,7 +74,7 @@ def slices(samples: Samples, evaluate: EvaluateConfig) -> list[slice]:
 
 def edit_all(
     load: Callable[[], Editor],
-    samples: Samples,
+    samples: HeldOut,
     score: float,
     settings: EditConfig,
     evaluate: EvaluateConfig,
@@ -146,11 +92,14 @@ def edit_all(
 
 
 def choose_settings(
-    load: Callable[[], Editor], val: Samples, evaluate: EvaluateConfig, folder: Path
+    load: Callable[[], Editor], val: HeldOut, evaluate: EvaluateConfig, judge: Judge, folder: Path
 ) -> tuple[EditConfig, dict[str, float]]:
-    """The point of the grid with the best mean rating on val, and all of the grid's ratings.
+    """The point of the grid with the best mean on val, and all of the grid's means.
 
-    The processes divide the grid among them; `folder` keeps its ratings.
+    The processes divide the grid among them; `folder` keeps its means.
+
+    Raises:
+        ValueError: if the judge can score no edit at any point.
     """
     grid = evaluate.grid()
     if len(grid) == 1:
@@ -158,22 +107,34 @@ def choose_settings(
 
     def rate(number: int, path: Path) -> None:
         parts = [edit_part(load(), val, part, BEST, grid[number], evaluate) for part in slices(val, evaluate)]
-        write_json(path, float(world(WORLD).rate(val, torch.cat(parts)).score.mean()))
+        values = judge.values(val, torch.cat(parts))
+        valid = values[values.isfinite()]
+        write_json(path, float(valid.mean()) if len(valid) else None)
 
-    paths = stage(folder, {"grid": grid}, rate, len(grid), "rating-{:05d}.json")
-    found = {settings: read_json_file(path) for settings, path in zip(grid, paths, strict=True)}
-    best = max(grid, key=lambda s: found[s])
+    paths = stage(folder, {"grid": grid, "judge": judge.name}, rate, len(grid), "rating-{:05d}.json")
+    means = {settings: read_json_file(path) for settings, path in zip(grid, paths, strict=True)}
+    scored = {settings: mean for settings, mean in means.items() if mean is not None}
+    if not scored:
+        raise ValueError(
+            f"evaluate.choose_by: {judge.name} can score none of the {len(val)} val edits; name another"
+        )
+    best = max(scored, key=lambda settings: scored[settings])
     names = {
         s: f"{s.num_inference_steps} steps, text {s.guidance_scale:g}, image {s.image_guidance_scale:g}"
-        for s in grid
+        for s in scored
     }
-    return best, {names[s]: round(v, 3) for s, v in found.items()}
+    return best, {names[s]: round(mean, 3) for s, mean in scored.items()}
 
 
 def compare(
-    evaluate: EvaluateConfig, base: str, results: dict[str, Path], rewards: dict[str, Scorer], folder: Path
+    evaluate: EvaluateConfig,
+    base: str,
+    results: dict[str, Path],
+    rewards: dict[str, Scorer],
+    folder: Path,
+    data: DataConfig | None = None,
 ) -> dict[str, Any] | None:
-    """Rates the base and every variant, writes metrics.json and report.html, and prints the table.
+    """Compares the base and every variant on held-out rows; writes metrics.json and report.html.
 
     The settings that val chose are kept with each variant's result, which is asked so from then on. All
     processes edit; the main one rates, and has the metrics, while the others have None and may go.
@@ -183,13 +144,19 @@ def compare(
             "conditioned_five" is asked for the worst too, as "conditioned_one".
         rewards: what the variants were trained on, and what they were not; a variant is flagged where they
             part. Without the second none is.
+        data: the training data, as `comparison_data` returned it; None: rows of the offline world.
+
+    Raises:
+        ValueError: if no held-out row can be read, or the settings cannot be chosen.
     """
     main = next(iter(results))
     edits = folder / "evaluation"
     on_main_process(lambda: remove(edits))  # an earlier one may be of editors that were trained less
-    test = world(WORLD).samples("test", evaluate.seed, evaluate.backdrops, 0, evaluate.n)
+    val, test = held_out(evaluate, data)
+    scorers = rewards | judges(evaluate, rewards)
+    judge = judge_of(evaluate, test, rewards, scorers)
     editors = {"base": base, **{variant: str(path) for variant, path in results.items()}}
-    paths, best, chosen = _edit(editors, test, evaluate, edits)
+    paths, best, chosen = _edit(editors, val, test, evaluate, judge, edits)
 
     # All processes have seen the last edits: from here on none looks for them but the main one.
     processes().wait_for_everyone()
@@ -200,35 +167,61 @@ def compare(
     edited = {
         name: torch.cat([torch.from_numpy(np.load(path)) for path in found]) for name, found in paths.items()
     }
-    ratings = {name: world(WORLD).rate(test, images) for name, images in edited.items()}
-    health = {name: hacking_signs(test.source, p, test.mask) for name, p in edited.items()}
-    scores = _rewards(edited, test, rewards)
+    ratings = {} if test.truth is None else {name: test.rate(images) for name, images in edited.items()}
+    health = {name: hacking_signs(test.source, p, test.batch.mask) for name, p in edited.items()}
+    scores = metrics_of.scores(edited, test, scorers)
     metrics = {
-        "oracle": _oracle(ratings, test, main),
-        "kinds": {name: _by_kind(rating, test) for name, rating in ratings.items()},
-        "aspects": {name: _aspects(rating) for name, rating in ratings.items()},
-        "trivial": _trivial(test),
+        "n": len(test),
+        "val_n": len(val),
+        "chosen_by": judge.name,
+        **(metrics_of.exact(ratings, test, main) if ratings else {}),
         "rewards": {name: valid_means(values) for name, values in scores.items()},
-        "flags": _flags(scores, health, list(rewards)),
+        "differences": metrics_of.differences(scores, test, main),
+        "flags": metrics_of.flags(scores, health, list(rewards)),
         "health": {name: valid_means(values) for name, values in health.items()},
-        "change_outside": _change_outside(health, test),
+        "change_outside": metrics_of.change_outside(health, test),
         "settings": chosen,
     }
     write_json(folder / "metrics.json", metrics)
-    path = _report(metrics, ratings, edited, test, main, folder)
+    shown = {name: rating.score for name, rating in ratings.items()} or {
+        name: values[judge.name] for name, values in scores.items()
+    }
+    path = save_report(metrics, Shown(judge.name, shown), edited, test, main, folder)
     print(table(metrics, main))
     print(f"report: {path}")
     remove(edits)
     return metrics
 
 
+def judges(evaluate: EvaluateConfig, rewards: dict[str, Scorer]) -> dict[str, Scorer]:
+    """Loads the scorers that judge beside those of the training."""
+    device = devices.default_device()
+    named = {spec_name(spec): spec for spec in evaluate.scorers}
+    return {name: load_scorer(spec).to(device) for name, spec in named.items() if name not in rewards}
+
+
+def judge_of(
+    evaluate: EvaluateConfig, rows: HeldOut, rewards: dict[str, Scorer], scorers: dict[str, Scorer]
+) -> Judge:
+    """Returns the judge of the settings: a world's exact rating, or a scorer that trained no editor."""
+    if evaluate.choose_by is None and rows.truth is not None:
+        return Judge(EXACT)
+    others = [name for name in scorers if name != next(iter(rewards), None)]
+    name = evaluate.choose_by or next(iter(others), next(iter(scorers)))
+    return Judge(name, scorers[name])
+
+
 def _edit(
-    editors: dict[str, str], test: Samples, evaluate: EvaluateConfig, folder: Path
+    editors: dict[str, str],
+    val: HeldOut,
+    test: HeldOut,
+    evaluate: EvaluateConfig,
+    judge: Judge,
+    folder: Path,
 ) -> tuple[dict[str, list[Path]], dict[str, EditConfig], dict[str, Any]]:
     """Each editor's test edits, at the settings that are best for it on val; these, and as they are recorded.
     The base comes first: a grid that is not given lies around its own settings.
     """
-    val = world(WORLD).samples("val", evaluate.seed, evaluate.backdrops, 0, evaluate.val_n)
     paths: dict[str, list[Path]] = {}
     best: dict[str, EditConfig] = {}
     chosen: dict[str, Any] = {}
@@ -237,27 +230,13 @@ def _edit(
         load = Once(partial(load_editor, path, device=device, dtype=devices.inference_dtype(evaluate.dtype)))
         if name == "base":
             evaluate = evaluate.around(load().settings)
-        best[name], grid = choose_settings(load, val, evaluate, folder / name / "val")
+        best[name], grid = choose_settings(load, val, evaluate, judge, folder / name / "val")
         chosen[name] = {**_recorded(best[name]), "val": grid}
         paths[name] = edit_all(load, test, BEST, best[name], evaluate, folder / name / "test")
         if name == "conditioned_five":
             worst = folder / name / "test-worst"
             paths["conditioned_one"] = edit_all(load, test, WORST, best[name], evaluate, worst)
     return paths, best, chosen
-
-
-def _flags(
-    scores: dict[str, dict[str, Tensor]], health: dict[str, dict[str, Tensor]], rewards: list[str]
-) -> dict[str, str | None]:
-    """Why each variant looks as if it hacked its reward; None where it does not, or no other reward is there
-    to tell. An editor that is asked for the worst is no sign of hacking.
-    """
-    signs = {name: scores[name] | health[name] for name in scores}
-    flags: dict[str, str | None] = dict.fromkeys(signs)
-    if len(rewards) > 1:
-        for name in set(signs) - {"conditioned_one"}:
-            flags[name] = hacking_flag(signs[name], signs["base"], *rewards[:2])
-    return flags
 
 
 def _recorded(settings: EditConfig) -> dict[str, Any]:
@@ -267,114 +246,3 @@ def _recorded(settings: EditConfig) -> dict[str, Any]:
         "text_guidance": settings.guidance_scale,
         "image_guidance": settings.image_guidance_scale,
     }
-
-
-def _oracle(ratings: dict[str, Rating], test: Samples, main: str) -> dict[str, Any]:
-    out: dict[str, Any] = {name: float(rating.score.mean()) for name, rating in ratings.items()}
-    out["relative_gain"] = out[main] / max(out["base"], 1e-9) - 1
-    for name in ratings:
-        if name != main:
-            found = paired_bootstrap(ratings[main].score.numpy(), ratings[name].score.numpy(), test.id)
-            out[VERSUS.get(name, f"ci95_vs_{name}")] = list(found.ci95)
-    return {**out, "n": len(test)}
-
-
-def _by_kind(rating: Rating, test: Samples) -> dict[str, float]:
-    kinds = sorted(set(test.edit_type))
-    return {
-        k: float(rating.score[torch.tensor([kind == k for kind in test.edit_type])].mean()) for k in kinds
-    }
-
-
-def _aspects(rating: Rating) -> dict[str, float]:
-    return {name: float(getattr(rating, name).mean()) for name in ("alignment", "consistency", "quality")}
-
-
-def _change_outside(health: dict[str, dict[str, Tensor]], test: Samples) -> dict[str, Any]:
-    """How much more each variant changes outside the true mask than the base does,
-    for edits that have an outside.
-    """
-    rows = (test.mask.flatten(1).amin(1) < 1).nonzero()[:, 0].tolist()
-    ids = [test.id[i] for i in rows]
-    outside = {name: values["change_outside"][rows] for name, values in health.items()}
-    base = outside.pop("base").numpy()
-    return {name: paired_bootstrap(values.numpy(), base, ids).as_dict() for name, values in outside.items()}
-
-
-def _trivial(test: Samples) -> dict[str, float]:
-    """What copying the source, and the true target, would be rated."""
-    return {
-        name: float(world(WORLD).rate(test, p).score.mean())
-        for name, p in (("source", test.source), ("target", test.target))
-    }
-
-
-def _rewards(
-    edited: dict[str, Tensor], test: Samples, rewards: dict[str, Scorer]
-) -> dict[str, dict[str, Tensor]]:
-    """Each variant's scores by every reward, a row each."""
-    out: dict[str, dict[str, Tensor]] = {}
-    truth = {
-        "target": test.target,
-        "mask": test.mask,
-        "source_caption": test.source_caption,
-        "target_caption": test.target_caption,
-    }
-    for name, images in edited.items():
-        batch = EditBatch(test.source, test.instruction, images, **truth)
-        out[name] = {key: scores.score for key, scores in score_batch(batch, rewards).items()}
-    return out
-
-
-def table(metrics: dict[str, Any], main: str) -> str:
-    """The comparison as text."""
-    oracle = metrics["oracle"]
-    lines = [
-        f"oracle mean (0–10) on {oracle['n']} held-out edits; difference of {main} − variant, 95 % interval"
-    ]
-    for name in metrics["kinds"]:
-        interval = oracle.get(VERSUS.get(name, f"ci95_vs_{name}"))
-        versus = ""
-        if interval is not None:
-            versus = f"  {oracle[main] - oracle[name]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
-        lines.append(f"  {name:<24}{oracle[name]:6.2f}{versus}")
-    # A share of nothing says nothing.
-    gain = f"{100 * oracle['relative_gain']:+.1f} %" if oracle["base"] >= 0.05 else "–"
-    return "\n".join([*lines, f"  gain over the base: {gain}"])
-
-
-def _report(
-    metrics: dict[str, Any],
-    ratings: dict[str, Rating],
-    edited: dict[str, Tensor],
-    test: Samples,
-    main: str,
-    folder: Path,
-) -> Path:
-    report = Report(f"rewardedit: {folder.name}")
-    report.text(table(metrics, main))
-    for name, found in metrics["flags"].items():
-        if found:
-            report.flag(f"{name}: {found}")
-    report.table("Oracle rating by edit type", metrics["kinds"])
-    report.table("Aspects", metrics["aspects"])
-    report.table("Training reward, and one of another family", metrics["rewards"])
-    report.table("Signs of reward hacking", metrics["health"])
-    gallery = Gallery(["source", *edited, "target"])
-    for i in range(min(35, len(test))):
-        cells = [(test.source[i], "")]
-        cells += [(p[i].nan_to_num(0.5), f"{ratings[name].score[i]:.1f}") for name, p in edited.items()]
-        gallery.row(test.instruction[i], [*cells, (test.target[i], "")])
-    report.gallery("Held-out edits, with oracle ratings", gallery)
-    report.histogram(
-        "Oracle ratings", {name: rating.score.tolist() for name, rating in ratings.items()}, 0, 10, x="rating"
-    )
-    logs = {
-        name: read_log(path)
-        for name, path in {main: folder, **{p.name: p for p in sorted(folder.glob("variants/*"))}}.items()
-    }
-    report.lines(
-        "Training loss",
-        {name: [(line["step"], line["loss"]) for line in log] for name, log in logs.items() if log},
-    )
-    return report.save(folder / "report.html")

@@ -16,6 +16,7 @@ from rewardedit import devices, pretrained
 from rewardedit.data import open_rows, require_size
 from rewardedit.data.stream import count_rows, read_or_stream
 from rewardedit.diffusion.families import EditFamily, family_that_loads
+from rewardedit.evaluation.held_out import comparison_data, comparison_plan
 from rewardedit.models import resolve_model
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
@@ -71,11 +72,12 @@ def plan(config: Any) -> list[str]:
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
     editor = Once(lambda: load_blueprint(config.base, require_size(config.data)))
 
-    def rows() -> str:
-        found = read_or_stream(config.data) if config.candidates is None else open_rows(config.data)
+    def rows() -> list[str]:
+        data = comparison_data(config.evaluate, config.data)
+        found = read_or_stream(data) if config.candidates is None else open_rows(data)
         n = count_rows(found)
         said = "streamed" if n is None else f"{n} × {per_row} candidates = {n * per_row}"
-        return f"rows: {said}; variants: {', '.join(config.variants)}"
+        return [f"rows: {said}; variants: {', '.join(config.variants)}", *comparison_plan(config.evaluate)]
 
     def candidates() -> list[str]:
         for name in editors:

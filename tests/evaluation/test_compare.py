@@ -10,7 +10,10 @@ import torch
 
 from rewardedit import load_scorer
 from rewardedit.diffusion.editors import EditConfig, load_editor, save_editor
-from rewardedit.evaluation.compare import VERSUS, EvaluateConfig, compare, table
+from rewardedit.evaluation.compare import compare
+from rewardedit.evaluation.comparison_metrics import VERSUS
+from rewardedit.evaluation.comparison_report import table
+from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.shapes import Shapes, ShapesOracle
 

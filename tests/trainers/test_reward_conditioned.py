@@ -127,7 +127,10 @@ def test_an_editor_trained_on_other_rows_is_not_compared_on_the_shapes_world(tmp
     words = labelled_rows(tmp_path / "rows", made_from)
     out = tmp_path / "run"
     assert main(["train", "shapes-reward-conditioned", *words, "--out", str(out)]) == 2
-    assert "evaluate: the oracle knows the shapes world alone" in capsys.readouterr().err
+    assert (
+        "evaluate.data: no source images can be held out of labelled rows; name other rows"
+        in capsys.readouterr().err
+    )
     assert not out.exists()
 
 

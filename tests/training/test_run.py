@@ -14,7 +14,7 @@ from rewardedit.config import to_dict
 from rewardedit.data import DataConfig
 from rewardedit.data.digests import input_digests
 from rewardedit.diffusion.editors import load_editor, save_editor
-from rewardedit.evaluation.compare import EvaluateConfig
+from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.files import write_json
 from rewardedit.models import digests
 from rewardedit.relabel import RelabelConfig

@@ -1,0 +1,106 @@
+"""Figures of a comparison of editors: means, paired differences, signs of reward hacking."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rewardedit.data.worlds import Rating
+from rewardedit.evaluation.hacking import hacking_flag
+from rewardedit.evaluation.held_out import HeldOut
+from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.scorers import Scorer
+from rewardedit.scoring import score_batch
+
+VERSUS = {"base": "ci95", "conditioned_one": "ci95_vs_one"}  # names of intervals; others are ci95_vs_NAME
+
+
+def scores(
+    edited: dict[str, Tensor], test: HeldOut, scorers: dict[str, Scorer]
+) -> dict[str, dict[str, Tensor]]:
+    """Each variant's scores by every scorer, a row each; NaN where a scorer has none."""
+    return {
+        name: {key: found.score.float() for key, found in score_batch(test.edited(images), scorers).items()}
+        for name, images in edited.items()
+    }
+
+
+def exact(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, Any]:
+    """The exact ratings of a world, and those of copying the source and of the true target."""
+    rows = {"source": test.source, "target": test.batch.target}
+    return {
+        "oracle": _oracle(ratings, test, main),
+        "kinds": {name: _by_kind(rating, test) for name, rating in ratings.items()},
+        "aspects": {name: _aspects(rating) for name, rating in ratings.items()},
+        "trivial": {name: float(test.rate(images).score.mean()) for name, images in rows.items()},
+    }
+
+
+def _oracle(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, Any]:
+    out: dict[str, Any] = {name: float(rating.score.mean()) for name, rating in ratings.items()}
+    out["relative_gain"] = out[main] / max(out["base"], 1e-9) - 1
+    for name in ratings:
+        if name != main:
+            found = paired_bootstrap(ratings[main].score.numpy(), ratings[name].score.numpy(), test.source_id)
+            out[VERSUS.get(name, f"ci95_vs_{name}")] = list(found.ci95)
+    return {**out, "n": len(test)}
+
+
+def _by_kind(rating: Rating, test: HeldOut) -> dict[str, float]:
+    types = test.edit_type or []
+    kinds = sorted(set(types))
+    return {k: float(rating.score[torch.tensor([kind == k for kind in types])].mean()) for k in kinds}
+
+
+def _aspects(rating: Rating) -> dict[str, float]:
+    return {name: float(getattr(rating, name).mean()) for name in ("alignment", "consistency", "quality")}
+
+
+def flags(
+    scores: dict[str, dict[str, Tensor]], health: dict[str, dict[str, Tensor]], rewards: list[str]
+) -> dict[str, str | None]:
+    """Why each variant looks as if it hacked its reward; None where it does not, or no other reward is there
+    to tell. An editor that is asked for the worst is no sign of hacking.
+    """
+    signs = {name: scores[name] | health[name] for name in scores}
+    flags: dict[str, str | None] = dict.fromkeys(signs)
+    if len(rewards) > 1:
+        for name in set(signs) - {"conditioned_one"}:
+            flags[name] = hacking_flag(signs[name], signs["base"], *rewards[:2])
+    return flags
+
+
+def differences(scores: dict[str, dict[str, Tensor]], test: HeldOut, main: str) -> dict[str, dict[str, Any]]:
+    """By scorer and variant: main − variant on edits that both can score, and main's wins and losses."""
+    return {
+        scorer: {
+            name: _paired(scores[main][scorer], values[scorer], test)
+            for name, values in scores.items()
+            if name != main
+        }
+        for scorer in scores[main]
+    }
+
+
+def change_outside(health: dict[str, dict[str, Tensor]], test: HeldOut) -> dict[str, Any]:
+    """How much more each variant changes outside the true mask than the base does, for edits that have an
+    outside; {} without masks.
+    """
+    if test.batch.mask is None:
+        return {}
+    outside = {name: values["change_outside"] for name, values in health.items()}
+    base = outside.pop("base")
+    has_outside = test.batch.mask.flatten(1).amin(1) < 1
+    return {name: _paired(values, base, test, has_outside) for name, values in outside.items()}
+
+
+def _paired(a: Tensor, b: Tensor, test: HeldOut, kept: Tensor | None = None) -> dict[str, Any] | None:
+    """Compares two variants on rows where both have a value; None if fewer than two source images have."""
+    valid = a.isfinite() & b.isfinite()
+    rows = (valid if kept is None else valid & kept).nonzero()[:, 0].tolist()
+    sources = [test.source_id[i] for i in rows]
+    if len(set(sources)) < 2:
+        return None
+    found = paired_bootstrap(a[rows].numpy(), b[rows].numpy(), sources).as_dict()
+    signs = (a[rows] - b[rows]).sign()
+    return {**found, "wins": int((signs > 0).sum()), "losses": int((signs < 0).sum())}

@@ -1,0 +1,92 @@
+"""Settings of a comparison of editors."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rewardedit.data import DataConfig
+from rewardedit.data.worlds import world
+from rewardedit.diffusion.editors import EditConfig
+from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
+
+WORLD = "shapes"
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """What is held out, and the grid from which each variant takes what is best for it on val."""
+
+    n: int = 512  # test edits, at most
+    val_n: int = 140  # edits on which the settings are chosen, at most
+    # held-out rows, none of whose source images is trained on, e.g.
+    # {name: magicbrush, path: osunlp/MagicBrush, split: dev}; None: source images held out of the training
+    # data, at most a tenth of them, or the splits val and test of the shapes world
+    data: DataConfig | None = None
+    # scorers that judge beside the training's own, best of families that did not train the editor
+    scorers: tuple[ScorerSpec, ...] = ()
+    # name of the scorer by which settings are chosen; None: a world's exact rating, else the first scorer of
+    # another family than the training's
+    choose_by: str | None = None
+    num_inference_steps: tuple[int, ...] | None = None  # denoising steps; None: as many as the base takes
+    # text guidance scales; None: the base's, a seventh less and a seventh more
+    guidance_scale: tuple[float, ...] | None = None
+    image_guidance_scale: tuple[float, ...] | None = None  # image guidance scales; None: the base's
+    backdrops: tuple[str, ...] = ("plain",)  # of the shapes world's samples in turn
+    seed: int = 0  # of the shapes world, or of which source images are val and which test
+    batch_size: int = 128  # edits at a time
+    # of the weights; None: float16 on a GPU, float32 on a CPU
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    autocast: bool = True  # float32 weights compute in bf16, where that saves time
+
+    def __post_init__(self) -> None:
+        for name, least in (("n", 2), ("val_n", 1), ("batch_size", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
+        object.__setattr__(self, "scorers", tuple(resolve_spec(spec) for spec in self.scorers))
+        if self.backdrops != ("plain",):
+            world(WORLD).samples("test", self.seed, self.backdrops, 0, 1)  # refuses unknown ones
+        self.grid()  # refuses settings that no pipeline takes
+
+    def around(self, base: EditConfig) -> "EvaluateConfig":
+        """With a grid around the base's own settings where none is given."""
+        steps = self.num_inference_steps or (base.num_inference_steps,)
+        own = base.guidance_scale
+        around = (max(1.0, round(own * 6 / 7, 3)), own, round(own * 8 / 7, 3))
+        scales = self.guidance_scale or tuple(sorted(set(around)))
+        # Below 1, where it says nothing without text guidance, it is refused beside it.
+        image = self.image_guidance_scale or (max(1.0, base.image_guidance_scale),)
+        return replace(self, num_inference_steps=steps, guidance_scale=scales, image_guidance_scale=image)
+
+    def grid(self) -> list[EditConfig]:
+        """All settings; what is not given is as it is by default. With a text guidance scale of 1 the image's
+        means nothing, and comes once.
+        """
+        own = EditConfig()
+        images = self.image_guidance_scale or (own.image_guidance_scale,)
+        return [
+            EditConfig(steps, text, image)
+            for steps in self.num_inference_steps or (own.num_inference_steps,)
+            for text in self.guidance_scale or (own.guidance_scale,)
+            for image in (images if text > 1 else images[:1])
+        ]
+
+
+def require_judge(evaluate: EvaluateConfig | None, rewards: Iterable[ScorerSpec]) -> None:
+    """Raises ValueError if the scorer that is to choose the settings is none of the comparison's.
+
+    Args:
+        rewards: scorers of the training, which judge too.
+    """
+    if evaluate is None or evaluate.choose_by is None:
+        return
+    names = [spec_name(spec) for spec in (*rewards, *evaluate.scorers)]
+    if evaluate.choose_by not in names:
+        raise ValueError(
+            f"evaluate.choose_by: expected one of {', '.join(names)}; got {evaluate.choose_by!r}"
+        )
+
+
+def require_variants(variants: Sequence[str]) -> None:
+    """Raises ValueError if variants come twice or there are none."""
+    if len(set(variants)) != len(variants) or not variants:
+        raise ValueError(f"variants: expected each at most once and at least one; got {variants}")

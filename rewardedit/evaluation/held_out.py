@@ -1,0 +1,243 @@
+"""Held-out rows on which editors are compared: of any data set, or of a world that knows the truth."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate
+from rewardedit.data import DataConfig, held_out_rows, open_rows, require_size, source_ids
+from rewardedit.data.datasets import shared_sources
+from rewardedit.data.labelled import made_from
+from rewardedit.data.reading import PreparedRows, Unreadable
+from rewardedit.data.sources import Rows, first_rows
+from rewardedit.data.worlds import WORLDS, Rating, Samples, world
+from rewardedit.evaluation.evaluate_config import WORLD, EvaluateConfig
+from rewardedit.scorer_spec import spec_name
+from rewardedit.scorers import Scorer, load_scorer
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """n rows to be edited."""
+
+    batch: EditBatch  # its edited images are the sources; target, mask and captions if all rows have them
+    id: list[str]
+    source_id: list[str]  # the source image of each row; intervals draw whole source images
+    edit_type: list[str] | None  # None unless all rows say it
+    truth: Samples | None = None  # of a world, by which edits are rated exactly
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    @property
+    def source(self) -> Tensor:
+        return self.batch.source
+
+    @property
+    def instruction(self) -> list[str]:
+        return self.batch.instruction
+
+    def edited(self, images: Tensor) -> EditBatch:
+        """Returns the rows with these edits (n, 3, h, w)."""
+        return replace(self.batch, edited=images)
+
+    def rate(self, images: Tensor) -> Rating:
+        """Returns the exact ratings of these edits (n, 3, h, w); only for rows of a world."""
+        assert self.truth is not None
+        return world(self.truth.world).rate(self.truth, images)
+
+
+def of_world(samples: Samples) -> HeldOut:
+    """Returns a world's samples as held-out rows."""
+    batch = EditBatch(
+        samples.source,
+        samples.instruction,
+        samples.source,
+        target=samples.target,
+        mask=samples.mask,
+        source_caption=samples.source_caption,
+        target_caption=samples.target_caption,
+    )
+    return HeldOut(batch, samples.id, samples.id, samples.edit_type, samples)
+
+
+def world_of(data: DataConfig) -> str | None:
+    """Returns the world that rows, or the rows they were made from, belong to; None for all others."""
+    if data.name in WORLDS:
+        return data.name
+    if data.name == "labelled":
+        names = made_from(Path(data.path))
+        return next(iter(names)) if len(names) == 1 and names <= set(WORLDS) else None
+    return None
+
+
+def without_held_out(data: DataConfig, own: DataConfig | None, n: int) -> DataConfig:
+    """Returns training data without the source images that a comparison takes from it.
+
+    Args:
+        own: data set that the comparison names; None: its rows are held out of the training data.
+        n: rows that the comparison needs.
+
+    Raises:
+        ValueError: if source images are shared, or cannot be held out.
+    """
+    if own is not None:
+        shared = 0 if data.name in WORLDS else shared_sources([data], own)
+        if shared:
+            raise ValueError(
+                f"evaluate.data: {shared} of its source images are trained on; give another split or data set"
+            )
+        return data
+    if world_of(data) is not None:
+        return data
+    if data.stream or data.name == "labelled":
+        raise ValueError(
+            f"evaluate.data: no source images can be held out of {'streamed' if data.stream else 'labelled'} "
+            "rows; name other rows, e.g. {name: magicbrush, path: osunlp/MagicBrush, split: dev}, or leave "
+            "evaluate out"
+        )
+    return replace(data, hold_out=max(data.hold_out, n))
+
+
+def read_held_out(
+    data: DataConfig, own: DataConfig | None, val_n: int, n: int, seed: int
+) -> tuple[HeldOut, ...]:
+    """Reads rows for choosing settings and rows for the test, of different source images.
+
+    Both are smaller, in the same proportion, if there are fewer rows than val_n + n.
+
+    Args:
+        data: training data, as `without_held_out` returned it.
+        own: data set that the comparison names; None: the rows held out of the training data.
+
+    Raises:
+        ValueError: if there are too few source images, or no row can be read.
+    """
+    rows = held_out_rows(data) if own is None else open_rows(own)
+    val, test = split_by_source(source_ids(rows), val_n, n, seed)
+    shape = data if own is None or own.size is None else own
+    return tuple(_read(rows, part, require_size(shape), shape.policy) for part in (val, test))
+
+
+def split_by_source(sources: Sequence[str], val_n: int, n: int, seed: int) -> tuple[list[int], list[int]]:
+    """Returns indices of about val_n and n rows that have no source image in common, drawn by a seed.
+
+    Raises:
+        ValueError: if there are fewer than three source images.
+    """
+    names = list(first_rows(sources))
+    if len(names) < 3:
+        raise ValueError(
+            f"evaluate: {len(names)} source images are too few for val and test; take other rows by "
+            "evaluate.data"
+        )
+    val_n = min(val_n, max(1, len(sources) * val_n // (val_n + n)))
+    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed)).tolist()
+    rows: dict[str, list[int]] = {name: [] for name in names}
+    for row, name in enumerate(sources):
+        rows[name].append(row)
+    val: list[int] = []
+    test: list[int] = []
+    left = len(names)
+    for i in order:
+        # Two source images at least stay for the test, whose interval needs them.
+        (val if len(val) < val_n and left > 2 else test).extend(rows[names[i]])
+        left -= 1
+    return sorted(val[:val_n]), sorted(test[:n])
+
+
+def _read(rows: Rows, indices: list[int], size: int, policy: str) -> HeldOut:
+    part = Subset(rows, indices)  # type: ignore[arg-type]
+    prepared = PreparedRows(part, size, policy)
+    found = [prepared[i] for i in range(len(prepared))]
+    kept = [i for i, row in enumerate(found) if isinstance(row, EditSample)]
+    if not kept:
+        reasons = [row.reason for row in found if isinstance(row, Unreadable)]
+        raise ValueError(f"evaluate: none of {len(found)} rows can be read; the first: {reasons[0]}")
+    # The wanted image of a pair is its target, under either name.
+    samples = [
+        replace(found[i], target=found[i].target if found[i].target is not None else found[i].edited)
+        for i in kept
+    ]
+    common = [name for name in OPTIONAL if all(getattr(sample, name) is not None for sample in samples)]
+    batch = collate([replace(sample, edited=sample.source) for sample in samples], fields=common)
+    sources = source_ids(part)
+    types = [sample.edit_type for sample in samples]
+    return HeldOut(
+        batch,
+        [sample.id for sample in samples],
+        [sources[i] for i in kept],
+        None if None in types else [str(name) for name in types],
+    )
+
+
+def comparison_data(evaluate: EvaluateConfig | None, data: DataConfig) -> DataConfig:
+    """Returns the training data without the rows that the comparison takes from it.
+
+    Raises:
+        ValueError: if the comparison's rows share source images with it, or cannot be held out of it.
+    """
+    if evaluate is None:
+        return data
+    return without_held_out(data, evaluate.data, evaluate.val_n + evaluate.n)
+
+
+def comparison_plan(evaluate: EvaluateConfig | None) -> list[str]:
+    """Returns the line of a plan that says on which rows editors are compared; none without a comparison."""
+    if evaluate is None:
+        return []
+    own = evaluate.data
+    rows = "held out of the data" if own is None else f"{own.name} {own.path} {own.split}"
+    scorers = ", ".join(spec_name(spec) for spec in evaluate.scorers)
+    judges = f"; judged by {scorers} too" if scorers else ""
+    return [f"comparison: settings on {evaluate.val_n} rows, test on {evaluate.n}, {rows}{judges}"]
+
+
+def require_comparison(
+    evaluate: EvaluateConfig | None, data: DataConfig, rewards: Mapping[str, Scorer] | None = None
+) -> None:
+    """Checks before a training that the comparison after it can be made.
+
+    Args:
+        data: training data, as `comparison_data` returned it.
+        rewards: scorers of the training that are loaded already.
+
+    Raises:
+        ValueError: if rows cannot be read, or a scorer needs what they lack.
+    """
+    if evaluate is None:
+        return
+    _, test = held_out(evaluate, data)
+    scorers = {**(rewards or {}), **{spec_name(spec): load_scorer(spec) for spec in evaluate.scorers}}
+    has = {field.name for field in fields(test.batch) if getattr(test.batch, field.name) is not None}
+    for name, scorer in scorers.items():
+        if scorer.needs - has:
+            lacks = ", ".join(sorted(scorer.needs - has))
+            raise ValueError(f"evaluate.scorers: {name} needs {lacks}, which the held-out rows lack")
+
+
+def held_out(evaluate: EvaluateConfig, data: DataConfig | None) -> tuple[HeldOut, HeldOut]:
+    """Reads the rows on which settings are chosen, and those of the test.
+
+    Args:
+        data: the training data, as `comparison_data` returned it; None: of the offline world.
+
+    Raises:
+        ValueError: if there are too few source images, or no row can be read.
+    """
+    own = evaluate.data or data
+    name = WORLD if own is None else world_of(own)
+    if own is None or name is not None:
+        found = world(name or WORLD)
+        splits = {"val": evaluate.val_n, "test": evaluate.n}
+        val, test = (
+            of_world(found.samples(split, evaluate.seed, evaluate.backdrops, 0, n))
+            for split, n in splits.items()
+        )
+        return val, test
+    val, test = read_held_out(data or own, evaluate.data, evaluate.val_n, evaluate.n, evaluate.seed)
+    return val, test
