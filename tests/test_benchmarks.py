@@ -610,6 +610,25 @@ def test_the_weights_are_those_of_the_version_before_the_code_moved():
         assert sum(key.endswith(".safetensors") for key in run["now"]) >= 3, name
 
 
+def test_quantiles_of_true_targets_train_better_than_the_score_as_it_is():
+    found = recorded("reward-scale")
+    oracle = found["oracle"]
+    low, high = oracle["ci95_vs_quantiles"]
+    assert low < high < 0, "none − quantiles"
+    for name in ("base", "none", "quantiles"):
+        grid = found["settings"][name]["val"]
+        chosen = found["settings"][name]["text_guidance"]
+        assert grid[f"6 steps, text {chosen:g}, image 1.2"] == max(grid.values()), "chosen on val"
+        assert 1.25 < chosen < 2, "not at the end of the grid"
+    said = (
+        f"base {oracle['base']:.2f}, `none` {oracle['none']:.2f}, `quantiles` {oracle['quantiles']:.2f} "
+        f"(n = {found['n']})"
+    )
+    page = " ".join((BENCHMARKS / "README.md").read_text().split())
+    assert said in page
+    assert f"{oracle['quantiles'] - oracle['none']:+.2f} [{-high:+.2f}, {-low:+.2f}]" in page
+
+
 def test_every_fault_that_is_kept_was_seen_red():
     found = recorded("suite")
     assert found["faults"]["red"] == found["faults"]["planted"]
