@@ -57,12 +57,19 @@ def photograph(side: int, seed: int) -> Pillow.Image:
 
 @pytest.fixture(scope="module")
 def magicbrush(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with one parquet file as the hub has it: one source image with two turns,
-    and four with one.
+    """A folder with a parquet file a split as the hub has it: one source image with two turns, and four with
+    one to train on; three others to compare on.
     """
     folder = tmp_path_factory.mktemp("magicbrush")
+    write_split(folder, "train", [(1, 1), (1, 2), (2, 1), (3, 1), (4, 1), (5, 1)], 0)
+    write_split(folder, "dev", [(11, 1), (12, 1), (13, 1)], 100)
+    return str(folder)
+
+
+def write_split(folder: Path, split: str, turns: list[tuple[int, int]], first: int) -> None:
+    """Writes rows of MagicBrush, each an image's number and turn."""
     rows = []
-    for number, (img_id, turn) in enumerate([(1, 1), (1, 2), (2, 1), (3, 1), (4, 1), (5, 1)]):
+    for number, (img_id, turn) in enumerate(turns, first):
         paths = {}
         for kind, (first, later) in SIDES.items():
             image = photograph(first if turn == 1 else later, number)
@@ -77,8 +84,27 @@ def magicbrush(tmp_path_factory: pytest.TempPathFactory) -> str:
     table = Dataset.from_list(rows)
     for name in paths:
         table = table.cast_column(name, Image())
-    table.to_parquet(folder / "train-00000-of-00001.parquet")
-    return str(folder)
+    table.to_parquet(folder / f"{split}-00000-of-00001.parquet")
+
+
+def comparison(magicbrush: str, dino: str) -> list[str]:
+    """Settings of a short comparison on three rows."""
+    return [
+        f"evaluate.data.path={magicbrush}",
+        "evaluate.data.size=64",
+        f"evaluate.scorers=[{{clip_i: {{checkpoint: shapes-clip}}}}, "
+        f"{{dino_i: {{checkpoint: {dino}, against: target}}}}]",
+        "evaluate.num_inference_steps=[1]",
+        "evaluate.guidance_scale=[7.5]",
+    ]
+
+
+def require_compared(run: Path) -> None:
+    """The run ended with a table of base and result, and a page."""
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert (metrics["val_n"], metrics["n"]) == (1, 2)
+    assert {"vlm_judge", "clip_i", "dino_i"} <= set(metrics["differences"])
+    assert (run / "report.html").is_file()
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -122,7 +148,9 @@ def run_and_resume(recipe: str, settings: list[str], out: Path) -> Path:
         "magicbrush-reward-conditioned-lora-24gb",
     ],
 )
-def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_judge, xformers, tmp_path):
+def test_reward_conditioning_runs_to_its_end(
+    recipe, magicbrush, narrow_sd15, tiny_dino, tiny_judge, xformers, tmp_path
+):
     settings = [
         *COMMON,
         *precision(recipe),
@@ -131,8 +159,10 @@ def test_reward_conditioning_runs_to_its_end(recipe, magicbrush, narrow_sd15, ti
         f"candidates.editors=[{narrow_sd15}, {narrow_sd15}]",
         "candidates.num_inference_steps=1",
         f"relabel.scorer.vlm_judge.checkpoint={tiny_judge}",
+        *comparison(magicbrush, tiny_dino),
     ]
     result = run_and_resume(recipe, settings, tmp_path / "run")
+    require_compared(tmp_path / "run")
     assert xformers, "another attention ran"
     shards = sorted((tmp_path / "run" / "relabelled").glob("part-*.parquet"))
     names, scores, labels, texts = read_columns(shards, "id", "score", "label", "text")
@@ -166,8 +196,10 @@ def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, tiny_j
         f"watch.held_out.dino_i.checkpoint={tiny_dino}",
         "watch.n=2",
         "watch.num_inference_steps=1",
+        *comparison(magicbrush, tiny_dino),
     ]
     run_and_resume(recipe, settings, tmp_path / "run")
+    require_compared(tmp_path / "run")
     assert xformers, "another attention ran"
     watched: dict[str, Any] = json.loads((tmp_path / "run" / "watch.json").read_text())
     assert [look["step"] for look in watched["looks"]] == [0, 2]
