@@ -1,5 +1,5 @@
 """InstructPix2Pix (Brooks et al. 2023), on Stable Diffusion and on SDXL,
-and what is fine-tuned from it (MagicBrush, HIVE).
+and models fine-tuned from it (MagicBrush, HIVE).
 
 The denoiser is a UNet whose first layer takes the source's latents as further channels. The source's latents
 are modes and are not scaled by the VAE's factor; those that are denoised are. Guidance has two scales and
@@ -59,8 +59,8 @@ class InstructPix2Pix(EditFamily):
         embedding: RewardEmbedding | None = None,
         label: int | None = None,
     ) -> Encoded:
-        """What the pipeline is called with; with a learned reward `embedding`,
-        every prompt has its vector of `label`.
+        """Inputs for calls of the pipeline; with a learned reward `embedding`,
+        every prompt gets its vector for `label`.
         """
         embeds = self._embeds(pipe, prompts, embedding, label)
         # diffusers takes a batch with any value below 0 for one in [-1, 1], and would not normalise its rows.
@@ -69,7 +69,7 @@ class InstructPix2Pix(EditFamily):
         latents = pipe.prepare_image_latents(image, len(source), 1, dtype, pipe.device, False)
         if not _is_sdxl(pipe):
             return Encoded({**embeds, "image": latents})
-        if pipe.is_cosxl_edit:  # whose pipeline scales them once more when it is called
+        if pipe.is_cosxl_edit:  # its pipeline scales them once more when it is called
             latents = latents / pipe.vae.config.scaling_factor
         return Encoded({**embeds, "image": latents, **size_inputs(source)})
 
@@ -168,7 +168,7 @@ class InstructPix2Pix(EditFamily):
         return pipe.vae.encode(image).latent_dist.mode()
 
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
-        """Images of latents that are scaled by the VAE's factor, RGB in [0, 1],
+        """Decodes latents that are scaled by the VAE's factor to images, RGB in [0, 1],
         with a gradient also where they saturate.
 
         `vae.enable_gradient_checkpointing()` saves memory:
@@ -188,7 +188,7 @@ class InstructPix2Pix(EditFamily):
     ) -> Float[Tensor, "b c h w"]:
         """The UNet's prediction; guided, e(∅, ∅) + s_T · M ∘ (e(T, I) − e(∅, I)) + s_I · (e(∅, I) − e(∅, ∅)).
 
-        That is InstructPix2Pix's Eq. 3, with the mask M of BPM's Eq. 4 where the conditioning has one.
+        That is InstructPix2Pix's Eq. 3, with the mask M of BPM's Eq. 4 if the conditioning has one.
         """
         embeds = cond.embeds
         source = cond.source
@@ -224,7 +224,7 @@ class InstructPix2Pix(EditFamily):
             x_0: latents of the edited image, scaled by the VAE's scaling factor.
             cond: with a source of zeros where it is dropped.
             min_snr: γ of min-SNR weighting (Hang et al. 2023), None for equal weights.
-            weight: of each place's error; None for equal weights.
+            weight: of the error at each location; None for equal weights.
 
         Raises:
             ValueError: for a scheduler whose prediction type is neither epsilon, v_prediction nor sample.
