@@ -76,7 +76,7 @@ class EditPair:
     left: EditSample
     right: EditSample
     preferred: Literal["left", "right", "tie"]
-    aspect: str | None = None  # what was compared, as the data set names it; None: the edits as a whole
+    aspect: str | None = None  # aspect compared, as the data set names it; None: the edits as a whole
 
     def __post_init__(self) -> None:
         if self.left.edited is None or self.right.edited is None:
@@ -219,12 +219,12 @@ class Scores:
         )
 
     def mean(self) -> Float[Tensor, ""]:
-        """Mean over the valid rows; 0 without gradient to invalid rows, and 0 where no row is valid."""
+        """Mean over the valid rows, without gradient to invalid ones; 0 if no row is valid."""
         kept = self.score[self.valid]
         return kept.sum() / max(len(kept), 1)
 
 
-# what a data set, or one of its rows, may lack
+# fields that a data set, or one of its rows, may lack
 OPTIONAL = ("target", "mask", "source_caption", "target_caption")
 
 

@@ -248,7 +248,7 @@ def request_of(job: Job, config: JobConfig) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The record of a finished job; {} where there is none that can be read."""
+    """The record of a finished job; {} if there is none that can be read."""
     try:
         record = read_json(path.read_bytes()) if path.is_file() else {}
     except ValueError:

@@ -55,7 +55,7 @@ def _take(value: Any, index: list[int]) -> Any:
 
 
 def is_of_inference_mode(value: Any) -> bool:
-    """True where any tensor in a value, however deep, was made in torch's inference mode."""
+    """True if any tensor in a value, however deep, was made in torch's inference mode."""
     if isinstance(value, Tensor):
         return value.is_inference()
     if is_dataclass(value):

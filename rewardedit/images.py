@@ -263,7 +263,7 @@ def resize(
     if mode == "lanczos":  # which torch lacks
         rows, columns = (lanczos(old, new).to(image) for old, new in zip(image.shape[-2:], size, strict=True))
         return (rows @ image @ columns.T).clamp(0, 1)
-    # CUDA's kernel holds a few times the scale in shared memory, which ends at some 47-fold.
+    # CUDA's kernel needs shared memory for a few times the scale, and fails from some 47-fold on.
     within = (min(image.shape[-2], MOST_SHRUNK * size[0]), min(image.shape[-1], MOST_SHRUNK * size[1]))
     if within != tuple(image.shape[-2:]):
         image = F.interpolate(image, within, mode="area")

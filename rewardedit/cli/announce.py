@@ -17,7 +17,7 @@ from rewardedit.language.endpoint_settings import Destination, destinations
 from rewardedit.processes import processes
 from rewardedit.scorer_spec import ScorerSpec, all_terms
 
-TEXTS = ("parser", "parser_options")  # settings whose endpoint sees instructions alone
+TEXTS = ("parser", "parser_options")  # settings whose endpoint sees only instructions
 WRITTEN = ("parser_cache",)  # settings that name a file which is written
 LOCAL_TRACKERS = ("none", "tensorboard", "dvclive", "aim")  # those that write files on this machine
 HUB = "https://huggingface.co"

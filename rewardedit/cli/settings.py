@@ -27,7 +27,7 @@ class Setting:
     name: str  # with dots, as on the command line
     type: str
     value: Any
-    help: str  # "" where the field has no comment
+    help: str  # "" if the field has no comment
 
 
 def settings_of(kind: type, config: Any = None, where: str = "") -> Iterator[Setting]:

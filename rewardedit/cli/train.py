@@ -112,7 +112,7 @@ def require_there(needs: list[Any], sizes: dict[str, int]) -> None:
     """Raises ValueError, naming all that is missing, if something is neither there nor on the hub now.
 
     Args:
-        sizes: of what the hub has.
+        sizes: of the needed repositories that the hub has.
     """
     missing = [f"{need.kind} {need.name}: {need.remedy}" for need in needs if need.name not in sizes]
     if missing:

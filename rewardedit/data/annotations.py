@@ -7,7 +7,7 @@ from typing import Any
 from rewardedit.batch import text_or_none
 from rewardedit.untrusted import file_inside, printable, read_json
 
-OTHER_ROOT = "data.root=FOLDER names another folder of images"  # the remedy where a file lies elsewhere
+OTHER_ROOT = "data.root=FOLDER names another folder of images"  # the remedy if a file lies elsewhere
 
 
 def read_lines(folder: Path, expected: str) -> list[tuple[str, str]]:

@@ -58,7 +58,7 @@ class DataConfig:
     split: str = "train"  # split, as the data set calls it; shapes: train, val or test
     rows: int | None = None  # number of rows, from `first` on; None: all (shapes: 10,000)
     first: int = 0  # index of the first row, from 0
-    # image side in pixels, required for training; None: 64 for shapes, else score at each source's own size
+    # pixels a side, which trainings need; None: 64 for shapes, else scores at each source's own size
     size: int | None = None
     policy: Literal["crop", "stretch", "pad"] = "crop"  # how images are made square
     backdrops: tuple[str, ...] = ("plain",)  # shapes only: kinds of backgrounds

@@ -110,7 +110,7 @@ class HubRows(HubTable):
         return [None] * len(self)
 
     def id_of(self, index: int) -> str:
-        """A row's id, also where the row cannot be read."""
+        """A row's id, also if the row cannot be read."""
         return self.row_id({**self.rows[index], ROW_NUMBER: index})
 
     def row_id(self, row: dict[str, Any]) -> str:

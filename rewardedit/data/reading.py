@@ -18,9 +18,7 @@ from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
 from rewardedit.values import require_text
 
 PICTURES = ("source", "edited", "target", "mask")  # of a row
-ALIKE = (
-    1.05  # factor up to which aspect ratios count as equal: editors round sides to multiples of 8 or 32
-)
+ALIKE = 1.05  # factor up to which aspect ratios count as equal: editors round sides to multiples of 8 or 32
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,7 @@ def read_batches(
     Args:
         size: images are brought to size × size; None: every row comes by itself, at its source's size.
         workers: processes that read ahead; 0: this one reads.
-        first: the number of the first row, where `rows` are a part of a data set.
+        first: the number of the first row, if `rows` are a part of a data set.
     """
     prepared = PreparedRows(rows, size, policy, fields)
     if workers:

@@ -80,7 +80,7 @@ class FetchedRows(Sequence):
         return f"{self.file}-{self.found[index][0]}"
 
     def id_of(self, index: int) -> str:
-        """A row's id, also where the row cannot be read."""
+        """A row's id, also if the row cannot be read."""
         return self.table.row_id({**self.found[index][1], ROW_NUMBER: self._number(index)})
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]

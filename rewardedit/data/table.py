@@ -28,7 +28,7 @@ REQUIRED = (("source",), ("instruction",), ("edited", "target"))  # a row has on
 class StoredImage:
     """An image whose bytes are in a Parquet table; they are read from disk when they are needed."""
 
-    rows: Any = field(repr=False)  # a 🤗 Dataset of images alone
+    rows: Any = field(repr=False)  # a 🤗 Dataset of images only
     column: str
     index: int
 

@@ -41,7 +41,7 @@ def decode(file: Path, content: bytes, may_be_western: bool = True) -> str:
     """Returns the text of a file: by its byte-order mark, else UTF-8, else Windows-1252, with a notice.
 
     Args:
-        may_be_western: False where only Unicode is allowed, as in JSON.
+        may_be_western: False if only Unicode is allowed, as in JSON.
 
     Raises:
         ValueError: if it is none of them, such as UTF-8 with a damaged place.
@@ -93,7 +93,7 @@ def _read_csv(file: Path, text: str) -> list[dict[str, Any]]:
             raise ValueError(f"{file}: expected columns of different names; got {', '.join(columns)}")
         has_index = next(iter(reader.fieldnames or []), None) == ""
         for number, record in enumerate(reader, 1):
-            if None in record:  # where DictReader puts what is left over
+            if None in record:  # where DictReader puts surplus cells
                 raise ValueError(
                     f"{file}: row {number} has more cells than there are columns; put texts with "
                     f"{_name_of(separator)} in quotes"
@@ -114,7 +114,7 @@ def _separator(text: str) -> str:
     def names(separator: str) -> int:
         return len(next(csv.reader(head, delimiter=separator), []))
 
-    return max(SEPARATORS, key=names)  # the first of them, a comma, where there is one column
+    return max(SEPARATORS, key=names)  # the first of them, a comma, if there is one column
 
 
 def _name_of(separator: str) -> str:

@@ -106,8 +106,8 @@ def ascent_direction(
     """The direction in which a score of the decoded latents rises, float32,
     each row of root mean square 1 (or 0).
 
-    A score's gradient with respect to one pixel shrinks with the number of pixels, below what float16 can
-    hold: 5e-6 for `l1` at 256 pixels a side. The gradient at the image is therefore taken first, in float32,
+    A score's gradient with respect to one pixel shrinks with the number of pixels, below what float16
+    holds: 5e-6 for `l1` at 256 pixels a side. The gradient at the image is therefore taken first, in float32,
     and goes through the decoder at unit size, which leaves its direction as it is.
     A decoder that overflows in float16 (SDXL's does) runs in float32.
 

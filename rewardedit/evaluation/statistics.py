@@ -1,7 +1,7 @@
 """Paired comparisons and rank correlations with bootstrap intervals, clustered by source image.
 
 Intervals are from the 2.5th to the 97.5th percentile of resamples. For fewer than `FEW` source images these
-are too short (30 images: 91 to 94 % of them hold the truth), and the percentiles are taken further out.
+are too short (30 images: 91 to 94 % of them hold the truth), and percentiles further out are used.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -157,7 +157,7 @@ def paired_bootstrap(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Comparison:
-    """Percentile 95 % interval of mean(a) − mean(b), where whole source images are drawn with replacement.
+    """Percentile 95 % interval of mean(a) − mean(b), with whole source images drawn with replacement.
 
     Args:
         a, b: (n,) values of the two variants on the same items.
@@ -205,8 +205,8 @@ def difference_of_groups(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Comparison:
-    """Percentile 95 % interval of the mean of one group of items minus that of the others, where whole source
-    images, which may have items in both groups, are drawn with replacement.
+    """Percentile 95 % interval of the mean of one group of items minus that of the others, with whole source
+    images, which may have items in both groups, drawn with replacement.
 
     Args:
         values: (n,) of all items.

@@ -283,7 +283,7 @@ def parsed_edit(objects: tuple[str, str], size: SizeState, place: tuple[str, str
     ambiguous = any(text == "unclear" or text in PRONOUNS for text in objects)
     source, target = (None if not text or text == "unclear" or text in PRONOUNS else text for text in objects)
     position, reference = place
-    # What is moved may be named as its own reference: then its own place in the source is meant.
+    # A moved object may be named as its own reference: then its own place in the source is meant.
     if reference in (source, target, *PRONOUNS, *WHOLE_IMAGE):
         reference = None
     for named in (source, target, reference):

@@ -16,13 +16,13 @@ class ParsedEdit:
     edit_type: str
     source: str | None  # the object before the edit (BPM's o1); None for "add"
     target: str | None  # the object after it (o2); None for "remove"
-    # What `position` is relative to. None if the instruction names no object: "move the cup to the
+    # The object that `position` is relative to. None if the instruction names no object: "move the cup to the
     # left" compares the cup with where it was.
     reference: str | None = None
     size: SizeState = "unchanged"
     position: str = "unchanged"  # one of RELATIONS, a place in the image such as "top left", or "unchanged"
     is_global: bool = False  # the instruction changes the whole image, or its whole background
-    # it refers to something that it does not name ("make it red"); what that is stays None
+    # it refers to something that it does not name ("make it red"); that field stays None
     ambiguous: bool = False
 
     @property

@@ -3,7 +3,7 @@ and models fine-tuned from it (MagicBrush, HIVE).
 
 The denoiser is a UNet whose first layer takes the source's latents as further channels. The source's latents
 are modes and are not scaled by the VAE's factor; those that are denoised are. Guidance has two scales and
-three predictions: with text and image, with the image alone, and with neither.
+three predictions: with text and image, with the image only, and with neither.
 """
 
 from pathlib import Path
@@ -163,7 +163,7 @@ class InstructPix2Pix(EditFamily):
 
     @torch.no_grad()
     def encode_images(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
-        """Latent modes, unscaled. Times `vae.config.scaling_factor` they are what is denoised."""
+        """Latent modes, unscaled; those that are denoised are scaled by `vae.config.scaling_factor`."""
         image = (image * 2 - 1).to(pipe.device, pipe.vae.dtype)
         return pipe.vae.encode(image).latent_dist.mode()
 
@@ -222,7 +222,7 @@ class InstructPix2Pix(EditFamily):
 
         Args:
             x_0: latents of the edited image, scaled by the VAE's scaling factor.
-            cond: with a source of zeros where it is dropped.
+            cond: with a source of zeros in rows that drop it.
             min_snr: γ of min-SNR weighting (Hang et al. 2023), None for equal weights.
             weight: of the error at each location; None for equal weights.
 

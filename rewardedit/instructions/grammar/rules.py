@@ -229,7 +229,7 @@ def give(match: Match[str]) -> Found | None:
 
 @rule(r"(?P<new>an? .+)")
 def want(match: Match[str]) -> Found | None:
-    """ "a bigger television": what is there already, in another size."""
+    """ "a bigger television": an object that is there already, in another size."""
     sized = sized_noun(match["new"])
     return (
         None if sized is None or split_place(match["new"])[1] != "unchanged" else resized(sized[1], sized[0])

@@ -92,7 +92,7 @@ STATES = (
     r"\w+ looking|older|younger|bald|sparkly|spotted|furry|metallic|stone|plastic|snowy|cloudy|dark|"
     r"bright|darker|brighter|free|asleep|blooming|torn|folded|cracked|smiling)"
 )
-# Words of a relation, longest first, and what they stand for.
+# Words of a relation, longest first, and their meaning.
 RELATIONS = (
     (r"(?:to the )?left of", "left"),
     (r"(?:on|to|at) the left (?:side )?of", "left"),
