@@ -1,4 +1,4 @@
-"""The values that everything exchanges: `EditSample` (a row),
+"""The values that all modules exchange: `EditSample` (a row),
 `EditBatch` (rows as tensors) and `Scores`.
 """
 
@@ -18,7 +18,7 @@ from rewardedit.images import fit, to_labels, to_tensor
 from rewardedit.untrusted import whole_text
 from rewardedit.values import finite_rows, require_text, require_texts
 
-# what spreadsheets, pandas and others write for a text that is not there
+# what spreadsheets, pandas and others write for a missing text
 NO_TEXTS = frozenset(("", "nan", "none", "null", "<na>"))
 
 ImageLike = Image.Image | Float[Tensor, "3 _ _"]  # a tensor is RGB in [0, 1]
@@ -28,11 +28,11 @@ ImageLike = Image.Image | Float[Tensor, "3 _ _"]  # a tensor is RGB in [0, 1]
 class EditSample:
     """One row of a data set: an edit, or an instruction that waits for one (`edited` is None).
 
-    Captions that say nothing, such as "nan", are None; in them and in the id halves of surrogate pairs, which
-    no file can hold, are "�".
+    Empty captions, such as "nan", become None; in captions and the id, halves of surrogate pairs, which no
+    file can hold, become "�".
 
     Raises:
-        ValueError: where the instruction says nothing, or holds such a half.
+        ValueError: if the instruction is empty, or holds such a half.
     """
 
     id: str
@@ -44,7 +44,7 @@ class EditSample:
     source_caption: str | None = None
     target_caption: str | None = None
     edit_type: str | None = None  # the type of edit, as the data set names it: for tables of results by kind
-    label: float | None = None  # how good `edited` is, 0 to 10, where the data set says so
+    label: float | None = None  # how good `edited` is, 0 to 10, if the data set says so
     # the same by named axes, such as alignment, consistency and quality
     axes: Mapping[str, float] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ class EditSample:
 
 
 def text_or_none(text: str | None) -> str | None:
-    """Returns the text as it stands; None for one that says nothing: blank, "nan", "None", "null"."""
+    """Returns the text as it is; None for an empty one: blank, "nan", "None", "null"."""
     return None if text is None or text.strip().lower() in NO_TEXTS else text
 
 
@@ -69,14 +69,14 @@ class EditPair:
     """Two edits of one source image by one instruction, and which of them people prefer.
 
     Raises:
-        ValueError: where one has no edited image, or the two were asked for different edits.
+        ValueError: if one has no edited image, or the two have different instructions.
     """
 
     id: str
     left: EditSample
     right: EditSample
     preferred: Literal["left", "right", "tie"]
-    aspect: str | None = None  # what was compared, as the data set names it; None: the edits as a whole
+    aspect: str | None = None  # aspect compared, as the data set names it; None: the edits as a whole
 
     def __post_init__(self) -> None:
         if self.left.edited is None or self.right.edited is None:
@@ -93,21 +93,21 @@ class EditBatch:
     """b edits. Images are RGB in [0, 1]; fields that a data set lacks are None.
 
     Values are checked here, once: slices and moves to another device are not checked again. An edited image
-    that is not finite is let in, and no scorer can score it: it makes one row of a training invalid.
+    that is not finite is accepted, but no scorer can score it: it makes one row of a training invalid.
 
     Raises:
-        ValueError: for no edits or no pixels, where a field does not hold b entries, images differ in size or
-            have values outside of [0, 1], or a text is none.
+        ValueError: for no edits or no pixels, or if a field does not hold b entries, images differ in size or
+            have values outside of [0, 1], or a text is not text.
     """
 
     source: Float[Tensor, "b 3 h w"]
     instruction: list[str]
     edited: Float[Tensor, "b 3 h w"]  # may carry a gradient
-    target: Float[Tensor, "b 3 h w"] | None = None  # ground-truth edit, where a data set has one
+    target: Float[Tensor, "b 3 h w"] | None = None  # ground-truth edit, if a data set has one
     mask: Float[Tensor, "b 1 h w"] | None = None  # 1 where change is wanted
     source_caption: list[str] | None = None
     target_caption: list[str] | None = None
-    # Which edited images are finite: set when they are checked, and no field that a batch is made of.
+    # Tells which edited images are finite: set when they are checked, and not a field of the batch.
     is_finite: ClassVar[tuple[bool, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -175,10 +175,10 @@ class EditBatch:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a scorer says of b edits; higher is better.
+    """A scorer's scores of b edits; higher is better.
 
-    `score` is NaN exactly where `valid` is False; `reason` says why there, and is None elsewhere. A row whose
-    score is not finite is never valid, whatever a scorer says.
+    `score` is NaN exactly where `valid` is False; there `reason` says why, and elsewhere it is None. A row
+    whose score is not finite is never valid, whatever a scorer says.
     """
 
     score: Float[Tensor, " b"]
@@ -219,19 +219,19 @@ class Scores:
         )
 
     def mean(self) -> Float[Tensor, ""]:
-        """Mean over the valid rows; 0 without gradient to invalid rows, and 0 where no row is valid."""
+        """Mean over the valid rows, without gradient to invalid ones; 0 if no row is valid."""
         kept = self.score[self.valid]
         return kept.sum() / max(len(kept), 1)
 
 
-# what a data set, or one of its rows, may lack
+# fields that a data set, or one of its rows, may lack
 OPTIONAL = ("target", "mask", "source_caption", "target_caption")
 
 
 def split_by_fields(
     samples: Sequence[EditSample], fields: Collection[str] = OPTIONAL
 ) -> list[list[EditSample]]:
-    """The rows in their order, cut wherever the next row has others of the optional fields:
+    """The rows in their order, cut wherever the next row has other optional fields:
     each part can be collated.
 
     A batch has a field for all its rows or for none, so that a row's score never depends on its neighbours.
@@ -246,7 +246,7 @@ def collate(
     policy: str = "crop",
     fields: Collection[str] = OPTIONAL,
 ) -> EditBatch:
-    """Rows to an `EditBatch`; images are brought to `size` × `size` by `images.fit` where `size` is given.
+    """Rows to an `EditBatch`; images are brought to `size` × `size` by `images.fit` if `size` is given.
 
     A row without `edited` gets its target, which is how a data set's own pairs are scored.
 

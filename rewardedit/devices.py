@@ -1,4 +1,4 @@
-"""Where models run: the one place that all commands, trainers and benchmarks ask."""
+"""Devices and number types of models, chosen here for all commands, trainers and benchmarks."""
 
 import re
 from contextlib import AbstractContextManager, nullcontext
@@ -13,19 +13,19 @@ MEMORY_FAULT = re.compile(r"out of memory|allocate memory|not enough memory")  #
 
 
 def default_device() -> str:
-    """Type of the device that models run on: "cuda" where torch sees a GPU, else "cpu"."""
+    """Type of the device that models run on: "cuda" if torch sees a GPU, else "cpu"."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @cache
 def cpu_knows_bf16() -> bool:
-    """Whether the CPU has instructions for bf16, by what torch's kernels there ask."""
+    """True if the CPU has instructions for bf16, by the same check as torch's CPU kernels."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def computes_in_bf16(device: str | None = None) -> bool:
-    """Whether bf16 saves time on a type of device, by default the one that models run on: on a GPU or a CPU
-    that has units for it. On a CPU without, a matrix product takes some 80 times as long in it.
+    """True if bf16 saves time on a type of device, by default the one that models run on: on a GPU or a CPU
+    that has units for it. On a CPU without them, a matrix product takes some 80 times as long in bf16.
     """
     device = device or default_device()
     if device == "cuda":
@@ -34,29 +34,29 @@ def computes_in_bf16(device: str | None = None) -> bool:
 
 
 def autocast(device: str, enabled: bool = True) -> torch.autocast:
-    """Computes in bf16 where that saves time; the weights stay as they are."""
+    """Context that computes in bf16 if that saves time; the weights stay as they are."""
     return torch.autocast(device, torch.bfloat16, enabled=enabled and computes_in_bf16(device))
 
 
 def full_precision(device: str) -> AbstractContextManager[Any]:
-    """Computes in the types that tensors have, also in a mixed-precision run. `meta` knows no autocast."""
+    """Context that computes in the tensors' own types, even in mixed precision. `meta` has no autocast."""
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def precision_here(precision: Precision) -> Precision:
-    """The mixed precision of a training, or "no" in the place of bf16 where that does not save time."""
+    """The mixed precision of a training, or "no" instead of bf16 if that does not save time."""
     return "no" if precision == "bf16" and not computes_in_bf16() else precision
 
 
 def require_precision(precision: Precision) -> None:
-    """Raises ValueError where a training cannot compute so here."""
+    """Raises ValueError if a training cannot compute in this precision here."""
     if precision == "fp16" and default_device() == "cpu":
         raise ValueError("mixed_precision: fp16 needs a GPU; take bf16 or no on a CPU")
 
 
 def inference_dtype(name: str | None = None) -> torch.dtype:
-    """Type of the weights of models that are not trained: the one named,
-    or float16 on a GPU and float32 on a CPU; float32 also for bfloat16 where that does not save time.
+    """Type of the weights of models that are not trained: the named one,
+    or float16 on a GPU and float32 on a CPU; float32 also instead of bfloat16 if that does not save time.
 
     Raises:
         ValueError: on a name that is not in `DTYPES`.
@@ -77,13 +77,13 @@ def language_dtype() -> torch.dtype:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True where memory of a GPU or the machine ran out, of which torch tells in plain RuntimeErrors too."""
+    """True if memory of a GPU or the machine ran out, which torch also reports by plain RuntimeErrors."""
     named = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return named or (isinstance(error, RuntimeError) and MEMORY_FAULT.search(str(error)) is not None)
 
 
 def number_type(dtype: torch.dtype | str) -> torch.dtype:
-    """By itself or its name; ValueError where there is none of that name."""
+    """Returns a torch type given by itself or its name; raises ValueError for an unknown name."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype):
         raise ValueError(f"dtype: expected one such as float32 or bfloat16; got {dtype!r}")
@@ -91,7 +91,7 @@ def number_type(dtype: torch.dtype | str) -> torch.dtype:
 
 
 def device_name() -> str:
-    """For records of runs and measurements: the GPU's name, or how many threads the CPU computes with."""
+    """Name of the device for records of runs and measurements: the GPU's, or the CPU's number of threads."""
     if default_device() == "cuda":
         return torch.cuda.get_device_name()
     return f"CPU, {torch.get_num_threads()} threads"

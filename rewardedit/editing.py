@@ -1,4 +1,4 @@
-"""What `rewardedit edit` does: images and instructions in; edited images,
+"""The work of `rewardedit edit`: images and instructions in; edited images,
 a record of each and a gallery out.
 """
 
@@ -67,19 +67,19 @@ class Job:
 
 @dataclass(frozen=True)
 class JobConfig:
-    """How every job is done; one that was finished with the same config and files is not done again."""
+    """Settings of all jobs; a job that was finished with the same config and files is not repeated."""
 
     model: str
     settings: EditConfig
     seed: int = 0
-    score: float = 10.0  # that a reward-conditioned editor's prompt asks for, 0 to 10
-    size: int | None = None  # pixels of the shorter side; None: the image's own
+    score: float = 10.0  # score that a reward-conditioned editor is prompted for, 0 to 10
+    size: int | None = None  # shorter side in pixels; None: the image's own
     best_of: int = 1
     scorer: ScorerSpec | None = None
-    # A second round where the first changed the image ("auto") or where BPM locates the edit (a spec of the
-    # scorer bpm); or a mask file.
+    # Edit again, only where the first edit changed the image ("auto") or where BPM locates the edit (a spec
+    # of the scorer bpm); or a mask file, to edit only inside that mask.
     mask: ScorerSpec | None = None
-    dtype: str = "float32"  # of the editor's weights
+    dtype: str = "float32"  # type of the editor's weights
     lora: str | None = None  # LoRA weights for the editor
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class JobConfig:
 
 
 def require_numbers(best_of: int, size: int | None, score: float) -> None:
-    """Raises ValueError for numbers of a `JobConfig` that it does not take."""
+    """Raises ValueError for numbers that a `JobConfig` does not accept."""
     if best_of < 1:
         raise ValueError(f"best-of: expected at least 1; got {best_of}")
     if size is not None and size < 1:
@@ -98,18 +98,18 @@ def require_numbers(best_of: int, size: int | None, score: float) -> None:
 
 @dataclass(frozen=True)
 class Masks:
-    """Where edits may change the image."""
+    """Areas in which edits may change the image."""
 
-    fixed: Float[Tensor, "1 h w"] | None = None  # everywhere the same
-    # of sources, their first edits and instructions: then there is a second round
+    fixed: Float[Tensor, "1 h w"] | None = None  # the same for all images
+    # computes masks from sources, their first edits and instructions, for a second round
     find: Callable[[Tensor, Tensor, list[str]], Tensor] | None = None
 
 
 def open_masks(mask: ScorerSpec | None, device: torch.device | str) -> Masks:
-    """What `JobConfig.mask` names.
+    """Opens the masks that `JobConfig.mask` names.
 
     Raises:
-        ValueError: where a mask file cannot be read, or a model not be loaded.
+        ValueError: if a mask file cannot be read, or a model cannot be loaded.
     """
     from rewardedit.scorers.bpm.bpm import Bpm
 
@@ -134,14 +134,14 @@ def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | N
     """The jobs of an image, a folder of images, or a table (CSV, JSONL, Parquet, or a folder with one) with
     its own instructions.
 
-    A table has the columns source (a path beside it) and instruction (but in CSV also a list), and may have
-    id.
+    A table has the columns source (a path relative to it) and instruction (except in CSV also a list), and
+    may have id.
 
     Args:
-        columns: of a table's fields, the columns that hold them; see `name_columns`.
+        columns: a table's fields and the columns that hold them; see `name_columns`.
 
     Raises:
-        ValueError: where there is nothing to edit, an instruction is missing or given twice, or two jobs
+        ValueError: if there is nothing to edit, an instruction is missing or given twice, or two jobs
             would write the same file.
     """
     at = Path(path)
@@ -198,16 +198,16 @@ def run_jobs(
     folder: Path,
     overwrite: bool = False,
 ) -> dict[str, str]:
-    """Does all jobs that `folder` does not hold yet, and writes `gallery.html`.
+    """Runs all jobs that are not yet finished in `folder`, and writes `gallery.html`.
 
     Args:
-        overwrite: edits by another request, which `folder` may hold, are replaced.
+        overwrite: replace edits in `folder` that were made by another request.
 
     Returns:
-        Why jobs failed, by id: an unreadable image does not keep the others from being done.
+        Reasons why jobs failed, by id: an unreadable image does not keep the others from being edited.
 
     Raises:
-        ValueError: where the mask file cannot be read, or an edit by another request would be overwritten.
+        ValueError: if the mask file cannot be read, or an edit by another request would be overwritten.
     """
     if not overwrite:
         require_same_requests(jobs, config, folder)
@@ -248,7 +248,7 @@ def request_of(job: Job, config: JobConfig) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The record of a finished job; {} where there is none that can be read."""
+    """The record of a finished job; {} if there is none that can be read."""
     try:
         record = read_json(path.read_bytes()) if path.is_file() else {}
     except ValueError:
@@ -257,7 +257,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def require_same_requests(jobs: list[Job], config: JobConfig, folder: Path) -> None:
-    """Raises ValueError where a folder holds an edit that another request made and a job would replace."""
+    """Raises ValueError if a folder holds an edit that another request made and a job would replace."""
     for job in jobs:
         before = read_record(folder / f"{job.stem}.json").get("request")
         if before is None:
@@ -278,7 +278,7 @@ def _images_of(record: dict[str, Any]) -> list[str]:
 
 
 def stamps_of(config: JobConfig) -> dict[str, Any]:
-    """Of the files that a config names, so that an edit is made again where they are others now."""
+    """Stamps of the files that a config names, so that an edit is repeated if they have changed."""
     named = {
         "model": resolve_model(config.model),
         "lora": config.lora,
@@ -292,7 +292,7 @@ def stamps_of(config: JobConfig) -> dict[str, Any]:
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    """The texts in nested settings, of which some are paths."""
+    """The texts in nested settings, some of which are paths."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -310,7 +310,7 @@ def _edit(
     source = scale_shorter_side(load_image(job.path)[None], config.size, editor.pipe.vae_scale_factor)
     if config.size is None:
         hint_at_size(editor, job.path, source)
-    (folder / f"{job.stem}.json").unlink(missing_ok=True)  # it is not of the pictures that come now
+    (folder / f"{job.stem}.json").unlink(missing_ok=True)  # it does not describe the new images
     turns: list[dict[str, Any]] = []
     before = f"{job.name(0)}.png"
     to_pil(source[0]).save(folder / before)

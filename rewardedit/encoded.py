@@ -1,4 +1,4 @@
-"""`Encoded`: what was computed once of b sources and instructions, for any number of edits of them."""
+"""`Encoded`: inputs computed once per source and instruction, reused for any number of edits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass
@@ -18,7 +18,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What a pipeline is called with, or what a scorer prepared, for b rows.
+    """Inputs of a pipeline, or values that a scorer prepared, for b rows.
 
     `inputs` holds, by name: tensors (b, …), lists of b entries, values that are `Shared`,
     or another `Encoded` of the rows.
@@ -30,7 +30,7 @@ class Encoded:
         """The number of rows.
 
         Raises:
-            ValueError: where no input belongs to rows.
+            ValueError: if no input belongs to rows.
         """
         rows = _row_count(self)
         if rows is None:
@@ -38,8 +38,8 @@ class Encoded:
         return rows
 
     def take(self, index: Sequence[int]) -> "Encoded":
-        """These rows, in this order; a row may come more than once:
-        `take([0] * n)` is for n edits of the first.
+        """These rows, in this order; a row may be taken more than once:
+        `take([0] * n)` serves n edits of the first.
         """
         return Encoded({name: _take(value, list(index)) for name, value in self.inputs.items()})
 
@@ -55,7 +55,7 @@ def _take(value: Any, index: list[int]) -> Any:
 
 
 def is_of_inference_mode(value: Any) -> bool:
-    """True where any tensor in a value, however deep, was made in torch's inference mode."""
+    """True if any tensor in a value, however deep, was made in torch's inference mode."""
     if isinstance(value, Tensor):
         return value.is_inference()
     if is_dataclass(value):
@@ -66,7 +66,7 @@ def is_of_inference_mode(value: Any) -> bool:
 
 
 def _row_count(value: Any) -> int | None:
-    """How many rows a value has; None where it belongs to none of them."""
+    """Number of rows of a value; None if it does not belong to rows."""
     if isinstance(value, Shared):
         return None
     if isinstance(value, Encoded):

@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, here or in an object store,
+"""Files and folders that are written whole or not at all, here or in an object store,
 and arrays that are joined on disk.
 """
 
@@ -20,19 +20,19 @@ from upath import UPath
 from rewardedit.untrusted import read_json_file, whole_text
 from rewardedit.writers import is_left_of, partial_name
 
-JOINED_ROWS = 1024  # of arrays that are joined, in memory at a time
+JOINED_ROWS = 1024  # rows of joined arrays in memory at a time
 AnyPath = Path | UPath  # of a file system, or of an object store through fsspec
 
 
 def to_path(text: str) -> AnyPath:
-    """A path as the command line names it: s3://bucket/folder and its like lie in an object store.
+    """A path as the command line names it: s3://bucket/folder and similar ones lie in an object store.
 
     Raises:
-        ValueError: where the package for such a store is missing.
+        ValueError: if the package for such a store is missing.
     """
     if "://" not in text:
         return Path(text)
-    # Other processes write there too: what a folder held a moment ago is not remembered.
+    # Other processes write there too: listings of folders are not cached.
     path = UPath(text, use_listings_cache=False)
     try:
         _ = path.fs
@@ -42,27 +42,27 @@ def to_path(text: str) -> AnyPath:
 
 
 def reopened(path: AnyPath) -> AnyPath:
-    """The path in a process that was forked since it was made: fsspec's connections do not survive that."""
+    """The path for a process that was forked after it was made: fsspec's connections do not survive that."""
     return path if isinstance(path, Path) else to_path(str(path))
 
 
 @contextmanager
 def replaced(path: AnyPath, in_stage: bool = False) -> Iterator[Path]:
-    """A hidden name beside `path`, of this process's own, to write a file or a folder under;
-    at the end it takes the place of `path`.
+    """Yields a hidden name next to `path`, unique to this process, to write a file or a folder under;
+    at the end it replaces `path`.
 
-    Where the block raises, or the process is killed in it, `path` stays as it was. What is written has
-    reached the disk before it has its name: it is whole after a power cut too. An object store gets the file
-    in one piece when it is whole.
+    If the block raises, or the process is killed in it, `path` stays as it was. The content reaches the disk
+    before it gets its name: it is whole even after a power cut. An object store gets the file in one piece
+    once it is complete.
 
     Args:
         in_stage: `path` lies in the folder of a stage, which others may end and remove at any time: a folder
-            that is gone is not made anew, and a folder that is at `path` by then stays.
+            that was removed is not created again, and a folder that is at `path` by then stays.
 
     Raises:
-        ValueError: where a folder would be written to an object store, which cannot take it in one piece.
-        FileNotFoundError: in a stage, where its folder is gone.
-        FileExistsError: in a stage, where another has put a folder in the place.
+        ValueError: if a folder would be written to an object store, which cannot take it in one piece.
+        FileNotFoundError: in a stage, if its folder was removed.
+        FileExistsError: in a stage, if another process has put a folder at `path`.
     """
     if not isinstance(path, Path):
         with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +91,7 @@ def replaced(path: AnyPath, in_stage: bool = False) -> Iterator[Path]:
 
 
 def put_in_place(aside: Path, path: Path) -> None:
-    """Gives a whole file or folder its name, in the place of what was there, once it is on the disk."""
+    """Renames a complete file or folder to `path`, replacing what was there, once it is on the disk."""
     if not aside.is_dir() or not path.is_dir():
         _put(aside, path)
         return
@@ -103,10 +103,10 @@ def put_in_place(aside: Path, path: Path) -> None:
 
 
 def _put(aside: Path, path: Path) -> None:
-    """Gives what is whole its name, in the place of a file or of nothing, once it is on the disk.
+    """Renames a complete file or folder to `path`, replacing at most a file, once it is on the disk.
 
     Raises:
-        FileExistsError: where a folder that holds something is there.
+        FileExistsError: if a folder that is not empty is there.
     """
     flush(aside)
     try:
@@ -131,14 +131,14 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(number)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot, as of folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot, e.g. for folders
             raise
     finally:
         os.close(number)
 
 
 def _remove_left(path: Path) -> None:
-    """Removes what processes of this machine left half-written of `path` that are dead."""
+    """Removes half-written versions of `path` left by dead processes of this machine."""
     for name in os.listdir(path.parent):
         if is_left_of(name, path.name):
             remove(path.with_name(name))
@@ -148,17 +148,17 @@ def sizes(path: Path) -> dict[str, int]:
     """The bytes of a file, or of each file in a folder by its name there.
 
     Raises:
-        FileNotFoundError: where it is not there.
+        FileNotFoundError: if it is not there.
     """
     files = sorted(inner for inner in path.rglob("*") if inner.is_file()) if path.is_dir() else [path]
     return {file.relative_to(path).as_posix(): file.stat().st_size for file in files}
 
 
 def remove(path: AnyPath) -> None:
-    """Removes a file, or a folder with all it holds; of a link the link, and nothing where there is none.
+    """Removes a file, or a folder with all it holds; for a link only the link; nothing if there is none.
 
     Raises:
-        ValueError: where the folder is none that a program may remove.
+        ValueError: if no program may remove the folder; see `require_removable`.
     """
     if not isinstance(path, Path):
         if path.exists():
@@ -171,13 +171,13 @@ def remove(path: AnyPath) -> None:
 
 
 def _unless_gone(function: Any, path: str, error: Any) -> None:
-    """Passes over what another process has removed meanwhile."""
+    """Ignores errors for files that another process has removed meanwhile."""
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]
 
 
 def require_removable(folder: Path) -> None:
-    """Raises ValueError where a folder is one that no program may remove: the home folder, the working folder
+    """Raises ValueError if a folder is one that no program may remove: the home folder, the working folder
     or one that holds either, a disk, or a git repository.
     """
     whole = folder.resolve()
@@ -192,7 +192,7 @@ def rename(path: AnyPath, name: str) -> None:
     """Gives a file another name in its folder.
 
     Raises:
-        FileNotFoundError: where it is not there.
+        FileNotFoundError: if it is not there.
     """
     if isinstance(path, Path):
         os.replace(path, path.with_name(name))
@@ -205,10 +205,10 @@ def rename(path: AnyPath, name: str) -> None:
 def create(path: AnyPath, text: str) -> None:
     """Writes a file that is not there yet.
 
-    Of two processes that come at one time one is refused; an object store may let both.
+    If two processes try at the same time, one is refused; an object store may let both.
 
     Raises:
-        FileExistsError: where it is there.
+        FileExistsError: if it is there.
     """
     if isinstance(path, Path):
         with path.open("x") as file:
@@ -226,7 +226,7 @@ def create(path: AnyPath, text: str) -> None:
 
 
 def to_json(values: Any, indent: int | None = None) -> str:
-    """Values as JSON. That has no NaN and no infinity: null stands for them, as for whatever is missing."""
+    """Values as JSON, with null for NaN and infinity, which JSON does not have, as for missing values."""
     return json.dumps(_without_nan(values), indent=indent, allow_nan=False)
 
 
@@ -239,13 +239,13 @@ def _without_nan(values: Any) -> Any:
 
 
 def write_json(path: AnyPath, values: Any, in_stage: bool = False) -> None:
-    """Written aside and renamed, so that a reader never meets half a file; `in_stage` as in `replaced`."""
+    """Writes a JSON file aside and renames it: no reader meets half of it; `in_stage` as in `replaced`."""
     with replaced(path, in_stage) as aside:
         aside.write_text(to_json(values, indent=2) + "\n")
 
 
 def append_json_line(path: Path, values: dict[str, Any]) -> None:
-    """One more line of a JSONL file; what a full disk or a kill left of a line before it stays by itself."""
+    """Appends a line to a JSONL file, apart from a partial one that a full disk or a kill may have left."""
     with path.open("ab+") as file:
         size = file.seek(0, os.SEEK_END)
         if size:
@@ -255,8 +255,8 @@ def append_json_line(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines that `append_json_line` wrote; what is no such line, as half of one that a kill may leave, is
-    passed over.
+    """The lines that `append_json_line` wrote; anything else, such as half a line that a kill may leave, is
+    skipped.
     """
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
     records = []
@@ -267,7 +267,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def read_log(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """The lines of a log; of a step logged twice (before and after a resume), the later."""
+    """The lines of a log; for a step logged twice (before and after a resume), the later one."""
     by_step = {line["step"]: line for line in read_json_lines(folder / name) if _is_step(line.get("step"))}
     return [line for _, line in sorted(by_step.items())]
 
@@ -277,8 +277,8 @@ def _is_step(value: Any) -> bool:
 
 
 def stamp(path: AnyPath | str) -> str | None:
-    """Twelve hexadecimal digits that change when a file, or a file of a folder, is written again; None where
-    nothing is there, as of a model on the hub.
+    """Twelve hexadecimal digits that change when a file, or a file of a folder, is written again; None if
+    nothing is there, as for a model on the hub.
     """
     at = Path(path)
     files = sorted(file for file in at.rglob("*") if file.is_file()) if at.is_dir() else [at]
@@ -289,10 +289,10 @@ def stamp(path: AnyPath | str) -> str | None:
 
 
 def write_parquet(records: Sequence[dict[str, Any]], schema: Any, path: Path, **options: Any) -> None:
-    """Records as a Parquet file; halves of a surrogate pair in texts become "�".
+    """Writes records as a Parquet file; halves of a surrogate pair in texts become "�".
 
     Args:
-        schema: pyarrow's, of the file.
+        schema: pyarrow schema of the file.
         options: of `pyarrow.parquet.write_table`.
     """
     import pyarrow as pa
@@ -309,9 +309,9 @@ def _whole(value: Any) -> Any:
 
 
 def join_arrays(parts: Sequence[Path], path: Path) -> None:
-    """One .npy file with the rows of several, a few in memory at a time; written aside and renamed.
+    """Joins several .npy files by rows into one, a few rows in memory at a time; written aside and renamed.
 
-    It is written and not mapped: a process that fills a mapped file is killed where the disk is full.
+    It is written and not mapped: a process that fills a mapped file is killed if the disk is full.
     """
     arrays = [np.load(part, mmap_mode="r") for part in parts]
     rows = sum(len(array) for array in arrays)
@@ -326,6 +326,6 @@ def join_arrays(parts: Sequence[Path], path: Path) -> None:
 
 
 def join_lists(parts: Sequence[Path]) -> dict[str, list[Any]]:
-    """The lists of several JSON files, each name's one after another."""
+    """The lists of several JSON files, concatenated by name."""
     found = [read_json_file(part) for part in parts]
     return {name: [value for lists in found for value in lists[name]] for name in found[0]}

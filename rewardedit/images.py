@@ -1,4 +1,4 @@
-"""Files and PIL images to tensors and back; `Preprocess`, the differentiable way into a vision model."""
+"""Files and PIL images to tensors and back; `Preprocess`, the differentiable input of a vision model."""
 
 import io
 import math
@@ -26,11 +26,11 @@ MODES = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # PIL's numbers of the ways
 def load_image(path: str | Path | io.BytesIO) -> Float[Tensor, "3 h w"]:
     """An image file, or its bytes, as RGB in [0, 1], turned upright by its EXIF tag.
 
-    What is transparent becomes white, 16 bits are brought to the same range, and of several frames the first
-    is taken.
+    Transparent areas become white, 16 bits are scaled to the same range, and of several frames the first
+    is used.
 
     Raises:
-        ValueError: where there is no such file, or it is not an image.
+        ValueError: if there is no such file, or it is not an image.
     """
     return _read(path, channels=3)
 
@@ -39,7 +39,7 @@ def load_mask(path: str | Path | io.BytesIO) -> Float[Tensor, "1 h w"]:
     """A mask file, or its bytes, as [0, 1], 1 where change is wanted.
 
     Raises:
-        ValueError: where there is no such file, or it is not an image.
+        ValueError: if there is no such file, or it is not an image.
     """
     return _read(path, channels=1)
 
@@ -56,9 +56,9 @@ def _read(path: str | Path | io.BytesIO, channels: int) -> Float[Tensor, "c h w"
     return to_tensor(image, channels)
 
 
-MOST_SHRUNK = 32  # fold, by one bicubic or bilinear step
-PART = 2**20  # pixels of an image that are brought to floating point at once: in all they take 12 bytes each
-# By the number of an EXIF tag, the pixels of an upright image (c, h, w) where they lie in the file.
+MOST_SHRUNK = 32  # largest factor of one bicubic or bilinear step
+PART = 2**20  # pixels of an image that are converted to floating point at once: they take 12 bytes each
+# By EXIF orientation, the pixels of an upright image (c, h, w) in the order of its file.
 LYING: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     2: lambda upright: upright[:, :, ::-1],
     3: lambda upright: upright[:, ::-1, ::-1],
@@ -71,16 +71,16 @@ LYING: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def _orientation(image: Image.Image) -> int:
-    """The number of the EXIF tag that says how an image lies; 1: upright."""
+    """The number in the EXIF tag for an image's orientation; 1: upright."""
     try:
         found = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except CONTENT_ERRORS:  # its EXIF tags make no sense: it stands as it is
+    except CONTENT_ERRORS:  # its EXIF tags make no sense: it is used as it is
         return 1
     return found if isinstance(found, int) else 1
 
 
 def _parts(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
-    """An image in pieces of some rows, from its top, each with the number of its first."""
+    """An image in strips of some rows, from its top, each with the number of its first row."""
     rows = max(1, PART // image.width)
     for top in range(0, image.height, rows):
         yield top, image.crop((0, top, image.width, min(image.height, top + rows)))
@@ -108,11 +108,11 @@ def to_tensor(image: Image.Image | np.ndarray | Tensor, channels: int) -> Float[
     channels (RGB) or 1 (a mask).
 
     An image is white where it is transparent. A mask is 1 where the image is transparent, as MagicBrush and
-    HumanEdit brush the region away; where nothing is, it has the image's brightness, or holds labels, see
-    `to_labels`. A coloured palette is one of labels: its colours stand for classes.
+    HumanEdit erase the region; without transparency it has the image's brightness, or holds labels, see
+    `to_labels`. An image with a coloured palette holds labels: its colours stand for classes.
 
     Raises:
-        ValueError: where a tensor or array has another shape, type or range, or an image's pixels cannot be
+        ValueError: if a tensor or array has another shape, type or range, or an image's pixels cannot be
             read or have an unknown range.
     """
     name = "mask" if channels == 1 else "image"
@@ -132,7 +132,7 @@ def to_tensor(image: Image.Image | np.ndarray | Tensor, channels: int) -> Float[
         )
     try:
         decode(image)
-    except CONTENT_ERRORS as error:  # opened by others, and damaged further on
+    except CONTENT_ERRORS as error:  # opened by the caller, and damaged further on
         if is_of_the_machine(error):
             raise
         raise ValueError(f"not an image that can be read ({error})") from error
@@ -149,7 +149,7 @@ def to_tensor(image: Image.Image | np.ndarray | Tensor, channels: int) -> Float[
     size = (image.height, image.width) if orientation < 5 else (image.width, image.height)
     found = np.empty((channels, *size), dtype=np.float32)
     lying = LYING[orientation](found) if orientation in LYING else found
-    for top, part in _parts(image):  # few at a time: the whole is held once as it comes out
+    for top, part in _parts(image):  # few rows at a time: the whole is held only as the result
         lying[:, top : top + part.height] = read(part, channels).transpose(2, 0, 1)
     return torch.from_numpy(found)
 
@@ -158,13 +158,13 @@ ImagesLike = str | Path | Image.Image | np.ndarray | Tensor | Sequence[Any]  # o
 
 
 def read_images(images: ImagesLike, channels: int = 3) -> Float[Tensor, "b c h w"]:
-    """Images as callers have them, in [0, 1]: a path, a PIL image, an array (h, w, c), a tensor (c, h, w), or
-    several of these, of one size; with one channel they are masks.
+    """Reads images in [0, 1] from a path, a PIL image, an array (h, w, c), a tensor (c, h, w), or several of
+    these, of one size; with one channel they are masks.
 
-    For what a user hands over: names that come with data are read by whoever knows their folder.
+    For a user's own images: file names in data sets are read by code that knows their folder.
 
     Raises:
-        ValueError: where there is none, one cannot be read, or they differ in size.
+        ValueError: if there is none, one cannot be read, or they differ in size.
     """
     if isinstance(images, Tensor) and images.ndim == 4:
         if images.shape[1] != channels:
@@ -191,7 +191,7 @@ def read_images(images: ImagesLike, channels: int = 3) -> Float[Tensor, "b c h w
 
 
 def _from_array(array: np.ndarray, channels: int, name: str) -> Image.Image | Tensor:
-    """An array as what `to_tensor` reads: integers as PIL's images, floating-point numbers as a tensor."""
+    """An array for `to_tensor`: 8-bit and gray 16-bit integers as a PIL image, other numbers as a tensor."""
     array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
     is_gray = array.ndim == 2
     if not is_gray and (array.ndim != 3 or array.shape[2] != channels):
@@ -208,10 +208,10 @@ def _from_array(array: np.ndarray, channels: int, name: str) -> Image.Image | Te
 
 
 def to_pil(image: Float[Tensor, "3 h w"]) -> Image.Image:
-    """RGB in [0, 1], clamped, to a PIL image.
+    """Converts RGB in [0, 1], clamped, to a PIL image.
 
     Raises:
-        ValueError: where it is not finite: NaN would be black.
+        ValueError: if it is not finite: NaN would be black.
     """
     if not bool(image.isfinite().all()):
         raise ValueError("expected a finite image; got NaN or infinity, which no file can hold")
@@ -228,9 +228,9 @@ def fit(
 ) -> Float[Tensor, "b c size size"]:
     """Brings images to `size` × `size`; exact where they already are.
 
-    Policies: "crop" scales the shorter side to `shorter` (by default `size`) and cuts the middle out;
-    "stretch" ignores the aspect ratio (what MagicBrush's and ADIEE's code do);
-    "pad" scales the longer side and fills up with gray.
+    Policies: "crop" scales the shorter side to `shorter` (by default `size`) and crops the centre;
+    "stretch" ignores the aspect ratio (as MagicBrush's and ADIEE's code do);
+    "pad" scales the longer side and pads with gray.
 
     Raises:
         ValueError: on an unknown policy.
@@ -241,7 +241,7 @@ def fit(
     if policy == "stretch":
         return resize(image, (size, size), mode)
     scale = (shorter or size) / min(h, w) if policy == "crop" else size / max(h, w)
-    new_h, new_w = (max(1, int(side * scale + 1e-6)) for side in (h, w))  # cut, as CLIP's own processor does
+    new_h, new_w = (max(1, int(side * scale + 1e-6)) for side in (h, w))  # cut off, as CLIP's processor does
     image = resize(image, (new_h, new_w), mode)
     if (new_h, new_w) == (size, size):
         return image
@@ -255,15 +255,15 @@ def fit(
 def resize(
     image: Float[Tensor, "b c h w"], size: tuple[int, int], mode: str = "bicubic"
 ) -> Float[Tensor, "b c h2 w2"]:
-    """Bicubic, bilinear or Lanczos with antialias, clamped to [0, 1]: within 0.3/255 on average of PIL's,
-    and differentiable.
+    """Resizes by bicubic, bilinear or Lanczos with antialias, clamped to [0, 1]: on average within 0.3/255 of
+    PIL's result, and differentiable.
     """
     if tuple(image.shape[-2:]) == tuple(size):
         return image
-    if mode == "lanczos":  # which torch has not
+    if mode == "lanczos":  # which torch lacks
         rows, columns = (lanczos(old, new).to(image) for old, new in zip(image.shape[-2:], size, strict=True))
         return (rows @ image @ columns.T).clamp(0, 1)
-    # CUDA's kernel holds a few times the scale in shared memory, which ends at some 47-fold.
+    # CUDA's kernel needs shared memory for a few times the scale, and fails from some 47-fold on.
     within = (min(image.shape[-2], MOST_SHRUNK * size[0]), min(image.shape[-1], MOST_SHRUNK * size[1]))
     if within != tuple(image.shape[-2:]):
         image = F.interpolate(image, within, mode="area")
@@ -271,8 +271,8 @@ def resize(
 
 
 def lanczos(old: int, new: int) -> Float[Tensor, "new old"]:
-    """What each of `new` samples takes of `old` ones: sinc(x) · sinc(x / 3) within three lobes, as wide as a
-    sample of the longer of the two.
+    """Weights of `old` samples in each of `new` ones: sinc(x) · sinc(x / 3) within three lobes, each as wide
+    as a sample of the coarser of the two.
     """
     scale = old / new
     centre = (torch.arange(new, dtype=torch.float64) + 0.5) * scale
@@ -282,7 +282,7 @@ def lanczos(old: int, new: int) -> Float[Tensor, "new old"]:
 
 
 def gaussian_blur(image: Float[Tensor, "b c h w"], sigma: float) -> Float[Tensor, "b c h w"]:
-    """A Gaussian blur with replicated rims."""
+    """A Gaussian blur with replicated borders."""
     radius = max(1, math.ceil(3 * sigma))
     weights = torch.exp(
         -0.5 * (torch.arange(-radius, radius + 1, device=image.device, dtype=image.dtype) / sigma) ** 2
@@ -300,41 +300,41 @@ def clamp_straight_through(image: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Images in [0, 1] to a vision model's input, differentiably: resize, cut out the middle, normalise.
+    """Converts images in [0, 1] to a vision model's input, differentiably: resize, crop, normalise.
 
     Equal to the model's own image processor (mean error below 1/255 before normalisation), which works on PIL
     images and so has no gradient.
     """
 
-    size: int  # the side of the square that comes out
+    size: int  # side of the square output, in pixels
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     policy: str = "crop"  # of `fit`: CLIP and DINOv2 crop, SigLIP and DINOv3 stretch
-    shorter: int | None = None  # what the shorter side is scaled to before the cut; by default `size`
+    shorter: int | None = None  # length of the shorter side before cropping; by default `size`
     mode: str = "bicubic"
 
     @classmethod
     def from_pretrained(cls, path: str) -> "Preprocess":
-        """Reads what the image processor of a checkpoint (a hub name or a path) does.
+        """Reads the settings of a checkpoint's image processor, by hub name or path.
 
         Raises:
-            OSError: where there is none.
-            ValueError: where its output is not square, or it resizes in another way.
+            OSError: if there is none.
+            ValueError: if its output is not square, or it resizes in another way.
         """
         from transformers import AutoImageProcessor, ImageProcessingMixin
 
         config, _ = ImageProcessingMixin.get_image_processor_dict(path)
-        # it needs torchvision; its file says all
+        # it needs torchvision; its file has all settings
         if str(config.get("image_processor_type")).startswith("DINOv3"):
             return cls._from_config(config)
         return cls.from_processor(pretrained.load(AutoImageProcessor, path, backend="pil"))
 
     @classmethod
     def from_processor(cls, processor: Any) -> "Preprocess":
-        """Reads what a transformers image processor does.
+        """Reads the settings of a transformers image processor.
 
         Raises:
-            ValueError: where its output is not square, or it resizes in a way that torch has not.
+            ValueError: if its output is not square, or it resizes in a way that is not in `MODES`.
         """
         return cls._from_config(processor.to_dict())
 
@@ -362,7 +362,7 @@ class Preprocess:
         )
 
     def resized(self, size: int) -> "Preprocess":
-        """The same for squares of another size, without a margin around the cut."""
+        """The same for squares of another size, without a margin around the crop."""
         return replace(self, size=size, shorter=None)
 
     def __call__(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 size size"]:

@@ -1,4 +1,4 @@
-"""Masks that hold labels, numbers of classes, in the place of brightness."""
+"""Masks that hold labels, numbers of classes, instead of brightness."""
 
 import warnings
 from collections.abc import Callable
@@ -13,7 +13,7 @@ MOST_LABELS = 31  # the greatest number that is taken for a label: as brightness
 def to_labels(mask: Tensor) -> Tensor:
     """A mask of booleans or of integer labels as 0 and 1, 1 for every label above 0; others as they are.
 
-    Integers from 0 to `MOST_LABELS` are labels, which a warning says where they are not 0 and 1.
+    Integers from 0 to `MOST_LABELS` are labels; a warning says so if one is above 1.
     """
     if mask.is_floating_point() or mask.is_complex() or mask.is_meta or not mask.numel():
         return mask
@@ -25,11 +25,11 @@ def to_labels(mask: Tensor) -> Tensor:
 
 
 def label_reader(image: Image.Image) -> Callable[[Image.Image, int], np.ndarray] | None:
-    """What reads labels in the parts of an image as (h, w, 1), 1 for every label above 0; None where it holds
-    brightness.
+    """Returns a function that reads the labels of parts of an image as (h, w, 1), 1 for every label above 0;
+    None if the image holds brightness.
 
-    Of labels are an image by a palette of colours, as of VOC's classes, and one whose greatest value is one
-    to `MOST_LABELS`; a warning says so where it is above 1.
+    An image holds labels if it has a palette of colours, as for VOC's classes, or if its greatest value is 1
+    to `MOST_LABELS`; a warning says so if that value is above 1.
     """
     is_as_stored = _is_coloured(image) or image.mode.startswith("I;")
 

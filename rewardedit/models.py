@@ -1,4 +1,4 @@
-"""Models by name: of the hub, in folders, and the offline world's, each made by the recipe of its name."""
+"""Models by name: on the hub, in folders, and the offline world's, each made by the recipe of its name."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ NAMES = {
 
 
 def resolve_model(name: str) -> str:
-    """Where a model is: the folder of a packaged one, a run's pipeline/ or lora/,
+    """Location of a model: the folder of a packaged one, a run's pipeline/ or lora/,
     and any other path or hub name as it is.
     """
     if name in NAMES:
@@ -29,13 +29,13 @@ def resolve_model(name: str) -> str:
 
 
 def fetched(name: str, files: Sequence[str] | None = None) -> Path:
-    """The folder of a model; of one on the hub, a folder with what was fetched of it.
+    """The folder of a model; for one on the hub, a folder with the files that were downloaded.
 
     Args:
-        files: what to fetch, as names or patterns; None: all.
+        files: files to download, as names or patterns; None: all.
 
     Raises:
-        ValueError: where nothing can be fetched under a name of the hub's.
+        ValueError: if nothing can be downloaded under a hub name.
     """
     folder = Path(resolve_model(name))
     if folder.is_dir() or name.count("/") != 1:
@@ -64,8 +64,8 @@ def names_in(settings: Any) -> set[str]:
 
 
 def fingerprints(names: Collection[str] = NAMES.keys()) -> dict[str, str]:
-    """Of each of the packaged models that is there, twelve hexadecimal digits of the SHA-256 of all its
-    files: weights, settings, calibrations, words.
+    """Fingerprints of the packaged models that are there: twelve hexadecimal digits of the SHA-256 of all
+    files of each: weights, settings, calibrations, words.
     """
     found = {}
     for name, folder in NAMES.items():
@@ -81,7 +81,7 @@ def fingerprints(names: Collection[str] = NAMES.keys()) -> dict[str, str]:
 
 
 def digests() -> dict[str, str]:
-    """Of each packaged model that is there, twelve hexadecimal digits of its weights' SHA-256."""
+    """Digests of the packaged models that are there: twelve hexadecimal digits of their weights' SHA-256."""
     found = {}
     for name, folder in NAMES.items():
         weights = sorted((FOLDER / folder).rglob("*.safetensors"))

@@ -1,4 +1,4 @@
-"""The `rewardedit` command: the parser, how errors are told, and one file for each command."""
+"""The `rewardedit` command: its parser, the reporting of errors, and one file per command."""
 
 import argparse
 import sys
@@ -17,8 +17,8 @@ COMMANDS = (train, relabel, edit, score, recipes, data, doctor, share)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line of all commands; `rewardedit --help` waits for no library,
-    which each command imports when it runs.
+    """Builds the parser of all commands. `rewardedit --help` imports no library:
+    each command imports its own when it runs.
     """
     top = argparse.ArgumentParser(
         prog="rewardedit", description="Reward models for instruction-guided image editing."
@@ -32,9 +32,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; settings and instructions may stand before, between and after options.
+    """Parses the command line; settings and instructions may stand before, between and after options.
 
-    argparse takes words of a list in one place only and leaves the others: they are added here, to the list
+    argparse accepts the words of a list in one place only. The remaining ones are added here, to the list
     that the command names as `words`.
     """
     args, left = parser().parse_known_args(argv)
@@ -46,7 +46,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command. Exit codes: 0 done, 1 stopped by what was computed, 2 the user's to put right,
+    """Runs a command. Exit codes: 0 done, 1 failed while running, 2 for the user to correct,
     130 interrupted, 143 ended by SIGTERM.
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             recipes.run,
             doctor.run,
             share.run,
-        ):  # which need none of the libraries, or look at them
+        ):  # these need no library, or examine them
             quiet(imported=args.run is score.run)  # l1 needs neither transformers nor diffusers
         with stages_made_by(getattr(args, "engine", None)):
             code = args.run(args)

@@ -1,8 +1,8 @@
-"""Lines that say beforehand what a command does beyond its own folder: code of others that it imports, hosts
-that it asks and what it sends there, keys by the names of their variables, folders that go, files that it
+"""Announces what a command will do outside its own folder: third-party code that it imports, hosts that it
+contacts and what it sends there, the variables that hold its keys, folders that it deletes, files that it
 writes elsewhere, and what it downloads.
 
-All settings are looked at, whatever their names: an address anywhere is a host that is asked.
+All settings are examined, whatever their names: an address anywhere counts as a host that is contacted.
 """
 
 import os
@@ -17,7 +17,7 @@ from rewardedit.language.endpoint_settings import Destination, destinations
 from rewardedit.processes import processes
 from rewardedit.scorer_spec import ScorerSpec, all_terms
 
-TEXTS = ("parser", "parser_options")  # settings whose endpoint sees instructions alone
+TEXTS = ("parser", "parser_options")  # settings whose endpoint sees only instructions
 WRITTEN = ("parser_cache",)  # settings that name a file which is written
 LOCAL_TRACKERS = ("none", "tensorboard", "dvclive", "aim")  # those that write files on this machine
 HUB = "https://huggingface.co"
@@ -25,7 +25,7 @@ HUB = "https://huggingface.co"
 
 @runtime_checkable
 class Needed(Protocol):
-    """Something that settings name and that is not there, as `cli.needs.Need`."""
+    """Something that settings name and that is missing, such as `cli.needs.Need`."""
 
     kind: Any
     name: str
@@ -38,16 +38,16 @@ def announcements(
     replaced: Path | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """A line for each thing.
+    """Returns one line for each of these actions.
 
     Args:
         settings: of a trainer or a command.
-        needs: what they name and is not there.
-        replaced: the folder of an earlier run that goes when the new one has begun.
-        sizes: of what is to be downloaded, in bytes, where they are known.
+        needs: everything that they name and that is missing.
+        replaced: the folder of an earlier run, which is deleted once the new one has begun.
+        sizes: of the downloads, in bytes, as far as they are known.
 
     Raises:
-        ValueError: where a key would be sent where it may not go.
+        ValueError: if a key would be sent to a place where it may not go.
     """
     values = to_dict(settings)
     lines = [f"runs code that is not rewardedit's: {name}" for name in own_code(values)]
@@ -80,8 +80,8 @@ def announce_scorers(specs: Iterable[ScorerSpec], **options: Any) -> None:
 
 
 def own_code(values: Any) -> list[str]:
-    """The code of others that scorers name, as package.module:Class or file.py:function, wherever a scorer
-    may stand: it is imported when they are used.
+    """Third-party code that scorers name, as package.module:Class or file.py:function, in any setting that
+    may hold a scorer; it is imported when they are used.
     """
     found: list[str] = []
     if isinstance(values, str):
@@ -96,7 +96,7 @@ def own_code(values: Any) -> list[str]:
 
 
 def _is_code(name: Any) -> bool:
-    """True for module:NAME, and no address, text or drive."""
+    """True for module:NAME; False for an address, a text or a drive."""
     if not isinstance(name, str) or not name.isprintable() or any(mark in name for mark in " {}"):
         return False
     module, colon, attribute = name.rpartition(":")
@@ -107,7 +107,7 @@ def hosts(values: Any, key_variable: str | None = None) -> Iterator[tuple[Destin
     """The hosts that settings name, each with its key's variable, and what is sent there.
 
     Args:
-        key_variable: what stands in the settings around these.
+        key_variable: the one that the enclosing settings give.
     """
     if isinstance(values, Mapping):
         key_variable = values.get("key_variable", key_variable)
@@ -133,7 +133,7 @@ def trackers(values: Any) -> list[str]:
 
 
 def written(values: Any) -> list[str]:
-    """The files that settings name and that are written."""
+    """Files that settings name and that the command writes."""
     if isinstance(values, list | tuple):
         return [name for value in values for name in written(value)]
     if not isinstance(values, Mapping):
@@ -149,8 +149,8 @@ def download_line(need: Needed, size: int | None) -> str:
 
 
 def sizes_on_hub(needs: Iterable[Needed]) -> dict[str, int]:
-    """The sizes of repositories that are to be downloaded, in bytes, as the hub lists them; those that it
-    does not tell within a few seconds are left out.
+    """Sizes in bytes of the repositories to be downloaded, as the hub lists them; those that it does not
+    report within a few seconds are left out.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_OFFLINE
@@ -160,7 +160,7 @@ def sizes_on_hub(needs: Iterable[Needed]) -> dict[str, int]:
         if HF_HUB_OFFLINE or not need.on_hub:
             continue
         kind = "dataset" if need.kind == "data" else "model"
-        with suppress(Exception):  # of any kind: it is told as unknown, and the download says what is wrong
+        with suppress(Exception):  # any: the size is unknown then, and the download says what is wrong
             info = HfApi().repo_info(need.name, repo_type=kind, files_metadata=True, timeout=5)
             found[need.name] = sum(file.size or 0 for file in info.siblings or ())
     return found

@@ -1,6 +1,6 @@
-"""What is installed and what is there: packages, the device, the attention kernel, and weights.
+"""Checks of what is installed and present: packages, the device, the attention kernel, and weights.
 
-Nothing is fetched, and each function works where another would fail.
+Downloads nothing; the checks are independent of one another.
 """
 
 import importlib
@@ -15,10 +15,10 @@ from rewardedit.extras import IMPORTED, extras, requirements
 from rewardedit.models import NAMES, resolve_model
 from rewardedit.untrusted import CONTENT_ERRORS, read_settings_file
 
-# of the packaged models: what commands take where none is named
+# the packaged models that commands use if none is named
 DEFAULTS = ("shapes-clip", "shapes-editor", "shapes-vifi-clip")
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
-PARTS = ("unet", "transformer", "vae", "text_encoder")  # of a pipeline: those with weights of their own
+PARTS = ("unet", "transformer", "vae", "text_encoder")  # of a pipeline: the components with weights
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Package:
 
     name: str
     version: str | None  # None: not installed
-    extra: str | None  # of rewardedit, that brings it; None: rewardedit needs it
+    extra: str | None  # rewardedit's extra that installs it; None: rewardedit needs it
     problem: str | None  # why it cannot be used
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where models will run."""
+    """The device that models will run on."""
 
     name: str  # as torch calls it
     hardware: str
@@ -42,7 +42,7 @@ class Device:
 
 @dataclass(frozen=True)
 class CachedRepo:
-    """One repository of the hub that is in the cache."""
+    """One hub repository in the cache."""
 
     name: str
     kind: Literal["model", "dataset"]
@@ -59,11 +59,11 @@ class HubCache:
     repos: tuple[CachedRepo, ...]
 
     def find(self, name: str) -> CachedRepo | None:
-        """A model, or None where nothing of it is there."""
+        """Returns a cached model; None if nothing of it is there."""
         return next((repo for repo in self.repos if (repo.kind, repo.name) == ("model", name)), None)
 
     def has_rows(self, name: str) -> bool:
-        """Whether a data set can be opened without the hub."""
+        """True if a data set can be opened without the hub."""
         from datasets.naming import camelcase_to_snakecase
 
         namespace, _, own = name.partition("/")
@@ -77,11 +77,11 @@ class PackagedModel:
 
     name: str
     bytes: int | None  # of its weights; None: not there
-    default: bool  # whether commands take it where none is named
+    default: bool  # whether commands use it if none is named
 
 
 def packages() -> list[Package]:
-    """What rewardedit needs, by its own requirements, and its optional packages."""
+    """Packages that rewardedit needs, by its own requirements, and its optional packages."""
     required = [w for w in requirements() if w.marker is None or w.marker.evaluate({"extra": ""})]
     needed = [
         Package(w.name, _version(w.name), None, _problem(w.name, str(w.specifier), _version(w.name)))
@@ -99,7 +99,7 @@ def _version(name: str) -> str | None:
 
 
 def _problem(name: str, specifier: str, version: str | None) -> str | None:
-    """What is wrong with a package that is needed: missing, too old, or not to be imported."""
+    """Fault of a required package: missing, too old, or not importable; None if there is none."""
     from packaging.specifiers import SpecifierSet
 
     if version is None:
@@ -116,7 +116,7 @@ def _problem(name: str, specifier: str, version: str | None) -> str | None:
 
 
 def device() -> Device:
-    """Where models will run, and why there."""
+    """The device that models will run on, and why."""
     import torch
 
     from rewardedit import devices
@@ -140,7 +140,7 @@ def attention() -> Any:
     the kernel that attention=auto takes for its UNet on the device, and why.
 
     Raises:
-        OSError: where that editor is not there.
+        OSError: if that editor is not there.
     """
     from diffusers import UNet2DConditionModel
 
@@ -164,7 +164,7 @@ def packaged_models() -> list[PackagedModel]:
 
 
 def hub_cache() -> HubCache:
-    """The cache where huggingface_hub and 🤗 datasets look for it: by the environment's variables."""
+    """The cache in the place where huggingface_hub and 🤗 datasets look for it, by environment variables."""
     from huggingface_hub import scan_cache_dir
 
     environment = os.environ
@@ -184,7 +184,7 @@ def hub_cache() -> HubCache:
 
 
 def _problem_of(repo: Any) -> str | None:
-    """Why no revision of a cached model can be loaded; None where one can."""
+    """Reason why no revision of a cached model can be loaded; None if one can."""
     if repo.repo_type != "model":
         return None
     found = []
@@ -195,7 +195,7 @@ def _problem_of(repo: Any) -> str | None:
 
 
 def incomplete(files: dict[str, Path]) -> str | None:
-    """Why a model cannot be loaded from its files; None where it can.
+    """Reason why a model cannot be loaded from its files; None if it can.
 
     Args:
         files: by their names in the repository.

@@ -37,7 +37,7 @@ def examine() -> dict[str, Any]:
     from rewardedit.cli import checks
 
     broken: list[str] = []
-    with contextlib.suppress(ImportError):  # what cannot be imported is told below
+    with contextlib.suppress(ImportError):  # failed imports are reported below
         quiet(imported=True)
     packages = checks.packages()
     broken += [f"{p.name}: {p.problem}" for p in packages if p.problem]
@@ -69,7 +69,7 @@ def examine() -> dict[str, Any]:
 
 
 def attempt(what: str, find: Callable[[], dict[str, Any]], broken: list[str]) -> dict[str, Any] | None:
-    """A finding; where a library fails, None, and what it says is added to `broken`."""
+    """Returns a finding; if a library fails, returns None and adds its message to `broken`."""
     try:
         return find()
     except Exception as error:  # of any library
@@ -78,7 +78,7 @@ def attempt(what: str, find: Callable[[], dict[str, Any]], broken: list[str]) ->
 
 
 def examine_recipe(name: str, cache: Any) -> dict[str, Any]:
-    """What a recipe still needs, or why it cannot be read."""
+    """Lists what a recipe still needs, or says why it cannot be read."""
     try:
         from rewardedit.cli.needs import find_needs
 
@@ -90,7 +90,7 @@ def examine_recipe(name: str, cache: Any) -> dict[str, Any]:
 
 
 def needs_of(recipe: dict[str, Any]) -> list[str]:
-    """A line for each thing that stands between a recipe and its run."""
+    """One line for each thing that keeps a recipe from running."""
     lines = [f"needs the {need['kind']} {need['name']}: {need['remedy']}" for need in recipe["needs"]]
     return [*lines, *([f"cannot be read: {recipe['problem']}"] if recipe["problem"] else [])]
 

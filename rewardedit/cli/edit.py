@@ -9,9 +9,9 @@ from typing import Any
 from rewardedit.cli.score import read_scorer
 from rewardedit.cli.score_input import add_columns_option, read_columns_option
 
-# of --best-of: the best without captions, which nobody gives here; see benchmarks/best_of_n.py
+# scorer of --best-of: the best without captions, which are not given here; see benchmarks/best_of_n.py
 JUDGE = "adiee"
-BEST = 10.0  # the score that a reward-conditioned editor is asked for by default
+BEST = 10.0  # the default score that is requested from a reward-conditioned editor
 
 
 def add_parser(commands: Any) -> None:
@@ -76,7 +76,7 @@ def add_parser(commands: Any) -> None:
 
 
 def require_used(args: argparse.Namespace, editor: Any) -> None:
-    """Raises ValueError where an option has no effect on an editor."""
+    """Raises ValueError if an option has no effect on an editor."""
     if args.score is not None and editor.prompt is None:
         raise ValueError(
             f"--score has no effect on {args.model}, which is not reward-conditioned; leave it out, or "
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.editing import JobConfig, open_masks, read_jobs, require_numbers, run_jobs
     from rewardedit.scorers import load_scorer
 
-    # What is wrong with the input is told before a model is loaded.
+    # Faults of the input are reported before a model is loaded.
     jobs = read_jobs(args.input, args.instruction, read_columns_option(args.columns))
     target_score = BEST if args.score is None else args.score
     require_numbers(args.best_of, args.size, target_score)

@@ -1,4 +1,4 @@
-"""`--engine`: who makes the shards of a command's stages."""
+"""`--engine`: the executor of the shards of a command's stages."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -8,7 +8,7 @@ ENGINES = (PROCESSES, "ray")  # the names of `executors.ENGINES`; `rewardedit --
 
 
 def add_engine_option(parser: Any) -> None:
-    """The option, for a command that has stages."""
+    """Adds the option to a command that has stages."""
     parser.add_argument(
         "--engine",
         choices=ENGINES,
@@ -19,7 +19,7 @@ def add_engine_option(parser: Any) -> None:
 
 
 def stages_made_by(engine: str | None) -> AbstractContextManager[None]:
-    """Within it stages are made by this engine; None for a command that has none."""
+    """Context in which this engine computes the stages; None for a command without stages."""
     if engine in (None, PROCESSES):
         return nullcontext()
     from rewardedit.stages.executors import use_engine

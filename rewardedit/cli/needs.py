@@ -1,6 +1,6 @@
-"""What a recipe's settings name that is not there yet: models, data, packages, and runs of other recipes.
+"""Finds models, data, packages, and runs of other recipes that a recipe needs and that are missing.
 
-Nothing is loaded or fetched.
+Loads and downloads nothing.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True)
 class Need:
-    """Something that a recipe needs and that is not there, and what to do about it."""
+    """Something that a recipe needs and that is missing, and what to do about it."""
 
     kind: Literal["model", "data", "run", "package"]
     name: str
@@ -65,12 +65,12 @@ class Named:
 
 
 def find_needs(config: Any, source: str, cache: HubCache, recipes: Collection[str]) -> list[Need]:
-    """What is not there of all that a recipe names.
+    """Finds everything that a recipe names and that is missing.
 
     Args:
-        config: of its trainer, with every setting filled in.
-        source: of its trainer's module, whose imports are looked at.
-        recipes: names of all recipes, which make runs of their names.
+        config: its trainer's config, with every setting filled in.
+        source: source code of its trainer's module, whose imports are examined.
+        recipes: names of all recipes; each makes a run of the same name.
     """
     names = [*named(config), *(Named("package", name) for name in optional_packages(source))]
     needs = [missing(thing, cache, recipes) for thing in dict.fromkeys(names)]
@@ -78,7 +78,7 @@ def find_needs(config: Any, source: str, cache: HubCache, recipes: Collection[st
 
 
 def named(config: Any) -> Iterator[Named]:
-    """The models, data and packages that settings name, those in groups within them too."""
+    """Models, data and packages that settings name, also in nested groups."""
     if isinstance(config, DataConfig | SequencesConfig | PairsConfig):
         if config.name != "shapes":
             yield Named("data", config.path, config.name not in IN_FOLDERS)
@@ -89,13 +89,13 @@ def named(config: Any) -> Iterator[Named]:
     hints = typing.get_type_hints(type(config))
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     if values.get("start") and {"vae", "text_encoder"} <= values.keys():
-        values |= {"vae": None, "text_encoder": None}  # a pipeline stands in the place of its parts
+        values |= {"vae": None, "text_encoder": None}  # a pipeline takes the place of its parts
     for name, value in values.items():
         yield from _named_by(name, hints[name], value)
 
 
 def _named_by(name: str, hint: Any, value: Any) -> Iterator[Named]:
-    """What one setting names."""
+    """Models, data and packages that one setting names."""
     if value is None:
         return
     if _is_scorer(hint):
@@ -115,13 +115,13 @@ def _named_by(name: str, hint: Any, value: Any) -> Iterator[Named]:
 
 
 def _is_scorer(hint: Any) -> bool:
-    """Whether a setting of this type is a scorer, or several of them."""
+    """True if a setting of this type is a scorer, or several of them."""
     first = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
     return set(typing.get_args(first)) - {type(None)} == set(typing.get_args(ScorerSpec))
 
 
 def models_of_scorer(spec: ScorerSpec) -> Iterator[Named]:
-    """The models that the scorers of a spec load: those that it names, and those that are the defaults."""
+    """Models that the scorers of a spec load: those that it names, and the defaults."""
     for name, term in all_terms(spec):
         scorer = find_scorer(name)
         for model in _models_loaded(getattr(scorer, "from_pretrained", scorer), term.options):
@@ -129,7 +129,7 @@ def models_of_scorer(spec: ScorerSpec) -> Iterator[Named]:
 
 
 def _models_loaded(load: Callable[..., Any], options: dict[str, Any]) -> Iterator[str]:
-    """The models that a function loads with these options and its defaults; of `regions`, its finder's."""
+    """Models that a function loads with these options and its defaults; for `regions`, its finder's."""
     defaults = {key: parameter.default for key, parameter in inspect.signature(load).parameters.items()}
     for key, value in {**defaults, **options}.items():
         if key == "regions":
@@ -137,16 +137,16 @@ def _models_loaded(load: Callable[..., Any], options: dict[str, Any]) -> Iterato
             finder = FINDERS.get(regions.pop("name"))
             yield from () if finder is None else _models_loaded(finder, regions)
         elif key in SCORER_OPTIONS and isinstance(value, str) and not value.startswith(WITHOUT_MODEL):
-            yield value.partition("#")[0]  # behind it a file of a repository
+            yield value.partition("#")[0]  # "#" is followed by a file of the repository
 
 
 def optional_packages(source: str) -> list[str]:
-    """Those of rewardedit's optional packages that a module imports, by its source."""
+    """Optional packages of rewardedit that a module imports, by its source."""
     return [name for name in extras() if re.search(rf"^\s*(import|from) {name}\b", source, re.M)]
 
 
 def missing(thing: Named, cache: HubCache, recipes: Collection[str]) -> Need | None:
-    """Why something that settings name cannot be used; None where it is there."""
+    """Returns the need for something that settings name; None if it is there."""
     name = thing.name
     if thing.kind == "package":
         if importlib.util.find_spec(name) is not None:
@@ -167,7 +167,7 @@ def missing(thing: Named, cache: HubCache, recipes: Collection[str]) -> Need | N
 
 
 def _made(name: str, recipe: str, recipes: Collection[str]) -> Need:
-    """What another recipe makes."""
+    """Returns the need for a run that another recipe makes."""
     if recipe in recipes:
         return Need("run", name, f"rewardedit train {recipe} makes it")
     return Need("run", name, "no recipe makes it; give a folder that is there")

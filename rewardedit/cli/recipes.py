@@ -1,4 +1,4 @@
-"""`rewardedit recipes`, and what a recipe's name stands for."""
+"""`rewardedit recipes`, and the lookup of recipes by name."""
 
 import argparse
 import difflib
@@ -73,7 +73,7 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(name: str, words: Sequence[str]) -> dict[str, Any]:
-    """A recipe's values as they are written, with `key=value` words laid over them.
+    """A recipe's values as they are written, overridden by `key=value` words.
 
     Args:
         name: of a packaged recipe, or a path to a .yaml file, or to the folder of a run.
@@ -94,8 +94,8 @@ def read_recipe(name: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 def is_run(name: str) -> bool:
-    """True where what stands in the place of a recipe is the folder of a run; a packaged recipe's name is
-    never one.
+    """True if what was given as a recipe is the folder of a run; the name of a packaged recipe never
+    is one.
     """
     return name not in recipe_names() and (Path(name) / CONFIG).is_file()
 

@@ -6,7 +6,7 @@ from typing import Any
 from rewardedit import config as configs
 from rewardedit.cli.engine import add_engine_option
 
-SETTINGS = ("data", "candidates", "relabel")  # of a reward-conditioned recipe, what `relabel` uses
+SETTINGS = ("data", "candidates", "relabel")  # groups of a reward-conditioned recipe that `relabel` uses
 
 
 def add_parser(commands: Any) -> None:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.trainers import reward_conditioned
 
     values = configs.override({}, args.settings)
-    announce(announcements(values))  # before code of others is imported
+    announce(announcements(values))  # before third-party code is imported
     config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
     unused = [key for key in values if key not in SETTINGS]
     if unused:

@@ -100,8 +100,8 @@ def made_of(
     load: Callable[[], dict[str, Any]],
     out: Any,
 ) -> dict[str, Any]:
-    """All that scores depend on: the input that the command line names, with how many rows it has and
-    a digest of what lies in its files; the settings; of the scorers' models which they are.
+    """Everything that scores depend on: the input that the command line names, with its number of rows and
+    a digest of its files; the settings; and the identity of the scorers' models.
     """
     from rewardedit.data.digests import input_digests
     from rewardedit.data.stream import count_rows
@@ -121,7 +121,7 @@ def read_scorers(words: list[str]) -> dict[str, ScorerSpec]:
     """The scorers that the command line names, by their full names.
 
     Raises:
-        ValueError: for a name that there is not, and where one is named twice.
+        ValueError: if a name is unknown, or one is given twice.
     """
     from rewardedit.scorers.load import families
 
@@ -136,10 +136,10 @@ def read_scorers(words: list[str]) -> dict[str, ScorerSpec]:
 def one_edit(
     args: argparse.Namespace, rows: Any, size: int | None, policy: str, specs: dict[str, ScorerSpec]
 ) -> Any:
-    """The edit of which a picture is drawn, as a batch of one.
+    """The edit to be drawn, as a batch of one.
 
     Raises:
-        ValueError: where there are several edits or scorers.
+        ValueError: if there are several edits or scorers.
     """
     from rewardedit import devices
     from rewardedit.data.stream import StreamedRows, count_rows
@@ -154,10 +154,10 @@ def one_edit(
 def write_parquet(
     out: Any, settings: dict[str, Any], rows: Any, load: Any, size: int | None, policy: str, as_json: bool
 ) -> None:
-    """Scores all rows into a Parquet file, shard by shard, and prints them where that is asked for too.
+    """Scores all rows into a Parquet file, shard by shard, and also prints them if requested.
 
     Raises:
-        ValueError: where no row can be scored.
+        ValueError: if no row can be scored.
     """
     from rewardedit.files import to_json
     from rewardedit.processes import processes
@@ -176,7 +176,7 @@ def write_parquet(
         score_to_parquet(out, settings, rows, load=load, size=size, policy=policy)
     except BaseException:
         if processes().is_main_process:
-            tell(None, usage_in(parts_of(out)))  # it is to be paid all the same
+            tell(None, usage_in(parts_of(out)))  # it must be paid for all the same
         raise
     if not processes().is_main_process:
         return
@@ -199,10 +199,10 @@ def write_parquet(
 def write_or_print(
     out: Any, settings: Any, as_json: bool, rows: Any, load: Any, size: int | None, policy: str
 ) -> None:
-    """Scores all rows, prints the scores or writes them to a file.
+    """Scores all rows, and prints the scores or writes them to a file.
 
     Raises:
-        ValueError: where no row can be scored.
+        ValueError: if no row can be scored.
     """
     from tqdm import tqdm
 
@@ -212,10 +212,10 @@ def write_or_print(
     from rewardedit.scoring import score_rows, write_lines, write_made_of
 
     if not processes().is_main_process:
-        return  # one process scores; a Parquet file is made by all
+        return  # one process scores; only a Parquet file is written by all
     records = []
     scorers = load()
-    # Before anything is scored: what is wrong with its files is told then.
+    # Before anything is scored, so that faults of its files are reported first.
     made_of = None if out is None else settings()
     bar = tqdm(total=len(rows), desc="scoring", unit="edit", disable=len(rows) == 1)
     with bar, metered() as used:
@@ -224,7 +224,7 @@ def write_or_print(
                 records += found
                 bar.update(len(found) // len(scorers))
         except BaseException:
-            tell(None, used)  # it is to be paid all the same
+            tell(None, used)  # it must be paid for all the same
             raise
     if out is not None:
         write_made_of(out, made_of, used)
@@ -245,8 +245,8 @@ def write_or_print(
 
 
 def tell(out: Any, used: Any) -> None:
-    """Prints where it stands what scores were made of, and what endpoints were asked for them, where there is
-    any.
+    """Prints the path of the record of what the scores depend on, and the usage of endpoints for them, each
+    if there is any.
     """
     from rewardedit.language.usage import told
     from rewardedit.scoring import made_of_path
@@ -258,7 +258,7 @@ def tell(out: Any, used: Any) -> None:
 
 
 def tell_means(records: list[dict[str, Any]], rows: Any) -> None:
-    """Prints the mean scores of several rows, of folders by each."""
+    """Prints the mean scores of several rows; for folders of edits, of each folder."""
     from rewardedit.data.edited_folders import EditedFolders
     from rewardedit.data.stream import count_rows
     from rewardedit.evaluation.summary import summarise
@@ -302,10 +302,10 @@ def write_heatmap(batch: Any, scorer: Any, path: Path) -> None:
 
 
 def write_explanation(batch: Any, scorer: Any, path: Path) -> None:
-    """Writes what BPM found, and what it says of each part.
+    """Draws what BPM found, and its verdict on each part.
 
     Raises:
-        ValueError: where the scorer is another.
+        ValueError: if the scorer is another.
     """
     from rewardedit.reports.explain import explain
     from rewardedit.scorers.bpm.bpm import Bpm

@@ -1,4 +1,4 @@
-"""What `rewardedit score` is given: one edit, a table, folders of edits, or a data set by its settings."""
+"""Input of `rewardedit score`: one edit, a table, folders of edits, or a data set by its settings."""
 
 import argparse
 from pathlib import Path
@@ -45,7 +45,7 @@ def read_columns_option(text: str | None) -> dict[str, str]:
     """Fields and the columns that hold them, as `--columns` gives them.
 
     Raises:
-        ValueError: where it is no mapping of names.
+        ValueError: if it is no mapping of names.
     """
     columns = {} if text is None else configs.parse_value(text)
     if not isinstance(columns, dict) or not all(isinstance(name, str) for name in columns.values()):
@@ -58,8 +58,8 @@ def read_input(args: argparse.Namespace) -> tuple[Any, int | None, str]:
     size.
 
     Raises:
-        ValueError: where INPUT is none of a pair, a table, folders and a data set, or an option goes with
-            another.
+        ValueError: if INPUT is not a pair, a table, folders or a data set, or if an option goes with another
+            kind.
     """
     from rewardedit.data import DataConfig
     from rewardedit.data.stream import read_or_stream
@@ -90,7 +90,7 @@ def _kind(args: argparse.Namespace) -> str | None:
 
 
 def _refuse_options(args: argparse.Namespace, kind: str | None) -> None:
-    """Raises ValueError where an option goes with another kind of input."""
+    """Raises ValueError if an option goes with another kind of input."""
     goes_with = {
         "--source-caption": (args.source_caption, "pair"),
         "--target-caption": (args.target_caption, "pair"),
@@ -115,7 +115,7 @@ def read_folders(args: argparse.Namespace) -> Any:
     """The edits of `FOLDER … --sources FOLDER`.
 
     Raises:
-        ValueError: where there is not one source of instructions.
+        ValueError: if there is not exactly one source of instructions.
     """
     from rewardedit.batch import text_or_none
     from rewardedit.data.edited_folders import EditedFolders
@@ -157,12 +157,12 @@ def read_pair(args: argparse.Namespace) -> Any:
 
 
 def are_settings(words: list[str]) -> bool:
-    """Whether words name a data set by its settings; a table's path may have an equals sign in it too."""
+    """True if words name a data set by its settings; a table's path may contain an equals sign too."""
     return all("=" in word for word in words) and not (len(words) == 1 and Path(words[0]).exists())
 
 
 def named(args: argparse.Namespace) -> Any:
-    """The settings that the command line names; of a table or folders their paths."""
+    """The settings that the command line names; for a table or folders, their paths."""
     if are_settings(args.input):
         return configs.override({}, args.input)
     if args.sources is not None:
@@ -172,7 +172,7 @@ def named(args: argparse.Namespace) -> Any:
 
 
 def as_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """What else than INPUT says which rows there are."""
+    """Options other than INPUT that determine the rows."""
     options = {
         "sources": args.sources,
         "instructions": args.instructions,

@@ -27,7 +27,7 @@ class Setting:
     name: str  # with dots, as on the command line
     type: str
     value: Any
-    help: str  # "" where the field has no comment
+    help: str  # "" if the field has no comment
 
 
 def settings_of(kind: type, config: Any = None, where: str = "") -> Iterator[Setting]:
@@ -70,7 +70,7 @@ def is_group(hint: Any) -> bool:
 
 
 def default_of(field: dataclasses.Field) -> Any:
-    """A field's default; None where it must be given."""
+    """A field's default; None if it must be given."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return None if field.default is dataclasses.MISSING else field.default
@@ -82,10 +82,10 @@ def summary(kind: type) -> str:
 
 
 def field_comments(kind: type) -> dict[str, str]:
-    """What the comments of a dataclass say of its fields: at the end of a field's line,
+    """Comments of a dataclass's fields: at the end of a field's line,
     or else in the lines above it.
 
-    A field that a subclass gives another default keeps its comment.
+    A field whose default a subclass changes keeps its comment.
     """
     found: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
@@ -161,7 +161,7 @@ def describe(kind: type, config: Any, changed: set[str]) -> str:
 
 
 def assignment(setting: Setting) -> str:
-    """`name=value` as it could be typed; of a group that is not null, its name alone."""
+    """`name=value` as it could be typed; for a group that is not null, only its name."""
     if is_group(type(setting.value)):
         return setting.name
     value = configs.to_dict(setting.value)

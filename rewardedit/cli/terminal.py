@@ -1,4 +1,4 @@
-"""What reaches the terminal besides a command's own output."""
+"""Control of the libraries' messages in the terminal, and the wording of errors."""
 
 import errno
 import importlib
@@ -23,8 +23,8 @@ def quiet(imported: bool = False) -> None:
     weights load without a bar.
 
     Args:
-        imported: import no library for it, which takes seconds; for commands that may need none and load no
-            pipeline.
+        imported: do not import a library in order to silence it, which takes seconds; for commands that may
+            need none and load no pipeline.
     """
     from huggingface_hub.utils import disable_progress_bars
 
@@ -40,10 +40,10 @@ def quiet(imported: bool = False) -> None:
 
 
 def full_disk(error: BaseException, out: str | None) -> str | None:
-    """What to say where an error comes of a full disk; None where it does not.
+    """Message for an error that was caused by a full disk; None for other errors.
 
-    torch, pyarrow and safetensors each say that in a way of their own, and others raise errors of theirs
-    around it.
+    torch, pyarrow and safetensors each report that in their own way, and other libraries wrap it in errors
+    of their own.
     """
     causes: list[BaseException] = []
     cause: BaseException | None = error
@@ -59,7 +59,7 @@ def full_disk(error: BaseException, out: str | None) -> str | None:
 
 
 def sentence(error: Exception) -> str:
-    """The first line of what an error says, without Python's quotes around it."""
+    """The first line of an error's message, without Python's quotes around it."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     words = error.args[0] if isinstance(error, KeyError) and error.args else error

@@ -66,12 +66,12 @@ def run(args: argparse.Namespace) -> None:
         folder = folder_to_resume(Path(args.recipe), folder, args.resume)
     if args.out and "://" in args.out:
         raise ValueError(f"--out {args.out}: a training needs a folder of a file system")
-    # Code of others is imported where settings are checked: it is said before.
+    # Third-party code is imported when settings are checked: it is announced before.
     code = announcements({name: {} for name in own_code(read_recipe(args.recipe, args.settings))})
     announce(code)
     module, config = load_recipe(args.recipe, args.settings)
     folder = folder or Path("runs") / config.name
-    args.out = str(folder)  # for what is said of a full disk
+    args.out = str(folder)  # for the message about a full disk
 
     needs = find_needs(config, inspect.getsource(module), hub_cache(), recipe_names())
     replaced = folder if args.overwrite and holds_something(folder) else None
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
         print_plan(module, config, needs)
         return
     if replaced is not None:
-        require_there(needs, sizes)  # before an earlier run goes
+        require_there(needs, sizes)  # before an earlier run is deleted
     from rewardedit.training.run import usage_told
     from rewardedit.training.run_folder import run_folder
 
@@ -91,10 +91,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def print_plan(module: Any, config: Any, needs: list[Any]) -> None:
-    """Prints the settings, what is not there, and what the run will do.
+    """Prints the settings, what is missing, and what the run will do.
 
     Raises:
-        ValueError: where something is not there, after all that can be said without it.
+        ValueError: if something is missing, after printing all that can be said without it.
     """
     from rewardedit.training.estimate import PlanIncomplete
 
@@ -109,10 +109,10 @@ def print_plan(module: Any, config: Any, needs: list[Any]) -> None:
 
 
 def require_there(needs: list[Any], sizes: dict[str, int]) -> None:
-    """Raises ValueError, which names all, where something is neither there nor to be had from the hub now.
+    """Raises ValueError, naming all that is missing, if something is neither there nor on the hub now.
 
     Args:
-        sizes: of what the hub has.
+        sizes: of the needed repositories that the hub has.
     """
     missing = [f"{need.kind} {need.name}: {need.remedy}" for need in needs if need.name not in sizes]
     if missing:
@@ -120,7 +120,7 @@ def require_there(needs: list[Any], sizes: dict[str, int]) -> None:
 
 
 def how_to_go_on(args: argparse.Namespace) -> str:
-    """The command that goes on with a training that was interrupted."""
+    """The command that resumes an interrupted training."""
     out = getattr(args, "out", None)
     if out is None or not is_run(out):
         return "nothing was begun; the same command starts it"
@@ -128,10 +128,10 @@ def how_to_go_on(args: argparse.Namespace) -> str:
 
 
 def folder_to_resume(run: Path, out: Path | None, resume: bool) -> Path:
-    """The folder of the run that stands in the place of a recipe.
+    """The folder of the run that was given in place of a recipe.
 
     Raises:
-        ValueError: where it is not to be resumed, or `out` is another folder.
+        ValueError: if it is not to be resumed, or `out` is another folder.
     """
     if not resume:
         raise ValueError(f"{run}: is a run; go on with it by --resume, or name a recipe")

@@ -1,4 +1,4 @@
-"""The data sets that have files of their own, by the name that a recipe's `data:` gives.
+"""Data sets that are read from files of their own, by the name that a recipe's `data:` gives.
 
 Each is opened by its path and its split.
 """

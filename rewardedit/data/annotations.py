@@ -1,4 +1,4 @@
-"""Annotations in JSON beside the images that they name: what data sets in folders share."""
+"""Annotations in JSON next to the images that they name, as data sets in folders have them."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from rewardedit.batch import text_or_none
 from rewardedit.untrusted import file_inside, printable, read_json
 
-OTHER_ROOT = "data.root=FOLDER names another folder of images"  # the remedy where a file lies elsewhere
+OTHER_ROOT = "data.root=FOLDER names another folder of images"  # the remedy if a file lies elsewhere
 
 
 def read_lines(folder: Path, expected: str) -> list[tuple[str, str]]:
@@ -17,7 +17,7 @@ def read_lines(folder: Path, expected: str) -> list[tuple[str, str]]:
         expected: whose annotations these are, for the message.
 
     Raises:
-        ValueError: where there are no annotations.
+        ValueError: if there are no annotations.
     """
     files = sorted(file for file in (folder / "annotations").glob("*.jsonl") if file.is_file())
     if not files:
@@ -31,10 +31,10 @@ def read_lines(folder: Path, expected: str) -> list[tuple[str, str]]:
 
 
 def read_object(line: str, name: str) -> dict[str, Any]:
-    """A line as the JSON object that it is.
+    """Parses a line as a JSON object.
 
     Raises:
-        ValueError: where it is none.
+        ValueError: if it is none.
     """
     try:
         record = read_json(line)
@@ -49,7 +49,7 @@ def require_text(record: dict[str, Any], key: str, name: str) -> str:
     """A text of a record.
 
     Raises:
-        ValueError: where it is missing, blank, or no text.
+        ValueError: if it is missing, blank, or not text.
     """
     text = record.get(key)
     if not isinstance(text, str) or text_or_none(text) is None:
@@ -60,7 +60,7 @@ def require_text(record: dict[str, Any], key: str, name: str) -> str:
 
 
 def is_text(value: str) -> bool:
-    """False of a text with half a character, such as a cut-off emoji: JSON can write it, UTF-8 cannot."""
+    """False for a text with half a character, such as a cut-off emoji: JSON can write it, UTF-8 cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -72,7 +72,7 @@ def folder_of_images(root: str | None, name: str) -> str | None:
     """The setting `root` of a data set of this name, with ~ resolved.
 
     Raises:
-        ValueError: where there is no such folder, or the data set's rows name no files.
+        ValueError: if there is no such folder, or the data set's rows name no files.
     """
     if root is None:
         return None
@@ -88,7 +88,7 @@ def find_image(folder: Path, image: str, within: tuple[str, ...] = ("",)) -> Pat
     """The file of an image that is named relative to the folder, or to one of the folders `within` it.
 
     Raises:
-        ValueError: where there is none, or it lies outside of the folder, by its name or by a link.
+        ValueError: if there is none, or it lies outside of the folder, by its name or by a link.
     """
     for inner in within:
         try:

@@ -1,7 +1,7 @@
 """AURORA (Krojer et al. 2024): edits of actions and of reasoning, from videos and simulation.
 
-Columns, as the data set card has them: input, output, instruction, source, which names the part of the data
-set that a row is of; the only split is train, of 169,180 rows without ids. The hub's copy lacks the part
+Columns, as the data set card has them: input, output, instruction, source, which names a row's part of the
+data set; the only split is train, with 169,180 rows without ids. The hub's copy lacks the part
 Something-Something-Edit, which the authors may not publish. The JSON files of their repository are not read
 here: they call the instruction "instruction" in training data and "prompt" in validation data (their issue
 7). How the column source spells its parts was not verified; its values are taken as they are.
@@ -14,7 +14,7 @@ from rewardedit.data.hub import HubRows
 
 
 class Aurora(HubRows):
-    """Rows of "McGill-NLP/AURORA" on the hub; their type of edit is the part that they are of."""
+    """Rows of "McGill-NLP/AURORA" on the hub; their type of edit is their part of the data set."""
 
     type_column = "source"
     pictures = ("input", "output")

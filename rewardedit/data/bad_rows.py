@@ -1,4 +1,4 @@
-"""Rows that cannot be used: a run lists them with the reason, and stops where there are too many."""
+"""Rows that cannot be used: a run lists them with the reason, and stops if there are too many."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -28,17 +28,17 @@ def require_few(
     before: Sequence[dict[str, Any]] = (),
     is_bad: Callable[[dict[str, Any]], bool] = lambda record: True,
 ) -> None:
-    """Lists what cannot be used in `folder`/skipped.jsonl, on the main process.
+    """Lists faults of rows in `folder`/skipped.jsonl, on the main process.
 
     Args:
-        found: what is wanting in rows: {row, image, reason}.
-        rows: how many there are.
+        found: faults of rows: {row, image, reason}.
+        rows: number of all rows.
         limit: the largest share of them that may be bad.
-        before: what is listed too, and was counted already.
-        is_bad: whether a row is at fault for what was found.
+        before: faults to be listed too that were counted already.
+        is_bad: whether a row is to blame for a fault.
 
     Raises:
-        ValueError: where more are bad.
+        ValueError: if more are bad.
     """
 
     def check() -> None:
@@ -58,7 +58,7 @@ def require_few(
 
 
 class CheckedRows(Sequence):
-    """Rows that count as unreadable where they do not pass a check, which raises ValueError."""
+    """Rows that count as unreadable if they fail a check, which raises ValueError."""
 
     def __init__(self, rows: Rows, check: Callable[[EditSample], Any]) -> None:
         self.rows = rows
@@ -74,7 +74,7 @@ class CheckedRows(Sequence):
 
 
 class OnlyThese(Sequence):
-    """Rows in their places, of which all but some count as unreadable."""
+    """Rows at their usual indices, of which all but the `known` ones count as unreadable."""
 
     def __init__(self, rows: Rows, known: Sequence[int]) -> None:
         self.rows = rows
@@ -92,8 +92,8 @@ class OnlyThese(Sequence):
 
 
 class Reasons(PreparedRows):
-    """Why each row cannot be read; "" where it can. A process that reads ahead hands over no images, which
-    would take longer than to read them where they are small.
+    """Reasons why rows cannot be read; "" for rows that can. A process that reads ahead transfers no images:
+    if they are small, that would take longer than reading them.
     """
 
     def __getitem__(self, index: int) -> str:  # type: ignore[override]
@@ -119,7 +119,7 @@ def usable_rows(
         The numbers of the rows that can be read and pass the check.
 
     Raises:
-        ValueError: where a larger share than `limit` cannot be used; see `require_few`.
+        ValueError: if a larger share than `limit` cannot be used; see `require_few`.
     """
     parts = row_shards(CheckedRows(rows, check), CHECK_BATCH)
 
@@ -141,7 +141,7 @@ def usable_rows(
         reasons |= {int(row): reason for row, reason in read_settings_file(path).items()}
     try:
         require_few(folder, unreadable_rows(reasons), len(rows), limit)
-    except ValueError:  # once the rows are mended, they are to be read anew
+    except ValueError:  # once the rows are repaired, they must be read again
         on_main_process(lambda: remove(folder / "checked"))
         raise
     return [row for row in range(len(rows)) if row not in reasons]
@@ -153,6 +153,6 @@ def unreadable_rows(reasons: Mapping[int, str]) -> list[dict[str, Any]]:
 
 
 def require_share(limit: float) -> None:
-    """Raises ValueError where the setting `bad_rows` is not a share."""
+    """Raises ValueError if the setting `bad_rows` is not a share."""
     if not 0 <= limit <= 1:
         raise ValueError(f"bad_rows: expected a share from 0 to 1; got {limit}")

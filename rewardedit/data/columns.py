@@ -1,4 +1,4 @@
-"""Columns of tables that others made: which of them hold the source, the edit and the instruction."""
+"""Columns of third-party tables: which of them hold the source, the edit and the instruction."""
 
 import difflib
 import math
@@ -25,9 +25,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "target_caption": ("edited_prompt", "target_prompt", "edited_caption", "output_caption"),
     "edit_type": ("editing_type",),
 }
-IMAGE = ("image", "img", "file", "file_name", "path")  # one image beside others: 🤗 ImageFolder's `file_name`
+IMAGE = ("image", "img", "file", "file_name", "path")  # a plain image column: 🤗 ImageFolder's `file_name`
 OTHERS = "other columns"
-INDEX = re.compile(r"unnamed:_\d+|__index_level_\d+__")  # of pandas, which is no column
+INDEX = re.compile(r"unnamed:_\d+|__index_level_\d+__")  # pandas' index, not a column
 SHORTEST = 5  # letters of a name that may be misspelt: `task` is not meant to be `mask`
 
 
@@ -37,16 +37,16 @@ def name_columns(
     columns: Mapping[str, str] | None = None,
     required: Sequence[Sequence[str]] = (),
 ) -> list[dict[str, Any]]:
-    """Returns the rows by the names of fields, with None for cells that say nothing, and their other columns
-    under `OTHERS`. One line tells which names stand for others, and which columns are the others.
+    """Returns the rows by the names of fields, with None for empty cells, and their other columns under
+    `OTHERS`. One line reports the columns that were renamed, and the other columns.
 
     Args:
-        columns: of fields, the columns that hold them; the others are known by their names and `ALIASES`.
-        required: fields of which the table must have one of each.
+        columns: fields and the columns that hold them; other fields are found by name and `ALIASES`.
+        required: groups of fields; the table must have at least one field of each.
 
     Raises:
-        ValueError: where two columns could be one field, none holds a required one, a name is misspelt, or
-            `columns` names what is not there.
+        ValueError: if two columns could be one field, none holds a required one, a name is misspelt, or
+            `columns` names a column that does not exist.
     """
     fields = (*PICTURES, *TEXTS)
     names = list(dict.fromkeys(name for record in records for name in record))
@@ -113,13 +113,13 @@ def _field(name: str) -> str | None:
 
 
 def _picture(name: str) -> str:
-    """A column's name without what says only that it holds images."""
+    """A column's name without endings that say only that it holds images."""
     without = re.sub(r"(?<=.)_(?:file_name|filename|path|file)$", "", _plain(name))
     return re.sub(r"(?<=.)_(?:image|img)$", "", without)
 
 
 def _refuse_misspelt(file: Path, name: str, fields: Sequence[str]) -> None:
-    """Raises ValueError where a column's name is nearly that of a field which the table lacks."""
+    """Raises ValueError if a column's name is nearly that of a field which the table lacks."""
     plain = _plain(name)
     for field in fields:
         known_names = [field, *ALIASES[field]]
@@ -135,7 +135,7 @@ def _refuse_misspelt(file: Path, name: str, fields: Sequence[str]) -> None:
 
 
 def _edits(a: str, b: str) -> int:
-    """Letters that are added, left out, changed or swapped with the next between two words."""
+    """Number of letters added, omitted, changed or swapped with the next between two words."""
     before: list[int] = []
     row = list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):
@@ -149,7 +149,7 @@ def _edits(a: str, b: str) -> int:
 
 
 def _cell(value: Any) -> Any:
-    """A cell of a field; None where it holds nothing, as spreadsheets and pandas write that."""
+    """A cell of a field; None if it is empty, in the ways that spreadsheets and pandas write that."""
     if isinstance(value, float) and math.isnan(value):
         return None
     return text_or_none(value) if isinstance(value, str) else value

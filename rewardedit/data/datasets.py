@@ -1,4 +1,4 @@
-"""Data sets as sequences of `EditSample`: what a recipe's `data:` names."""
+"""Data sets as sequences of `EditSample`, as a recipe's `data:` names them."""
 
 import dataclasses
 import os
@@ -25,16 +25,16 @@ from rewardedit.data.sources import (
 from rewardedit.data.table import Table
 from rewardedit.data.worlds import WORLDS, world
 
-SHARD_BATCHES = 16  # batches of a stage that a shard holds
+SHARD_BATCHES = 16  # batches per shard of a stage
 FEW_ROWS = 256
 MOST_WORKERS = 4
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which rows, and how their images are brought to one size."""
+    """Rows of a data set, and how their images are brought to one size."""
 
-    # which data set; labelled: what adiee_data makes
+    # name of the data set; labelled: the output of adiee_data
     name: Literal[
         "shapes",
         "magicbrush",
@@ -50,33 +50,33 @@ class DataConfig:
         "labelled",
         "table",
     ] = "shapes"
-    # table: folder, CSV, JSONL or Parquet; seed_data_edit, dice_d: the data set's folder; others but shapes:
-    # hub id, Parquet file or folder, image folder (webdataset: .tar files)
+    # location of the data set; table: folder, CSV, JSONL or Parquet; seed_data_edit, dice_d: its folder;
+    # others except shapes: hub id, Parquet file or folder, image folder (webdataset: .tar files)
     path: str = ""
-    # folder of the image files that rows name, which must lie in it; none: the table's or data set's own
+    # folder that must contain the image files that rows name; None: the folder of the table or data set
     root: str | None = None
-    split: str = "train"  # as the data set calls it: train, val or test of shapes
-    rows: int | None = None  # how many, from `first` on; None for all (shapes: 10,000)
-    first: int = 0  # the first row that is taken
-    # pixels a side, which trainings need; None: 64 for shapes, and others are scored at each source's size
+    split: str = "train"  # split, as the data set calls it; shapes: train, val or test
+    rows: int | None = None  # number of rows, from `first` on; None: all (shapes: 10,000)
+    first: int = 0  # index of the first row, from 0
+    # pixels a side, which trainings need; None: 64 for shapes, else scores at each source's own size
     size: int | None = None
-    policy: Literal["crop", "stretch", "pad"] = "crop"  # how images that are not square become so
-    backdrops: tuple[str, ...] = ("plain",)  # shapes only
-    # shapes only: candidates' qualities; none: the world's own
+    policy: Literal["crop", "stretch", "pad"] = "crop"  # how images are made square
+    backdrops: tuple[str, ...] = ("plain",)  # shapes only: kinds of backgrounds
+    # shapes only: shares of the kinds of candidate edits by name; empty: the world's own
     shares: dict[str, float] = dataclasses.field(default_factory=dict)
-    draws: int = 1  # shapes only: edits of each source, one row after another
-    # not shapes: this share of the source images, drawn by `seed`, with all rows made of them
+    draws: int = 1  # shapes only: number of edits per source, in consecutive rows
+    # not shapes: use only this share of the source images, drawn by `seed`, with all rows made of them
     share: float = 1.0
-    # data sets that name them: only rows of these types of edit, or by these rules (labelled); none: all
+    # only rows of these types of edit, if the data set names them, or by these rules (labelled); empty: all
     edit_types: tuple[str, ...] = ()
-    seed: int = 0  # of the shapes world, or of which sources are held out
-    # not shapes: so many source images are left out with all rows made of them (see `held_out_rows`)
+    seed: int = 0  # random seed of the shapes world, or of the choice of source images
+    # not shapes: number of source images to leave out, with all rows made of them (see `held_out_rows`)
     hold_out: int = 0
-    # not shapes and tables: file by file as they are used, none fetched first; for scoring, relabelling and
-    # reward-conditioned training
+    # read file by file as rows are used, without downloading all first; not for shapes and tables; for
+    # scoring, relabelling and reward-conditioned training
     stream: bool = False
-    # table: of source, edited, target, mask, instruction and so on, the columns that hold them, e.g.
-    # {source: photo}; names in common use are known
+    # table only: the columns that hold source, edited, target, mask, instruction and so on, e.g.
+    # {source: photo}; common names are recognised without it
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -112,12 +112,12 @@ class DataConfig:
                 raise ValueError(f"{name}: expected at least {bound}; got {value}")
 
     def workers(self, rows: int) -> int:
-        """How many processes read rows ahead: none for the shapes world, which is not read from files."""
+        """Number of processes that read ahead: none for the shapes world, which is not read from files."""
         return 0 if self.name in WORLDS else reading_workers(rows)
 
 
 def reading_workers(rows: int) -> int:
-    """How many processes read so many rows ahead: none for few."""
+    """Number of processes that read this many rows ahead: none for few rows."""
     return 0 if rows < FEW_ROWS else min(MOST_WORKERS, (os.cpu_count() or 1) - 1)
 
 
@@ -125,8 +125,8 @@ def open_rows(data: DataConfig) -> Rows:
     """The rows that a recipe names, without those of held-out sources; images are read when a row is.
 
     Raises:
-        ValueError: where files, columns or the split are missing, `first` lies beyond the last row, too few
-            sources are there to hold some out, or the rows are to be streamed.
+        ValueError: if files, columns or the split are missing, `first` lies beyond the last row, there are
+            too few sources to hold some out, or the rows are to be streamed.
     """
     if data.stream:
         raise ValueError(
@@ -146,7 +146,7 @@ def open_rows(data: DataConfig) -> Rows:
 
 
 def held_out_rows(data: DataConfig, most: int | None = None) -> Rows:
-    """The first row of each source image that `data.hold_out` keeps from `open_rows`, at most so many.
+    """The first row of each source image that `data.hold_out` excludes from `open_rows`, at most `most`.
 
     Raises:
         ValueError: as `open_rows`.
@@ -156,8 +156,8 @@ def held_out_rows(data: DataConfig, most: int | None = None) -> Rows:
 
 
 def shared_sources(data: Iterable[DataConfig], held_out: DataConfig) -> int:
-    """How many source images of held-out rows are among those of others; the shapes world's samples, which
-    have splits of their own, count as none.
+    """Number of source images that held-out rows share with other rows; 0 for the shapes world's samples,
+    which have splits of their own.
     """
 
     def of(own: DataConfig) -> set[str]:
@@ -167,7 +167,7 @@ def shared_sources(data: Iterable[DataConfig], held_out: DataConfig) -> int:
 
 
 def warn_of_shared_sources(data: Iterable[DataConfig], held_out: DataConfig) -> None:
-    """Warns where figures of held-out rows would be too good."""
+    """Warns if results on held-out rows would be too good."""
     if shared := shared_sources(data, held_out):
         warnings.warn(
             f"held_out: {shared} of its source images are trained on, so that its figures are too good; "
@@ -210,10 +210,10 @@ def _open_all(data: DataConfig) -> Any:
 
 
 def _of_types(rows: Any, data: DataConfig) -> list[int]:
-    """The rows of the types of edit that are asked for.
+    """Indices of the rows of the requested types of edit.
 
     Raises:
-        ValueError: where the data set names none, or has no row of them.
+        ValueError: if the data set names no types, or has no row of these.
     """
     types = rows.edit_types() if hasattr(rows, "edit_types") else None
     if types is None:
@@ -228,18 +228,18 @@ def _of_types(rows: Any, data: DataConfig) -> list[int]:
 
 
 def leading_rows(rows: Rows, n: int) -> Rows:
-    """The first n rows; all of them where there are fewer."""
+    """The first n rows; all of them if there are fewer."""
     return Subset(rows, range(min(n, len(rows))))
 
 
 def row_shards(rows: Rows, batch: int) -> list[Rows]:
-    """The rows of each shard, so many that a data set is cut into the same batches as without shards."""
+    """The rows of each shard, in sizes that give the same batches as without shards."""
     size = SHARD_BATCHES * batch
     return [Subset(rows, range(first, min(first + size, len(rows)))) for first in range(0, len(rows), size)]
 
 
 class NamedRows(Sequence):
-    """Rows whose ids begin with a name, as two data sets may number theirs alike."""
+    """Rows whose ids are prefixed with a name, as two data sets may use the same ids."""
 
     def __init__(self, rows: Rows, name: str) -> None:
         self.rows = rows
@@ -254,7 +254,8 @@ class NamedRows(Sequence):
 
 
 def open_named(data: Mapping[str, DataConfig]) -> Rows:
-    """The rows of data sets by names of one's own, one after another; ids begin with the names of several.
+    """The rows of data sets under names of the user's choice, one after another; if there are several, ids
+    begin with these names.
 
     Raises:
         ValueError: as `open_rows`.
@@ -267,19 +268,19 @@ def open_named(data: Mapping[str, DataConfig]) -> Rows:
 
 
 def images_of(data: Mapping[str, DataConfig]) -> DataConfig:
-    """How the images of all of some data sets are brought to one size: as the first says."""
+    """The config by which the images of several data sets are brought to one size: that of the first."""
     return next(iter(data.values()))
 
 
 def require_size(data: DataConfig) -> int:
-    """The pixels a side that all images are brought to; raises ValueError where that is not given."""
+    """Returns the side in pixels that all images are brought to; raises ValueError if it is not given."""
     if data.size is None:
         raise ValueError("data.size: all images are to be brought to one size; give pixels a side: size=256")
     return data.size
 
 
 def require_alike(data: Mapping[str, DataConfig], example: str) -> None:
-    """Raises ValueError where no data set is there, with an example, or one has another size or policy."""
+    """Raises ValueError, with an example, if there is no data set, or if one has another size or policy."""
     if not data:
         raise ValueError(f"data: expected rows by a name of one's own, such as {example}")
     first = images_of(data)

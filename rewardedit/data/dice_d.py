@@ -3,7 +3,7 @@
 The data set's own files could not be found in public: this reads the layout in which DICE's released code
 keeps and reads differences, a JSON list with a record for each: original_path, edited_path, operation (ADD,
 EDIT or REMOVE), bbox (x0, y0, x1, y1 in shares of the image), complete_difference, gt_prompt, the
-instruction, and confidence. An edit is a row here, however many differences it has; the differences
+instruction, and confidence. Here a row is an edit, however many differences it has; the differences
 themselves are left out.
 """
 
@@ -25,7 +25,7 @@ class DiceD(Sequence):
     A record that lacks something is refused when its row is read.
 
     Raises:
-        ValueError: where there is no such file, or it is no list of records; or on another split than test.
+        ValueError: if there is no such file, or it is no list of records; or on a split other than test.
     """
 
     def __init__(self, path: str, split: str = "test", root: str | None = None) -> None:
@@ -53,7 +53,7 @@ class DiceD(Sequence):
         return EditSample(str(index), source, instruction, edited=result)
 
     def source_ids(self) -> list[str]:
-        """The name of each row's source image; a record without one has the row's."""
+        """The name of each row's source image; for a record without one, the row's name."""
         return [str(record.get("original_path") or f"edit {i}") for i, record in enumerate(self.records)]
 
 

@@ -1,4 +1,4 @@
-"""What local files and folders that settings name hold, so that what was made of others is known."""
+"""Digests of the local files and folders that settings name, to detect results of other inputs."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -13,18 +13,18 @@ from rewardedit.untrusted import IMAGE_SUFFIXES
 WRITTEN = "parser_cache"  # a setting whose file the run writes
 PICTURES = frozenset(suffix for suffixes in IMAGE_SUFFIXES.values() for suffix in suffixes)
 BLOCK = 2**16  # bytes that are read at once
-BLOCKS = 16  # of a large file, spread over all of it
+BLOCKS = 16  # blocks of a large file, spread over all of it
 
 
 def input_digests(settings: Any, result: Any = None) -> dict[str, str]:
-    """Of each local file or folder that settings name, by that name, a digest of what is in it. A name is
-    what stands under `path`, or a text with a slash or a dot in it.
+    """Digests of the contents of each local file or folder that settings name, by that name. A name is a
+    text under `path`, or one with a slash or a dot in it.
 
-    Of a folder with a table the table counts, of a run's folder its result, and of others all but what is
-    hidden.
+    In a folder with a table only the table counts, in a run's folder its result, and in others everything
+    except hidden files.
 
     Args:
-        result: where what is made of the inputs goes: it is no input, wherever it lies.
+        result: path of the output that is made of the inputs; it is not an input, wherever it lies.
     """
     found = {}
     ends = [] if result is None else ["", ".parts", ".made_of.json"]
@@ -56,7 +56,7 @@ def _exists(text: str) -> bool:
 
 
 def _files(path: Path, own: list[Path]) -> Iterator[Path]:
-    """The files of a folder, in order, without hidden ones and those of the result."""
+    """Files of a folder, in order, without hidden ones and those of the result."""
     for file in sorted(path.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         whole = file.resolve()
@@ -65,9 +65,9 @@ def _files(path: Path, own: list[Path]) -> Iterator[Path]:
 
 
 def _digest(path: Path, own: list[Path]) -> str:
-    """Twelve hexadecimal digits of the SHA-256 of names, sizes and contents: of large files of blocks
-    throughout them, of a folder's pictures of none. When a file was written does not count: it may have been
-    copied.
+    """Twelve hexadecimal digits of the SHA-256 of names, sizes and contents: for large files only blocks
+    throughout them, for pictures in a folder no contents. Modification times do not count: a file may have
+    been copied.
     """
     found = hashlib.sha256()
     path = table_in(path) or path

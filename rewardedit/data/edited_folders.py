@@ -1,4 +1,4 @@
-"""Folders of edited images beside a folder of their sources, matched by the files' names."""
+"""Folders of edited images and a folder of their sources, matched by the files' names."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SHOWN = 3  # names in a line
 
 @dataclass(frozen=True)
 class EditedFile:
-    """An edited image, its source, and what was asked for."""
+    """An edited image, its source, and the request."""
 
     id: str
     folder: str
@@ -32,13 +32,13 @@ class EditedFile:
 class EditedFolders(Sequence):
     """Edits of one or more folders: the images A/cat.png and B/cat.jpg are edits of SOURCES/cat.webp.
 
-    Files without a partner are named in a line, and left out.
+    Files without a partner are reported in one line, and left out.
 
     Args:
         instructions: an instruction for all, or a table (see `read_instructions`) that names images.
 
     Raises:
-        ValueError: where a folder is missing, holds two images of one name, or no image has a source and an
+        ValueError: if a folder is missing, holds two images of one name, or no image has a source and an
             instruction.
     """
 
@@ -64,11 +64,11 @@ class EditedFolders(Sequence):
         return len(self.files)
 
     def id_of(self, index: int) -> str:
-        """The name of the edited file, after that of its folder where there are several."""
+        """The name of the edited file, after that of its folder if there are several."""
         return self.files[index].id
 
     def source_ids(self) -> list[str]:
-        """The source's file."""
+        """The path of each edit's source."""
         return [str(file.source) for file in self.files]
 
     def details(self, index: int) -> dict[str, str]:
@@ -86,11 +86,11 @@ class EditedFolders(Sequence):
 
 
 def read_instructions(file: Path) -> dict[str, dict[str, Any]]:
-    """Rows of a table by the stem of the image that a column `name` (or id, source, file_name) names; beside
+    """Rows of a table by the stem of the image that a column `name` (or id, source, file_name) names; besides
     `instruction` they may have captions and other columns.
 
     Raises:
-        ValueError: where it cannot be read, lacks a column, or names an image twice.
+        ValueError: if it cannot be read, lacks a column, or names an image twice.
     """
     records = read_records(file)
     columns = {"id": "name"} if any("name" in record for record in records) else {}
@@ -123,7 +123,7 @@ def _images_of(folder: str) -> dict[str, Path]:
 
 
 def _names_of(folders: Sequence[str]) -> list[str]:
-    """The last part of each folder's path; the whole path where two end alike."""
+    """The last part of each folder's path; the whole paths if two end alike."""
     names = [Path(folder).resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else [str(Path(folder)) for folder in folders]
 

@@ -1,15 +1,15 @@
 """EditReward's preferences (Wu et al. 2025): its training data and its benchmark.
 
 EditReward-Data's columns, as its card has them: unique_key, instruction, source_img, left_output_image,
-right_output_image, vote_type, three scores of each edit, and more; the only split is train, of 170,772 pairs.
+right_output_image, vote_type, three scores of each edit, and more; the only split is train (170,772 pairs).
 A card that copies 100 of the pairs says that vote_type is leftvote, rightvote or tie, and that the overall
 score is the sum of two from 1 to 4; GenAI-Bench, whose names these are, also has tievote and bothbad_vote.
-No row could be looked at: a vote or a score beyond these is refused, not guessed at.
+No row could be inspected: a vote or a score beyond these is refused, not guessed at.
 
 EditReward-Bench's columns, as the authors' evaluation reads them: id, instruction, source_image, candidate_1,
-candidate_2, ranking. A group of two, three or four edits A, B, C, D stands as its pairs, whose ids begin
+candidate_2, ranking. A group of two, three or four edits A, B, C, D is stored as its pairs, whose ids begin
 alike; ranking names two of them, such as "C>A" or "A=B", and candidate_1 is the first of the two in the
-alphabet. The authors' issues 13 and 14 tell of pairs that stand in it twice with different rankings.
+alphabet. The authors' issues 13 and 14 report pairs that occur twice with different rankings.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ RANKING = re.compile(r"([A-D])([>=])([A-D])")
 
 class EditReward(HubPairs):
     """Pairs of "TIGER-Lab/EditReward-Data" on the hub;
-    the label of an edit is its overall score, 2 to 8, brought to 0 to 10.
+    the label of an edit is its overall score, 2 to 8, rescaled to 0 to 10.
     """
 
     pictures = ("source_img", "left_output_image", "right_output_image")
@@ -62,7 +62,7 @@ class EditReward(HubPairs):
 
 
 def label_of(score: float | None) -> float | None:
-    """An overall score from 2 to 8 as a label from 0 to 10; None where there is none.
+    """An overall score from 2 to 8 as a label from 0 to 10; None if there is none.
 
     Raises:
         ValueError: on a score beyond 2 to 8.
@@ -88,7 +88,7 @@ class EditRewardBench(HubPairs):
 
 
 def read_ranking(ranking: str) -> Preferred:
-    """Which of the two that a ranking names is better, where the first of the alphabet is on the left.
+    """Returns the better of the two edits that a ranking names; the first in the alphabet is on the left.
 
     Raises:
         ValueError: on anything but two different letters from A to D and > or =.

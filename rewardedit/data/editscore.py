@@ -1,10 +1,10 @@
-"""EditScore's benchmark of preferences (Luo et al. 2025), which is called EditReward-Bench too.
+"""EditScore's benchmark of preferences (Luo et al. 2025), also called EditReward-Bench.
 
 Columns, as its dataset_info.json has them: key, of the two edits; instruction, input_image, output_images, of
 two; task_type, and dimension, which is prompt_following, consistency or overall. Its files are Arrow, as 🤗
 datasets' `save_to_disk` writes them. The first of the two edits is the better one: the authors count an
-answer as right where its score is the higher, and a tie as wrong. One pair of edits stands in several rows,
-of different dimensions and perhaps in another order, which is why `EditPair.aspect` is the dimension.
+answer as right if its score is the higher, and a tie as wrong. One pair of edits occurs in several rows,
+for different dimensions and perhaps in another order, which is why `EditPair.aspect` is the dimension.
 
 The training data, "EditScore/EditScore-Reward-Data", is not read here: it holds conversations with a judge
 about single edits, and no preferences.

@@ -1,5 +1,5 @@
 """Emu Edit's test set (Sheynin et al. 2024): columns idx, image, task, instruction, input_caption,
-output_caption. It has no targets: there are edits to be made, and none that are right.
+output_caption. It has no targets: it poses edits without correct results.
 """
 
 from typing import Any

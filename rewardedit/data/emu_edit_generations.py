@@ -1,4 +1,4 @@
-"""What Emu Edit made of its own test set (Sheynin et al. 2024): edits to be judged, and none that is known to
+"""Emu Edit's own results on its test set (Sheynin et al. 2024): edits to be judged, none of which is known to
 be right.
 
 Columns, as the data set card has them: instruction, image, task, split, idx, hash, input_caption,

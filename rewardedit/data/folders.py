@@ -11,9 +11,9 @@ HEIC_REMEDY = "pip install pillow-heif reads them"
 
 
 def list_images(folder: Path) -> list[Path]:
-    """Returns the images of a folder, sorted by name; one line says which other files are passed over.
+    """Returns the images of a folder, sorted by name; one line reports the other files, which are skipped.
 
-    Hidden files are left out, such as ._cat.jpg, which macOS writes beside cat.jpg; folders too.
+    Hidden files are left out, such as ._cat.jpg, which macOS writes next to cat.jpg; folders too.
     """
     readable = readable_suffixes()
     images: list[Path] = []
@@ -43,7 +43,7 @@ def by_stem(files: Iterable[Path]) -> dict[str, Path]:
     """Files by their names without the ending.
 
     Raises:
-        ValueError: where two have the same.
+        ValueError: if two have the same.
     """
     found: dict[str, Path] = {}
     for file in files:

@@ -1,5 +1,5 @@
 """Rows of a data set on the hub, in local Parquet or Arrow files, or in an image folder:
-what the adapters of such data sets share.
+the common part of such data sets' adapters.
 """
 
 import hashlib
@@ -14,23 +14,23 @@ from PIL import Image
 from rewardedit.batch import EditPair, EditSample
 from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_of_the_machine, open_image
 
-ROW_NUMBER = "row_number"  # beside a row's columns: its place in the data set, for those that name no row
+ROW_NUMBER = "row_number"  # key next to a row's columns: its index in the data set, for rows without ids
 
 ENDINGS = {"parquet": "parquet", "arrow": "arrow", "webdataset": "tar"}  # of a table's files, by their kind
 
 
 class HubTable(Sequence):
     """A table from the hub, local files, or an image folder (see `load_rows`);
-    a data set says what its columns mean.
+    subclasses define what its columns mean.
 
     Raises:
-        ValueError: where nothing can be read, or a column is missing.
+        ValueError: if nothing can be read, or a column is missing.
     """
 
     columns: tuple[str, ...]
-    pictures: tuple[str, ...]  # of the columns: images, or lists of them
-    optional_pictures: tuple[str, ...] = ()  # of the pictures: those that a row, or the whole table, may lack
-    texts: tuple[str, ...] = ()  # of the columns: texts that a row may lack, such as captions
+    pictures: tuple[str, ...]  # columns of images, or of lists of images
+    optional_pictures: tuple[str, ...] = ()  # pictures that a row, or the whole table, may lack
+    texts: tuple[str, ...] = ()  # columns of texts that a row may lack, such as captions
     instruction_column: str = "instruction"
 
     def __init__(
@@ -57,8 +57,8 @@ class HubTable(Sequence):
         """The row's columns, its images opened, and `ROW_NUMBER`.
 
         Raises:
-            ValueError: where the row has no instruction, a text that is none, lacks an image, or has one that
-                is no image.
+            ValueError: if the row lacks an instruction or an image, or if a text is not text or an image not
+                an image.
         """
         instruction = row[self.instruction_column]
         if not isinstance(instruction, str) or not instruction.strip():
@@ -76,14 +76,14 @@ class HubTable(Sequence):
 class HubRows(HubTable):
     """Edits as the rows of a table."""
 
-    type_column: str | None = None  # where a row's type of edit stands
+    type_column: str | None = None  # column with a row's type of edit
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         return self.sample(self.at(index))
 
     def stream(self, first: int, types: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The rows of a streamed table in order, from the `first` of these types of edit on, not opened:
-        the number of each in the whole table, and its columns.
+        """Rows of a streamed table in order, unopened, from number `first` among those of these types of edit
+        on: each row's number in the whole table, and its columns.
         """
         if not types:
             yield from enumerate(read_on(self.rows.skip(first)), first)
@@ -96,7 +96,7 @@ class HubRows(HubTable):
                     yield number, row
 
     def edit_types(self) -> list[str] | None:
-        """The type of edit of each row; None where the data set names none."""
+        """The type of edit of each row; None if the data set names none."""
         return None if self.type_column is None else [str(name) for name in self.rows[self.type_column]]
 
     def source_ids(self) -> list[str]:
@@ -106,11 +106,11 @@ class HubRows(HubTable):
         return [content_id(row[column], number, self.folder) for number, row in enumerate(files)]
 
     def other_source_ids(self) -> list[str | None]:
-        """A second source image of each row, where it shows one."""
+        """The second source image of each row, if it shows one."""
         return [None] * len(self)
 
     def id_of(self, index: int) -> str:
-        """A row's id, also where the row cannot be read."""
+        """A row's id, also if the row cannot be read."""
         return self.row_id({**self.rows[index], ROW_NUMBER: index})
 
     def row_id(self, row: dict[str, Any]) -> str:
@@ -126,7 +126,7 @@ def read_on(rows: Any) -> Iterator[dict[str, Any]]:
     """The rows of a streamed table.
 
     Raises:
-        ValueError: where a file turns out to be damaged on the way.
+        ValueError: if a file turns out to be damaged while it is read.
     """
     import pyarrow as pa
 
@@ -174,20 +174,20 @@ def load_rows(
     optional: tuple[str, ...] = (),
     streaming: bool = False,
 ) -> Any:
-    """The rows as a 🤗 `Dataset` that has at least `columns`, `optional` ones apart;
-    those in `images` come as files that are not decoded.
+    """Loads the rows as a 🤗 `Dataset` with at least `columns`, except the `optional` ones;
+    those in `images` come as undecoded files.
 
-    Local files are Parquet or WebDataset's .tar, whose names hold the split's, or Arrow, as `save_to_disk`
+    Local files are Parquet or WebDataset's .tar, with the split's name in theirs, or Arrow, as `save_to_disk`
     writes them: of one split, or of several in folders of their names. An image folder holds `metadata.jsonl`
-    (or .csv) beside its images, with the columns; the image columns are file names, written as
-    `source_img_file_name` and so on, as 🤗 datasets' ImageFolder reads them, or plain.
+    (or .csv) next to its images, with the columns; the image columns contain file names and are called
+    `source_img_file_name` and so on, as 🤗 datasets' ImageFolder reads them, or by their plain names.
 
     Args:
-        streaming: gives an `IterableDataset`; nothing is copied into the cache, and from the hub nothing is
-            fetched before it is read.
+        streaming: return an `IterableDataset`; nothing is copied into the cache, and nothing is downloaded
+            from the hub before it is read.
 
     Raises:
-        ValueError: where nothing can be read, or a column is missing.
+        ValueError: if nothing can be read, or a column is missing.
     """
     import datasets
     import pyarrow as pa
@@ -208,7 +208,7 @@ def load_rows(
         raise ValueError(
             f"data {path!r}: neither a local file or folder nor a hub data set in reach ({why})"
         ) from error
-    except ValueError:  # in words of its own
+    except ValueError:  # has its own message
         raise
     except (*CONTENT_ERRORS, pa.ArrowException) as error:
         raise ValueError(f"{path}: not a data set that can be read ({error})") from error
@@ -221,10 +221,10 @@ def load_rows(
 
 
 def stored(rows: Any, path: str, images: Sequence[str]) -> Any:
-    """The rows with image files in these columns, as they are stored and not decoded.
+    """The rows with the image files in these columns as they are stored, undecoded.
 
     Raises:
-        ValueError: where a column holds no images.
+        ValueError: if a column holds no images.
     """
     import pyarrow as pa
 
@@ -237,8 +237,8 @@ def stored(rows: Any, path: str, images: Sequence[str]) -> Any:
 
 
 def _undecoded_columns(rows: Any, images: Sequence[str]) -> Any:
-    """The rows without columns that 🤗 datasets would decode by itself, as images of any format, sound or
-    video, but for those in `images`, which are not decoded either.
+    """The rows without columns that 🤗 datasets would decode by itself (images of any format, sound or
+    video), except those in `images`, which are not decoded either.
     """
     import datasets
     from datasets.features.features import require_decoding
@@ -251,7 +251,7 @@ def _undecoded_columns(rows: Any, images: Sequence[str]) -> Any:
 
 
 def _kind(local: Path) -> str:
-    """What a path is: "parquet", "arrow" or "webdataset" (.tar) files, a folder of "images", or else a name
+    """Kind of a path: "parquet", "arrow" or "webdataset" (.tar) files, a folder of "images", or else a name
     on the "hub".
     """
     if local.is_file():
@@ -265,7 +265,7 @@ def data_files(local: Path, kind: str, split: str) -> list[str]:
     """The files of a split, sorted by name: FreeForm_1's are not FreeForm_10's.
 
     Raises:
-        ValueError: where a folder has no file of this split.
+        ValueError: if a folder has no file of this split.
     """
     if local.is_file():
         return [str(local)]
@@ -300,8 +300,8 @@ def _undecoded(feature: Any) -> Any:
 
 
 def images_folder(path: str) -> Path:
-    """The folder that image files must lie in where rows of a data set name files: of a local data set its
-    own, of one on the hub its part of the hub's cache.
+    """The folder that must contain the image files that rows of a data set name: a local data set's own
+    folder, or a hub data set's part of the hub's cache.
     """
     from huggingface_hub import constants
 
@@ -312,10 +312,10 @@ def images_folder(path: str) -> Path:
 
 
 def _opened_images(name: str, files: Any, folder: Path) -> Any:
-    """An image of a row, or a list of them; None where there is none.
+    """Opens an image of a row, or a list of them; None if there is none.
 
     Raises:
-        ValueError: where one is no image, or is missing from a list.
+        ValueError: if one is not an image, or is missing from a list.
     """
     if isinstance(files, list):
         images = [_opened_images(name, file, folder) for file in files]
@@ -337,7 +337,7 @@ def stored_image(file: dict[str, Any], folder: Path) -> Image.Image:
         folder: a file that is named rather than stored must lie in it.
 
     Raises:
-        ValueError: where it is no image, or lies elsewhere.
+        ValueError: if it is no image, or lies elsewhere.
     """
     if file["bytes"] is not None:
         return open_image(io.BytesIO(file["bytes"]))
@@ -348,7 +348,7 @@ def stored_image(file: dict[str, Any], folder: Path) -> Image.Image:
 
 
 def content_id(file: dict[str, Any] | None, number: int, folder: Path) -> str:
-    """A hash of what an image file holds; a row whose image is missing has a name of its own."""
+    """Hash of the content of an image file; for a row without an image, a name of its own."""
     try:
         if file and file["bytes"]:
             return hashlib.sha256(file["bytes"]).hexdigest()

@@ -22,7 +22,7 @@ class InstructPix2Pix(HubRows):
 
     def source_ids(self) -> list[str]:
         """The caption that each source image was generated from: edits of one pair of captions show the same
-        scene, and no image of the 63 GB has to be read to tell.
+        scene, and none of the 63 GB of images has to be read.
         """
         return [str(prompt) for prompt in self.rows["original_prompt"]]
 

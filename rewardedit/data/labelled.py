@@ -1,4 +1,4 @@
-"""Edits with labels from 0 to 10, as Parquet shards that hold the images: what a scorer is trained on."""
+"""Edits with labels from 0 to 10, as Parquet shards that hold the images: training data of scorers."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from rewardedit.untrusted import read_json, read_settings_file
 
 SKIPPED = b"skipped"  # metadata of a shard
 GROUP = 64  # rows that are read together
-DICTIONARY = 2**30  # bytes of a column's distinct images in a group, beyond which each row has its own
+DICTIONARY = 2**30  # bytes of a column's distinct images in a group, beyond which each row stores its own
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class LabelledEdit:
     edited: bytes
     instruction: str
     label: float  # 0 to 10
-    rule: str  # that gave the label
-    source_id: str  # the same for all rows that are made of one image: what splits must not part
-    other_source_id: str | None = None  # where `edited` is made of another image than `source`
-    method: str | None = None  # what made `edited`, or changed it; None: the data set has it
+    rule: str  # rule that gave the label
+    source_id: str  # the same for all rows made of one image; splits must keep them together
+    other_source_id: str | None = None  # set if `edited` is made of another image than `source`
+    method: str | None = None  # method that made or changed `edited`; None: from the data set
     seed: int | None = None  # of the method
     sequence_id: str | None = None  # of rows from a sequence of edits
     reconstructed: bool = False  # `edited` went through the autoencoder
     source_caption: str | None = None
     target_caption: str | None = None
-    # what was measured of `edited`: see `rewardedit.synthesis.measured`
+    # measurements of `edited`: see `rewardedit.synthesis.measured`
     clip_d: float | None = None
     similarity_1: float | None = None
     similarity_2: float | None = None
@@ -60,7 +60,7 @@ class LabelledEdits(HubRows):
         return [str(name) for name in self.rows["source_id"]]
 
     def other_source_ids(self) -> list[str | None]:
-        """The image that a row's edit is made of, where it is another's."""
+        """The image that a row's edit is made of, if it is another than the row's source."""
         return list(self.rows["other_source_id"])
 
     def row_id(self, row: dict[str, Any]) -> str:
@@ -83,7 +83,7 @@ class LabelledEdits(HubRows):
 
 
 def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[dict[str, Any]] = ()) -> None:
-    """The rows as one Parquet shard, and what was left out of it, with the reasons, as its metadata."""
+    """Writes the rows as one Parquet shard; its metadata lists what was left out, with the reasons."""
     import pyarrow as pa
 
     text = (
@@ -110,8 +110,8 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
         }
     )
     records = [{**asdict(row), "axes": to_json(row.axes)} for row in rows]
-    # Images are compressed already; small groups of rows keep what is read for one small. An image that
-    # several rows of a group show is held once: in its column's dictionary.
+    # Images are compressed already; small groups of rows keep the read for one row small. An image that
+    # several rows of a group show is stored once: in its column's dictionary.
     images = ["source", "edited"]
     compression = {name: "NONE" if name in images else "SNAPPY" for name in schema.names}
     write_parquet(
@@ -126,7 +126,7 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
 
 
 def made_from(folder: Path) -> set[str]:
-    """The names of the data sets that a folder's labelled rows were made from; none where it does not say."""
+    """The names of the data sets that a folder's labelled rows were made from; empty if it does not say."""
     try:
         settings = read_settings_file(folder / MADE_OF)
         groups = [own for kind in ("all_data", "sequences") for own in settings.get(kind, {}).values()]
@@ -140,7 +140,7 @@ def made_from(folder: Path) -> set[str]:
 
 
 def read_skipped(path: Path) -> list[dict[str, Any]]:
-    """What was left out of a shard."""
+    """Records of what was left out of a shard."""
     import pyarrow.parquet as pq
 
     return json.loads(pq.read_schema(path).metadata[SKIPPED])

@@ -19,7 +19,7 @@ class MagicBrush(HubRows):
     columns = ("img_id", "turn_index", "instruction", *pictures)
 
     def source_ids(self) -> list[str]:
-        """The image of each row: what later turns of a session start from comes from it too."""
+        """The original image of each row; the sources of a session's later turns derive from it too."""
         return [str(image) for image in self.rows["img_id"]]
 
     def row_id(self, row: dict[str, Any]) -> str:
@@ -36,7 +36,7 @@ class MagicBrush(HubRows):
 
 
 def warn_of_benchmarks(data: Iterable[Any]) -> None:
-    """Warns where ImagenHub's images, which are of MagicBrush's dev split, would be trained on.
+    """Warns if ImagenHub's images, which are from MagicBrush's dev split, would be trained on.
 
     Args:
         data: data sets and sequences that a recipe names, with name, path and split.

@@ -33,14 +33,14 @@ PREFERENCES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class PairsConfig:
-    """Which pairs of edits."""
+    """Pairs of edits of a data set of preferences."""
 
-    # which data set; two are called EditReward-Bench: TIGER-Lab's (editreward_bench) and EditScore's
+    # name of the data set; two are called EditReward-Bench: TIGER-Lab's (editreward_bench) and EditScore's
     name: Literal["editreward", "editreward_bench", "editscore_bench"]
     path: str  # hub id, Parquet or Arrow file, or a folder of them
-    split: str = "train"  # the only one that the three have
-    rows: int | None = None  # how many, from `first` on; None for all
-    first: int = 0  # the first pair that is taken
+    split: str = "train"  # split; train is the only one that the three have
+    rows: int | None = None  # number of pairs, from `first` on; None: all
+    first: int = 0  # index of the first pair, from 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.path.expanduser(self.path))
@@ -54,7 +54,7 @@ def open_pairs(config: PairsConfig) -> Pairs:
     """The pairs of a data set; images are read when a pair is.
 
     Raises:
-        ValueError: where files, columns or the split are missing, or `first` lies beyond the last pair.
+        ValueError: if files, columns or the split are missing, or `first` lies beyond the last pair.
     """
     pairs = PREFERENCES[config.name](config.path, config.split)
     if config.first >= len(pairs):
@@ -69,7 +69,7 @@ def stream_pairs(config: PairsConfig) -> Iterator[EditPair | Unreadable]:
     """The pairs of `open_pairs` in their order, bad ones as `Unreadable`, fetched as they are read.
 
     Raises:
-        ValueError: where files, columns or the split are missing.
+        ValueError: if files, columns or the split are missing.
     """
     table = PREFERENCES[config.name](config.path, config.split, streaming=True)
     found = islice(enumerate(table.rows.skip(config.first), config.first), config.rows)

@@ -18,9 +18,7 @@ from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
 from rewardedit.values import require_text
 
 PICTURES = ("source", "edited", "target", "mask")  # of a row
-ALIKE = (
-    1.05  # fold, by which aspect ratios differ that count as one: editors round sides to multiples of 8 or 32
-)
+ALIKE = 1.05  # factor up to which aspect ratios count as equal: editors round sides to multiples of 8 or 32
 
 
 @dataclass(frozen=True)
@@ -32,10 +30,10 @@ class Unreadable:
 
 
 class PreparedRows(Dataset):
-    """Rows with the images that are in use read and brought to one size;
-    those that cannot be are `Unreadable`.
+    """Rows with the images in use read and brought to one size;
+    rows for which this fails are `Unreadable`.
 
-    Without a size each row's images are brought to its source's: editors often answer in a size of their own.
+    Without a size, each row's images are brought to its source's size: editors often return another one.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class PreparedRows(Dataset):
         """The row with its images as tensors of one size.
 
         Raises:
-            ValueError: where it has neither an edited image nor a target, or a text is none.
+            ValueError: if it has neither an edited image nor a target, or a text is not text.
         """
         edited = sample.edited if sample.edited is not None else sample.target
         if edited is None:
@@ -86,8 +84,8 @@ class PreparedRows(Dataset):
         return dataclasses.replace(sample, **{name: image[0] for name, image in tensors.items()})
 
     def tell_unlike(self) -> None:
-        """Tells, once a run, of an edit of another shape than its source; a process that reads ahead leaves
-        it to the one that it reads for.
+        """Reports, once a run, an edit of another shape than its source; a process that reads ahead leaves
+        this to the one that it reads for.
         """
         if get_worker_info() is not None or not self.unlike.any():
             return
@@ -105,14 +103,14 @@ class PreparedRows(Dataset):
 
 @dataclass(frozen=True)
 class Packed:
-    """Some of `PreparedRows` on their way from the process that read them.
+    """Some of `PreparedRows`, packed for the transfer from the process that read them.
 
-    A tensor that one process hands to another holds a file descriptor open, and a process may often have
-    1,024: so of each kind there is one with the images of all rows.
+    A tensor that one process passes to another holds a file descriptor open, and a process is often limited
+    to 1,024: so there is one tensor of each kind, with the images of all rows.
     """
 
     rows: list[dict[str, Any] | Unreadable]  # fields of the rows, without their images
-    images: dict[str, tuple[list[int], Tensor]]  # of a kind, which rows have one, and these (n, c, h, w)
+    images: dict[str, tuple[list[int], Tensor]]  # by kind: rows that have one, and the images (n, c, h, w)
 
     @classmethod
     def pack(cls, rows: list[EditSample | Unreadable]) -> "Packed":
@@ -144,7 +142,7 @@ class RowBatch:
 
     numbers: list[int]  # of the rows of `batch`, in the data set
     ids: list[str]
-    batch: EditBatch | None  # None where no row can be read
+    batch: EditBatch | None  # None if no row can be read
     unreadable: dict[int, str]  # by the row's number: all come before the rows of the next batch
 
 
@@ -159,13 +157,13 @@ def read_batches(
 ) -> Iterator[RowBatch]:
     """All rows in order, in batches of at most `batch`.
 
-    A batch ends early where the next row has others of the optional `fields`; with `fields=()` none does, and
-    no target or mask is read in vain.
+    A batch ends early if the next row has others of the optional `fields`; with `fields=()` none does, and
+    no target or mask is read unnecessarily.
 
     Args:
         size: images are brought to size × size; None: every row comes by itself, at its source's size.
         workers: processes that read ahead; 0: this one reads.
-        first: the number of the first row, where `rows` are a part of a data set.
+        first: the number of the first row, if `rows` are a part of a data set.
     """
     prepared = PreparedRows(rows, size, policy, fields)
     if workers:

@@ -1,10 +1,10 @@
 """SEED-Data-Edit Part 2 (Ge et al. 2024): 52,000 edits that people made and explained on the web.
 
 The folder real_editing of "AILab-CVC/SEED-Data-Edit-Part2-3" holds annotations/split_0001.jsonl to
-split_0006.jsonl and images/images.tar.gz, which has to be unpacked where it lies. A line has source_image,
+split_0006.jsonl and images/images.tar.gz, which has to be unpacked in place. A line has source_image,
 target_image and instruction, as the authors show it for their reader of single edits (SEED-X, issues 13 and
 16); images are named relative to images/, as public code that trains on Part 2 reads them. No line of Part 2
-itself could be looked at. Part 3, edits in a row, is in `rewardedit.data.sequences`.
+itself could be inspected. Part 3, edits in a row, is in `rewardedit.data.sequences`.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class SeedRealEdits(Sequence):
     """Rows of Part 2; a line that lacks something is refused when it is read.
 
     Raises:
-        ValueError: where there are no annotations, or on another split than train.
+        ValueError: if there are no annotations, or on another split than train.
     """
 
     def __init__(self, path: str, split: str = "train", root: str | None = None) -> None:
@@ -48,11 +48,11 @@ class SeedRealEdits(Sequence):
         return EditSample(name, source, require_text(record, "instruction", name), target=target)
 
     def id_of(self, index: int) -> str:
-        """The name of a row's line, also where it cannot be read."""
+        """The name of a row's line, also if it cannot be read."""
         return self.lines[index][0]
 
     def source_ids(self) -> list[str]:
-        """The name of each row's source image; a line without one has its own."""
+        """The name of each row's source image; for a line without one, the line's own name."""
         return [_source(name, line) for name, line in self.lines]
 
 

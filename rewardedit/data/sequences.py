@@ -1,4 +1,4 @@
-"""Data sets of edit sequences: instructions in a row, each on the image that the one before it left."""
+"""Data sets of edit sequences: successive instructions, each applied to the result of the one before."""
 
 import os
 import re
@@ -20,10 +20,10 @@ WITHIN = ("", "images", "images/data")  # where SEED-Data-Edit's images lie in i
 
 @dataclass(frozen=True)
 class EditSequence:
-    """n edits in a row."""
+    """n successive edits."""
 
     id: str
-    images: tuple[ImageLike, ...]  # n + 1: what the sequence begins with, and what each turn leaves
+    images: tuple[ImageLike, ...]  # n + 1: the first image, and the result of each turn
     instructions: tuple[str, ...]  # n
     captions: tuple[str, ...] | None = None  # n + 1, of the images
     source_id: str = ""  # the same for all sequences that begin with one image; "": the id
@@ -50,24 +50,25 @@ class Sequences(Protocol):
     def __getitem__(self, index: int, /) -> EditSequence: ...
 
     def turns(self, index: int, /) -> int:
-        """How many turns a sequence has; no image is read."""
+        """Number of turns of a sequence; no image is read."""
         ...
 
 
 @dataclass(frozen=True)
 class SequencesConfig:
-    """Which edit sequences."""
+    """Edit sequences of a data set."""
 
-    name: Literal["shapes", "magicbrush", "seed_data_edit"] = "shapes"  # which data set
-    # magicbrush: hub id, Parquet file or image folder; seed_data_edit: the folder of its Part 3
+    name: Literal["shapes", "magicbrush", "seed_data_edit"] = "shapes"  # name of the data set
+    # location of the data set; magicbrush: hub id, Parquet file or image folder; seed_data_edit: the folder
+    # of its Part 3
     path: str = ""
-    # folder of the images that annotations or rows name, which must lie in it; none: the data set's own
+    # folder that must contain the images that annotations or rows name; None: the data set's own folder
     root: str | None = None
-    split: str = "train"  # train, val or test, where the data set has them
-    rows: int | None = None  # how many sequences, from `first` on; None for all (shapes: 1,000)
-    first: int = 0  # the first that is taken
-    backdrops: tuple[str, ...] = ("plain",)  # shapes only
-    seed: int = 0  # of the shapes world
+    split: str = "train"  # split: train, val or test, if the data set has it
+    rows: int | None = None  # number of sequences, from `first` on; None: all (shapes: 1,000)
+    first: int = 0  # index of the first sequence, from 0
+    backdrops: tuple[str, ...] = ("plain",)  # shapes only: kinds of backgrounds
+    seed: int = 0  # random seed of the shapes world
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.path.expanduser(self.path))
@@ -86,7 +87,7 @@ def open_sequences(config: SequencesConfig) -> Sequences:
     """The sequences that a recipe names; images are read when a sequence is.
 
     Raises:
-        ValueError: where files or columns are missing, or `first` lies beyond the last sequence.
+        ValueError: if files or columns are missing, or `first` lies beyond the last sequence.
     """
     if config.name in WORLDS:
         return world(config.name).open_sequences(config)
@@ -148,7 +149,7 @@ class MagicBrushSequences(Sequence):
 
 
 def sessions(images: Sequence[str], turns: Sequence[int]) -> list[list[int]]:
-    """Rows that are turns of one image, in order; where a turn is missing, what follows is another session.
+    """Rows that are turns of one image, in order; after a missing turn another session begins.
 
     Args:
         images: the image that each row's session begins with.
@@ -177,7 +178,7 @@ class SeedDataEdit(Sequence):
     A line that lacks something is refused when it is read.
 
     Raises:
-        ValueError: where there are no annotations.
+        ValueError: if there are no annotations.
     """
 
     def __init__(self, path: str, root: str | None = None) -> None:
@@ -188,7 +189,7 @@ class SeedDataEdit(Sequence):
         return len(self.lines)
 
     def turns(self, index: int) -> int:
-        """As many as its line has instructions."""
+        """Number of instructions in the sequence's line."""
         return len(re.findall(r'"instruction_\d+"\s*:', self.lines[index][1]))
 
     def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Which rows are made of which source images, and which of these are held out."""
+"""Source images of rows, and the choice of sources that are held out."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -19,8 +19,8 @@ class Rows(Protocol):
 
 
 def row_id(rows: Any, index: int) -> str:
-    """The id of a row that cannot be read: as its table says it, which may hold more rows than were selected;
-    else its number there.
+    """The id of a row that cannot be read, from its table, which may hold more rows than were selected; if
+    the table has none, its number there.
     """
     while isinstance(rows, Subset):
         index = rows.indices[index]
@@ -37,7 +37,7 @@ def source_ids(rows: Rows) -> list[str]:
 
 
 def other_source_ids(rows: Any) -> list[str | None]:
-    """The second source image of each labelled row, where it shows one."""
+    """The second source image of each labelled row, if it shows one."""
     if isinstance(rows, Subset):
         ids = other_source_ids(rows.dataset)
         return [ids[i] for i in rows.indices]
@@ -53,12 +53,12 @@ def first_rows(sources: Sequence[str]) -> dict[str, int]:
 
 
 def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list[int]]:
-    """Indices of the rows that are left, and of the first row of each held-out source.
+    """Indices of the remaining rows, and of the first row of each held-out source.
 
-    So many sources are drawn by the seed, but no more than a tenth of all (and two at least).
+    n sources are drawn by the seed, but no more than a tenth of all (or than two, if that is more).
 
     Raises:
-        ValueError: where there are fewer than three sources.
+        ValueError: if there are fewer than three sources.
     """
     first = first_rows(sources)
     if len(first) < 3:
@@ -72,8 +72,8 @@ def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list
 
 
 def share_of_sources(sources: Sequence[str], share: float, seed: int) -> list[int]:
-    """Indices of the rows that are made of a share of the sources, at least of one, drawn by the seed: a
-    smaller share is a part of a larger one.
+    """Indices of the rows that are made of a share of the sources, at least one, drawn by the seed: a
+    smaller share is a subset of a larger one.
     """
     names = list(first_rows(sources))
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -82,7 +82,7 @@ def share_of_sources(sources: Sequence[str], share: float, seed: int) -> list[in
 
 
 def row_details(rows: Any, index: int) -> dict[str, str]:
-    """A row's files and other columns, as results show them; {} of data sets that have none."""
+    """A row's files and other columns, as results show them; {} for data sets that have none."""
     while isinstance(rows, Subset):
         index = rows.indices[index]
         rows = rows.dataset
@@ -90,11 +90,11 @@ def row_details(rows: Any, index: int) -> dict[str, str]:
 
 
 def as_details(columns: Mapping[str, Any]) -> dict[str, str]:
-    """Columns as texts, without those that are no text, number or truth value, such as images."""
+    """Columns as texts, without those that are not text, number or boolean, such as images."""
     kinds = (str, int, float, bool)
     return {name: storable(str(value)) for name, value in columns.items() if isinstance(value, kinds)}
 
 
 def storable(text: str) -> str:
-    """The text with a question mark for what UTF-8 has not, such as a file's name in another encoding."""
+    """The text with a question mark for what UTF-8 cannot encode, such as a file name in another encoding."""
     return text.encode(errors="replace").decode()

@@ -1,5 +1,5 @@
-"""Rows read as they come, one after another or file by file, for data sets that are too large to be fetched
-first.
+"""Rows that are read as they are used, one after another or file by file, for data sets that are too large to
+be downloaded first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,12 +17,12 @@ from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
 
 
 def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:
-    """The rows of `open_rows` in their order, bad ones as `Unreadable`; of a data set on the hub no more is
-    fetched than is read.
+    """The rows of `open_rows` in their order, bad ones as `Unreadable`; from a data set on the hub no more is
+    downloaded than is read.
 
     Raises:
-        ValueError: where files, columns or the split are missing, or sources are held out or a share of them
-            is taken, which all rows would have to be read for.
+        ValueError: if files, columns or the split are missing, or if sources are held out or a share of them
+            is used, for which all rows would have to be read.
     """
     if data.hold_out or data.share < 1:
         raise ValueError("hold_out, share: streamed rows cannot tell which sources there are; use open_rows")
@@ -38,7 +38,7 @@ def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:
 
 
 def read_each(rows: Iterable[tuple[str, Any]], read: Callable[[Any], Any]) -> Iterator[Any]:
-    """What `read` makes of each row; where it cannot, `Unreadable` with the row's id and the reason."""
+    """Yields the result of `read` for each row; on failure, `Unreadable` with the row's id and the reason."""
     for name, row in rows:
         try:
             yield read(row)
@@ -49,10 +49,10 @@ def read_each(rows: Iterable[tuple[str, Any]], read: Callable[[Any], Any]) -> It
 
 
 def _streamed_table(data: DataConfig) -> HubRows | None:
-    """The table of a data set whose images stand in it; None for others.
+    """The table of a data set that stores its images in it; None for others.
 
     Raises:
-        ValueError: where files, columns or the split are missing, or rows do not say their type.
+        ValueError: if files, columns or the split are missing, or rows do not say their type.
     """
     adapter = ADAPTERS.get(data.name)
     if not (isinstance(adapter, type) and issubclass(adapter, HubRows)):
@@ -65,7 +65,7 @@ def _streamed_table(data: DataConfig) -> HubRows | None:
 
 class FetchedRows(Sequence):
     """Rows of one file of a table, in memory as they are stored: images are decoded when a row is read. A row
-    that has no name of its own is called "3-17": the 17th of file 3, both counted from 0.
+    without an id of its own is called "3-17": number 17 of file 3, both counted from 0.
     """
 
     def __init__(self, table: HubRows, file: int, found: list[tuple[int, dict[str, Any]]]) -> None:
@@ -80,7 +80,7 @@ class FetchedRows(Sequence):
         return f"{self.file}-{self.found[index][0]}"
 
     def id_of(self, index: int) -> str:
-        """A row's id, also where the row cannot be read."""
+        """A row's id, also if the row cannot be read."""
         return self.table.row_id({**self.found[index][1], ROW_NUMBER: self._number(index)})
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
@@ -89,12 +89,12 @@ class FetchedRows(Sequence):
 
 @dataclass(frozen=True)
 class Shard:
-    """The rows that one shard of a stage is made of, in the order of the data set."""
+    """The rows of one shard of a stage, in the order of the data set."""
 
     rows: Rows
 
     def fetch(self) -> "Shard":
-        """Itself; a shard that is streamed is read now."""
+        """Returns itself; a streamed shard is read by this call."""
         return self
 
 
@@ -124,7 +124,7 @@ class StreamedFile:
 
 @dataclass(frozen=True)
 class StreamedRows:
-    """A data set that is read file by file; how many rows it has is known when all were read."""
+    """A data set that is read file by file; its number of rows is known only once all were read."""
 
     files: list[StreamedFile]
 
@@ -133,8 +133,8 @@ def stream_files(data: DataConfig) -> StreamedRows:
     """The rows that a recipe names with `stream: true`, file by file.
 
     Raises:
-        ValueError: where files, columns or the split are missing, or a part of the rows is asked for; for
-            data sets whose images are files of their own.
+        ValueError: if files, columns or the split are missing, if only a part of the rows is requested, or
+            if the data set's images are files of their own.
     """
     if data.first or data.rows is not None or data.hold_out:
         raise ValueError("stream: files are read whole; leave rows, first and hold_out out")
@@ -145,17 +145,17 @@ def stream_files(data: DataConfig) -> StreamedRows:
 
 
 def read_or_stream(data: DataConfig) -> Rows | StreamedRows:
-    """`stream_files` where that is asked for, else `open_rows`."""
+    """`stream_files` if that is requested, else `open_rows`."""
     return stream_files(data) if data.stream else open_rows(data)
 
 
 def shards_of(rows: Rows | StreamedRows, batch: int) -> Sequence[Shard | StreamedFile]:
-    """What the shards of a stage are made of: parts of the rows (see `row_shards`), or a file each."""
+    """Inputs of a stage's shards: parts of the rows (see `row_shards`), or a file each."""
     if isinstance(rows, StreamedRows):
         return rows.files
     return [Shard(part) for part in row_shards(rows, batch)]
 
 
 def count_rows(rows: Rows | StreamedRows) -> int | None:
-    """How many rows there are; None where that is known when all were read."""
+    """Number of rows; None if it is known only once all were read."""
     return None if isinstance(rows, StreamedRows) else len(rows)

@@ -21,14 +21,14 @@ from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_of_the_machine,
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 NAMES = tuple(f"{name}{kind}" for name in ("rows", "metadata") for kind in SUFFIXES)
-REQUIRED = (("source",), ("instruction",), ("edited", "target"))  # columns, of which each row has one of each
+REQUIRED = (("source",), ("instruction",), ("edited", "target"))  # a row has one column of each group
 
 
 @dataclass(frozen=True)
 class StoredImage:
     """An image whose bytes are in a Parquet table; they are read from disk when they are needed."""
 
-    rows: Any = field(repr=False)  # a 🤗 Dataset of images alone
+    rows: Any = field(repr=False)  # a 🤗 Dataset of images only
     column: str
     index: int
 
@@ -44,17 +44,17 @@ class Table(Sequence):
     they may also be the bytes of image files, plain or as 🤗 datasets stores images.
     A folder is read through its `rows.*` or `metadata.*`.
 
-    A row that lacks an instruction or an image raises ValueError when it is read, as one does whose image is
-    damaged.
+    A row that lacks an instruction or an image, or whose image is damaged, raises ValueError when it is
+    read.
 
     Raises:
-        ValueError: where the file or a column is missing, or all rows lack something; the first is named.
+        ValueError: if the file or a column is missing, or all rows lack something; the first is named.
     """
 
     def __init__(self, path: str, columns: Mapping[str, str] | None = None, root: str | None = None) -> None:
         """
         Args:
-            columns: of the fields above, the columns that hold them; see `name_columns`.
+            columns: fields above and the columns that hold them; see `name_columns`.
             root: the folder of the images; None: the file's.
         """
         file = Path(path)
@@ -110,14 +110,14 @@ class Table(Sequence):
         return len(self.records)
 
     def edit_types(self) -> list[str] | None:
-        """The type of edit of each row; None where the table has no such column."""
+        """The type of edit of each row; None if the table has no such column."""
         if not any("edit_type" in record for record in self.records):
             return None
         return [str(record.get("edit_type")) for record in self.records]
 
     def source_ids(self) -> list[str]:
-        """The source image of each row, by the content of its file; a row that lacks something has a name of
-        its own.
+        """The source image of each row, by the content of its file; a row that lacks something gets a name
+        of its own.
         """
         digests: dict[str, str] = {}
         found = []
@@ -134,13 +134,13 @@ class Table(Sequence):
         return found
 
     def id_of(self, index: int) -> str:
-        """A row's id, its number from 0 where it has none; also where the row cannot be read."""
+        """A row's id, or its number from 0 if it has none; also for a row that cannot be read."""
         own = self.records[index].get("id")
         return str(index) if own in (None, "") else str(own)
 
     def details(self, index: int) -> dict[str, str]:
-        """A row's files, its type of edit and its other columns; a source that the table holds is known by
-        its content.
+        """A row's files, its type of edit and its other columns; a source that the table stores is identified
+        by its content.
         """
         record = self.records[index]
         named = {name: record.get(name) for name in ("source", "edited", "target", "edit_type")}
@@ -176,21 +176,21 @@ def _digest(content: bytes) -> str:
 
 
 def table_in(folder: Path) -> Path | None:
-    """The table that a folder holds; None where it holds none."""
+    """The table that a folder holds; None if it holds none."""
     return next((folder / name for name in NAMES if (folder / name).is_file()), None)
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
-    """The rows of a CSV, TSV, JSONL or Parquet file; a column `source_file_name`, as 🤗 ImageFolder has them,
-    is `source`.
+    """The rows of a CSV, TSV, JSONL or Parquet file; a column `source_file_name`, as 🤗 ImageFolder calls it,
+    becomes `source`.
 
-    Text is UTF-8, or Unicode that begins with a byte-order mark; CSV may also be Windows-1252, which is said.
-    Its cells are parted by commas, semicolons, tabs or bars; they are text as they stand ("007"), and may
-    hold quoted line breaks; those that a row leaves out at its end are None. Empty lines are no rows. Images
-    that a Parquet file holds are `StoredImage`s.
+    Text is UTF-8, or Unicode that begins with a byte-order mark; CSV may also be Windows-1252, with a notice.
+    Its cells are separated by commas, semicolons, tabs or bars; they are kept as text ("007"), and may
+    contain quoted line breaks; cells missing at the end of a row are None. Empty lines are skipped. Images
+    in a Parquet file become `StoredImage`s.
 
     Raises:
-        ValueError: where it is missing, empty, of another kind, or a row cannot be read.
+        ValueError: if it is missing, empty, of another kind, or a row cannot be read.
     """
     if file.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{file}: expected a table that ends in {', '.join(SUFFIXES)}")
@@ -228,7 +228,7 @@ def _read_parquet(file: Path) -> list[dict[str, Any]]:
 
 
 def _may_be_pictures(kind: Any) -> bool:
-    """Whether a column of this Arrow type can hold images: bytes, or a struct of bytes and path."""
+    """True if a column of this Arrow type can hold images: bytes, or a struct of bytes and path."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -239,8 +239,8 @@ def _may_be_pictures(kind: Any) -> bool:
 def require_texts(
     file: Path, number: int, record: dict[str, Any], texts: Iterable[str], required: Iterable[str]
 ) -> None:
-    """Raises ValueError where one of `required` is missing or blank in a row,
-    or one of `texts` is there and no text.
+    """Raises ValueError if one of `required` is missing or blank in a row,
+    or one of `texts` is there but not text.
 
     An id may be a number.
     """
@@ -258,5 +258,5 @@ def require_texts(
 
 
 def write_records(file: Path, records: list[dict[str, Any]]) -> None:
-    """A JSONL file that `Table` reads."""
+    """Writes a JSONL file that `Table` reads."""
     file.write_text("".join(to_json(record) + "\n" for record in records), encoding="utf-8")

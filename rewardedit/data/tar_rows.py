@@ -1,7 +1,7 @@
-"""Rows of .tar files in WebDataset's layout: members that belong together have one name and several endings.
+"""Rows of .tar files in WebDataset's layout: the members of a row have one name and different endings.
 
-Nothing in a file is decoded here, and only members that are asked for are read. What is wrong with a file, or
-a member, is a row that says so.
+Nothing in a file is decoded here, and only requested members are read. A fault of a file or a member becomes
+a row that reports it.
 """
 
 import tarfile
@@ -11,8 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from rewardedit.untrusted import CONTENT_ERRORS, MAX_IMAGE_BYTES, is_of_the_machine, printable
 
-KEY = "__key__"  # beside a row's members: its name
-FAULT = "fault"  # of a row that cannot be read: why
+KEY = "__key__"  # key next to a row's members: its name
+FAULT = "fault"  # key of a row that cannot be read: the reason
 
 
 @runtime_checkable
@@ -38,7 +38,7 @@ class _Bounded:
 
 def read_members(name: str, file: Any, is_wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
     """The rows of an open file: `KEY`, and for each wanted member (offset, size) by its endings. Of several
-    members of one name the first counts. A last row with `FAULT` tells where the file cannot be read further.
+    members of one name the first counts. If the file cannot be read further, a last row has `FAULT`.
     """
     row: dict[str, Any] = {}
     try:
@@ -68,7 +68,7 @@ def _members(file: Any) -> Iterator[tarfile.TarInfo]:
     """The members of a .tar file.
 
     Raises:
-        tarfile.ReadError: where it is damaged, which `tarfile` takes for its end.
+        tarfile.ReadError: if it is damaged, which `tarfile` takes for its end.
     """
     with tarfile.TarFile(fileobj=_Bounded(file)) as tar:  # type: ignore[arg-type]
         member = tar.next()
@@ -84,7 +84,7 @@ def _members(file: Any) -> Iterator[tarfile.TarInfo]:
 
 
 def load(file: Any, row: dict[str, Any]) -> dict[str, Any]:
-    """A row with its members' bytes; one of which is too large has `FAULT`."""
+    """A row with its members' bytes, or with `FAULT` if one of them is too large."""
     found: dict[str, Any] = {}
     for name, value in row.items():
         if not isinstance(value, tuple):
@@ -101,7 +101,7 @@ def load(file: Any, row: dict[str, Any]) -> dict[str, Any]:
 
 
 class TarRows(Sequence):
-    """Rows by number, of files that lie here: where each lies is read at once, the rest with a row."""
+    """Rows of local files by number: their positions are read at once, their members with each row."""
 
     def __init__(self, files: Sequence[str], is_wanted: Callable[[str], bool]) -> None:
         self.files = files
@@ -124,7 +124,7 @@ class TarRows(Sequence):
 
 
 class StreamedTarRows:
-    """Rows in order, read as they come."""
+    """Rows in order, read as they are used."""
 
     def __init__(self, files: Sequence[str], is_wanted: Callable[[str], bool], opener: Open) -> None:
         self.files = files
@@ -152,5 +152,5 @@ class StreamedTarRows:
         return self.skip(0)
 
     def skip(self, n: int) -> Iterator[dict[str, Any]]:
-        """The rows after the first n, whose members are not read."""
+        """The rows after the first n; the members of those n are not read."""
         return (load(file, row) for file, row in islice(self._located(), n, None))

@@ -26,7 +26,7 @@ def read_text_table(file: Path) -> list[dict[str, Any]]:
     """Rows of a JSONL file, or else of a CSV file with any of `SEPARATORS`.
 
     Raises:
-        ValueError: where it cannot be read.
+        ValueError: if it cannot be read.
     """
     try:
         content = file.read_bytes()
@@ -38,13 +38,13 @@ def read_text_table(file: Path) -> list[dict[str, Any]]:
 
 
 def decode(file: Path, content: bytes, may_be_western: bool = True) -> str:
-    """Returns the text of a file: by its byte-order mark, else UTF-8, else Windows-1252, which is said.
+    """Returns the text of a file: by its byte-order mark, else UTF-8, else Windows-1252, with a notice.
 
     Args:
-        may_be_western: False where only Unicode is allowed, as in JSON.
+        may_be_western: False if only Unicode is allowed, as in JSON.
 
     Raises:
-        ValueError: where it is none of them, such as UTF-8 with a damaged place.
+        ValueError: if it is none of them, such as UTF-8 with a damaged place.
     """
     encoding = next((name for mark, name in BYTE_ORDER_MARKS if content.startswith(mark)), "utf-8")
     try:
@@ -67,7 +67,7 @@ def decode(file: Path, content: bytes, may_be_western: bool = True) -> str:
 
 
 def _western(content: bytes) -> str | None:
-    """The text as Windows-1252; None for damaged UTF-8, letters of another script, and what is no text."""
+    """The text as Windows-1252; None for damaged UTF-8, letters of another script, and anything but text."""
     decoded = content.decode("utf-8", errors="surrogateescape")
     if any(ord(letter) > 127 and not 0xDC80 <= ord(letter) <= 0xDCFF for letter in decoded):
         return None  # some of it is UTF-8
@@ -93,7 +93,7 @@ def _read_csv(file: Path, text: str) -> list[dict[str, Any]]:
             raise ValueError(f"{file}: expected columns of different names; got {', '.join(columns)}")
         has_index = next(iter(reader.fieldnames or []), None) == ""
         for number, record in enumerate(reader, 1):
-            if None in record:  # where DictReader puts what is left over
+            if None in record:  # where DictReader puts surplus cells
                 raise ValueError(
                     f"{file}: row {number} has more cells than there are columns; put texts with "
                     f"{_name_of(separator)} in quotes"
@@ -114,7 +114,7 @@ def _separator(text: str) -> str:
     def names(separator: str) -> int:
         return len(next(csv.reader(head, delimiter=separator), []))
 
-    return max(SEPARATORS, key=names)  # the first of them, a comma, where there is one column
+    return max(SEPARATORS, key=names)  # the first of them, a comma, if there is one column
 
 
 def _name_of(separator: str) -> str:

@@ -1,6 +1,6 @@
 """UltraEdit (Zhao et al. 2024): 4 million edits of real images, made by SDXL-Turbo with Prompt-to-Prompt.
 
-Columns, as the data set cards have them: source_image, edited_image, mask_image, edit_prompt, source_caption,
+Columns, as the data set cards list them: source_image, edited_image, mask_image, edit_prompt, source_caption,
 target_caption, idx, edit_object, and six similarities. Three data sets have them, each with splits of its
 own, none of which is called train:
 
@@ -18,10 +18,10 @@ from rewardedit.data.hub import HubRows
 
 
 class UltraEdit(HubRows):
-    """Rows of one of the three data sets, with a mask where a row has one.
+    """Rows of one of the three data sets, with a mask if a row has one.
 
     Raises:
-        ValueError: as `HubRows`, or where the split is one that none of them has.
+        ValueError: as `HubRows`, or if the split is one that none of them has.
     """
 
     instruction_column = "edit_prompt"

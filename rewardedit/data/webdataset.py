@@ -1,8 +1,8 @@
-"""Edits in WebDataset's layout: .tar files in which what belongs to a row has one name and several endings.
+"""Edits in WebDataset's layout: .tar files in which the members of a row have one name and different endings.
 
 A row KEY is KEY.source.png, KEY.target.png (the data set's own edit) or KEY.edited.png (an editor's), perhaps
-KEY.mask.png, and KEY.json with "instruction" and, where there are any, "source_caption", "target_caption" and
-"edit_type". Images may be of any format. A split's name stands in the names of its files: train-00000.tar.
+KEY.mask.png, and KEY.json with "instruction" and, if there are any, "source_caption", "target_caption" and
+"edit_type". Images may be of any format. File names contain the name of the split: train-00000.tar.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from rewardedit.untrusted import IMAGE_SUFFIXES, MAX_BODY_BYTES, read_json
 PICTURES = ("source", "edited", "target", "mask")
 TEXTS = ("source_caption", "target_caption", "edit_type")
 ENDINGS = tuple(ending for endings in IMAGE_SUFFIXES.values() for ending in endings)
-FIRST_ROWS = 100  # of which one at least must be whole, or these are other files
+FIRST_ROWS = 100  # at least one of them must be complete, or these are other files
 
 
 class WebDatasetEdits(HubRows):
@@ -26,7 +26,7 @@ class WebDatasetEdits(HubRows):
     read; a row that is damaged or lacks something is refused when it is read.
 
     Raises:
-        ValueError: where there are no such files, or none of the first rows has what an edit needs.
+        ValueError: if there are no such files, or none of the first rows has all that an edit needs.
     """
 
     pictures = PICTURES
@@ -95,16 +95,16 @@ def is_used(endings: str) -> bool:
 
 
 def _file(row: dict[str, Any], name: str) -> Any:
-    """A member of a row, of whichever format, as 🤗 datasets stores image files; None where it has none."""
+    """A member of a row, of any format, as 🤗 datasets stores image files; None if it has none."""
     found = row.get(name) or next((row[member] for member in row if member.startswith(f"{name}.")), None)
     return None if found is None else {"bytes": found, "path": None}
 
 
 def tar_files(path: str, split: str, streaming: bool) -> Sequence[str]:
-    """The .tar files of a split: those here, or of a data set on the hub, which are fetched unless streamed.
+    """The .tar files of a split: local, or those of a hub data set, which are downloaded unless streamed.
 
     Raises:
-        ValueError: where there are none.
+        ValueError: if there are none.
     """
     local = Path(path)
     if local.exists():
@@ -127,7 +127,7 @@ def tar_files(path: str, split: str, streaming: bool) -> Sequence[str]:
 
 
 def open_stream(name: str) -> Any:
-    """A file, here or on the hub, opened for reading as it is asked for."""
+    """Opens a file, here or on the hub, that is read on demand."""
     from datasets.download.streaming_download_manager import xopen
 
     return xopen(name, "rb")

@@ -1,6 +1,6 @@
-"""Worlds: data sets that are made and not read, whose truth is known, so that each edit can be rated exactly.
+"""Worlds: generated data sets whose ground truth is known, so that each edit can be rated exactly.
 
-Nothing here or below imports a world; it is found by its name when it is asked for.
+Nothing here or below imports a world; it is found by its name when it is requested.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Rating:
     """
 
     score: Float[Tensor, " b"]
-    alignment: Float[Tensor, " b"]  # the asked change, seen in the image
+    alignment: Float[Tensor, " b"]  # the requested change, seen in the image
     consistency: Float[Tensor, " b"]  # the rest of the scene survived
     quality: Float[Tensor, " b"]  # objects are clean and whole, the background is clean
 
@@ -57,14 +57,14 @@ class Samples(Protocol):
 
 @dataclass(frozen=True)
 class World:
-    """A world by what others need of it."""
+    """Interface of a world."""
 
     version: int
     size: int  # pixels a side
-    quality_mix: dict[str, float]  # shares of the kinds of edits among its rows, where none are given
+    quality_mix: dict[str, float]  # shares of the kinds of edits among its rows, if none are given
     open_rows: "Callable[[DataConfig], Rows]"
     open_sequences: "Callable[[SequencesConfig], Sequences]"
-    # (split, seed, backdrops, first, n): samples first to first + n - 1; ValueError for what there is not
+    # (split, seed, backdrops, first, n): samples first to first + n - 1; ValueError if there are no such ones
     samples: Callable[[str, int, tuple[str, ...], int, int], Samples]
     # ratings of edits (b, 3, h, w) of samples, 0 for an image that is not finite
     rate: Callable[[Samples, Tensor], Rating]
@@ -74,6 +74,6 @@ def world(name: str) -> World:
     """Returns the world of that name.
 
     Raises:
-        KeyError: where there is none.
+        KeyError: if there is none.
     """
     return import_module(WORLDS[name]).WORLD

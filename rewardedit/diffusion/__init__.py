@@ -1,1 +1,1 @@
-"""Diffusion editors: loading and asking them, and their training objective."""
+"""Diffusion editors: loading them, sampling from them, and their training objective."""

@@ -1,5 +1,5 @@
-"""Which attention kernel a UNet runs on: xformers, PyTorch's own (SDPA) or, for small trainings on a CPU,
-attention written out ("eager"). Never silently another than was asked for.
+"""Choice of a UNet's attention kernel: xformers, PyTorch's own (SDPA) or, for small trainings on a CPU,
+attention written out ("eager"). A fallback to another than the requested kernel is never silent.
 
 `unet.set_attention_backend("xformers")` does nothing on the UNets of this family, and diffusers' own xformers
 processor copies queries, keys and values; the processor here works in xformers' own (batch, tokens, heads,
@@ -40,7 +40,7 @@ MOST_EAGER_TOKENS = 1024
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """What a UNet runs on, and why: one line to print."""
+    """The attention kernel of a UNet, and the reason for it: one line to print."""
 
     backend: Literal["xformers", "sdpa", "eager"]
     reason: str
@@ -50,7 +50,7 @@ class AttentionChoice:
 
 
 class HeadsLastProcessor:
-    """A diffusers attention processor that keeps (b, n, h, d) and hands it to `attend`, without copies.
+    """A diffusers attention processor that keeps (b, n, h, d) and passes it to `attend`, without copies.
 
     Equal to diffusers' `AttnProcessor2_0` for the self- and cross-attention of a UNet; it takes no attention
     mask, and InstructPix2Pix has none.
@@ -106,7 +106,7 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
 def load_xformers(device: torch.device) -> Attend:
     """xformers' memory-efficient attention, ready to run on a CUDA device.
 
-    PyPI's xformers is linked to CUDA 12. Beside a torch for CUDA 13 its kernels load only after CUDA 12's
+    PyPI's xformers is linked to CUDA 12. With a torch for CUDA 13 its kernels load only after CUDA 12's
     runtime (package nvidia-cuda-runtime-cu12) has been loaded for the whole process, which is done here.
 
     Raises:
@@ -154,8 +154,8 @@ class AttentionShape:
 
 
 def attention_shapes(unet: Any, side: int | None = None) -> Counter[AttentionShape]:
-    """The shapes of a UNet's attention layers for latents of so many pixels a side,
-    and how many layers have each.
+    """The shapes of a UNet's attention layers for latents of this side in pixels,
+    with the number of layers that have each.
     """
     side = side or unet.config.sample_size
     levels = len(unet.config.down_block_types)
@@ -181,7 +181,7 @@ def time_attention(
     with its backward pass in training.
 
     Raises:
-        RuntimeError: where the kernel does not run at one of the shapes.
+        RuntimeError: if the kernel does not run at one of the shapes.
     """
     total = 0.0
     generator = torch.Generator(device).manual_seed(0)  # the caller's random numbers stay as they are
@@ -252,7 +252,7 @@ def _faster(attend: Attend, unet: Any, dtype: torch.dtype, side: int | None) -> 
 
 
 def _trains_small_on_cpu(unet: Any, side: int | None) -> bool:
-    """True where attention is faster written out."""
+    """True if attention is faster written out."""
     tokens = max((shape.tokens for shape in attention_shapes(unet, side)), default=0)
     return unet.device.type == "cpu" and unet.training and tokens <= MOST_EAGER_TOKENS
 
@@ -260,11 +260,11 @@ def _trains_small_on_cpu(unet: Any, side: int | None) -> bool:
 def set_attention(
     unet: Any, backend: str = "auto", dtype: torch.dtype | None = None, side: int | None = None
 ) -> AttentionChoice:
-    """Gives every attention layer of a diffusers UNet one kernel, and says which and why.
+    """Gives every attention layer of a diffusers UNet one kernel, and returns which and why.
 
-    "auto" times xformers (where it loads) and SDPA on the UNet's own shapes, device and type, forward and,
-    for a UNet in training mode, backward, and takes the faster; on a CPU a UNet in training mode has "eager"
-    up to `MOST_EAGER_TOKENS`. "xformers" only tries whether it runs, and warns where it has to fall back.
+    "auto" times xformers (if it loads) and SDPA on the UNet's own shapes, device and type, forward and,
+    for a UNet in training mode, backward, and takes the faster; on a CPU a UNet in training mode gets "eager"
+    up to `MOST_EAGER_TOKENS`. "xformers" only tries whether it runs, and warns if it has to fall back.
     Call it after loading LoRA or IP-Adapter weights,
     which bring processors of their own.
 

@@ -1,5 +1,5 @@
-"""Loading, asking and saving editors: stock diffusers InstructPix2Pix pipelines,
-with what a reward-conditioned one adds.
+"""Loading, running and saving editors: stock diffusers InstructPix2Pix pipelines,
+with the additions of a reward-conditioned one.
 """
 
 import inspect
@@ -38,9 +38,9 @@ LORA = "pytorch_lora_weights.safetensors"
 class EditConfig:
     """Sampling settings; the defaults are those of diffusers and InstructPix2Pix."""
 
-    num_inference_steps: int = 100  # denoising steps
-    guidance_scale: float = 7.5  # s_T
-    image_guidance_scale: float = 1.5  # s_I
+    num_inference_steps: int = 100  # number of denoising steps
+    guidance_scale: float = 7.5  # text guidance scale, s_T
+    image_guidance_scale: float = 1.5  # image guidance scale, s_I
 
     def __post_init__(self) -> None:
         if not isinstance(self.num_inference_steps, int):
@@ -50,7 +50,7 @@ class EditConfig:
             raise ValueError(f"num_inference_steps: expected at least 1; got {self.num_inference_steps}")
         if self.guidance_scale is not None and not self.guidance_scale >= 0:
             raise ValueError(f"guidance_scale: expected at least 0; got {self.guidance_scale:g}")
-        # A pipeline's own default may be None, for guidance that it has not.
+        # A pipeline's own default may be None, for guidance that it lacks.
         if self.guidance_scale is not None and self.guidance_scale > 1 and self.image_guidance_scale < 1:
             raise ValueError(
                 "image_guidance_scale: expected at least 1 beside a guidance_scale above 1, as pipelines "
@@ -78,11 +78,11 @@ class Editor:
         settings: EditConfig | None = None,
         **options: Any,
     ) -> Float[Tensor, "b 3 h w"]:
-        """Edited images, RGB in [0, 1]; a reward-conditioned editor is asked for `score` (0–10),
+        """Edited images, RGB in [0, 1]; a reward-conditioned editor is prompted for `score` (0–10),
         by default its best.
 
-        Each row has its own seed, so a row comes out the same in any batch (up to rounding): `seeds` says
-        them, or the first row's, after which they count on. `options` go to the pipeline.
+        Each row has its own seed, so a row comes out the same in any batch (up to rounding): `seeds` lists
+        them, or is the first row's, from which they count up. `options` go to the pipeline.
 
         Args:
             source: a path, a PIL image, an array (h, w, 3), a tensor (3, h, w) or (b, 3, h, w) in [0, 1], or
@@ -90,8 +90,8 @@ class Editor:
             instruction: one for each image.
 
         Raises:
-            ValueError: where sources, instructions and seeds differ in number, a side is not a multiple of
-                the VAE's, or a row has no edit, as `sample` tells.
+            ValueError: if sources, instructions and seeds differ in number, a side is not a multiple of the
+                VAE's factor, or a row has no edit, for the reasons of `sample`.
         """
         encoded = self.encode(source, instruction, score=score)
         seeds = range(seeds, seeds + len(encoded)) if isinstance(seeds, int) else seeds
@@ -99,11 +99,11 @@ class Editor:
 
     @torch.no_grad()
     def encode(self, source: ImagesLike, instruction: str | Sequence[str], *, score: float = 10.0) -> Encoded:
-        """Sources and instructions, as a call takes them, as the pipeline wants them.
+        """Encodes sources and instructions, as a call takes them, into the pipeline's inputs.
 
         Raises:
-            ValueError: where they differ in number, a source's values are not in [0, 1], a text is none, or a
-                side is not a multiple of the VAE's.
+            ValueError: if they differ in number, a source's values are not in [0, 1], a text is not text, or
+                a side is not a multiple of the VAE's factor.
         """
         source = read_images(source)
         instruction = [instruction] if isinstance(instruction, str) else list(instruction)
@@ -130,7 +130,7 @@ class Editor:
         was withheld by the pipeline's safety checker, has a reason in its place.
 
         Raises:
-            ValueError: where rows and seeds differ in number.
+            ValueError: if rows and seeds differ in number.
         """
         if len(encoded) != len(seeds):
             raise ValueError(f"expected one seed an image; got {len(encoded)} images and {len(seeds)} seeds")
@@ -143,17 +143,17 @@ class Editor:
 
     @property
     def family(self) -> EditFamily:
-        """What is particular to its pipeline."""
+        """The family of its pipeline."""
         return family_of(self.pipe)
 
 
 def write_prompts(
     pipe: Any, instructions: list[str], labels: Sequence[int | None], prompt: RewardPrompt | None
 ) -> list[str]:
-    """The instructions with their labels written in, those without a label as they are.
+    """The instructions with their labels written in; those without a label stay as they are.
 
-    Where a text is longer than the tokenizer reads, its instruction is cut and never its label;
-    a warning counts them.
+    If a text is longer than the tokenizer reads, its instruction is cut and never its label;
+    a warning counts such texts.
     """
     if prompt is None or prompt.embedding:
         return instructions
@@ -194,16 +194,16 @@ def load_editor(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
 ) -> Editor:
-    """An editor by hub name, "shapes-editor", a pipeline folder, or a run's folder (its pipeline/ or lora/);
-    of a stock pipeline that is loaded already, as `as_editor`, which stays where and as it is.
+    """Loads an editor by hub name, "shapes-editor", a pipeline folder, or a run's folder (its pipeline/ or
+    lora/); wraps a stock pipeline that is loaded already, as `as_editor`, and leaves it where and as it is.
 
     Args:
         lora: a folder or a file with LoRA weights for it, such as diffusers and the recipes save.
-        device: "auto": a GPU where there is one.
+        device: "auto": a GPU if there is one.
         dtype: of the weights; "auto": float16 on a GPU, float32 on a CPU.
 
     Raises:
-        ValueError: where there is no InstructPix2Pix pipeline of that name, or no LoRA that fits it.
+        ValueError: if there is no InstructPix2Pix pipeline of that name, or no LoRA that fits it.
     """
     if not isinstance(name, str | Path):
         if not callable(name):
@@ -226,7 +226,7 @@ def load_editor(
                 f'{name}, in Python load_editor("BASE", lora="{name}")'
             )
         weights = find_lora(str(path))
-    if weights is None and (path / LORA).is_file():  # beside a whole pipeline
+    if weights is None and (path / LORA).is_file():  # next to a whole pipeline
         weights = path / LORA
     if weights is None and base is not None:
         raise ValueError(f"editor {name!r}: {SETTINGS} names the base {base}, but there is no {LORA} for it")
@@ -258,10 +258,10 @@ def load_editor(
 
 
 def find_lora(name: str) -> Path:
-    """The file of LoRA weights that a name says: itself, or the only one in its folder.
+    """The file of LoRA weights that a name stands for: itself, or the only one in its folder.
 
     Raises:
-        ValueError: where there is none, or there are several of other names than diffusers'.
+        ValueError: if there is none, or there are several and none has diffusers' name.
     """
     if Path(name).is_file():
         return Path(name)
@@ -274,7 +274,7 @@ def find_lora(name: str) -> Path:
 
 
 def _loras_in(folder: Path) -> list[Path]:
-    """Files that may be a LoRA; of several that with diffusers' name alone."""
+    """Files that may be a LoRA; only the one with diffusers' name, if it is there."""
     files = sorted(path for path in folder.glob("*.safetensors") if path.name != EMBEDDING)
     return [path for path in files if path.name == LORA] or files
 
@@ -291,11 +291,11 @@ def _add_lora(pipe: Any, weights: Path, base: str) -> None:
 
 
 def files_of_editor(name: str) -> Path:
-    """The folder that holds what stands beside an editor's pipeline: how to ask, the reward prompt and its
-    embedding, or a LoRA. Of an editor on the hub these alone are fetched here.
+    """The folder of the files next to an editor's pipeline: sampling settings, the reward prompt and its
+    embedding, or a LoRA. From an editor on the hub only these are downloaded.
 
     Raises:
-        ValueError: where nothing can be fetched under a name of the hub's.
+        ValueError: if nothing can be downloaded under a hub name.
     """
     return fetched(name, (SETTINGS, PROMPT, EMBEDDING, LORA))
 
@@ -314,17 +314,17 @@ def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
 
 
 def save_settings(folder: Path, settings: EditConfig, more: dict[str, Any] | None = None) -> None:
-    """Writes beside a saved editor how it is to be asked; what else stands in that file stays."""
+    """Writes the sampling settings next to a saved editor; other entries of that file are kept."""
     path = folder / SETTINGS
     known = read_settings_file(path) if path.is_file() else {}
     write_json(path, {**known, **asdict(settings), **(more or {})})
 
 
 def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> None:
-    """Writes a pipeline that stock diffusers loads, with the reward prompt and how to ask beside it.
+    """Writes a pipeline that stock diffusers loads, with the reward prompt and sampling settings next to it.
 
-    The folder is written aside and renamed, in the place of an earlier one: it is there whole or not at all.
-    With `base`, the UNet's LoRA weights alone are written, and the name of the pipeline that they belong to.
+    The folder is written aside and renamed, replacing an earlier one: it is there whole or not at all.
+    With `base`, only the UNet's LoRA weights are written, and the name of the pipeline that they belong to.
     """
     with replaced(folder) as aside:
         aside.mkdir()
@@ -332,8 +332,8 @@ def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> Non
 
 
 def _load_in_full_precision(folder: Path) -> None:
-    """Stock diffusers loads in float32 where it is told nothing, and transformers as a model's file says:
-    both are to do the same, also where the weights were saved in float16.
+    """Sets the saved components to load in float32: stock diffusers does so by default, but transformers
+    follows a model's file, and both are to do the same, even if the weights were saved in float16.
     """
     for path in folder.glob("*/config.json"):
         config = read_settings_file(path)

@@ -1,4 +1,4 @@
-"""`Edits`: what an editor makes of rows, and why some have no edit."""
+"""`Edits`: the edited images of some rows, and the reasons why others have none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ WITHHELD = "the pipeline's safety checker withheld the image; change the instruc
 
 @dataclass(frozen=True)
 class Edits:
-    """Edited images of b rows, some of which may have none: one that overflowed, or was withheld."""
+    """Edited images of b rows; a row has none if its image overflowed, or was withheld."""
 
     images: Float[Tensor, "b 3 h w"]  # RGB in [0, 1]; NaN in rows without an edit, which no scorer can score
     reason: list[str | None]  # why a row has no edit
 
     @classmethod
     def of(cls, images: Float[Tensor, "b 3 h w"], reason: Sequence[str | None] | None = None) -> "Edits":
-        """Images as an editor made them, in main memory. A row without a reason that is not finite gets
-        one.
+        """Wraps images as an editor made them, in main memory. A row without a reason gets one if its image
+        is not finite.
         """
         images = images.float().cpu()
         finite = images.isfinite().flatten(1).all(1).tolist()
@@ -36,15 +36,15 @@ class Edits:
 
     @classmethod
     def of_output(cls, output: Any) -> "Edits":
-        """What a pipeline returned, with what its safety checker, where it has one, says of each image."""
+        """Wraps the output of a pipeline, with the verdicts of its safety checker, if it has one."""
         withheld = getattr(output, "nsfw_content_detected", None) or [False] * len(output.images)
         return cls.of(output.images, [WITHHELD if is_withheld else None for is_withheld in withheld])
 
     def require_all(self) -> Float[Tensor, "b 3 h w"]:
-        """The images, where each row has one.
+        """The images of all rows.
 
         Raises:
-            ValueError: where a row has none, with the reason.
+            ValueError: if a row has none, with the reason.
         """
         for row, reason in enumerate(self.reason):
             if reason is not None:

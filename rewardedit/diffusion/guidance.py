@@ -27,7 +27,7 @@ MaskOf = Callable[[Tensor, Tensor], Tensor]  # of sources and edited images (b, 
 
 @dataclass(frozen=True)
 class TwoRounds:
-    """What `two_round_edit` made: the edit under the mask, the mask,
+    """Result of `two_round_edit`: the edit under the mask, the mask,
     and the first round's edit (None without one).
     """
 
@@ -46,7 +46,7 @@ def mask_guidance(
     feather: float = 0.0,
     between: tuple[float, float] = (0.0, 1.0),
 ) -> Iterator[None]:
-    """While it is open, calls of `pipe` follow the instruction inside the mask only.
+    """Within this context, calls of `pipe` follow the instruction inside the mask only.
 
     For InstructPix2Pix (SD and SDXL) the mask multiplies the text term of the guidance, as in BPM's Eq. 4:
     e0 + s_T · M ∘ (e_T − e_I) + s_I · (e_I − e0). For FLUX-Kontext and Qwen-Image-Edit with true
@@ -56,9 +56,9 @@ def mask_guidance(
         mask: in [0, 1], 1 where change is wanted, at the size of the image or of the latents (resampled by
             area average). Its rows follow the rows of the sources; one row serves for all. With several
             images a prompt, stock pipelines repeat the sources as a whole (i0 i1 i0 i1), and so is the mask.
-        dilate: grows the mask by so many of its own pixels.
+        dilate: grows the mask by this number of its own pixels.
         feather: standard deviation of a blur of its rim, in its own pixels.
-        between: the share of the denoising steps it holds for, from 0 (the first) to 1.
+        between: the share of the denoising steps that it applies to, from 0 (the first) to 1.
 
     Raises:
         ValueError: for another pipeline, a mask outside [0, 1] or of another shape or batch than the sources;
@@ -107,26 +107,26 @@ def two_round_edit(
     3.5).
 
     Sources and instructions are encoded once. Row i has seed `seed + i`. A mask that was found grows by one
-    place of the latents, since those at its rim hold what is inside and what is outside together.
+    location of the latents, since the locations at its rim mix what is inside and outside.
 
     Args:
         pipe: an `Editor`, or a stock diffusers pipeline.
-        image: as an `Editor` takes its sources. FLUX-Kontext and Qwen-Image-Edit answer in a size of their
-            own, of the same shape.
+        image: as an `Editor` takes its sources. FLUX-Kontext and Qwen-Image-Edit return a size of their own,
+            of the same aspect ratio.
         mask: a function of sources (at the edits' size) and edited images, by default `change_mask`; or your
             own mask, and then there is no first round.
-        score: what a reward-conditioned editor is asked for, 0–10.
-        first: the first round's edit with the same seeds, where you have it already.
+        score: the score that a reward-conditioned editor is prompted for, 0–10.
+        first: the first round's edit with the same seeds, if you have it already.
         options: for the pipeline.
 
     Raises:
-        ValueError: what `mask_guidance` and `Editor` raise; where no row has a first edit.
+        ValueError: as `mask_guidance` and `Editor`; or if no row has a first edit.
     """
     editor = as_editor(pipe)
     image = read_images(image)
     seeds = range(seed, seed + len(image))
     encoded = editor.encode(image, instruction, score=score)
-    if first is not None:  # the second round is of its size, where the pipeline is told one
+    if first is not None:  # the second round gets its size, if the pipeline takes one
         sides = dict(zip(("height", "width"), first.shape[-2:], strict=True))
         options = {name: side for name, side in sides.items() if name in encoded.inputs} | options
     dilate = 0

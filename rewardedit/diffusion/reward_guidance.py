@@ -2,9 +2,9 @@
 scorer.
 
 The scheduler's `step` is wrapped; nothing of a pipeline is copied. The gradient is that of the score with
-respect to the predicted clean latents, through the decoder and not through the UNet, so that a step costs a
-decoding and a scoring more (as in universal guidance, Bansal et al. 2023; for editing,
-what ADIEE calls real-time back-propagation and leaves open).
+respect to the predicted clean latents, through the decoder and not through the UNet, so that a step costs one
+more decoding and scoring (as in universal guidance, Bansal et al. 2023; for editing,
+this is what ADIEE calls real-time back-propagation and leaves open).
 """
 
 import functools
@@ -40,19 +40,19 @@ def reward_guidance(
     source_caption: Sequence[str] | None = None,
     target_caption: Sequence[str] | None = None,
 ) -> Iterator[None]:
-    """While it is open, calls of `pipe` follow the scorer's gradient at each step meant.
+    """Within this context, calls of `pipe` follow the scorer's gradient at each step in `between`.
 
     Args:
         pipe: a stock InstructPix2Pix pipeline (SD or SDXL) with a DDPM, DDIM or LCM scheduler, or one with
             sigmas that predicts epsilon (Euler, Euler-ancestral).
-        source: RGB in [0, 1], at the size that comes out; a call makes one image for each, in this order.
+        source: RGB in [0, 1], at the output's size; a call makes one image for each, in this order.
         scale: how far each step moves the predicted clean latents, as the root mean square of the move; 0
             changes nothing, to the bit.
-        between: the share of the denoising steps it holds for, from 0 (the first) to 1.
+        between: the share of the denoising steps that it applies to, from 0 (the first) to 1.
 
     Raises:
         ValueError: for a scorer without gradient, a scheduler of another kind, a scale below 0; within the
-            block, where a call makes another number of images.
+            block, if a call makes another number of images.
     """
     scorer.require_gradient()
     if scale < 0:
@@ -90,7 +90,7 @@ def reward_guidance(
     if not scale:
         yield
         return
-    around = vars(scheduler).get("step")  # of another block, where this one stands in it
+    around = vars(scheduler).get("step")  # of an enclosing block, if there is one
     scheduler.step = guided
     try:
         yield
@@ -106,8 +106,8 @@ def ascent_direction(
     """The direction in which a score of the decoded latents rises, float32,
     each row of root mean square 1 (or 0).
 
-    A score's gradient with respect to one pixel shrinks with the number of pixels, below what float16 can
-    hold: 5e-6 for `l1` at 256 pixels a side. The gradient at the image is therefore taken first, in float32,
+    A score's gradient with respect to one pixel shrinks with the number of pixels, below what float16
+    holds: 5e-6 for `l1` at 256 pixels a side. The gradient at the image is therefore taken first, in float32,
     and goes through the decoder at unit size, which leaves its direction as it is.
     A decoder that overflows in float16 (SDXL's does) runs in float32.
 
@@ -130,7 +130,7 @@ def _ascent_direction(
 ) -> Tensor:
     latents = clean.detach().requires_grad_(True)
     edited = family.decode(vae, latents.to(vae.dtype))
-    if not edited.isfinite().all():  # no scorer passes a gradient on to it
+    if not edited.isfinite().all():  # no scorer passes a gradient to it
         return torch.full_like(clean, torch.nan, dtype=torch.float32)
     image = edited.detach().requires_grad_(True)
     (at_picture,) = torch.autograd.grad(score(image), image)

@@ -23,22 +23,22 @@ Scored = Literal["prev_sample", "pred_x0"]
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """How a rollout goes.
+    """Settings of a rollout.
 
     Raises:
         ValueError: on numbers of steps that do not fit each other, or guidance that the stock pipeline would
             leave out.
     """
 
-    num_inference_steps: int = 20  # of the scheduler
-    # after so many of them; None: after all. ADIEE stops one short, ImageReward at a random late step
+    num_inference_steps: int = 20  # number of the scheduler's denoising steps
+    # number of steps to take; None: all. ADIEE stops one step early, ImageReward at a random late step
     stop: int | None = None
-    grad_steps: int | None = 1  # the last so many of those taken carry a gradient; None: all (DRaFT), 0: none
-    # what the last step gives (ADIEE), or its prediction of the clean latents (ImageReward)
+    grad_steps: int | None = 1  # number of last steps with gradient; None: all (DRaFT), 0: none
+    # latents to score: the last step's result (ADIEE), or its predicted clean latents (ImageReward)
     scored: Scored = "prev_sample"
-    guidance_scale: float | None = None  # None: without classifier-free guidance, as both papers
-    image_guidance_scale: float = 1.0
-    # UNet calls with gradient are computed again in the backward pass (under DDP: the UNet's own)
+    guidance_scale: float | None = None  # text guidance scale; None: no guidance, as in both papers
+    image_guidance_scale: float = 1.0  # image guidance scale, used with guidance_scale
+    # recompute UNet calls with gradient in the backward pass, to save memory (under DDP: the UNet's own)
     gradient_checkpointing: bool = False
 
     def __post_init__(self) -> None:
@@ -67,19 +67,18 @@ def rollout(
     config: RolloutConfig,
     generator: torch.Generator | Sequence[torch.Generator] | None = None,
 ) -> Float[Tensor, "b c h w"]:
-    """The latents that a rollout ends with, scaled by the VAE's factor.
+    """Returns the latents at the end of a rollout, scaled by the VAE's factor.
 
     Args:
         family: the editor's.
         denoiser: bare, or wrapped for training on several processes.
-        scheduler: its configuration is taken; itself it stays as it is.
-        noise: of unit variance, at which the rollout starts.
-        generator: of the noise that steps add (one, or one a row); schedulers that add none do not ask for
-            it.
+        scheduler: its configuration is copied; it is not changed.
+        noise: of unit variance, from which the rollout starts.
+        generator: of the noise that steps add (one, or one per row); schedulers that add none do not use it.
 
     Raises:
-        ValueError: for a scheduler whose step passes no gradient on, or that has no prediction of the clean
-            latents where it is to be scored; where guidance is asked for and `cond.null_embeds` is missing.
+        ValueError: for a scheduler whose step passes no gradient, or that has no prediction of the clean
+            latents though this is to be scored; if guidance is requested and `cond.null_embeds` is missing.
     """
     if config.grad_steps != 0:
         require_differentiable(scheduler)
@@ -109,7 +108,7 @@ def rollout(
 
     for i, t in enumerate(times):
         if i == first:
-            torch.clear_autocast_cache()  # what steps without gradient have cast has none to pass on
+            torch.clear_autocast_cache()  # weights cast in steps without gradient pass none
         with torch.set_grad_enabled(torch.is_grad_enabled() and i >= first):
             x_t = scheduler.scale_model_input(latents, t)
             if config.gradient_checkpointing and torch.is_grad_enabled():

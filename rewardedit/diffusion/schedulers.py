@@ -1,4 +1,4 @@
-"""What schedulers know and do not say: the predicted clean latents, whether a gradient passes through a step,
+"""Missing parts of schedulers: the predicted clean latents, a test whether a gradient passes through a step,
 and DDIM's inverse for models that predict the clean latents.
 """
 
@@ -18,7 +18,7 @@ EULER = ("EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler")
 def step_options(
     scheduler: Any, generator: torch.Generator | Sequence[torch.Generator] | None
 ) -> dict[str, Any]:
-    """What a scheduler's `step` takes of these: no noise of its own where it can be had without (DDIM),
+    """The options of these that a scheduler's `step` takes: no added noise, if it can go without (DDIM),
     and generators.
     """
     taken = inspect.signature(scheduler.step).parameters
@@ -33,10 +33,10 @@ def pred_x0(
     sample: Float[Tensor, "b c h w"],
     options: dict[str, Any],
 ) -> Float[Tensor, "b c h w"]:
-    """The clean latents that a prediction stands for, as the scheduler itself finds them (it takes the step).
+    """The clean latents that a prediction implies, as computed by the scheduler itself (it takes the step).
 
     Raises:
-        ValueError: for a scheduler that keeps them to itself.
+        ValueError: for a scheduler that does not return them.
     """
     out = scheduler.step(model_pred, t, sample, **options)
     for name in ("pred_original_sample", "denoised"):
@@ -51,29 +51,29 @@ def pred_x0(
 
 
 def require_between(between: tuple[float, float]) -> None:
-    """Raises ValueError for what is no part of the denoising steps, as two rising shares of them."""
+    """Raises ValueError unless `between` is two rising shares of the denoising steps, in [0, 1]."""
     if not 0 <= between[0] < between[1] <= 1:
         raise ValueError(f"between: expected two rising shares in [0, 1]; got {between}")
 
 
 def step_index(scheduler: Any, timestep: Tensor | float) -> int:
-    """The place of a time step in the schedule, from 0 (the first)."""
+    """The index of a time step in the schedule, from 0 (the first)."""
     times = scheduler.timesteps
     return int((times - torch.as_tensor(timestep).flatten()[0].to(times)).abs().argmin())
 
 
 def holds_for(between: tuple[float, float], scheduler: Any, timestep: Tensor | float) -> bool:
-    """Whether a step lies in a part of the schedule; where one part ends, the next begins."""
+    """True if a step lies in a part of the schedule; a part includes its start and excludes its end."""
     if between == (0.0, 1.0):
-        return True  # without waiting for the accelerator, which has the time steps
+        return True  # without waiting for the accelerator, which holds the time steps
     return between[0] <= step_index(scheduler, timestep) / len(scheduler.timesteps) < between[1]
 
 
 def pred_x0_coefficients(scheduler: Any, timestep: Any, index: int) -> tuple[float, float]:
     """a and b of the predicted clean latents, a · sample + b · prediction, at step `index` of the schedule.
 
-    For what has to go back from the clean latents to the prediction;
-    `require_coefficients` says for which schedulers.
+    For code that has to go back from the clean latents to the prediction;
+    `require_coefficients` checks for which schedulers.
     """
     if type(scheduler).__name__ in EULER:
         return 1.0, -float(scheduler.sigmas[index])
@@ -103,7 +103,7 @@ def require_differentiable(scheduler: Any) -> None:
     """Tries a step on a scheduler of the same configuration.
 
     Raises:
-        ValueError: naming a scheduler whose step passes no gradient on to what the UNet predicted.
+        ValueError: naming a scheduler whose step passes no gradient to the UNet's prediction.
     """
     name = type(scheduler).__name__
     probe = type(scheduler).from_config(scheduler.config)
@@ -126,14 +126,14 @@ def require_differentiable(scheduler: Any) -> None:
 class SampleDDIMInverseScheduler(DDIMInverseScheduler):
     """DDIM's inverse for a model that predicts the clean latents.
 
-    Such a prediction becomes one of the noise at the level that the model was told. diffusers' inverse takes
-    the level before the step, which is 0 at the first, where it divides by nothing.
+    Such a prediction is converted to one of the noise at the noise level given to the model. diffusers'
+    inverse uses the level before the step, which is 0 at the first step: a division by zero.
     """
 
     def step(
         self, model_output: Tensor, timestep: Any, sample: Tensor, return_dict: bool = True
     ) -> DDIMSchedulerOutput | tuple[Tensor, Tensor]:
-        """The latents one step noisier, at the level of `timestep`, and the clean ones they stand for."""
+        """The latents one step noisier, at the level of `timestep`, and the clean ones that they imply."""
         before = int(timestep) - self.config.num_train_timesteps // self.num_inference_steps
         own = self.alphas_cumprod[before] if before >= 0 else self.initial_alpha_cumprod
         alpha = self.alphas_cumprod[int(timestep)]
@@ -148,7 +148,7 @@ class SampleDDIMInverseScheduler(DDIMInverseScheduler):
 def set_ddim(pipe: Any) -> None:
     """Gives a pipeline DDIM and its inverse, on the model's own noise schedule."""
     own = pipe.scheduler.config
-    # The inverse knows two ways to space steps; other samplers' models, such as Euler's, may have a third.
+    # The inverse supports two ways to space steps; other samplers' models, such as Euler's, may have a third.
     spacing = "trailing" if own.get("timestep_spacing") == "trailing" else "leading"
     pipe.scheduler = DDIMScheduler.from_config(own, timestep_spacing=spacing)
     sample = own.get("prediction_type") == "sample"

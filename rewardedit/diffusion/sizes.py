@@ -1,4 +1,4 @@
-"""Sizes at which images are edited: scaled to one, and what is said of those that are large."""
+"""Sizes at which images are edited: scaling, and messages about large ones."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,27 +12,27 @@ from rewardedit.diffusion.editors import Editor
 from rewardedit.images import resize
 from rewardedit.processes import notice
 
-USUAL_SIDE = 1024  # pixels, of editors that do not say what they were trained at
-LARGE = 2  # fold, of the time at that side, from which --size is named
+USUAL_SIDE = 1024  # pixels, of editors that do not say at what size they were trained
+LARGE = 2  # factor over the time at that side from which --size is suggested
 
 
 def scale_shorter_side(
     source: Float[Tensor, "1 3 h w"], size: int | None, factor: int
 ) -> Float[Tensor, "1 3 h2 w2"]:
-    """The image with its shorter side at `size`, both sides multiples of what the VAE needs."""
+    """The image with its shorter side at `size`, both sides multiples of `factor`, as the VAE needs."""
     scale = 1.0 if size is None else size / min(source.shape[-2:])
     h, w = (max(factor, round(side * scale / factor) * factor) for side in source.shape[-2:])
     return resize(source, (h, w))
 
 
 def trained_side(editor: Editor) -> int:
-    """Returns the pixels a side that an editor's denoiser says it was trained on."""
+    """Returns the side in pixels that an editor was trained on, by its denoiser's config."""
     size = editor.family.denoiser(editor.pipe).config.get("sample_size")
     return size * editor.pipe.vae_scale_factor if isinstance(size, int) else USUAL_SIDE
 
 
 def hint_at_size(editor: Editor, path: Path, source: Float[Tensor, "1 3 h w"]) -> None:
-    """Names `--size`, once a run, where an image is edited at a size of its own that takes far longer."""
+    """Suggests `--size`, once a run, if an image is edited at its own size and that takes far longer."""
     h, w = source.shape[-2:]
     side = trained_side(editor)
     cost = (min(h, w) / side) ** 2
@@ -46,7 +46,7 @@ def hint_at_size(editor: Editor, path: Path, source: Float[Tensor, "1 3 h w"]) -
 
 @contextmanager
 def out_of_memory_told(path: Path, source: Float[Tensor, "1 3 h w"], size: int | None) -> Iterator[None]:
-    """Raises ValueError that names `--size` where the memory of a GPU or of the machine ran out.
+    """Raises ValueError that suggests `--size` if the memory of a GPU or of the machine ran out.
 
     Args:
         size: the `--size` that was given.

@@ -1,4 +1,4 @@
-"""Text-to-image pipelines: stock `StableDiffusionPipeline`s, also such as share an editor's autoencoder and
+"""Text-to-image pipelines: stock `StableDiffusionPipeline`s, also ones that share an editor's autoencoder and
 text encoder and keep no copy of them.
 """
 
@@ -14,16 +14,16 @@ from rewardedit.files import replaced, write_json
 from rewardedit.models import resolve_model
 from rewardedit.untrusted import read_settings_file
 
-SHARED = "text_to_image.json"  # names the editor that has the other parts
+SHARED = "text_to_image.json"  # file that names the editor with the other parts
 
 
 def load_text_to_image(
     name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
 ) -> Any:
-    """A `StableDiffusionPipeline` by hub name, "shapes-text-to-image", or its folder.
+    """Loads a `StableDiffusionPipeline` by hub name, "shapes-text-to-image", or its folder.
 
     Raises:
-        ValueError: where there is no such pipeline.
+        ValueError: if there is no such pipeline.
     """
     from diffusers import DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 
@@ -55,7 +55,7 @@ def load_text_to_image(
 
 
 def save_text_to_image(pipe: Any, folder: Path, editor: str) -> None:
-    """Writes the UNet in fp16 and the schedule, and the name of the `editor` that the other parts are of."""
+    """Writes the UNet in fp16 and the schedule, and the name of the `editor` that has the other parts."""
     with replaced(folder) as aside:
         aside.mkdir()
         copy.deepcopy(pipe.unet).half().save_pretrained(aside / "unet")

@@ -1,1 +1,1 @@
-"""Does a score agree with people, and is a difference more than chance."""
+"""Agreement of scores with people, and tests whether a difference is more than chance."""

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from scipy.stats import t as student
 from torch import Tensor
 
-ALPHA = 0.05  # chance that an honest run is flagged at one look at least
+ALPHA = 0.05  # chance that an honest run is flagged at any of its checks
 COPY = 0.005  # mean absolute difference below which an edit counts as a copy of its source
 COLOURS = 4  # levels a channel of the colour histogram
 STRONGEST = 0.02  # share of an image's pixels whose change is the edit itself
@@ -25,16 +25,16 @@ HIGHER_IS_WORSE = 1
 
 @dataclass(frozen=True)
 class Limit:
-    """How far a mean may move in one direction, in spreads of the base."""
+    """The largest accepted change of a mean in one direction, in spreads of the base."""
 
-    name: str  # of a sign, or "held_out"
+    name: str  # a sign's name, or "held_out"
     direction: int
     most: float
     says: str
 
 
 # Largest harmless changes: `python benchmarks/hacking.py limits` computes them from honest runs whose seeds
-# are used for nothing else (mean + 3 standard deviations over runs of a run's largest change at any look; at
+# are used for nothing else (mean + 3 standard deviations over runs of a run's largest change at any check; at
 # least 0.2, a small effect).
 LIMITS = (
     Limit("edges", HIGHER_IS_WORSE, 0.2, "noise or texture"),
@@ -55,10 +55,10 @@ def hacking_signs(
     edited: Float[Tensor, "b 3 h w"],
     mask: Float[Tensor, "b 1 h w"] | None = None,
 ) -> dict[str, Float[Tensor, " b"]]:
-    """Numbers per edit that a scorer may not see and a person would.
+    """Measures of each edit that a scorer may miss and a person would notice.
 
     Returns:
-        NaN for a row without an edit; else `copied` (1 where the source came back), `strongest_change` (mean
+        NaN for a row without an edit; else `copied` (1 if the source was returned), `strongest_change` (mean
         absolute difference over the 2 % of the pixels that changed most, 0–1), `saturation` (mean of max −
         min over channels, 0–1), `edges` (mean absolute step between neighbouring pixels, 0–1), `entropy` (of
         a 64-colour histogram, bits, 0–6) and, with a mask, `change_outside` (mean absolute difference where
@@ -112,13 +112,13 @@ class Change:
 
 @cache
 def _quantile(level: float, freedom: int) -> float:
-    """What Student's t exceeds with this chance."""
+    """The value that Student's t exceeds with this chance."""
     return float(student.isf(level, freedom))
 
 
 def measure_change(name: str, now: Float[Tensor, " b"], base: Float[Tensor, " b"]) -> Change:
     """The mean paired change over the images that are valid in both;
-    of `copied` it is in shares of the images.
+    for `copied` in shares of the images.
     """
     both = now.isfinite() & base.isfinite()
     now = now[both].double()
@@ -127,7 +127,7 @@ def measure_change(name: str, now: Float[Tensor, " b"], base: Float[Tensor, " b"
     if n < 2:
         return Change(0.0, math.inf, n)
     difference = now - base
-    # A base copies hardly ever, so that the spread of its copies says nothing.
+    # A base hardly ever copies, so the spread of its copies says nothing.
     spread = 1.0 if name == "copied" else max(float(base.std()), 1e-6)
     return Change(float(difference.mean()) / spread, float(difference.std()) / spread / math.sqrt(n), n)
 
@@ -140,16 +140,16 @@ def hacking_flag(
     checks: int = 1,
     limits: tuple[Limit, ...] = LIMITS,
 ) -> str | None:
-    """What speaks for reward hacking, or None.
+    """Returns the evidence of reward hacking as text, or None.
 
-    A change speaks for it where it is beyond its limit, and not by chance: a one-sided paired t test at the
+    A change counts as evidence if it is beyond its limit, and not by chance: a one-sided paired t test at the
     level ALPHA / (checks · tests), Bonferroni's correction for all tests of all checks. A fall of the
-    held-out reward counts only where the training reward rises, by the same test.
+    held-out reward counts only if the training reward rises, by the same test.
 
     Args:
-        now, base: values per prompt by name, of the same prompts: `hacking_signs`, the two rewards, and what
-            else there is.
-        checks: how often a run is evaluated in all.
+        now, base: values per prompt by name, of the same prompts: `hacking_signs`, the two rewards, and any
+            others.
+        checks: number of all evaluations of a run.
     """
     return "; ".join(_found(now, base, reward, held_out, checks, limits)) or None
 

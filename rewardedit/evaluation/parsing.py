@@ -1,4 +1,4 @@
-"""How many instructions a parser reads right, by objects, size and position (BPM, Table 12)."""
+"""Accuracy of a parser of instructions, by objects, size and position (BPM, Table 12)."""
 
 import json
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ PARTS = ("object", "size", "position")
 
 
 def parsed_right(parsed: Parsed, label: dict[str, Any]) -> dict[str, bool]:
-    """Whether a parse has the objects, the size and the position that its label allows.
+    """Checks a parse for the objects, the size and the position that its label allows.
 
     Args:
-        label: of one instruction: lists of what may stand for source, target, size and position, null where
+        label: of one instruction: lists of accepted values of source, target, size and position, null if
             there is no such object, and whether the instruction is ambiguous.
     """
     if not isinstance(parsed, ParsedEdit):
@@ -33,12 +33,12 @@ def parsed_right(parsed: Parsed, label: dict[str, Any]) -> dict[str, bool]:
 
 
 def is_placed(position: str, allowed: Sequence[str]) -> bool:
-    """Whether a position is one of those that a label allows; "on" is up or inside."""
+    """True if a position is one of those that a label allows; "on" is up or inside."""
     return position in allowed or (position == "on" and not {"up", "inside"}.isdisjoint(allowed))
 
 
 def parse_accuracy(parser: Parser, path: Path) -> dict[str, float]:
-    """The shares of the labelled instructions in a JSONL file that are parsed right."""
+    """The shares of the labelled instructions in a JSONL file that are parsed correctly, by part."""
     labels = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     parsed = parser([label["instruction"] for label in labels])
     found = [parsed_right(one, label) for one, label in zip(parsed, labels, strict=True)]

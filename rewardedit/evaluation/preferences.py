@@ -1,7 +1,7 @@
-"""Whether a metric prefers what people prefer: BPM's human alignment test and ground-truth test (Li et al.
+"""Agreement of metrics with people's preferences: BPM's human alignment test and ground-truth test (Li et al.
 2025, Sec. 4.1).
 
-An edit without a score counts as worse than any that has one: where a metric cannot find the asked object
+An edit without a score counts as worse than any that has one: if a metric cannot find the requested object,
 that is, as a rule, the edit's fault.
 """
 
@@ -16,12 +16,12 @@ Values = Sequence[float] | np.ndarray
 
 @dataclass(frozen=True)
 class Alignment:
-    """How often a metric prefers, of two edits by one instruction, the one that people prefer."""
+    """Share of pairs of edits by one instruction in which a metric prefers the edit that people prefer."""
 
-    share: float  # of n; NaN where n is 0
-    n: int  # pairs that people do not hold equal
-    ties: int  # of them those that the metric holds equal: they count as wrong
-    dropped: int  # pairs that people hold equal, or nearly
+    share: float  # of n; NaN if n is 0
+    n: int  # pairs that people do not rate equal
+    ties: int  # those of them that the metric rates equal: they count as wrong
+    dropped: int  # pairs that people rate equal, or nearly
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -30,12 +30,12 @@ class Alignment:
 def agreement(
     scores_a: Values, scores_b: Values, ratings_a: Values, ratings_b: Values, least: float = 0.0
 ) -> np.ndarray:
-    """(n,) 1 where the metric prefers what people prefer, 0 where not, 0 also where it holds both equal; NaN
-    where people hold them equal, or their ratings differ by less than `least`.
+    """Agreement (n,): 1 where the metric prefers what people prefer, 0 where it does not or rates both equal;
+    NaN where people rate them equal, or their ratings differ by less than `least`.
 
     Args:
         scores_a, scores_b: (n,) of two editors' edits of the same rows; NaN: not scored.
-        ratings_a, ratings_b: (n,) people's.
+        ratings_a, ratings_b: (n,) ratings of these edits by people.
 
     Raises:
         ValueError: on values of different length, or ratings that are not finite.
@@ -86,8 +86,8 @@ def mean_share(alignments: Mapping[tuple[str, str], Alignment]) -> float:
 
 
 def favoured(scores: Mapping[str, Values]) -> dict[str, float]:
-    """The ground-truth test: of how many rows each kind of image gets the highest score. Equal scores share
-    their row, so that the shares sum to 1.
+    """The ground-truth test: the share of rows in which each kind of image gets the highest score. Equal
+    scores share their row, so that the shares sum to 1.
 
     Args:
         scores: (n,) of each kind, e.g. "ground truth", "noise", "generated"; NaN: not scored.
@@ -99,7 +99,7 @@ def favoured(scores: Mapping[str, Values]) -> dict[str, float]:
 
 
 def better_equal_worse(before: Values, after: Values, tolerance: float = 0.0) -> tuple[float, float, float]:
-    """Shares of rows of which a second edit is better than the first, equal up to `tolerance`, and worse, as
+    """Shares of rows in which a second edit is better than the first, equal up to `tolerance`, and worse, as
     in Table 15 of the paper.
     """
     gain = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)

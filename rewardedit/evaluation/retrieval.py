@@ -1,4 +1,4 @@
-"""Can a scorer find an edit's instruction among all others:
+"""Retrieval of an edit's instruction among all others, by score:
 the protocol of the ViFi-CLIP poster (Donabauer et al. 2025).
 """
 
@@ -21,7 +21,7 @@ class Retrieval:
     """Scores of n edits against the n instructions, their own on the diagonal."""
 
     scores: Float[Tensor, "n n"]  # row: edit, column: instruction
-    swapped: Float[Tensor, " n"]  # of source and edited exchanged, with their own instruction
+    swapped: Float[Tensor, " n"]  # with source and edited exchanged, for their own instruction
     identity: Float[Tensor, " n"]  # of the untouched source
 
     @property
@@ -30,22 +30,22 @@ class Retrieval:
 
     @property
     def ranks(self) -> Int[Tensor, " n"]:
-        """Of each edit's own instruction, from 1; what scores the same, or NaN, counts as better."""
+        """Rank of each edit's own instruction, from 1; an equal score, or NaN, counts as better."""
         return (~(self.scores < self.own[:, None])).sum(1)
 
     @property
     def swap_won(self) -> Bool[Tensor, " n"]:
-        """Where the edit scores above its reverse; a tie is lost."""
+        """True where the edit scores above its reverse; a tie is lost."""
         return self.own > self.swapped
 
     @property
     def identity_won(self) -> Bool[Tensor, " n"]:
-        """Where the edit scores above the untouched source; a tie is lost."""
+        """True where the edit scores above the untouched source; a tie is lost."""
         return self.own > self.identity
 
     def summary(self, kinds: Sequence[str | None] | None = None) -> dict[str, Any]:
         """Mean and median rank, recall@k, swap and identity test (shares),
-        and the same by kind of edit where given.
+        and the same by kind of edit if kinds are given.
         """
         out = self._of(torch.ones(len(self.own), dtype=torch.bool))
         named = sorted({kind for kind in kinds or [] if kind is not None})
@@ -72,7 +72,7 @@ def retrieve(scorer: ViFiClip, chunks: Iterable[EditBatch]) -> Retrieval:
     """Scores every edit with every instruction of the chunks.
 
     Raises:
-        ValueError: where an instruction comes twice: its two edits could not be told apart.
+        ValueError: if an instruction occurs twice: its two edits could not be told apart.
     """
     videos = []
     swapped = []

@@ -1,7 +1,7 @@
 """Paired comparisons and rank correlations with bootstrap intervals, clustered by source image.
 
-Intervals are from the 2.5th to the 97.5th percentile of resamples. Of fewer than `FEW` source images these
-are too short (30 images: 91 to 94 % of them hold the truth), and the percentiles are taken further out.
+Intervals are from the 2.5th to the 97.5th percentile of resamples. For fewer than `FEW` source images these
+are too short (30 images: 91 to 94 % of them hold the truth), and percentiles further out are used.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ FEW = 100  # source images, below which intervals are widened
 class Comparison:
     """The difference `a − b` of two variants on the same items."""
 
-    mean_a: float  # of a; of rank correlations ρ itself
+    mean_a: float  # of a; for rank correlations ρ itself
     mean_b: float
     difference: float
     ci95: tuple[float, float]  # of the difference
@@ -33,18 +33,18 @@ class Comparison:
 class Correlation:
     """Spearman's ρ of two rankings of the same items."""
 
-    rho: float  # NaN where one of them does not vary
-    ci95: tuple[float, float]  # NaN where all items are of one source image
+    rho: float  # NaN if one of them does not vary
+    ci95: tuple[float, float]  # NaN if all items are of one source image
     n: int
 
     def as_dict(self) -> dict:
-        """With None in the place of NaN, which JSON does not have."""
+        """The fields, with None in place of NaN, which JSON does not have."""
         rho, low, high = (value if np.isfinite(value) else None for value in (self.rho, *self.ci95))
         return {"rho": rho, "ci95": (low, high), "n": self.n}
 
 
 def valid_means(values: Mapping[str, Tensor]) -> dict[str, float | None]:
-    """Means (of (n,) each) over the rows that are not NaN; None where there are none."""
+    """Means (of (n,) each) over the rows that are not NaN; None if there are none."""
     return {
         name: float(value.nanmean()) if value.isfinite().any() else None for name, value in values.items()
     }
@@ -62,7 +62,7 @@ def spearman(
 
     Args:
         a, b: (n,) values of the same items, e.g. scores and people's ratings.
-        cluster: (n,) the source image of each item; None where each item has its own.
+        cluster: (n,) the source image of each item; None if each item has its own.
 
     Raises:
         ValueError: on values of different length or that are not finite, or fewer than three items.
@@ -131,10 +131,10 @@ def _resampled(names: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndar
 
 
 def _interval(resamples: np.ndarray, clusters: int) -> tuple[float, float]:
-    """The 95 % interval of resampled values; NaN among them are left out.
+    """The 95 % interval of resampled values; NaNs among them are left out.
 
-    Of few clusters: the expanded percentile interval (Hesterberg 2015, Sec. 5.2), whose outer share a side is
-    Φ(−√(k / (k − 1)) · t) with t Student's 97.5 % quantile at k − 1 degrees of freedom.
+    For few clusters: the expanded percentile interval (Hesterberg 2015, Sec. 5.2), whose outer share a side
+    is Φ(−√(k / (k − 1)) · t) with t Student's 97.5 % quantile at k − 1 degrees of freedom.
     """
     outside = 2.5
     if clusters < FEW:
@@ -157,11 +157,11 @@ def paired_bootstrap(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Comparison:
-    """Percentile 95 % interval of mean(a) − mean(b), where whole source images are drawn with replacement.
+    """Percentile 95 % interval of mean(a) − mean(b), with whole source images drawn with replacement.
 
     Args:
         a, b: (n,) values of the two variants on the same items.
-        cluster: (n,) the source image of each item; None where each item has its own.
+        cluster: (n,) the source image of each item; None if each item has its own.
 
     Raises:
         ValueError: on variants of different length, fewer than two clusters, or values that are not finite.
@@ -205,8 +205,8 @@ def difference_of_groups(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Comparison:
-    """Percentile 95 % interval of the mean of one group of items minus that of the others, where whole source
-    images, which may have items in both groups, are drawn with replacement.
+    """Percentile 95 % interval of the mean of one group of items minus that of the others, with whole source
+    images, which may have items in both groups, drawn with replacement.
 
     Args:
         values: (n,) of all items.

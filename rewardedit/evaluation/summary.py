@@ -1,4 +1,4 @@
-"""Mean scores of a table or of folders, in a line each, with intervals over source images."""
+"""Mean scores of a table or of folders, one line each, with intervals over source images."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,10 @@ Record = dict[str, Any]
 
 
 def summarise(records: Sequence[Record], by_folder: bool) -> list[str]:
-    """A line for each scorer (and folder): the mean of valid scores, its 95 % interval, how many are valid;
-    of two folders also the difference, over the sources of which both have a valid edit.
+    """One line per scorer (and folder): the mean of valid scores, its 95 % interval, how many are valid;
+    for two folders also the difference, over the sources for which both have a valid edit.
 
-    Source images are drawn with replacement; where a data set does not name them there is no interval.
+    Source images are drawn with replacement; if a data set does not name them there is no interval.
 
     Args:
         records: as `rewardedit.scoring` makes them.
@@ -32,7 +32,7 @@ def summarise(records: Sequence[Record], by_folder: bool) -> list[str]:
 
 
 def _by_source(records: Sequence[Record]) -> dict[str, list[float]] | None:
-    """Valid scores by source image; None where a row names none."""
+    """Valid scores by source image; None if a row names none."""
     found: dict[str, list[float]] = {}
     for record in records:
         source = record.get("row", {}).get("source")

@@ -1,4 +1,4 @@
-"""What an edit instruction asks, in a form that programs can check."""
+"""Parsed edit instructions, in a form that programs can check."""
 
 from rewardedit.instructions.joined import join_instructions
 from rewardedit.instructions.parsed import ParsedEdit

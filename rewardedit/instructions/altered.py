@@ -1,4 +1,4 @@
-"""Instructions that ask for something else by one word."""
+"""Instructions in which one changed word asks for something else."""
 
 import random
 import re
@@ -13,13 +13,13 @@ def altered(
     preferred_share: float = 0.0,
     known: Collection[str] | None = None,
 ) -> str | None:
-    """The instruction with one of its words for another one of its kind; None where it has no such word.
+    """Replaces one word of the instruction by another of its group; returns None if there is none.
 
     Args:
-        alike: kinds of words, or of words in a row ("light blue"), in each of which another one asks for
-            something else.
+        alike: groups of words or phrases ("light blue"); any other member of a group asks for something
+            else.
         preferred: words that are altered before all others in a share of the cases.
-        known: the words, in lower case, of which what comes in has to consist; None: any.
+        known: the words, in lower case, that a replacement may consist of; None: any.
     """
     places = []
     for kind in alike:
@@ -34,7 +34,7 @@ def altered(
     first = [place for place in places if place[0].group() in preferred]
     found, others = choice.choice(first if first and choice.random() < preferred_share else places)
     word = choice.choice(others)
-    # "a star" for "an orange star" would tell that a word is altered.
+    # A wrong article ("an red star") would reveal that a word is altered.
     article = "an" if word[0].lower() in "aeiou" else "a"
     before = instruction[: found.start()]
     before = re.sub(r"\b(a)n? $", lambda own: f"{own[1]}{article[1:]} ", before, flags=re.IGNORECASE)

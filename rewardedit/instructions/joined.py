@@ -6,7 +6,7 @@ JOINT = ", then "
 
 
 def join_instructions(instructions: Sequence[str]) -> str:
-    """Instructions in their order: "add a red circle, then remove the blue star". One alone stays as it is.
+    """Joins instructions in order: "add a red circle, then remove the blue star". A single one is unchanged.
 
     Raises:
         ValueError: on no instruction, or an empty one.

@@ -2,10 +2,10 @@
 file, or an OpenAI-compatible endpoint.
 
 Three questions are asked: for the objects before and after the edit, for the change of size, and for the
-relation to something else. Answers are read strictly, with their synonyms; where one cannot be read it is
-asked for once more, and then the instruction is invalid, with the answer as the reason. Nothing is guessed.
-An instruction that an endpoint refuses, or whose answer is cut off, is invalid too, but is asked about anew
-the next time.
+relation to something else. Answers are read strictly, with synonyms; one that cannot be read is requested
+once more, and then the instruction is invalid, with the answer as the reason. Nothing is guessed.
+An instruction that an endpoint refuses, or whose answer is cut off, is invalid too, but is sent again the
+next time.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from rewardedit.language.decoding import answer_greedily
 from rewardedit.language.endpoint import EndpointError, Message
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
 
-# chats to the model's answers, with an error in the place of each that could not be had
+# chats to the model's answers, with an error in place of each that could not be obtained
 Ask = Callable[[Sequence[Sequence[Message]]], Sequence[Answer]]
 NONE = frozenset(("none", "nothing", "null", "n/a", "no object", ""))
 SIZES: dict[str, SizeState] = {
@@ -81,7 +81,7 @@ AGAIN = "That is not in the form that was asked for. Answer once more, in that f
 
 @dataclass(frozen=True)
 class ParsePrompts:
-    """Three questions, and what brings their answers to the form that is read."""
+    """Three questions, and functions that bring their answers to the form that is read."""
 
     objects: str = OBJECTS
     size: str = SIZE
@@ -103,13 +103,13 @@ PROMPTS = {
 
 
 class LlmParser:
-    """Parses instructions by a chat model; what was parsed is kept on disk.
+    """Parses instructions by a chat model; results are kept on disk.
 
     Args:
         answer: asks the model, e.g. `Endpoint(…).answer` or `load_chat_model(…)`.
         name: of the model, for the cache.
         cache: a JSONL file; None: nothing is kept.
-        batch_size: instructions that are asked for together.
+        batch_size: number of instructions that are parsed together.
         prompts: "ours", or "paper" as BPM prints them, whose answers name no reference.
     """
 
@@ -130,16 +130,16 @@ class LlmParser:
         self.batch_size = batch_size
         self.known: dict[str, Parsed] = {}
         for line in cache.read_bytes().splitlines() if cache is not None and cache.is_file() else []:
-            with suppress(*CONTENT_ERRORS):  # what is damaged is asked for anew
+            with suppress(*CONTENT_ERRORS):  # damaged records are requested again
                 record = read_json(line)
                 if record["key"] == self._key(record["instruction"]):
                     self.known[record["key"]] = _kept(record["parsed"])
 
     def __call__(self, instructions: Sequence[str]) -> list[Parsed]:
-        """What each instruction asks for, in order.
+        """Parses each instruction, in order.
 
         Raises:
-            EndpointError: where the endpoint is not reached, fails or is busy; its other answers are kept.
+            EndpointError: if the endpoint is not reached, fails or is busy; its other answers are kept.
         """
         wanted = [text for text in dict.fromkeys(instructions) if self._key(text) not in self.known]
         unanswered: dict[str, Unparsed] = {}
@@ -188,7 +188,7 @@ class LlmParser:
         ]
 
     def _ask(self, questions: list[str], read: Callable[[str], Any]) -> list[Any]:
-        """What is read from the answers, `Unparsed` where nothing can be read after a second try."""
+        """The values read from the answers; `Unparsed` if none can be read after a second try."""
         chats: list[list[Message]] = [[{"role": "user", "content": text}] for text in questions]
         answers = self.answer(chats)
         found = [_read(answer, read) for answer in answers]
@@ -209,10 +209,10 @@ class LlmParser:
 
 
 def _kept(values: Mapping[str, Any]) -> Parsed:
-    """What was parsed, of a cache's record.
+    """The parsed instruction in a cache's record.
 
     Raises:
-        TypeError, ValueError: where it is none of ours.
+        TypeError, ValueError: if it is not in the form that is kept.
     """
     parsed = Unparsed(**values) if "reason" in values else ParsedEdit(**values)
     texts = [value for value in vars(parsed).values() if value is not None and not isinstance(value, bool)]
@@ -228,7 +228,7 @@ def _kept(values: Mapping[str, Any]) -> Parsed:
 
 @dataclass(frozen=True)
 class _Unanswered(Unparsed):
-    """Nothing came back: what is parsed is not known yet."""
+    """An instruction without an answer: its parse is not known yet."""
 
     error: AnswerError
 
@@ -250,7 +250,7 @@ def read_objects(answer: str) -> tuple[str, str] | None:
 
 
 def read_size(answer: str) -> SizeState | None:
-    """One of the three states; None where the answer has none, or several."""
+    """One of the three states; None if the answer has none, or several."""
     words = normalised(answer).lower().strip(".\"' ")
     if words in SIZES:
         return SIZES[words]
@@ -259,7 +259,7 @@ def read_size(answer: str) -> SizeState | None:
 
 
 def read_position(answer: str) -> tuple[str, str | None] | None:
-    """("up", "tower") of "relation: up / of: tower"; None where the relation is none that is known."""
+    """("up", "tower") of "relation: up / of: tower"; None if the relation is unknown."""
     relation = _line(answer, "relation")
     if relation is None or relation not in PLACED:
         return None
@@ -268,7 +268,7 @@ def read_position(answer: str) -> tuple[str, str | None] | None:
 
 
 def _line(answer: str, key: str) -> str | None:
-    """What stands after "key:", in lower case and without article and marks; None where nothing does, or two
+    """The text after "key:", in lower case and without article and punctuation; None if there is none, or two
     lines say different things.
     """
     line = re.compile(rf"\W*{key}\W*?:\W*(\w?.*)", re.IGNORECASE)
@@ -279,11 +279,11 @@ def _line(answer: str, key: str) -> str | None:
 
 
 def parsed_edit(objects: tuple[str, str], size: SizeState, place: tuple[str, str | None]) -> Parsed:
-    """The three answers as one `ParsedEdit`; `Unparsed` where several objects have one name."""
+    """The three answers as one `ParsedEdit`; `Unparsed` if a name is that of several objects."""
     ambiguous = any(text == "unclear" or text in PRONOUNS for text in objects)
     source, target = (None if not text or text == "unclear" or text in PRONOUNS else text for text in objects)
     position, reference = place
-    # What is moved may be named as its own reference: then its own place in the source is meant.
+    # A moved object may be named as its own reference: then its own place in the source is meant.
     if reference in (source, target, *PRONOUNS, *WHOLE_IMAGE):
         reference = None
     for named in (source, target, reference):
@@ -295,7 +295,7 @@ def parsed_edit(objects: tuple[str, str], size: SizeState, place: tuple[str, str
 
 
 def edit_type(before: str, after: str, size: SizeState, position: str) -> str:
-    """The type of edit that the answers tell of."""
+    """The type of edit that the answers describe."""
     if not before:
         return "add"
     if not after:
@@ -322,14 +322,14 @@ def load_chat_model(
     dtype: Any = None,
     max_new_tokens: int = 64,
 ) -> Ask:
-    """A causal LM of transformers as something that answers chats, greedily.
+    """Loads a causal LM of transformers as a function that answers chats, greedily.
 
     Args:
         name: hub name or folder; the default is BPM's.
         gguf_file: a GGUF file in it; its weights are unpacked to `dtype`.
 
     Raises:
-        ValueError: where there is no such model, it has no chat template, or a GGUF file comes without the
+        ValueError: if there is no such model, it has no chat template, or a GGUF file comes without the
             package gguf.
     """
     from importlib.util import find_spec

@@ -20,19 +20,19 @@ ENDPOINT_OPTIONS = (*LOCAL_OPTIONS, "key_variable", "timeout", "retries", "longe
 def load_parser(
     name: str = "grammar", cache: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Parser:
-    """A parser by name.
+    """Loads a parser by name.
 
     Args:
         name: "grammar", the rules, which need no model; "URL#MODEL", a model behind an OpenAI-compatible
             endpoint, e.g. "http://localhost:8000/v1#gemma"; else the hub name or folder of a causal LM, such
-            as BPM's "princeton-nlp/gemma-2-9b-it-SimPO", or "NAME#FILE" with a GGUF file in it. It runs where
-            all models do, in bfloat16 on a GPU.
-        cache: a JSONL file that keeps what a model answered.
+            as BPM's "princeton-nlp/gemma-2-9b-it-SimPO", or "NAME#FILE" with a GGUF file in it. It runs on
+            the default device, in bfloat16 on a GPU.
+        cache: a JSONL file that keeps the instructions that a model parsed.
         options: of a model: max_new_tokens of an answer, prompts ("ours", or "paper", as BPM has them); and
             of `Endpoint`: key_variable, timeout, retries, longest_wait.
 
     Raises:
-        ValueError: where there is no such model, an endpoint without the name of a model, or an option that
+        ValueError: if there is no such model, an endpoint without the name of a model, or an option that
             does not fit.
     """
     given = dict(options or {})

@@ -1,4 +1,4 @@
-"""BPM's prompts for a parser as the paper prints them (Fig. 6), and how their answers are read."""
+"""BPM's prompts for a parser as the paper prints them (Fig. 6), and the reading of their answers."""
 
 import re
 
@@ -33,13 +33,13 @@ POSITION = (
 
 
 def as_lines(answer: str) -> str:
-    """An answer to `OBJECTS` in the form that ours have: "before: bike / after: bear"."""
+    """An answer to `OBJECTS` in the form of our own prompts: "before: bike / after: bear"."""
     answer = normalised(answer)
     found = re.search(r"original image:\s*(.+?)[.\s]*edited image:\s*([^.\n]+)", answer, re.I | re.S)
     return answer if found is None else f"before: {found[1].strip()}\nafter: {found[2].strip()}"
 
 
 def as_relation(answer: str) -> str:
-    """An answer to `POSITION` in the form that ours have; its reference is the original area."""
+    """An answer to `POSITION` in the form of our own prompts; it is relative to the original area."""
     word = normalised(answer).strip().strip("\"'.").removeprefix("Output:").strip(" \"'.")
     return f"relation: {word.lower()}"

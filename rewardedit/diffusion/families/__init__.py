@@ -1,4 +1,4 @@
-"""Families of editors, one file each; `family_of` says which one a pipeline is of."""
+"""Families of editors, one file each; `family_of` returns that of a pipeline."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ FAMILIES: tuple[EditFamily, ...] = (InstructPix2Pix(), FluxKontext(), QwenImageE
 
 
 def family_of(pipe: Any) -> EditFamily:
-    """The family of a pipeline; one that is not known can be sampled from, and no more."""
+    """The family of a pipeline; an unknown one can only be sampled from."""
     names = {kind.__name__ for kind in type(pipe).__mro__}
     return next((family for family in FAMILIES if names & set(family.pipelines)), EditFamily())
 
 
 def family_that_loads(class_name: str) -> EditFamily | None:
-    """The family that makes an editor of a saved pipeline of that class; None where there is none."""
+    """The family that can load a saved pipeline of that class as an editor; None if there is none."""
     return next((family for family in FAMILIES if class_name in family.loadable), None)

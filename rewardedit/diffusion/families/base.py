@@ -1,4 +1,4 @@
-"""`EditFamily`: what is particular to one architecture of editors. Everything else asks the family."""
+"""`EditFamily`: everything specific to one architecture of editors. All other code goes through it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,49 +16,49 @@ from rewardedit.language.texts import note_cut
 
 @dataclass(frozen=True)
 class Conditioning:
-    """What b edits are conditioned on, encoded once."""
+    """The conditioning of b edits, encoded once."""
 
     embeds: Float[Tensor, "b n d"]  # of the prompts
     source: Float[Tensor, "b c h w"]  # latents of the sources: modes, unscaled
     null_embeds: Float[Tensor, "1 n d"] | None = None  # of the empty prompt; needed for guidance
-    # at the latents' size: where the text guidance holds (BPM Eq. 4)
+    # at the latents' size: 1 where the text guidance applies (BPM Eq. 4)
     mask: Float[Tensor, "b 1 h w"] | None = None
 
 
 class EditFamily:
     """An architecture of editors: how it is loaded, conditioned, guided and trained. It holds no weights.
 
-    This class itself stands for any pipeline that takes prompts and images: it can be sampled from, and no
-    more. Subclasses say what else theirs can do. `pipe` is a stock diffusers pipeline; `denoiser` is its
+    This class itself stands for any pipeline that takes prompts and images, which can only be sampled from.
+    Subclasses add what else their pipelines can do. `pipe` is a stock diffusers pipeline; `denoiser` is its
     denoiser, bare or wrapped for training on several processes.
     """
 
     pipelines: tuple[str, ...] = ()  # class names of its stock pipelines
-    loadable: tuple[str, ...] = ()  # class names of saved pipelines that `load` can make one of
+    loadable: tuple[str, ...] = ()  # class names of saved pipelines that `load` can convert
     denoiser_name: str = "transformer"  # the pipeline's attribute
     lora_targets: tuple[str, ...] = ()  # names of the layers that a LoRA adapts
 
     def denoiser(self, pipe: Any) -> nn.Module:
-        """The part of a pipeline that predicts, and that is fine-tuned."""
+        """The denoising network of a pipeline, which is fine-tuned."""
         return getattr(pipe, self.denoiser_name)
 
     def load(self, folder: str, class_name: str, dtype: torch.dtype) -> Any:
-        """The pipeline of a folder, or of a hub name."""
+        """Loads the pipeline of a folder, or of a hub name."""
         raise ValueError(f"{class_name}: cannot be loaded as an editor")
 
     def encode(self, pipe: Any, source: Float[Tensor, "b 3 h w"], prompts: list[str]) -> Encoded:
-        """What the pipeline is called with, for any number of noises and settings."""
+        """Inputs for calls of the pipeline, with any number of noises and settings."""
         for tokenizer, max_length in self.readers(pipe):
-            if tokenizer is not None:  # a pipeline may be loaded without, to be given embeddings
+            if tokenizer is not None:  # without one, a pipeline is given embeddings
                 note_cut(tokenizer, prompts, max_length, "the editor")
         return Encoded({"prompt": prompts, "image": [to_pil(image) for image in source]})
 
     def readers(self, pipe: Any) -> list[tuple[Any, int]]:
-        """The tokenizers of a pipeline that is called with texts, and how many tokens each reads of one."""
+        """Tokenizers of a pipeline that is called with texts, and the most tokens each reads of a text."""
         return []
 
     def guidance_options(self, guidance_scale: float, image_guidance_scale: float) -> dict[str, Any]:
-        """The pipeline's options for these guidance scales; none where it has no such guidance."""
+        """The pipeline's options for these guidance scales; empty if it has no such guidance."""
         return {}
 
     def mask_hook(
@@ -72,7 +72,7 @@ class EditFamily:
         raise self._unknown(pipe, "mask guidance")
 
     def add_source_channels(self, denoiser: Any) -> None:
-        """Makes of a text-to-image denoiser one that can be conditioned on a source image;
+        """Extends a text-to-image denoiser so that it can be conditioned on a source image;
         others stay as they are.
         """
 
@@ -97,14 +97,14 @@ class EditFamily:
         raise self._untrained()
 
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
-        """Images of latents as a rollout ends with them, RGB in [0, 1],
+        """Decodes the latents at the end of a rollout to images, RGB in [0, 1],
         with a gradient also where they saturate.
         """
         raise self._untrained()
 
     @torch.no_grad()
     def reconstruct(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
-        """What the autoencoder leaves of images, RGB in [0, 1]: every edited image has its traces."""
+        """Reconstruction of images by the autoencoder, RGB in [0, 1]: every edited image has its traces."""
         latents = self.encode_images(pipe, image) * pipe.vae.config.scaling_factor
         return self.decode(pipe.vae, latents).float().cpu().clamp(0, 1)
 
@@ -117,7 +117,7 @@ class EditFamily:
         guidance_scale: float | None = None,
         image_guidance_scale: float = 1.0,
     ) -> Float[Tensor, "b c h w"]:
-        """What the denoiser predicts of noisy latents, scaled as its scheduler wants them.
+        """The denoiser's prediction for noisy latents, scaled as its scheduler expects them.
 
         Args:
             t: one for all rows, or (b,).
@@ -154,8 +154,8 @@ class EditFamily:
 
 
 class MaskHook:
-    """What the families' hooks share: the mask at the latents' size,
-    and whether a step is one of those meant.
+    """Common part of the families' hooks: the mask at the latents' size,
+    and the test whether it applies to a step.
     """
 
     def __init__(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> None:
@@ -163,15 +163,15 @@ class MaskHook:
         self.mask = mask
         self.between = between
         self.fitted: Tensor | None = None
-        self.times: Tensor | None = None  # the pipeline's time steps in the present call
+        self.times: Tensor | None = None  # the pipeline's time steps in the current call
 
     def __call__(self, denoiser: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Called by torch after each forward pass; what it returns, if anything, takes the output's place."""
+        """Called by torch after each forward pass; a return value other than None replaces the output."""
         raise NotImplementedError
 
     def begins(self) -> bool:
-        """Whether a call of the pipeline begins, which makes its time steps anew: what an earlier one,
-        perhaps a failed one, left is void.
+        """True at the first step of a pipeline call, which creates new time steps: state of an earlier,
+        perhaps failed call must be dropped.
         """
         times = self.pipe.scheduler.timesteps
         begins = times is not self.times
@@ -179,14 +179,14 @@ class MaskHook:
         return begins
 
     def holds_for(self, timestep: Tensor | float) -> bool:
-        """Whether the mask holds for a step."""
+        """True if the mask applies to a step."""
         return holds_for(self.between, self.pipe.scheduler, timestep)
 
     def rows(self, n: int) -> Float[Tensor, "n 1 h w"]:
         """The mask's rows for n sources.
 
         Raises:
-            ValueError: where their numbers do not fit.
+            ValueError: if n is not a multiple of their number.
         """
         if n % len(self.mask):
             raise ValueError(
@@ -195,7 +195,7 @@ class MaskHook:
         return self.mask.repeat(n // len(self.mask), 1, 1, 1)
 
     def close(self) -> None:
-        """Called when the block ends without an error."""
+        """Called when the `mask_guidance` block ends without an error."""
 
 
 def size_inputs(source: Float[Tensor, "b 3 h w"]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """InstructPix2Pix (Brooks et al. 2023), on Stable Diffusion and on SDXL,
-and what is fine-tuned from it (MagicBrush, HIVE).
+and models fine-tuned from it (MagicBrush, HIVE).
 
 The denoiser is a UNet whose first layer takes the source's latents as further channels. The source's latents
 are modes and are not scaled by the VAE's factor; those that are denoised are. Guidance has two scales and
-three predictions: with text and image, with the image alone, and with neither.
+three predictions: with text and image, with the image only, and with neither.
 """
 
 from pathlib import Path
@@ -59,8 +59,8 @@ class InstructPix2Pix(EditFamily):
         embedding: RewardEmbedding | None = None,
         label: int | None = None,
     ) -> Encoded:
-        """What the pipeline is called with; with a learned reward `embedding`,
-        every prompt has its vector of `label`.
+        """Inputs for calls of the pipeline; with a learned reward `embedding`,
+        every prompt gets its vector for `label`.
         """
         embeds = self._embeds(pipe, prompts, embedding, label)
         # diffusers takes a batch with any value below 0 for one in [-1, 1], and would not normalise its rows.
@@ -69,7 +69,7 @@ class InstructPix2Pix(EditFamily):
         latents = pipe.prepare_image_latents(image, len(source), 1, dtype, pipe.device, False)
         if not _is_sdxl(pipe):
             return Encoded({**embeds, "image": latents})
-        if pipe.is_cosxl_edit:  # whose pipeline scales them once more when it is called
+        if pipe.is_cosxl_edit:  # its pipeline scales them once more when it is called
             latents = latents / pipe.vae.config.scaling_factor
         return Encoded({**embeds, "image": latents, **size_inputs(source)})
 
@@ -163,12 +163,12 @@ class InstructPix2Pix(EditFamily):
 
     @torch.no_grad()
     def encode_images(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
-        """Latent modes, unscaled. Times `vae.config.scaling_factor` they are what is denoised."""
+        """Latent modes, unscaled; those that are denoised are scaled by `vae.config.scaling_factor`."""
         image = (image * 2 - 1).to(pipe.device, pipe.vae.dtype)
         return pipe.vae.encode(image).latent_dist.mode()
 
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
-        """Images of latents that are scaled by the VAE's factor, RGB in [0, 1],
+        """Decodes latents that are scaled by the VAE's factor to images, RGB in [0, 1],
         with a gradient also where they saturate.
 
         `vae.enable_gradient_checkpointing()` saves memory:
@@ -188,7 +188,7 @@ class InstructPix2Pix(EditFamily):
     ) -> Float[Tensor, "b c h w"]:
         """The UNet's prediction; guided, e(∅, ∅) + s_T · M ∘ (e(T, I) − e(∅, I)) + s_I · (e(∅, I) − e(∅, ∅)).
 
-        That is InstructPix2Pix's Eq. 3, with the mask M of BPM's Eq. 4 where the conditioning has one.
+        That is InstructPix2Pix's Eq. 3, with the mask M of BPM's Eq. 4 if the conditioning has one.
         """
         embeds = cond.embeds
         source = cond.source
@@ -222,9 +222,9 @@ class InstructPix2Pix(EditFamily):
 
         Args:
             x_0: latents of the edited image, scaled by the VAE's scaling factor.
-            cond: with a source of zeros where it is dropped.
+            cond: with a source of zeros in rows that drop it.
             min_snr: γ of min-SNR weighting (Hang et al. 2023), None for equal weights.
-            weight: of each place's error; None for equal weights.
+            weight: of the error at each location; None for equal weights.
 
         Raises:
             ValueError: for a scheduler whose prediction type is neither epsilon, v_prediction nor sample.

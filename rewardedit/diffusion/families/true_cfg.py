@@ -12,7 +12,7 @@ from torch import Tensor
 from rewardedit.diffusion.families.base import EditFamily, MaskHook, size_inputs
 from rewardedit.encoded import Encoded
 
-T5_TOKENS = 512  # that FLUX-Kontext's pipeline reads of a prompt
+T5_TOKENS = 512  # read from a prompt by FLUX-Kontext's pipeline
 
 
 class QwenImageEdit(EditFamily):
@@ -36,7 +36,7 @@ class FluxKontext(QwenImageEdit):
         return [(pipe.tokenizer_2, T5_TOKENS)]
 
     def encode(self, pipe: Any, source: Float[Tensor, "b 3 h w"], prompts: list[str]) -> Encoded:
-        # Its images are square where nothing is said; what is said is scaled to its area.
+        # Its images are square unless a size is given; that is scaled to its area.
         return Encoded({**super().encode(pipe, source, prompts).inputs, **size_inputs(source)})
 
 
@@ -67,7 +67,7 @@ class TwoCalls(MaskHook):
             positive[:, :n].copy_(torch.lerp(model_pred[:, :n], positive[:, :n], self.fitted))
 
     def _fit(self, n: int, kwargs: dict[str, Any], channels: int) -> Tensor:
-        """The mask packed as the latents are: tokens of 2×2 places, channels (c, 2, 2)."""
+        """The mask packed as the latents are: tokens of 2×2 locations, channels (c, 2, 2)."""
         if "img_shapes" in kwargs:
             h, w = kwargs["img_shapes"][0][0][1:]
         else:

@@ -1,1 +1,1 @@
-"""Instructions read by rules: fast, without a model; other wordings go to a language model."""
+"""Parsing of instructions by rules: fast, without a model; other wordings are left to a language model."""

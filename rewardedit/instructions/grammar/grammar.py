@@ -1,8 +1,8 @@
 """Edit instructions parsed by rules, without a model.
 
-An instruction is brought to a plain form: no courtesies ("could you"), no frames ("what if", "there should
-be"). Then rules are tried in their order, each a pattern with what its parts mean; the first that fits is
-taken. What a pattern calls `source`, `target`, `reference` are noun phrases, which are stripped of articles.
+An instruction is reduced to a plain form: no courtesies ("could you"), no frames ("what if", "there should
+be"). Then rules are tried in order, each a pattern with the meaning of its parts; the first that fits is
+used. The parts `source`, `target`, `reference` are noun phrases, which are stripped of articles.
 """
 
 import re
@@ -16,10 +16,10 @@ from rewardedit.instructions.parsed import Parsed, ParsedEdit, Unparsed
 
 
 def parse(instruction: str) -> ParsedEdit:
-    """What an instruction asks for.
+    """Parses an instruction.
 
     Raises:
-        ValueError: where no rule fits, or it asks for several edits, or for one of several objects.
+        ValueError: if no rule fits, or it asks for several edits, or for an edit of several objects.
     """
     text = plain(instruction)
     second = re.search(SECOND, text) and not re.match(EXCHANGE, text)
@@ -36,11 +36,11 @@ def parse(instruction: str) -> ParsedEdit:
 
 
 def require_single(parsed: ParsedEdit, instruction: str) -> ParsedEdit:
-    """The same edit.
+    """Returns the same edit.
 
     Raises:
-        ValueError: where one of its names is that of several objects, of which one that is found would stand
-            for all.
+        ValueError: if one of its names is that of several objects: one that is found would stand for
+            all.
     """
     for named in (parsed.source, parsed.target, parsed.reference):
         objects = several_objects(named or "")
@@ -50,7 +50,7 @@ def require_single(parsed: ParsedEdit, instruction: str) -> ParsedEdit:
 
 
 def parse_all(instructions: Sequence[str]) -> list[Parsed]:
-    """What each instruction asks for; `Unparsed` where no rule fits."""
+    """Parses each instruction; `Unparsed` for those that `parse` refuses."""
     found: list[Parsed] = []
     for instruction in instructions:
         try:
@@ -90,13 +90,13 @@ COURTESIES = (
 
 
 def plain(instruction: str) -> str:
-    """Lower case, one space between words, without courtesies and the marks at its end."""
+    """Lower case, one space between words, without courtesies and final punctuation."""
     text = re.sub(r"\s+", " ", instruction.strip().lower().replace("’", "'"))
     text = re.sub(r"[.!?,;\s]+$", "", text)
     text = re.sub(r",? (?:please|pls)$", "", text)
     text = re.sub(r",? (?:as if|so that|as though) .+$", "", text)
     text = text.replace('"', "")
-    text = re.sub(rf"^{INSTEAD}$", r"\1", text)  # the colour that it has now
+    text = re.sub(rf"^{INSTEAD}$", r"\1", text)  # without the present colour
     before = None
     while before != text:
         before = text
@@ -119,7 +119,7 @@ def _one_clause(text: str) -> str:
 
 
 def _within_image(found: Found) -> Found:
-    """The position of an edit whose reference is no object: the image, or one of its sides."""
+    """The position of an edit whose reference is not an object, but the image or one of its sides."""
     reference = name(found.get("reference")) or ""
     side = re.fullmatch(SIDE, reference)
     if side is not None:
@@ -135,8 +135,8 @@ def _within_image(found: Found) -> Found:
 
 
 def _finished(found: Found) -> ParsedEdit:
-    """The fields as a `ParsedEdit`; whatever is a pronoun makes it ambiguous, and so does a move to a part of
-    the image that is no place in it, such as its background.
+    """The fields as a `ParsedEdit`; a pronoun makes it ambiguous, and so does a move to a part of the image
+    that is not a place in it, such as its background.
     """
     found = {**found, **_within_image(found)}
     pronoun = any(

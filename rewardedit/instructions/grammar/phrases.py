@@ -1,4 +1,4 @@
-"""Noun phrases of instructions: articles, places and owners, and what an object is called after a change."""
+"""Noun phrases of instructions: articles, places and owners, and the name of an object after a change."""
 
 import re
 from typing import Any
@@ -20,7 +20,7 @@ Found = dict[str, Any]  # fields of a ParsedEdit
 
 
 def name(words: str | None) -> str | None:
-    """A noun phrase without its article; None where it is empty or a pronoun."""
+    """A noun phrase without its article; None if it is empty or a pronoun."""
     if words is None:
         return None
     words = re.sub(r"^(?:all of|both of|each of|all(?= the)|both(?= the))\s+", "", words.strip(" ,"))
@@ -30,10 +30,10 @@ def name(words: str | None) -> str | None:
 
 
 def split_place(text: str) -> tuple[str, str, str | None]:
-    """A noun phrase with what stands after it: ("bird", "up", "tower") of "a bird on top of the tower".
+    """Splits a noun phrase from its place: ("bird", "up", "tower") for "a bird on top of the tower".
 
     Returns:
-        The phrase, the position ("unchanged" where there is none), and the reference.
+        The phrase, the position ("unchanged" if there is none), and the reference.
     """
     best: tuple[int, str, str, str | None] | None = None
     for words, relation in RELATIONS:
@@ -53,7 +53,7 @@ def split_place(text: str) -> tuple[str, str, str | None]:
 
 
 def several_objects(phrase: str) -> list[str]:
-    """The objects of a phrase that names more than one, such as "dog, the cat and the lamp"; none where it
+    """The objects of a phrase that names more than one, such as "dog, the cat and the lamp"; empty if it
     names one, as "black and white cat" and "man with a hat and a stick" do.
     """
     parts = re.split(r"\s*,\s*(?:and\s+)?|\s+and\s+", phrase.strip(" ,"))
@@ -69,7 +69,7 @@ def several_objects(phrase: str) -> list[str]:
 
 
 def without_place(text: str) -> str:
-    """What is left of a phrase without words that say which of several is meant."""
+    """A phrase without the words of place that say which of several objects is meant."""
     return split_place(text)[0]
 
 
@@ -90,7 +90,7 @@ def towards(text: str) -> tuple[str, str | None] | None:
 
 
 def moved(text: str) -> Found | None:
-    """ "the lamp to the left": an object and where it goes; None where no place is named."""
+    """ "the lamp to the left": an object and where it goes; None if no place is named."""
     words = text.split()
     for at in range(1, len(words)):
         place = towards(" ".join(words[at:]))
@@ -107,7 +107,7 @@ def moved(text: str) -> Found | None:
 
 
 def become_of(old: str, new: str) -> Found | None:
-    """What "OLD should be NEW" asks for."""
+    """The edit that "OLD should be NEW" asks for."""
     new = re.sub(r"^(?:like|looking|all|look like) ", "", new)
     new = re.sub(r"^made (?:out )?of ", "", new)
     sized = size_of(new)
@@ -151,7 +151,7 @@ def with_quality(edit_type: str, old: str, quality: str) -> Found:
     if name(without_place(old)) is None:
         return {"edit_type": edit_type, "source": "it", "target": quality}
     part = part_of(old)
-    # What the quality takes the place of: "small black circle" becomes "small red circle".
+    # Words that the quality replaces: "small black circle" becomes "small red circle".
     words = part.split()
     gone = [i for i, word in enumerate(words) if is_colour(word) or word in OPPOSITES.get(quality, ())]
     if gone and len(words) > 1:
@@ -172,14 +172,14 @@ OPPOSITES = {
 
 
 def is_colour(text: str) -> bool:
-    """Whether words name a colour, with what may stand beside one: "dark blue", "black and white"."""
+    """True for a colour, also with words that go with one: "dark blue", "black and white"."""
     words = text.split()
     shades = (*SHADES, "and", "a", "all")
     return bool(words) and words[-1] in COLOURS and all(word in COLOURS or word in shades for word in words)
 
 
 def is_quality(text: str) -> bool:
-    """Whether words are a quality and no thing."""
+    """True for qualities, False for objects."""
     text = re.sub(r"^(?:all|very|really|completely|a bit|a little|slightly|so) ", "", text)
     return is_colour(text) or re.fullmatch(STATES, text) is not None or size_of(text) is not None
 
@@ -202,7 +202,7 @@ def sized_noun(text: str) -> tuple[str, str] | None:
 
 
 def present_participle(verb: str) -> str:
-    """ "smiling" of "smile"; what stands after the verb is kept."""
+    """ "smiling" of "smile"; words after the verb are kept."""
     first, _, rest = verb.partition(" ")
     first = first[:-1] if first.endswith("e") else first
     doubled = {"sit": "sitt", "run": "runn", "swim": "swimm"}.get(first, first)

@@ -1,4 +1,4 @@
-"""The rules of the grammar: patterns over an instruction's plain form, each with what its parts mean."""
+"""The rules of the grammar: patterns over an instruction's plain form, each with the meaning of its parts."""
 
 import re
 from re import Match
@@ -66,10 +66,10 @@ from rewardedit.instructions.grammar.words import (
     r"make (?P<old>.+) disappear",
 )
 def remove(match: Match[str]) -> Found | None:
-    """An object goes.
+    """An object is removed.
 
     Raises:
-        ValueError: where all but one thing is to go, which has no name.
+        ValueError: if everything but one thing is to be removed, which has no name.
     """
     if re.match(
         r"(?:everything|everyone|everybody|all|anything)\b.* (?:except|but(?! keep)|other than) ",
@@ -229,7 +229,7 @@ def give(match: Match[str]) -> Found | None:
 
 @rule(r"(?P<new>an? .+)")
 def want(match: Match[str]) -> Found | None:
-    """ "a bigger television": what is there already, in another size."""
+    """ "a bigger television": an object that is there already, in another size."""
     sized = sized_noun(match["new"])
     return (
         None if sized is None or split_place(match["new"])[1] != "unchanged" else resized(sized[1], sized[0])
@@ -315,7 +315,7 @@ def fragment(match: Match[str]) -> Found | None:
 
 @rule(r"(?P<lead>make|turn|let|have|get) (?P<all>.+)")
 def make(match: Match[str]) -> Found | None:
-    """ "make the OLD NEW", where nothing stands between the two."""
+    """ "make the OLD NEW", with nothing between the two."""
     text = re.sub(r" out of (\w+)$", r" \1", match["all"])
     text = re.sub(r" look(?:s|ing)? like(?: it is| they are)? ", " ", text)
     text = re.sub(r"(?<=\w) (?:more|even more|much more) (\w+)$", r" \1", text)
@@ -334,7 +334,7 @@ def make(match: Match[str]) -> Found | None:
                 doing = f"{what} {present_participle(words[at - 1])} {' '.join(words[at:])}"
                 return {"edit_type": "modify", "source": what, "target": doing}
             return become_of(" ".join(words[:at]), " ".join(words[at:]))
-    # Else the longest end that is a quality: "make the sky purple" is not of a sky purple.
+    # Else the longest end that is a quality: "make the sky purple" is not about a "sky purple".
     first = 2 if words[0] in DETERMINERS else 1
     for at in range(first, len(words)):
         end = " ".join(words[at:])

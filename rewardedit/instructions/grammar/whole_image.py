@@ -11,14 +11,14 @@ from rewardedit.instructions.grammar.words import BE, GLOBAL_CHANGES, SHOULD, ST
 
 @dataclass(frozen=True)
 class Rule:
-    """Patterns of one meaning. `read` gives None where a pattern fits and the rule does not."""
+    """Patterns of one meaning. `read` returns None if a pattern fits but the rule does not."""
 
     patterns: tuple[re.Pattern[str], ...]
     read: Callable[[Match[str]], Found | None]
 
 
 def rule(*patterns: str) -> Callable[[Callable[[Match[str]], Found | None]], Rule]:
-    """Makes a rule of a function."""
+    """Turns a function into a rule, as a decorator."""
     compiled = tuple(re.compile(pattern) for pattern in patterns)
     return lambda read: Rule(compiled, read)
 
@@ -62,7 +62,7 @@ def whole_image(match: Match[str]) -> Found:
     rf"(?:make|turn) (?:it|this)(?: into)? (?P<new>(?:an? )?.*(?:{STYLES}).*)",
 )
 def style(match: Match[str]) -> Found:
-    """The whole image changes, and the instruction does not call it so."""
+    """The whole image changes, although the instruction does not name it."""
     return {"edit_type": "style", "target": match["new"], "is_global": True, "ambiguous": True}
 
 

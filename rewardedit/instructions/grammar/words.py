@@ -48,16 +48,16 @@ COLOURS = frozenset(
         ),
     )
 )
-# What stands before a noun and is none.
+# Words before a noun that are no nouns.
 DETERMINERS = frozenset(("the", "a", "an", "my", "your", "his", "her", "its", "their", "our", "this", "that"))
-SHADES = frozenset(  # what may stand before a colour
+SHADES = frozenset(  # words that may stand before a colour
     (
         *("dark", "darker", "light", "lighter", "bright", "brighter", "pale", "deep", "warm", "cool", "soft"),
         *("neon", "metallic", "pastel", "mustard", "hot", "baby", "sky", "forest", "lime", "royal", "olive"),
     )
 )
-CAMERA = frozenset(("zoom", "focus", "crop", "rotate", "flip", "pan", "tilt"))  # what is done to a picture
-# What is cleared away, where other things are cleared of it.
+CAMERA = frozenset(("zoom", "focus", "crop", "rotate", "flip", "pan", "tilt"))  # operations on a picture
+# Objects that "clear" removes; other objects are cleared of something.
 LITTER = (
     "fog|mist|clouds?|people|crowd|leaves|snow|dirt|dust|graffiti|trash|rubbish|garbage|litter|debris|"
     "clutter|crumbs|stains?|weeds?|smoke|mud"
@@ -72,7 +72,7 @@ SMALLER = (
 )
 LARGER_VERBS = "enlarge|magnify|widen|blow up|expand|lengthen|grow"
 SMALLER_VERBS = "shrink|minify|shorten|narrow|downsize"
-# What may stand after "make it" and concerns the whole image.
+# Words after "make it" that concern the whole image.
 GLOBAL_CHANGES = (
     "night|day|daytime|nighttime|winter|summer|autumn|fall|spring|snow|snowing|snowy|rain|raining|rainy|"
     "foggy|fog|"
@@ -92,7 +92,7 @@ STATES = (
     r"\w+ looking|older|younger|bald|sparkly|spotted|furry|metallic|stone|plastic|snowy|cloudy|dark|"
     r"bright|darker|brighter|free|asleep|blooming|torn|folded|cracked|smiling)"
 )
-# Words of a relation, longest first, and what they stand for.
+# Words of a relation, longest first, and their meaning.
 RELATIONS = (
     (r"(?:to the )?left of", "left"),
     (r"(?:on|to|at) the left (?:side )?of", "left"),
@@ -123,11 +123,11 @@ PLACES = (
         for column in ("left", "right", "center")
         if row != column
     ),
-    # One word alone needs "at the" or the like before it.
+    # A single word needs "at the" or similar words before it.
     *((rf"(?:at|in|to|into) (?:the )?{place}{_OF}", place) for place in ("top", "bottom", "center")),
     (r"(?:at|in|to|into) (?:the )?(?:middle|centre)" + _OF, "center"),
 )
-# What is no object to be found: the image, a part of its depth, and a side of it, which is a place.
+# Names that are not objects to be found: the image, a part of its depth, and a side of it, which is a place.
 IMAGE = r"(?:whole |entire )?(?:image|picture|photo|photograph|frame|scene|background|foreground)"
 SIDE = rf"(?P<side>left|right|top|bottom)(?:[ -]hand)?(?: (?:side|edge|part|half))?(?: of (?:the )?{IMAGE})?"
 SIDES = {"left": "center left", "right": "center right", "top": "top", "bottom": "bottom"}
@@ -142,12 +142,12 @@ TOWARDS = (
 SHOULD = r"(?:should|could|must|ought to|needs? to|has to|have to|would)"
 BE = r"(?:be|become|turn|turn into|get|look|look like|change to|change into)"
 INTO = r"(?:into|to|in to)"
-# What a new object does at its end, which is not its name.
+# Verbs at the end of a new object, which are not part of its name.
 ACTIONS = (
     r" (?:visible|sit|sits|sitting|run|runs|running|stand|stands|standing|flying|fly|swimming|peek out|"
     r"lying|lie)$"
 )
-# What an object may be told to do.
+# Actions that may be asked of an object.
 VERBS = (
     r"(?:smile|close|look to|look at|jump|sleep|sit|stand|run|yawn|laugh|dance|wave|fly|sing|cry|walk|swim|"
     r"say)\b"
