@@ -92,7 +92,7 @@ def destination(url: str, key_variable: str | None = None) -> Destination:
 
 
 def destinations(options: Any) -> list[Destination]:
-    """All endpoints whose addresses stand in a scorer's options, or in any other settings.
+    """All endpoints whose addresses occur in a scorer's options, or in any other settings.
 
     The `key_variable` next to an address applies to it, or the one in its own options, such as
     `parser_options` for `parser`.

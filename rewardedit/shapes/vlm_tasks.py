@@ -62,7 +62,7 @@ def answers(
     whole = [f"{asked} {text}{end}" for asked, text in zip(prompts, texts, strict=True)]
     inputs = vlm.inputs(whole, images, padding_side="right")
     ids = inputs["input_ids"]
-    mask = inputs.pop("attention_mask")  # padding comes last: nothing sees it
+    mask = inputs.pop("attention_mask")  # padding comes last: no token attends to it
     before = vlm.inputs(prompts, images, padding_side="right")["attention_mask"].sum(1, keepdim=True)
     wanted = (torch.arange(ids.shape[1], device=ids.device) >= before) & (mask > 0)
     hidden = vlm.model.model(**inputs, use_cache=False).last_hidden_state
@@ -179,7 +179,7 @@ def match_odds(
 
     said = [tokens(text) for own in instructions for text in own]
     length = max(map(len, said)) + len(after)
-    padding = tokenizer.pad_token_id  # comes last: nothing sees it
+    padding = tokenizer.pad_token_id  # comes last: no token attends to it
     ids = torch.tensor([[*own, *after, *[padding] * (length - len(own) - len(after))] for own in said])
     ids = ids.to(vlm.model.device)
     begin = shared["input_ids"].shape[1]

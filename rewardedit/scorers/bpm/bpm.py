@@ -181,7 +181,7 @@ class Bpm(ClipScorer):
         self.parser = parser
         self.locator = locator
         self.config = config or BpmConfig()
-        self.differentiable = self.config.compat != "code"  # whose bytes have no gradient
+        self.differentiable = self.config.compat != "code"  # bytes have no gradient
         if self.config.compat == "figure4":
             self.range = (-1.0, 4.0)
 
