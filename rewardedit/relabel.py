@@ -1,4 +1,4 @@
-"""Relabelling a data set: every row is scored, scores get a scale,
+"""Relabelling of a data set: every row is scored, the scores get a scale,
 and the scale gives labels and texts (ADIEE Sec. 3.4).
 """
 
@@ -25,17 +25,17 @@ from rewardedit.untrusted import read_settings_file
 
 @dataclass(frozen=True)
 class RelabelConfig:
-    """How rows get their labels."""
+    """Settings of relabelling: the scorer, the scale and the words of labels."""
 
-    # whose score becomes the label: a name, a sum such as clip_d:0.7,l1:0.3, or a mapping with weights and
-    # options
+    # scorer whose score becomes the label: a name, a sum such as clip_d:0.7,l1:0.3, or a mapping with weights
+    # and options
     scorer: ScorerSpec = "vifi_clip"
-    # how the label is written: ADIEE's or HIVE's words, a learned embedding, or a template
+    # form of the label: ADIEE's or HIVE's words, a learned embedding, or a template
     prompt: Literal["adiee", "hive", "learned", "custom"] = "adiee"
-    template: str | None = None  # custom prompts only, with {instruction} and {word}
-    words: tuple[str, ...] | None = None  # of the labels, from worst to best; None: the prompt's own
-    upper: tuple[float, ...] | None = None  # the highest score, of 0 to 10, of each word; None: even bins
-    # scores to 0–10 by their quantiles over the rows, or by the scorer's declared range
+    template: str | None = None  # text with {instruction} and {word}, for prompt=custom only
+    words: tuple[str, ...] | None = None  # words of the labels, from worst to best; None: the prompt's own
+    upper: tuple[float, ...] | None = None  # highest score, from 0 to 10, of each word; None: even bins
+    # maps scores to 0–10 by their quantiles over the rows, or by the scorer's declared range
     scale: Literal["quantiles", "range"] = "quantiles"
     batch_size: int = 64  # rows that are scored at a time
 
@@ -57,10 +57,10 @@ class RelabelConfig:
 
 
 def read_scale(path: AnyPath) -> RewardScale:
-    """The scale that `relabel` wrote.
+    """Reads a scale that `relabel` wrote.
 
     Raises:
-        ValueError: where the file holds none.
+        ValueError: if the file holds none.
     """
     knots = read_settings_file(path).get("knots")
     if not isinstance(knots, list) or not all(isinstance(knot, int | float) for knot in knots):
@@ -70,10 +70,10 @@ def read_scale(path: AnyPath) -> RewardScale:
 
 @dataclass
 class Relabelled:
-    """What the rows of a data set were scored and labelled, in order."""
+    """Scores and labels of all rows, in order."""
 
-    score: list[float]  # NaN where it is invalid
-    label: list[int | None]  # None where the score is invalid
+    score: list[float]  # NaN if invalid
+    label: list[int | None]  # None if the score is invalid
     scale: RewardScale
 
 
@@ -85,19 +85,19 @@ def relabel(
     candidates: CandidatesConfig | None = None,
     share: Share | None = None,
 ) -> Relabelled:
-    """Scores and labels every row into `folder`; what an earlier run left whole is not done again.
+    """Scores and labels every row into `folder`; complete shards of an earlier run are reused.
 
-    Rows are scored shard by shard. Their scale needs all scores, and labels need the scale, so that the
-    labelled shards are written when all are there, with `scale.json`: the scale, the scorer, its fingerprint
-    and what endpoints were asked for, where there is any. A scorer that has a fingerprint is loaded to know
-    it, also where all labels are there.
+    Rows are scored shard by shard. The scale needs all scores, and labels need the scale, so the labelled
+    shards are written after all rows are scored, with `scale.json`: the scale, the scorer, its fingerprint
+    and endpoint usage, if any. A scorer that has a fingerprint is loaded to compute it, even if all labels
+    are done.
 
     Args:
-        candidates: that `rows` have beside the data's own edits.
+        candidates: settings of the candidate edits among `rows`, besides the data's own edits.
 
     Raises:
-        ValueError: where the folder holds labels by another scorer, of other rows, or in other words; where
-            no row can be scored, or the scores give no scale.
+        ValueError: if the folder holds labels by another scorer, of other rows, or in other words; if no row
+            can be scored, or the scores give no scale.
     """
     editors = [] if candidates is None else list(candidates.editors)
     made_of = {

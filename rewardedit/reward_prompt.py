@@ -1,7 +1,7 @@
-"""Reward-conditioned prompts: a scorer's value becomes words that the editor is trained with and later asked
-for.
+"""Reward-conditioned prompts: a scorer's value becomes words that the editor is trained with, and that later
+request a score.
 
-ADIEE Sec. 3.4 and HIVE. The words are made by one function, `RewardPrompt.relabel`, in training and at
+ADIEE Sec. 3.4 and HIVE. The words are written by one function, `RewardPrompt.relabel`, in training and at
 inference, so they are the same to the byte; ADIEE's released code differs between the two by a full stop.
 """
 
@@ -21,17 +21,17 @@ from rewardedit.files import to_json
 from rewardedit.untrusted import CONTENT_ERRORS, read_settings_file
 
 FILE = "reward_prompt.json"
-HAIR = 1e-6  # of the scores' whole range: how far knots are spread that coincide
-TIED = 0.05  # of the usual distance between knots: up to where they count as one
+HAIR = 1e-6  # spread of coinciding knots, as a share of the scores' range
+TIED = 0.05  # knots at most this share of the median distance apart count as one
 
 
 @dataclass(frozen=True)
 class RewardScale:
-    """A scorer's value to 0–10: a piecewise-linear, monotone, differentiable mapping through `knots`.
+    """Maps a scorer's values to 0–10: piecewise linear, monotone and differentiable, through `knots`.
 
-    Values outside the knots are clamped to 0 and 10 (without gradient there), or the outer lines go on. There
-    knots count as one that hardly differ, as where many rows have one value: a line between them would be
-    near vertical, and its gradient greater than all others.
+    Values outside the knots are clamped to 0 and 10 (without gradient there), or the outer lines extended.
+    Without clamping, nearly equal knots (from many rows of the same value) count as one: a line between them
+    would be almost vertical, and its gradient would exceed all others.
     """
 
     knots: tuple[float, ...]  # increasing scorer values; knot i maps to 10 i / (len − 1)
@@ -43,10 +43,10 @@ class RewardScale:
 
     @classmethod
     def from_quantiles(cls, values: Sequence[float] | np.ndarray, levels: int = 11) -> "RewardScale":
-        """Equal shares of a data set's values between neighbouring knots; NaN (invalid) rows are left out.
+        """Puts equal shares of a data set's values between neighbouring knots; NaN (invalid) is left out.
 
         Raises:
-            ValueError: where fewer than two distinct valid values are left.
+            ValueError: if fewer than two distinct valid values are left.
         """
         finite = np.asarray(values, dtype=float)
         finite = finite[np.isfinite(finite)]
@@ -54,7 +54,7 @@ class RewardScale:
         if len(distinct) < 2:
             raise ValueError(f"expected at least two distinct valid scores to scale by; got {len(distinct)}")
         knots = np.quantile(finite, np.linspace(0, 1, levels))
-        # Where many rows share one value (the scores of untouched images, say), quantiles coincide: spread
+        # If many rows share one value (such as the scores of untouched images), quantiles coincide: spread
         # them by a hair, so that the mapping stays strictly increasing; the least still maps to 0 and the
         # greatest to 10.
         hair = max(HAIR * (distinct[-1] - distinct[0]), np.spacing(np.abs(distinct).max()) * 4)
@@ -70,11 +70,11 @@ class RewardScale:
         """One straight line: 0 at the mean of a data set's values,
         1 for each standard deviation above (as ImageReward's).
 
-        It goes on beyond its knots where a value is mapped with `clamp=False`.
+        With `clamp=False` it extends beyond its knots.
         NaN (invalid) rows are left out.
 
         Raises:
-            ValueError: where fewer than two distinct valid values are left.
+            ValueError: if fewer than two distinct valid values are left.
         """
         finite = np.asarray(values, dtype=float)
         finite = finite[np.isfinite(finite)]
@@ -90,9 +90,9 @@ class RewardScale:
         return cls((float(low), float(high)))
 
     def __call__(self, value: Float[Tensor, " b"], clamp: bool = True) -> Float[Tensor, " b"]:
-        """Scorer values to [0, 10], or beyond where `clamp` is False; NaN stays NaN.
+        """Maps scorer values to [0, 10], or beyond if `clamp` is False; NaN stays NaN.
 
-        At least in fp32: in half precision knots that lie near each other would be one.
+        Computed at least in fp32: in half precision, neighbouring knots could coincide.
         """
         value = value.to(torch.promote_types(value.dtype, torch.float32))
         places = range(len(self.knots)) if clamp else self._apart()
@@ -104,13 +104,13 @@ class RewardScale:
 
     @property
     def steepness(self) -> float:
-        """How many times the flattest line's slope the steepest one's is, at least 1, without clamping."""
+        """Ratio of the steepest to the flattest slope without clamping, at least 1."""
         places = self._apart()
         slopes = np.diff(places) / np.diff([self.knots[i] for i in places])
         return float(slopes.max() / slopes.min())
 
     def _apart(self) -> list[int]:
-        """Which knots differ from the one before and from the last, beside the first and the last."""
+        """Indices of the first and last knots and of those clearly apart from the one before and the last."""
         gaps = np.diff(self.knots)
         least = TIED * float(np.median(gaps[gaps > 10 * HAIR * gaps.sum()]))
         last = len(self.knots) - 1
@@ -123,10 +123,10 @@ class RewardScale:
 
 @dataclass(frozen=True)
 class RewardPrompt:
-    """How a score from 0 to 10 is written into an instruction.
+    """Writes a score from 0 to 10 into an instruction.
 
-    `template` holds "{instruction}" and "{word}"; `words[i]` is used up to and including `upper[i]`. A
-    template's words follow the instruction without its own full stop, so that no ".." arises.
+    `template` holds "{instruction}" and "{word}"; `words[i]` is used up to and including `upper[i]`. A full
+    stop at the end of the instruction is dropped before the template's own, so that no ".." arises.
     """
 
     template: str
@@ -169,14 +169,14 @@ class RewardPrompt:
 
     @classmethod
     def learned(cls, scale: RewardScale | None = None) -> "RewardPrompt":
-        """The instruction as it is; the label goes to a `RewardEmbedding` beside the text tokens."""
+        """The unchanged instruction; the label goes to a `RewardEmbedding` next to the text tokens."""
         return cls("{instruction}", embedding=True, **({"scale": scale} if scale else {}))
 
     def label(self, score: float) -> int:
         """The bin of a score from 0 to 10, counted from 0.
 
         Raises:
-            ValueError: outside [0, 10], or NaN: an invalid row has no label.
+            ValueError: if the score is outside [0, 10], or NaN: an invalid row has no label.
         """
         if not 0 <= score <= 10:
             raise ValueError(f"score: expected a number from 0 to 10; got {score}")
@@ -200,7 +200,7 @@ class RewardPrompt:
         """The instruction, cut after a word so that it fits with its label written in.
 
         Raises:
-            ValueError: where the template alone is too long.
+            ValueError: if the template alone is too long.
         """
         if not fits(self.write("", label)):
             raise ValueError(
@@ -214,7 +214,7 @@ class RewardPrompt:
         return cut.strip()
 
     def best(self, instruction: str) -> str:
-        """What to ask a reward-conditioned editor for."""
+        """The prompt with the best score, for a reward-conditioned editor."""
         return self.relabel(instruction, 10.0)
 
     def save(self, folder: str | Path) -> None:
@@ -223,10 +223,10 @@ class RewardPrompt:
 
     @classmethod
     def load(cls, folder: str | Path) -> "RewardPrompt | None":
-        """The prompt of a reward-conditioned editor; None where the folder holds none.
+        """Loads the prompt of a reward-conditioned editor; None if the folder holds none.
 
         Raises:
-            ValueError: where the file is there and cannot be read.
+            ValueError: if the file exists and cannot be read.
         """
         path = Path(folder) / FILE
         if not path.is_file():
@@ -242,7 +242,7 @@ class RewardPrompt:
 
 
 def _fields(template: str) -> set[str | None]:
-    """What stands in a template's braces; where they do not close, an unknown."""
+    """Names in a template's braces; None stands for anything else, such as an unclosed brace."""
     try:
         parsed = [
             (name, spec, conversion)
@@ -260,8 +260,8 @@ PRESETS = {"adiee": RewardPrompt.adiee, "hive": RewardPrompt.hive, "learned": Re
 class RewardEmbedding(nn.Module):
     """A learned vector for each label, added to every text token: the alternative to words.
 
-    CLIP's text encoder is said to be insensitive to numbers, and its prompt embeddings are what the editor
-    sees of the label. All vectors start at zero, so that an editor is unchanged before training. Row `labels`
+    CLIP's text encoder is said to be insensitive to numbers, and the editor sees the label only through its
+    prompt embeddings. All vectors start at zero, so that an editor is unchanged before training. Row `labels`
     is the vector of an unlabelled (dropped) prompt.
     """
 
@@ -275,7 +275,7 @@ class RewardEmbedding(nn.Module):
 
 
 def label_rows(rows: list[dict[str, Any]], prompt: RewardPrompt) -> list[dict[str, Any]]:
-    """The rows with `label` (0 to len(words) − 1) and `text`; both None where a row is invalid."""
+    """The rows with `label` (0 to len(words) − 1) and `text`; both None for invalid rows."""
     scores = [row["score"] if row["valid"] else float("nan") for row in rows]
     values = prompt.scale(torch.tensor(scores, dtype=torch.float64)).tolist()
     labels = [prompt.label(value) if row["valid"] else None for row, value in zip(rows, values, strict=True)]

@@ -1,6 +1,6 @@
-"""How scorers are named: "clip_d", "clip_d:0.7,l1:0.3", or a mapping with each scorer's weight and options.
+"""Scorer specs: "clip_d", "clip_d:0.7,l1:0.3", or a mapping with each scorer's weight and options.
 
-Nothing is imported or loaded here, so that a command line can be read without torch.
+No scorer is imported or loaded here, so that a command line can be parsed without torch.
 """
 
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from typing import Any
 
 from rewardedit.language.endpoint_settings import require_no_key
 
-ScorerSpec = str | dict[str, Any]  # as it stands in recipes
+ScorerSpec = str | dict[str, Any]  # as written in recipes
 
 
-LOWER_OF = "lower_of"  # the scorer that takes the lower of others, by default of these
+LOWER_OF = "lower_of"  # the scorer that takes the lower of others, by default of those below
 LOWER_OF_SCORERS: tuple[ScorerSpec, ...] = ("adiee", {"bpm": {"undetected": "failed"}})
 
 
@@ -20,8 +20,8 @@ LOWER_OF_SCORERS: tuple[ScorerSpec, ...] = ("adiee", {"bpm": {"undetected": "fai
 class Term:
     """One scorer of a spec."""
 
-    weight: float | None  # None: it stands alone, and its score is not weighted
-    options: dict[str, Any]  # for its `from_pretrained` or constructor
+    weight: float | None  # None: the only scorer of its spec, with an unweighted score
+    options: dict[str, Any]  # options of its `from_pretrained` or constructor
 
 
 def read_spec(spec: str | Mapping[str, Any]) -> dict[str, Term]:
@@ -29,7 +29,7 @@ def read_spec(spec: str | Mapping[str, Any]) -> dict[str, Term]:
     "runs/x/scorer"}}.
 
     Raises:
-        ValueError: on a malformed sum, or where an option may hold an endpoint's key: specs are written to
+        ValueError: on a malformed sum, or if an option may hold an endpoint's key: specs are written to
             files.
     """
     terms = _read_text(spec) if isinstance(spec, str) else _read_mapping(spec)
@@ -81,7 +81,7 @@ def _read_mapping(spec: Mapping[str, Any]) -> dict[str, Term]:
 
 
 def _members(values: Any) -> Any:
-    """{lower_of: [a, b]} as {lower_of: {scorers: [a, b]}}, each in the one way in which it is kept."""
+    """Converts {lower_of: [a, b]} to {lower_of: {scorers: [a, b]}}, with each member in canonical form."""
     values = {"scorers": values} if isinstance(values, list | tuple) else values
     if not isinstance(values, Mapping) or "scorers" not in values:
         return values
@@ -89,7 +89,7 @@ def _members(values: Any) -> Any:
 
 
 def all_terms(spec: str | Mapping[str, Any]) -> list[tuple[str, Term]]:
-    """The scorers of a spec that score by themselves: in the place of `lower_of` those that it is made of."""
+    """The elementary scorers of a spec: `lower_of` is replaced by its members."""
     found = []
     for name, term in read_spec(spec).items():
         if name == LOWER_OF:
@@ -101,9 +101,9 @@ def all_terms(spec: str | Mapping[str, Any]) -> list[tuple[str, Term]]:
 
 
 def resolve_spec(spec: str | Mapping[str, Any]) -> ScorerSpec:
-    """The one way in which a spec is kept: its short string, or a mapping where a scorer has options.
+    """Canonical form of a spec: its short string, or a mapping if a scorer has options.
 
-    Two ways of writing one scorer are equal when they are resolved.
+    Two notations of the same scorer are equal after they are resolved.
 
     Raises:
         ValueError: on a malformed sum.
@@ -115,7 +115,7 @@ def resolve_spec(spec: str | Mapping[str, Any]) -> ScorerSpec:
 
 
 def as_mapping(spec: str | Mapping[str, Any]) -> dict[str, Any]:
-    """A spec as {name: {weight: …, option: …}}; the weight of a scorer that stands alone is left out."""
+    """The spec as {name: {weight: …, option: …}}; the weight of a single scorer is left out."""
     return {
         name: ({} if term.weight is None else {"weight": term.weight}) | term.options
         for name, term in read_spec(spec).items()
@@ -123,7 +123,7 @@ def as_mapping(spec: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spec_name(spec: str | Mapping[str, Any]) -> str:
-    """What a spec is called in results: its short string, without options."""
+    """Name of a spec in results: its short string, without options."""
     terms = read_spec(spec)
     return ",".join(
         name if term.weight is None else f"{name}:{_number(term.weight)}" for name, term in terms.items()
@@ -131,7 +131,7 @@ def spec_name(spec: str | Mapping[str, Any]) -> str:
 
 
 def full_name(spec: str | Mapping[str, Any]) -> str:
-    """What a spec is called where several of one scorer may stand: its short string with all options, e.g.
+    """Name of a spec among several of the same scorer: its short string with all options, e.g.
     "l1(region=outside)".
     """
     terms = []

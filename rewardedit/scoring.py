@@ -1,9 +1,9 @@
-"""Scores of rows by scorers: batches in, a record for each row and scorer out,
+"""Scoring of rows: batches in, a record for each row and scorer out,
 in memory or as Parquet shards.
 
-A record has the row's id and instruction, the scorer's name, score, valid, reason and parts; `row`, a table's
-files and other columns; and label and text, null before a row is labelled. A row that cannot be read, or that
-a scorer cannot score, is kept: its score is None and `reason` says why.
+A record has the row's id and instruction, the scorer's name, score, valid, reason and parts; `row`, the files
+and other columns of a table's row; and label and text, null before a row is labelled. A row that cannot be
+read, or that a scorer cannot score, is kept: its score is None and `reason` says why.
 """
 
 import csv
@@ -34,17 +34,17 @@ from rewardedit.stages.stage import Share, plain, stage
 from rewardedit.untrusted import read_settings_file
 
 Record = dict[str, Any]
-MAPS = ("parts", "row")  # of a record, the mappings
-TEXT_CUT = "text_cut"  # the part of a row's record, 1 where a scorer did not read one of its texts to the end
+MAPS = ("parts", "row")  # the fields of a record that are mappings
+TEXT_CUT = "text_cut"  # part of a record, 1 if the scorer did not read one of the row's texts to the end
 NO_ROWS = "there is no row to score; does data.edit_types name types that the data set has?"
 
 
 @torch.no_grad()
 def score_batch(batch: EditBatch, scorers: dict[str, Scorer]) -> dict[str, Scores]:
-    """What each scorer says of a batch, on the device where everything runs;
-    the scores come back to main memory.
+    """Scores a batch by each scorer, on the default device;
+    the scores are moved to main memory.
 
-    Where a scorer refuses the batch, for want of a field say, all its rows are invalid by it,
+    If a scorer refuses the batch, for example because a field is missing, all rows are invalid for it,
     with that reason.
     """
     moved = batch.to(devices.default_device())
@@ -63,7 +63,7 @@ def score_batch(batch: EditBatch, scorers: dict[str, Scorer]) -> dict[str, Score
 
 
 def _cut_rows(batch: EditBatch, cut: Set[str]) -> Tensor:
-    """1 for the rows of which a text is among those that were cut, NaN for all others."""
+    """1 for rows with a text that was cut, NaN for all others."""
     empty = [""] * len(batch)
     texts = zip(batch.instruction, batch.source_caption or empty, batch.target_caption or empty, strict=True)
     return torch.tensor([1.0 if cut & {*row} else torch.nan for row in texts])
@@ -77,14 +77,14 @@ def score_rows(
     batch: int = 64,
     workers: int = 0,
 ) -> Iterator[list[Record]]:
-    """Records of all rows by all scorers, batch by batch; each scorer's are in the rows' order, those of rows
-    that cannot be read among them.
+    """Records of all rows by all scorers, batch by batch; each scorer's are in the order of the rows,
+    including rows that cannot be read.
 
     Args:
-        size: images are brought to size × size and scored in batches; None: each row at its source's own
-            size, by itself.
-        policy: how images are brought to size; see `images.fit`.
-        workers: processes that read rows ahead; 0: this one reads.
+        size: images are resized to size × size and scored in batches; None: each row alone, at its source's
+            own size.
+        policy: how images are resized; see `images.fit`.
+        workers: processes that prefetch rows; 0: this process reads.
     """
     for part in read_batches(rows, size, policy, batch, workers=workers):
         scored = {} if part.batch is None else score_batch(part.batch, scorers)
@@ -142,12 +142,12 @@ def score_shards(
     finish: Callable[[list[AnyPath]], None] | None = None,
     share: Share | None = None,
 ) -> list[AnyPath]:
-    """Records of all rows as Parquet shards in `folder`; see `stage`, which divides, keeps and refuses them.
+    """Writes records of all rows as Parquet shards in `folder`; `stage` divides and reuses the shards.
 
     Args:
-        load: gives the scorers, on the processes that have something to score.
+        load: returns the scorers, in the processes that have rows to score.
         size, policy, batch: as in `score_rows`.
-        workers: how many processes read so many rows ahead.
+        workers: number of prefetching processes for a number of rows.
         finish: makes a result of all shards, which are then removed.
     """
     parts = shards_of(rows, batch)
@@ -170,17 +170,17 @@ def score_shards(
 
 
 def score_to_parquet(path: AnyPath, made_of: Any, rows: Rows | StreamedRows, **options: Any) -> None:
-    """Records of all rows as one Parquet file, without ever holding them all.
+    """Writes records of all rows to one Parquet file, without ever holding them all in memory.
 
-    They are scored shard by shard into the folder `path` + ".parts", which is removed at the end; where it
-    is there already, of the same `made_of`, an interrupted call is gone on with. Beside it stands what
-    `write_made_of` writes.
+    They are scored shard by shard into the folder `path` + ".parts", which is removed at the end; if it
+    already exists with the same `made_of`, the interrupted call is resumed. The file of `write_made_of` is
+    written next to `path`.
 
     Args:
-        options: of `score_shards`.
+        options: options of `score_shards`.
 
     Raises:
-        ValueError: where the folder was made of something else.
+        ValueError: if the folder was made with other settings.
     """
     folder = parts_of(path)
 
@@ -195,7 +195,7 @@ def score_to_parquet(path: AnyPath, made_of: Any, rows: Rows | StreamedRows, **o
 
 
 def _join_records(path: AnyPath, shards: list[AnyPath]) -> None:
-    """Shards of records as one file, one of them in memory at a time."""
+    """Joins shards of records into one file, with one of them in memory at a time."""
     import pyarrow.parquet as pq
 
     with replaced(path) as aside, pq.ParquetWriter(aside, _schema()) as writer:
@@ -205,34 +205,34 @@ def _join_records(path: AnyPath, shards: list[AnyPath]) -> None:
 
 
 def parts_of(path: AnyPath) -> AnyPath:
-    """Where `score_to_parquet` puts what the file `path` is made from."""
+    """Folder of the shards from which `score_to_parquet` makes `path`."""
     return path.with_name(f"{path.name}.parts")
 
 
 def made_of_path(path: AnyPath) -> AnyPath:
-    """Where `write_made_of` writes: scores.json.made_of.json beside scores.json."""
+    """Path of the file of `write_made_of`: scores.json.made_of.json next to scores.json."""
     return path.with_name(f"{path.name}.made_of.json")
 
 
 def write_made_of(path: AnyPath, made_of: Any, used: Mapping[str, Usage]) -> None:
-    """Beside the file of scores `path`, what they were made of, and `usage`, what endpoints were asked for
-    them; no file where scorers have no fingerprint and no endpoint was asked.
+    """Writes the settings of the scores in `path` and their endpoint `usage` to a file next to it; no file if
+    the scorers have no fingerprint and no endpoint was used.
     """
     beside = made_of_path(path)
     if used or "fingerprints" in made_of:
         write_json(beside, {**plain(made_of), "usage": as_settings(used)})
     else:
-        remove(beside)  # of other scores, which were here before
+        remove(beside)  # a file of earlier scores
 
 
 def usage_of(path: AnyPath) -> dict[str, Usage]:
-    """What endpoints were asked for the file of scores `path`."""
+    """Endpoint usage of the file of scores `path`."""
     beside = made_of_path(path)
     return from_settings(read_settings_file(beside).get("usage", {})) if beside.exists() else {}
 
 
 def _schema() -> Any:
-    """Of records in Parquet."""
+    """Parquet schema of records."""
     import pyarrow as pa
 
     return pa.schema(
@@ -252,14 +252,14 @@ def _schema() -> Any:
 
 
 def write_records(records: Sequence[Record], path: Path) -> None:
-    """The records as one Parquet file."""
+    """Writes the records to one Parquet file."""
     columns = [{**row, **{name: list(row[name].items()) for name in MAPS if name in row}} for row in records]
     write_parquet(columns, _schema(), path)
 
 
 def write_lines(records: Sequence[Record], path: AnyPath) -> None:
-    """The records as one .csv or .jsonl file; CSV has a column for each part and each detail of a row, whose
-    names begin with "row." or "part." where a column has the name already.
+    """Writes the records to one .csv or .jsonl file; CSV has a column for each part and each detail of a row,
+    prefixed with "part." or "row." if another column already has its name.
     """
     with replaced(path) as aside, aside.open("w", encoding="utf-8", errors="replace", newline="") as file:
         if path.suffix == ".jsonl":
@@ -282,7 +282,7 @@ def _flat(record: Record) -> Record:
 
 
 def read_records(path: AnyPath) -> list[Record]:
-    """What `write_records` wrote."""
+    """Reads a file that `write_records` wrote."""
     import pyarrow.parquet as pq
 
     with path.open("rb") as file:
@@ -291,7 +291,7 @@ def read_records(path: AnyPath) -> list[Record]:
 
 
 def as_record(row: Mapping[str, Any]) -> Record:
-    """A row of a Parquet file of records, whose maps are lists of pairs there."""
+    """Converts a row of a Parquet file, where mappings are lists of pairs, to a record."""
     maps = {name: dict(row[name]) for name in MAPS if row.get(name) is not None}
     return {name: value for name, value in row.items() if name not in MAPS} | maps
 
@@ -300,7 +300,7 @@ def read_shards(folder: Path) -> list[Record]:
     """All records of a folder of labelled shards, in order.
 
     Raises:
-        ValueError: where the folder holds no shards.
+        ValueError: if the folder holds no shards.
     """
     paths = sorted(folder.glob("part-*.parquet"))
     if not paths:
@@ -309,7 +309,7 @@ def read_shards(folder: Path) -> list[Record]:
 
 
 def read_columns(paths: Sequence[AnyPath], *names: str) -> list[list[Any]]:
-    """These columns of the records in several files, each as one list, without the rest of the records."""
+    """Reads the named columns of the records in several files, each as one list."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -16,19 +16,19 @@ from rewardedit.diffusion.edits import Edits
 from rewardedit.images import ImagesLike, read_images
 from rewardedit.scorers import Scorer
 
-CHANNELS = {"target": 3, "mask": 1}  # of the fields that are images
-MOST_AT_ONCE = 16  # candidates that are made together where nothing else is said
-KEPT = 64  # images that stay in memory: 200 MB at 512 pixels a side
+CHANNELS = {"target": 3, "mask": 1}  # channels of the fields that are images
+MOST_AT_ONCE = 16  # candidates made together by default
+KEPT = 64  # images kept in memory by default: 200 MB at 512 pixels a side
 
 
 @dataclass(frozen=True)
 class Selection:
     """N candidates of one edit and their scores, in the order of their seeds, with the images of the best."""
 
-    images: Float[Tensor, "k 3 h w"]  # of the candidates `kept`; NaN where one has no edit
+    images: Float[Tensor, "k 3 h w"]  # images of the candidates `kept`; NaN for a candidate without an edit
     scores: Scores
     seeds: list[int]
-    kept: list[int] | None = None  # which candidates `images` shows, in their order; None: all
+    kept: list[int] | None = None  # indices of the candidates in `images`, in order; None: all
 
     @property
     def ranking(self) -> list[int]:
@@ -69,23 +69,23 @@ def best_of_n(
 ) -> Selection:
     """Edits an image n times, with seeds `seed`, `seed + 1` …, and scores each edit.
 
-    Source and instruction are encoded and prepared for scoring once. Where a batch of candidates does not fit
-    into memory, smaller ones are tried. Each candidate has a seed of its own, so `pipe` makes the winner
-    again alone. A candidate whose image overflowed, or was withheld by a safety checker, is invalid.
+    Source and instruction are encoded and prepared for scoring once. If a batch of candidates does not fit
+    into memory, smaller ones are tried. Each candidate has its own seed, so `pipe` can reproduce the winner
+    alone. A candidate whose image overflowed, or was withheld by a safety checker, is invalid.
 
     Args:
         pipe: an `Editor`, or a stock diffusers InstructPix2Pix pipeline.
-        scorer: any, by `load_scorer`; a sum such as "clip_d:0.7,l1:0.3" too.
+        scorer: any scorer of `load_scorer`, including a sum such as "clip_d:0.7,l1:0.3".
         image: a path, a PIL image, an array (h, w, 3), or a tensor (3, h, w) in [0, 1].
-        score: what a reward-conditioned editor is asked for, 0–10.
-        fields: what else the scorer wants to know of the edit, e.g. {"target_caption": "a cat with a hat"};
-            target and mask are images as `image` is.
+        score: the score requested of a reward-conditioned editor, 0–10.
+        fields: further fields that the scorer needs, e.g. {"target_caption": "a cat with a hat"}; target and
+            mask are images in any form of `image`.
         batch_size: the largest number of candidates made at once; None for up to `MOST_AT_ONCE`.
-        keep: the images of so many candidates, the best ones, stay in memory.
+        keep: number of candidates, the best ones, whose images stay in memory.
 
     Raises:
-        ValueError: for n, batch_size or keep below 1, a field that the scorer needs and does not get, or
-            where no candidate can be scored.
+        ValueError: on n, batch_size or keep below 1, if a field that the scorer needs is missing, or if no
+            candidate can be scored.
     """
     for name, value in (("n", n), ("keep", keep), ("batch_size", batch_size)):
         if value is not None and value < 1:
@@ -101,7 +101,7 @@ def best_of_n(
     if missing:
         raise ValueError(f"{type(scorer).__name__} needs {', '.join(missing)}; give them as fields")
 
-    # Source and instruction are encoded once; each candidate takes the first row of them.
+    # Source and instruction are encoded once; each candidate uses their first row.
     editor = as_editor(pipe)
     source = read_images(image)
     if len(source) != 1:
@@ -131,7 +131,7 @@ def best_of_n(
                     edits = editor.sample(encoded.take([0] * len(part)), part, settings=settings, **options)
                     scores = [join([*scores, scored(len(part), edits)])]
                     images |= enumerate(edits.images, start)
-                    # Cloned, or a row would hold its whole batch in memory.
+                    # Cloned, or a row would keep its whole batch in memory.
                     best = sorted(_ranked(images, scores[0])[:keep])
                     images = {i: images[i].clone() if i >= start else images[i] for i in best}
                     bar.update(len(part))
@@ -146,7 +146,7 @@ def best_of_n(
 
 
 def join(scores: Sequence[Scores]) -> Scores:
-    """The scores of several batches as one; a part that a batch lacks, as one of invalid rows may, is NaN."""
+    """Joins the scores of several batches; a part that a batch lacks, such as one of invalid rows, is NaN."""
 
     def part(name: str, batch: Scores) -> Tensor:
         return batch.parts.get(name, torch.full_like(batch.score, torch.nan))

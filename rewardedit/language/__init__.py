@@ -1,1 +1,1 @@
-"""Any model that reads or writes text: local ones, endpoints, their answers and what they cost."""
+"""Models that read or write text: local ones and endpoints, their answers and their usage."""

@@ -1,7 +1,7 @@
-"""Answers of language models as they are read: with what ended them, and in one plain form.
+"""Reading answers of language models: why each ended, and its text in one plain form.
 
-All that reads an answer calls `normalised` first. Nothing is guessed: an answer that was cut off, refused or
-withheld, or that is a thought without an end, is none, whatever stands in it.
+Every reader of an answer calls `normalised` first. Nothing is guessed: an answer that was cut off, refused or
+withheld, or that is an unfinished thought, counts as no answer, whatever it contains.
 """
 
 import re
@@ -11,28 +11,28 @@ from typing import Any
 
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
 
-QUOTED = 200  # characters of an answer that a reason quotes
-# Reasons by which servers say that an answer came to its own end; without one, it is taken to have done so.
+QUOTED = 200  # characters of an answer quoted in a reason
+# Finish reasons of servers for an answer that ended by itself; a missing reason is taken as such.
 ENDED = ("", "stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete")
 CUT = ("length", "max_tokens", "max_length", "model_length")
 WITHHELD = ("content_filter", "safety", "recitation", "blocklist", "prohibited_content")
-MOST_CHARACTERS = 2**18  # of an answer that is read
-MOST_TOKENS = 2**40  # that an answer may say to have cost
+MOST_CHARACTERS = 2**18  # longest answer that is read
+MOST_TOKENS = 2**40  # largest plausible token count
 LINES = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 BLANKS = re.compile("[\t\u00a0\u2000-\u200a\u202f\u205f\u3000]")
 UNSEEN = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufe0e\ufe0f]")
 COLONS = re.compile("[\u2236\ua789\ufe13\ufe55\uff1a]")
 FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 THOUGHT = re.compile(r"<(/?)think(?:ing)?>|\[(/?)THINK\]|◁(/?)think▷", re.IGNORECASE)
-MARKS = re.compile(r"(?<![\w*`])[*_`]++|[*_`]++(?!\w)")  # of emphasis: around words, not within them
+MARKS = re.compile(r"(?<![\w*`])[*_`]++|[*_`]++(?!\w)")  # emphasis marks around words, not within them
 FENCE = re.compile(r"^[ ]*`{3,}[ ]*\w*[ ]*$", re.MULTILINE)
 
 
 class AnswerError(RuntimeError):
-    """A model gave no answer that may be read; the message says why.
+    """A model gave no usable answer; the message says why.
 
     Args:
-        text: what it gave all the same.
+        text: the unusable text, if any.
     """
 
     def __init__(self, message: str, text: str = "") -> None:
@@ -41,7 +41,7 @@ class AnswerError(RuntimeError):
 
     @property
     def may_pass(self) -> bool:
-        """True where the same question may be answered later."""
+        """True if the same question may be answered later."""
         return False
 
     @classmethod
@@ -49,20 +49,20 @@ class AnswerError(RuntimeError):
         return cls(f"the answer was cut off at {max_new_tokens} tokens; raise max_new_tokens", text)
 
 
-Answer = str | AnswerError  # of a model, or why there is none
+Answer = str | AnswerError  # a model's answer, or why there is none
 
 
 def text_of(answer: Answer) -> str:
-    """The text of an answer, also of one that is not to be read."""
+    """The text of an answer, even of an unusable one."""
     return answer if isinstance(answer, str) else answer.text
 
 
 def local_answers(
     prompts: Sequence[str], texts: Sequence[str], is_cut: Sequence[bool], max_new_tokens: int
 ) -> list[Answer]:
-    """The answers that a model in this process wrote after its prompts.
+    """Answers of a model in this process, from the texts it wrote after its prompts.
 
-    A thought that begins in the prompt, as some chat templates have it, begins the answer.
+    If the prompt ends by opening a thought, as in some chat templates, the answer begins with that mark.
     """
     answers: list[Answer] = []
     for prompt, text, cut in zip(prompts, texts, is_cut, strict=True):
@@ -73,13 +73,13 @@ def local_answers(
 
 
 def read_completion(content: bytes, max_new_tokens: int) -> tuple[str | AnswerError, int, int]:
-    """A chat completion's text, or why it is not to be read, and its tokens: of the prompt, of the answer.
+    """A chat completion's text, or why it is unusable, and its numbers of prompt and answer tokens.
 
     Args:
-        max_new_tokens: that were asked for.
+        max_new_tokens: the limit that was requested.
 
     Raises:
-        ValueError: where it is no chat completion.
+        ValueError: if it is no chat completion.
     """
     try:
         completion = read_json(content)
@@ -106,7 +106,7 @@ def read_completion(content: bytes, max_new_tokens: int) -> tuple[str | AnswerEr
 
 
 def _texts(content: Any) -> tuple[str, str]:
-    """The text of a message's content, a text or a list of parts, and that of a refusal among them."""
+    """Texts of a message's content (a text or a list of parts) and of any refusal in it."""
     if not isinstance(content, list):
         return _text(content), ""
     kinds: dict[str, list[str]] = {"text": [], "refusal": []}
@@ -114,16 +114,16 @@ def _texts(content: Any) -> tuple[str, str]:
         kind = "text" if isinstance(part, str) else part["type"]
         if kind == "output_text":
             kind = "text"
-        if kind in kinds:  # others are thoughts and pictures
+        if kind in kinds:  # other kinds are thoughts and images
             kinds[kind].append(part if isinstance(part, str) else _text(part[kind]))
     return "".join(kinds["text"]), "".join(kinds["refusal"])
 
 
 def _text(value: Any) -> str:
-    """A text, without halves of characters, which no file can hold; "" for None.
+    """The text without lone surrogates, which no file can hold; "" for None.
 
     Raises:
-        ValueError: where it is neither.
+        ValueError: if it is neither.
     """
     if value is None:
         return ""
@@ -133,7 +133,7 @@ def _text(value: Any) -> str:
 
 
 def _tokens(usage: Any) -> tuple[int, int]:
-    """Tokens of the prompt and of the answer; 0 where they are not counted, or by no plausible number."""
+    """Numbers of prompt and answer tokens; 0 if missing or implausible."""
     counts = usage if isinstance(usage, Mapping) else {}
     values = [counts.get(name) for name in ("prompt_tokens", "completion_tokens")]
     plain = [
@@ -144,15 +144,15 @@ def _tokens(usage: Any) -> tuple[int, int]:
 
 
 def normalised(answer: str) -> str:
-    """An answer in the form in which it is read; "" where it is a thought that has no end.
+    """The answer in the plain form in which it is read; "" if it is an unfinished thought.
 
-    Thoughts before the answer are left out. Ends of lines, blanks, digits and punctuation are ASCII's; marks
-    of emphasis are gone; an object in JSON is one line "key: value" for each of its values.
+    Thoughts before the answer are removed. Line ends, blanks, digits and punctuation become ASCII; emphasis
+    marks are removed; a JSON object becomes one line "key: value" for each of its values.
     """
     text = _after_thought(answer.encode("utf-8", "replace").decode("utf-8"))
     text = UNSEEN.sub("", LINES.sub("\n", text))
     text = BLANKS.sub(" ", COLONS.sub(":", text)).translate(FULL_WIDTH).replace("\u2212", "-")
-    # "²" and "½" are no decimal digits.
+    # "²" and "½" are not decimal digits.
     digits = {ord(c): str(unicodedata.decimal(c)) for c in set(text) if c.isdecimal() and not c.isascii()}
     text = text.translate(digits)
     text = FENCE.sub("", text)
@@ -160,19 +160,19 @@ def normalised(answer: str) -> str:
 
 
 def is_unfinished(answer: str) -> bool:
-    """True where an answer ends within a thought."""
+    """True if an answer ends within a thought."""
     marks = list(THOUGHT.finditer(answer))
     return bool(marks) and not any(marks[-1].groups())
 
 
 def quoted(text: str, limit: int = QUOTED) -> str:
-    """The beginning of a text of others in one line that can be printed."""
+    """The beginning of an untrusted text, as one printable line."""
     line = one_line(text)
     return line if len(line) <= limit else line[:limit] + "…"
 
 
 def one_line(text: str) -> str:
-    """A text of others without what steers a terminal, and with single blanks."""
+    """An untrusted text without control characters and with single blanks."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
@@ -184,12 +184,12 @@ def _after_thought(text: str) -> str:
 
 
 def _without_json(text: str) -> str:
-    """A text whose JSON object, if it holds one, is written in lines."""
+    """The text with its JSON object, if any, written as lines."""
     first, last = text.find("{"), text.rfind("}")
     if first < 0 or last < first:
         return text
     try:
-        # Pairs, as an object may have two of a name.
+        # Pairs, as an object may have duplicate names.
         lines = _lines(read_json(text[first : last + 1], objects=tuple))
     except CONTENT_ERRORS:
         return text
@@ -197,7 +197,7 @@ def _without_json(text: str) -> str:
 
 
 def _lines(pairs: tuple[tuple[str, Any], ...]) -> list[str]:
-    """A line "key: value" for each value of an object, also of the objects in it."""
+    """Lines "key: value", one for each value of an object and of the objects nested in it."""
     lines = []
     for key, value in pairs:
         while isinstance(value, list) and len(value) == 1:

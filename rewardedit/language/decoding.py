@@ -1,4 +1,4 @@
-"""How language models answer here: greedily, and with a sign of what ended each answer."""
+"""Greedy decoding that reports which answers were cut off."""
 
 import copy
 from typing import Any
@@ -10,12 +10,12 @@ TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_i
 
 
 def answer_greedily(model: Any, inputs: dict[str, Tensor], max_new_tokens: int) -> tuple[Tensor, list[bool]]:
-    """(b, n) The tokens of the answers, each of which is the likeliest; and for each answer True where it was
-    cut off: it has `max_new_tokens` and none that ends it.
+    """Tokens of the greedily decoded answers (b, n), and for each answer True if it was cut off: it has
+    `max_new_tokens` tokens and none of them ends it.
 
-    Of a model's own settings of generation none is followed but where an answer ends: transformers takes all
-    others that a call does not name from there, such as beams and n-grams that must not come again. The model
-    itself stays as it is, as other threads may be using it: a copy that shares its weights has the settings.
+    Ignores the model's generation config except for its special tokens: transformers would take every setting
+    that the call does not name from it, such as beam search or a ban on repeated n-grams. The model itself
+    is not changed, as other threads may be using it: a copy that shares its weights has the settings.
     """
     from transformers import GenerationConfig
 

@@ -23,21 +23,21 @@ from rewardedit.language.endpoint_settings import Destination, destination
 from rewardedit.untrusted import CONTENT_ERRORS
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"}, or with a list of texts and images as content
-FAILURES = (*CONTENT_ERRORS, http.client.HTTPException)  # what a request may end in
-LONGEST = 400  # characters of a refusal, or of an answer that is none, that an error quotes
-# Statuses that say that every chat will be refused: a wrong key or name of a model, no credit.
+FAILURES = (*CONTENT_ERRORS, http.client.HTTPException)  # errors that a request may raise
+LONGEST = 400  # characters of a refusal or an unreadable answer that an error quotes
+# Statuses which mean that every chat will be refused: a wrong key or model name, no credit.
 REFUSES_ALL = (401, 402, 403, 404)
-BUSY = (408, 409, 425, 429)  # statuses of refusals that may pass, as those of failures (500 and more) may
-UNREADABLE = 200  # the status of an answer that is none of a chat model's
-FIRST = 8  # chats: where so many are refused alike and none was answered, all would be
-# Settings that some models refuse, with the one that is sent in its place, if any.
+BUSY = (408, 409, 425, 429)  # statuses of refusals that may be temporary, like failures (500 and above)
+UNREADABLE = 200  # the status of a response that is no chat completion
+FIRST = 8  # after so many chats refused alike and none answered, all are taken to be refused
+# Settings that some models refuse, each with the setting to send instead, if any.
 REFUSABLE = {"max_tokens": "max_completion_tokens", "temperature": None, "seed": None}
 UNSUPPORTED = re.compile(
     r"unsupported|not support|unknown|unrecogni[sz]ed|unexpected|not permitted|not allowed|not accepted"
     r"|deprecated|only the default",
     re.IGNORECASE,
 )
-# In refusals that are about one row's content and say nothing of the next.
+# Words of refusals that concern one row's content and say nothing about the next row.
 OF_CONTENT = re.compile(
     r"content.?(filter|management|policy)|safety|moderation|responsible.?ai", re.IGNORECASE
 )
@@ -45,10 +45,10 @@ _LOCK = threading.Lock()
 
 
 class EndpointError(AnswerError):
-    """An endpoint gave no answer; `status` is the HTTP status of what it sent, None where nothing came.
+    """An endpoint gave no answer; `status` is the HTTP status of its response, None without a response.
 
     Args:
-        said: the endpoint's own words, whole.
+        said: the endpoint's full message.
         of_all: all other chats would be refused alike.
     """
 
@@ -60,26 +60,26 @@ class EndpointError(AnswerError):
 
     @property
     def may_pass(self) -> bool:
-        """True where the endpoint was not reached, failed or was busy: it may answer this chat later."""
+        """True if the endpoint was not reached, failed or was busy: it may answer this chat later."""
         return self.status is None or self.status >= 500 or self.status in BUSY
 
     @property
     def ends_all(self) -> bool:
-        """True where other chats need not be asked now: they would have no answer either."""
+        """True if other chats need not be sent now: they would get no answer either."""
         return self.may_pass or self.refuses_all
 
 
 @dataclass
 class Usage:
-    """What an endpoint was asked for so far: what a bill is made of."""
+    """Calls, failures and tokens of an endpoint so far, on which its bill depends."""
 
     calls: int = 0  # requests that were sent, retries among them
-    failures: int = 0  # those of them that got no answer
-    prompt_tokens: int = 0  # as the endpoint counts them; 0 where it does not
+    failures: int = 0  # calls that got no answer
+    prompt_tokens: int = 0  # as the endpoint counts them; 0 if it does not
     completion_tokens: int = 0
 
     def add(self, other: "Usage") -> None:
-        """Counts what another has counted too."""
+        """Adds the counts of another."""
         self.calls += other.calls
         self.failures += other.failures
         self.prompt_tokens += other.prompt_tokens
@@ -98,27 +98,27 @@ class _Stop:
         self._set.set()
 
     def within(self, seconds: float) -> bool:
-        """Waits so long, or until it is set, and says whether it is."""
+        """Waits so long, or until it is set; returns True if it is set."""
         return self._set.wait(seconds)
 
 
 @dataclass
 class _Manner:
-    """What an endpoint has shown of itself so far."""
+    """Behaviour of an endpoint observed so far."""
 
     refused: tuple[str, ...] = ()  # settings of `REFUSABLE` that it does not take
     has_answered: bool = False
-    statuses: list[int | None] = field(default_factory=list)  # of refusals before its first answer
+    statuses: list[int | None] = field(default_factory=list)  # statuses of refusals before its first answer
 
 
-_METERS: list[dict[str, Usage]] = []  # of the blocks that are under way, the innermost last
+_METERS: list[dict[str, Usage]] = []  # counts of the open `metered` blocks, the innermost last
 
 
 @contextmanager
 def metered() -> Iterator[dict[str, Usage]]:
-    """Counts what all endpoints are asked for within the block, by "URL#MODEL".
+    """Counts the usage of all endpoints within the block, by "URL#MODEL".
 
-    Where blocks lie in each other the inner one alone counts, so that nothing is counted twice.
+    Of nested blocks only the innermost counts, so that nothing is counted twice.
     """
     used: dict[str, Usage] = {}
     _METERS.append(used)
@@ -130,31 +130,31 @@ def metered() -> Iterator[dict[str, Usage]]:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A chat model and how it is asked.
+    """A chat model at an endpoint, and the settings of its requests.
 
-    The key comes from the environment and stands in no error, log or `repr`. It is sent by the rules of
-    `rewardedit.language.endpoint_settings`; `destination` tells beforehand where to. No redirect is followed.
+    The key comes from the environment and appears in no error, log or `repr`. It is sent by the rules of
+    `rewardedit.language.endpoint_settings`; `destination` names the host beforehand. Redirects are refused.
 
-    Settings that a model refuses (`REFUSABLE`) are left out from then on, and the chat is sent again. Where
-    an endpoint is busy, the time that it asks to wait is waited for, up to `longest_wait`.
+    Settings that a model refuses (`REFUSABLE`) are left out from then on, and the chat is sent again. If an
+    endpoint is busy, retries wait for the time that it requests, up to `longest_wait`.
 
     Raises:
-        ValueError: where the address is none of HTTP, or holds a user or a query, in which keys are sent;
-            where `key_variable` is no variable's name in capitals or names another service's secret; where
-            its key would go over plain http to a host that is not private; where a number is out of range.
+        ValueError: if the address is not an HTTP one, or holds a user or a query, in which keys may be sent;
+            if `key_variable` is no variable's name in capitals or names another service's secret; if its key
+            would go over plain http to a host that is not private; if a number is out of range.
     """
 
     url: str  # such as http://localhost:8000/v1
-    model: str  # its name there
+    model: str  # name of the model at the endpoint
     key_variable: str | None = (
         None  # environment variable of the key; None: OPENAI_API_KEY for OpenAI, or none
     )
-    timeout: float = 120.0  # seconds for a whole answer; as many before it to connect, and to send the chat
-    retries: int = 4  # where the endpoint is busy or fails
-    pause: float = 1.0  # seconds before the first of them; each waits twice as long as the one before
-    at_once: int = 8  # chats that are under way together
-    seed: int | None = None  # sent along where given; servers differ in what they make of it
-    longest_wait: float = 120.0  # seconds before a retry, at most, whatever the endpoint asks for
+    timeout: float = 120.0  # seconds for a whole answer, and as many each to connect and to send the chat
+    retries: int = 4  # further attempts if the endpoint is busy or fails
+    pause: float = 1.0  # seconds before the first retry; each further one waits twice as long
+    at_once: int = 8  # chats that are sent concurrently
+    seed: int | None = None  # sent along if given; servers differ in how they use it
+    longest_wait: float = 120.0  # most seconds before a retry, whatever the endpoint requests
     usage: Usage = field(default_factory=Usage, init=False, compare=False, repr=False)
     _manner: _Manner = field(default_factory=_Manner, init=False, compare=False, repr=False)
 
@@ -172,18 +172,18 @@ class Endpoint:
 
     @property
     def destination(self) -> Destination:
-        """Its host, and the key that is sent there."""
+        """The endpoint's host, and the key that is sent there."""
         return destination(self.url, self.key_variable)
 
     def answer(self, chats: Sequence[Sequence[Message]], max_tokens: int = 300) -> list[Answer]:
-        """The model's answers to chats, at temperature 0, in their order; the error in the place of each that
-        could not be had after all retries, or is not to be read. Where one has an error that may pass, those
-        that are not under way are not asked any more, and have it too.
+        """Returns the model's answers to chats, at temperature 0, in order; an error in place of each answer
+        that is missing after all retries, or unusable. After an error that may pass later, chats that are not
+        yet sent are skipped and get the same error.
 
         Raises:
-            EndpointError: where the endpoint refuses the key, has no credit or does not know the model, or
-                has refused all chats alike, the first `FIRST` of them, and never answered one, as it then
-                refuses every chat; where the key is not one that can be sent.
+            EndpointError: if the endpoint refuses the key, has no credit or does not know the model; if it
+                never answered and has refused all chats, or the first `FIRST` of them, alike, as it then
+                refuses every chat; if the key cannot be sent in a header.
         """
         if not chats:
             return []
@@ -210,14 +210,14 @@ class Endpoint:
         return answers
 
     def _key(self) -> str | None:
-        """The key that is sent, or None."""
+        """Returns the key to send, or None."""
         where = self.destination
         if not where.sends_key:
             return None
         key = os.environ[str(where.key_variable)].strip()
         if not (key.isascii() and key.isprintable() and " " not in key):
             message = f"{where.key_variable}: expected a key of plain characters without spaces"
-            raise EndpointError(message, REFUSES_ALL[0])  # as an endpoint would say: no chat is at fault
+            raise EndpointError(message, REFUSES_ALL[0])  # as for a refused key: no chat is at fault
         return key
 
     def _ask(self, chat: Sequence[Message], max_tokens: int, key: str | None, stop: "_Stop") -> Answer:
@@ -240,7 +240,7 @@ class Endpoint:
                     asked = seconds_to_wait(dict(error.headers.items()), time.time())
             if failure.status in (400, 422) and self._adapts(failure.said, refused):
                 continue
-            # What the endpoint refuses it will refuse again, but where it was busy.
+            # A refusal is final, except while the endpoint is busy.
             is_final = not failure.may_pass and failure.status != UNREADABLE
             wait = min(max(self.pause * 2**attempt, asked), self.longest_wait)
             if is_final or attempt == self.retries or stop.within(wait):
@@ -265,11 +265,11 @@ class Endpoint:
         return urllib.request.Request(address, json.dumps(body).encode(), headers)
 
     def _failure(self, error: Exception, key: str | None) -> EndpointError:
-        """An error of a request, told without its key."""
+        """The error of a request, with the key removed from its message."""
         is_of_network = isinstance(error, OSError | http.client.HTTPException)
         status = getattr(error, "code", None if is_of_network else UNREADABLE)
         reason = reason_of(error)
-        if key is not None:  # before it is cut, or a part of the key might stay
+        if key is not None:  # before the message is cut, or a part of the key might remain
             reason = reason.replace(key, "***")
         message = f"{self.url}, model {self.model!r}: {reason[:LONGEST]}"
         if status in (401, 403) and key is None:
@@ -279,13 +279,13 @@ class Endpoint:
         return EndpointError(message, status, reason)
 
     def _adapts(self, said: str, refused: Sequence[str]) -> bool:
-        """True where a chat that was refused is to be sent again, with other settings.
+        """True if a refused chat is to be sent again with other settings.
 
         Args:
-            refused: the settings that were left out of what was sent.
+            refused: the settings that were left out of the refused request.
         """
         with _LOCK:
-            if self._manner.refused != refused:  # another chat was refused before
+            if self._manner.refused != refused:  # another chat has already adapted the settings
                 return True
             places = {name: re.search(rf"\b{name}\b", said) for name in REFUSABLE if name not in refused}
             named = {name: match.start() for name, match in places.items() if match is not None}
@@ -304,7 +304,7 @@ class Endpoint:
         return True
 
     def _refuses_all(self, failure: EndpointError) -> bool:
-        """True where no chat has been answered and the first ones were all refused alike."""
+        """True if no chat has been answered and the first ones were all refused alike."""
         if not _is_general(failure) or self._manner.has_answered:
             return False
         with _LOCK:
@@ -319,19 +319,19 @@ class Endpoint:
 
 
 def reason_of(error: Exception) -> str:
-    """What an error says, with the beginning of the answer in which the endpoint says why it refuses."""
+    """The message of an error, with the beginning of the endpoint's response, which gives its reason."""
     said = ""
     if isinstance(error, urllib.error.HTTPError):
-        with suppress(*FAILURES):  # of an answer that breaks off
+        with suppress(*FAILURES):  # raised if the response breaks off
             said = error.read(10 * LONGEST).decode(errors="replace")
     return one_line(f"{error}: {said}").removesuffix(":") if said else one_line(str(error))
 
 
 def _is_general(failure: EndpointError) -> bool:
-    """True for a refusal that is not about what one chat holds."""
+    """True for a refusal that does not concern the content of one chat."""
     return not failure.may_pass and not OF_CONTENT.search(failure.said)
 
 
 def _of_all(failure: EndpointError) -> EndpointError:
-    """The error of an endpoint that refuses all chats as it did this one."""
+    """The same error, marked as one with which the endpoint refuses all chats."""
     return EndpointError(f"{failure}; it answers no chat", failure.status, failure.said, of_all=True)

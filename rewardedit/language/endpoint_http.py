@@ -1,5 +1,5 @@
-"""Requests to endpoints: answers that end within a time and a size, no redirects, and the time that a busy
-endpoint asks to wait for.
+"""Requests to endpoints: responses bounded in time and size, no redirects, and the waiting time that a busy
+endpoint requests.
 """
 
 import http.client
@@ -17,24 +17,24 @@ from typing import Any, BinaryIO
 from rewardedit.language.endpoint_settings import is_private
 from rewardedit.untrusted import CONTENT_ERRORS, MAX_BODY_BYTES, read_body
 
-MAX_HEAD_BYTES = 2**23  # of an answer: http.client reads 100 lines of 64 KiB
-EPOCH = 1e9  # seconds: a larger number is a moment, counted from 1970
+MAX_HEAD_BYTES = 2**23  # headers of a response: http.client reads 100 lines of 64 KiB
+EPOCH = 1e9  # seconds: a larger number is a time, counted from 1970
 RESETS = re.compile(r"(?:x-)?ratelimit-reset(?:-.*)?")
 DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 UNITS = (86400, 3600, 60, 1, 0.001)
 
 
 class _Bounded(io.RawIOBase):
-    """The bytes that a socket receives until a moment, in whatever pieces they come, and no more than fit.
+    """Bytes that a socket receives, with a limit on the total time and the total size.
 
-    The socket's own timeout begins anew with each piece, and a server that sends a byte now and then never
-    reaches it. A chunk of an answer may say that it has no end.
+    The socket's own timeout starts anew with each piece, so a server that sends a byte now and then never
+    reaches it. A chunked response may be endless.
     """
 
     def __init__(self, sock: socket.socket, file: BinaryIO) -> None:
         """
         Args:
-            file: the socket's own, which lets go of it when it is closed.
+            file: the socket's own file, which releases the socket when closed.
         """
         self.sock = sock
         self.file = file
@@ -65,7 +65,7 @@ class _Bounded(io.RawIOBase):
 
 
 class _Response(http.client.HTTPResponse):
-    """An answer whose head and body have to be there within the connection's timeout."""
+    """A response whose head and body must arrive within the connection's timeout."""
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
@@ -91,7 +91,7 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the key and the images would be sent along, perhaps to another host."""
+    """Refuses redirects: the key and the images would be sent along, perhaps to another host."""
 
     def http_error_302(self, *args: Any, **options: Any) -> None:
         return None
@@ -100,19 +100,19 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def opener_for(host: str) -> urllib.request.OpenerDirector:
-    """Sends requests to a host, by the environment's proxies only beyond private networks: a proxy elsewhere
-    must see no key that goes over plain http.
+    """Returns an opener of requests to a host; it uses the environment's proxies only beyond private
+    networks, as a proxy elsewhere must not see a key that is sent over plain http.
     """
     proxies = [urllib.request.ProxyHandler({})] if is_private(host) else []
     return urllib.request.build_opener(_Http, _Https, _NoRedirect, *proxies)
 
 
 def read_whole(response: http.client.HTTPResponse) -> bytes:
-    """The body of an answer.
+    """Reads the body of a response.
 
     Raises:
-        ValueError: where it is longer than `MAX_BODY_BYTES`.
-        http.client.IncompleteRead: where it breaks off.
+        ValueError: if it is longer than `MAX_BODY_BYTES`.
+        http.client.IncompleteRead: if it breaks off.
     """
     body = read_body(response)
     if response.length:
@@ -121,8 +121,8 @@ def read_whole(response: http.client.HTTPResponse) -> bytes:
 
 
 def seconds_to_wait(headers: Mapping[str, str], now: float) -> float:
-    """The time that a busy endpoint asks to wait: its Retry-After, else the longest of its x-ratelimit-reset
-    headers whose x-ratelimit-remaining is 0, else the longest of all; 0.0 where it says none.
+    """Seconds that a busy endpoint asks to wait: its Retry-After, else the longest of its x-ratelimit-reset
+    headers whose x-ratelimit-remaining is 0, else the longest of all; 0.0 if it names none.
 
     Args:
         now: seconds since 1970.
@@ -148,7 +148,7 @@ def seconds_to_wait(headers: Mapping[str, str], now: float) -> float:
 
 
 def _seconds(text: str | None, now: float) -> float | None:
-    """Seconds that a header names: a number, "6m0s", "20ms", a moment or a date; None where it names none."""
+    """Seconds that a header names: a number, "6m0s", "20ms", a timestamp or a date; None if it names none."""
     if text is None or not text.strip() or len(text) > 100:
         return None
     text = text.strip()
@@ -160,7 +160,7 @@ def _seconds(text: str | None, now: float) -> float | None:
         elif re.fullmatch(r"\d+(?:\.\d+)?", text):
             seconds = float(text)
             if seconds > 1000 * EPOCH:
-                seconds /= 1000  # a moment in milliseconds
+                seconds /= 1000  # a timestamp in milliseconds
             seconds -= now if seconds > EPOCH else 0
         else:
             iso = re.match(r"\d{4}-\d\d-\d\d", text)

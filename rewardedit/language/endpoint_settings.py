@@ -1,13 +1,13 @@
-"""Addresses of endpoints, and the environment variables that hold their keys: settings that are written to
-files, must hold no key, and say where images and keys are sent.
+"""Validates endpoint URLs and key variables: these settings are written to files, must hold no key, and
+determine where images and keys are sent.
 
 A recipe may be a stranger's, so a setting alone cannot send away a secret of this machine:
 
-- `key_variable` is a name that ends in _KEY or _TOKEN and names no other service than a model's
-  (`OTHER_SERVICES`): AWS_SECRET_ACCESS_KEY, HF_TOKEN and their like are refused. The user can list such a
-  name in the environment variable REWARDEDIT_KEY_VARIABLES.
-- OPENAI_API_KEY goes to OpenAI's own host, and to others only where `key_variable` names it.
-- No key goes over plain http, but to this machine and to private networks (`is_private`).
+- `key_variable` must end in _KEY or _TOKEN and must not name a service other than a model provider
+  (`OTHER_SERVICES`): names such as AWS_SECRET_ACCESS_KEY and HF_TOKEN are refused. The user can allow such a
+  name by listing it in the environment variable REWARDEDIT_KEY_VARIABLES.
+- OPENAI_API_KEY goes to OpenAI's own host, and to others only if `key_variable` names it.
+- No key goes over plain http, except to this machine and to private networks (`is_private`).
 """
 
 import ipaddress
@@ -22,8 +22,8 @@ ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 OPENAI_HOST = "api.openai.com"
 OPENAI_VARIABLE = "OPENAI_API_KEY"
-LISTED = "REWARDEDIT_KEY_VARIABLES"  # names that are allowed beside those of the rule, with commas between
-# Words in names of secrets that are no key of a model's: of clouds, hubs, code hosts, trackers, systems.
+LISTED = "REWARDEDIT_KEY_VARIABLES"  # further allowed names, separated by commas
+# Words in names of secrets other than model keys: of clouds, hubs, code hosts, trackers, systems.
 OTHER_SERVICES = frozenset(
     (
         *("AWS", "AZURE", "GCP", "GCLOUD", "GOOGLE", "ALIYUN", "OCI", "DIGITALOCEAN", "CLOUDFLARE", "HEROKU"),
@@ -55,17 +55,17 @@ PRIVATE_NETWORKS = tuple(
         *("::1/128", "fc00::/7", "fe80::/10"),
     )
 )
-# Ends of names that public name servers do not have (RFC 6761, 6762, 8375; ICANN 2024-07-29).
+# Ends of host names that public name servers do not resolve (RFC 6761, 6762, 8375; ICANN 2024-07-29).
 PRIVATE_ENDS = ("localhost", "local", "internal", "home.arpa")
 
 
 @dataclass(frozen=True)
 class Destination:
-    """A host that is asked, and the key that is sent along."""
+    """A host that requests go to, and the key that is sent along."""
 
-    host: str  # with its port, where the address has one
-    key_variable: str | None  # the environment variable whose key may go there; None: none may
-    sends_key: bool  # that variable is set: its key is sent
+    host: str  # with the port, if the address has one
+    key_variable: str | None  # the environment variable whose key may be sent there; None: no key may
+    sends_key: bool  # True if that variable is set, so that its key is sent
 
     def __str__(self) -> str:
         key = f"the key in {self.key_variable}" if self.sends_key else "no key"
@@ -73,14 +73,14 @@ class Destination:
 
 
 def destination(url: str, key_variable: str | None = None) -> Destination:
-    """The host of an endpoint's address, and the key that it is sent.
+    """The host of an endpoint's address, and the key that is sent to it.
 
     Args:
         key_variable: the setting of that name; None: OPENAI_API_KEY for OpenAI's own host, and no key for
             others.
 
     Raises:
-        ValueError: as `require_endpoint`.
+        ValueError: as for `require_endpoint`.
     """
     require_endpoint(url, key_variable)
     parts = urlsplit(url)
@@ -92,26 +92,27 @@ def destination(url: str, key_variable: str | None = None) -> Destination:
 
 
 def destinations(options: Any) -> list[Destination]:
-    """All endpoints that a scorer's options, or any other settings, name by their addresses.
+    """All endpoints whose addresses occur in a scorer's options, or in any other settings.
 
-    The `key_variable` beside an address holds for it, or that of its options: `parser_options` of `parser`.
+    The `key_variable` next to an address applies to it, or the one in its own options, such as
+    `parser_options` for `parser`.
 
     Raises:
-        ValueError: as `require_endpoint`.
+        ValueError: as for `require_endpoint`.
     """
     return list(dict.fromkeys(destination(url, name) for url, name in _endpoints(options, None)))
 
 
 def require_no_key(options: Any) -> None:
-    """Raises ValueError where options hold a key, or would send one where it must not go: `require_endpoint`
-    of every address in them, `require_variable` of every variable's name.
+    """Raises ValueError if options hold a key, or would send one where it must not go: applies
+    `require_endpoint` to every address in them and `require_variable` to every variable's name.
     """
     for url, name in _endpoints(options, None):
         require_endpoint(url, name)
 
 
 def _endpoints(options: Any, name: str | None) -> list[tuple[str, str | None]]:
-    """Addresses in options, each with the variable's name that holds for it."""
+    """Addresses in options, each with the name of the key variable that applies to it."""
     if isinstance(options, str):
         return [(options, name)] if ADDRESS.match(options) else []
     if isinstance(options, list | tuple):
@@ -131,10 +132,11 @@ def _endpoints(options: Any, name: str | None) -> list[tuple[str, str | None]]:
 
 
 def require_endpoint(url: str, key_variable: str | None) -> None:
-    """`require_address` and `require_variable`; and no key over plain http beyond private networks.
+    """Checks `require_address` and `require_variable`, and that no key goes over plain http beyond private
+    networks.
 
     Raises:
-        ValueError: which quotes neither.
+        ValueError: if one of them fails; the message quotes neither the address nor the variable.
     """
     require_address(url)
     if key_variable is not None:
@@ -150,8 +152,8 @@ def require_endpoint(url: str, key_variable: str | None) -> None:
 
 
 def require_address(url: str) -> None:
-    """Raises ValueError, which does not quote it, where an address is none of HTTP, has no host or no port
-    that can be, or holds a user, a query or parameters, in which keys are sent.
+    """Raises ValueError, which does not quote the address, if it is not an HTTP one, has no host or an
+    impossible port, or holds a user, a query or parameters, in which keys may be sent.
     """
     try:
         parts = urlsplit(url)
@@ -159,7 +161,7 @@ def require_address(url: str) -> None:
         plain = bool(ADDRESS.match(url)) and "@" not in parts.netloc and not re.search("[?;]", url)
         plain = plain and bool(parts.hostname) and port != 0
         plain = plain and not re.search(r"[^!-~]|\\", url.partition("#")[0])
-    except ValueError:  # which quotes it
+    except ValueError:  # its message would quote the address
         plain = False
     if not plain:
         raise ValueError(
@@ -169,9 +171,9 @@ def require_address(url: str) -> None:
 
 
 def require_variable(name: str) -> None:
-    """Raises ValueError where a text is not the name of an environment variable that holds a model's key.
+    """Raises ValueError if a text is not the name of an environment variable that holds a model's key.
 
-    It is quoted only where it must be a name: it may be the key itself.
+    The message quotes it only if it is certainly a name: it may be the key itself.
     """
     is_name = isinstance(name, str) and VARIABLE.fullmatch(name)
     if is_name and name in re.split(r"[,\s]+", os.environ.get(LISTED, "")):
@@ -192,8 +194,8 @@ def require_variable(name: str) -> None:
 
 
 def is_private(host: str) -> bool:
-    """True for this machine and private networks: their numbers, names of one word, and names that end as in
-    `PRIVATE_ENDS`. No name is looked up.
+    """True for this machine and private networks: their IP addresses, names of one label, and names that end
+    as in `PRIVATE_ENDS`. No name is resolved.
     """
     try:
         number = ipaddress.ip_address(host)
@@ -206,5 +208,5 @@ def is_private(host: str) -> bool:
 def _is_private_name(name: str) -> bool:
     labels = name.split(".")
     if not all(re.fullmatch("[a-z0-9_-]+", label) for label in labels) or labels[-1][0].isdigit():
-        return False  # "127.1" and "2130706433" are numbers to some systems
+        return False  # "127.1" and "2130706433" are IP addresses to some systems
     return len(labels) == 1 or any(name == end or name.endswith(f".{end}") for end in PRIVATE_ENDS)

@@ -1,25 +1,25 @@
-"""The vision-language models behind `VlmJudge`: loading, and which are refused.
+"""The vision-language models behind `VlmJudge`: how they are loaded, and which are refused.
 
-Trained judges that others published, by what their papers, code and issues say; none of their weights could
-be loaded where this was written, so how they grade by our prompts is not verified. All see the source, the
-edited image and the instruction, and of all a higher score is better. Those that are loaded are asked our own
-questions, and our digits or our line with a grade are read, from 0 to 10. Their own form, lists of grades
-from 0 to 25 in JSON, is not: what comes out is not the score of their papers.
+Notes on published judges follow their papers, code and issues; none of their weights could be loaded when
+this was written, so their grades with our prompts are unverified. All see the source, the edited image and
+the instruction, and for all a higher score is better. Those that are loaded are asked our own questions, and
+our digits or our line with a grade are read, from 0 to 10. Their own answer format, lists of grades from 0 to
+25 in JSON, is not read: the result is not the score of their papers.
 
-EditReward (TIGER-Lab; Qwen2.5-VL-7B, MiMo-VL-7B): two numbers for an edit, of which the first is the reward,
-unbounded and often negative, and the second the logarithm of its uncertainty. Refused: both come from heads
-of its own. Under another name it is known by their weights (`require_own_weights`).
+EditReward (TIGER-Lab; Qwen2.5-VL-7B, MiMo-VL-7B): two numbers for an edit; the first is the reward,
+unbounded and often negative, the second the logarithm of its uncertainty. Refused: both come from heads of
+its own. Under another name it is recognised by the weights of these heads (`require_own_weights`).
 
 EditScore (Qwen2.5-VL 7B to 72B, Qwen3-VL 4B and 8B): LoRAs that write reasons and VIEScore's grades, which
-its code combines as `VlmJudge` does, from 0 to 10. Taken as `adapter`, on the base that each names.
+its code combines as `VlmJudge` does, from 0 to 10. Loaded as `adapter`, on the base that each names.
 
 SpatialReward-8B (Qwen3-VL-8B): writes the boxes of the edit, reasons that point at them, and VIEScore's
-grades, which its code weighs into a score from 0 to 1. Refused: its grades rest on the boxes, which none of
+grades, which its code weights into a score from 0 to 1. Refused: its grades rest on the boxes, which none of
 our questions lets it write.
 
 UnifiedReward (CodeGoat24; Qwen2.5-VL, Qwen3-VL, Qwen3.5; some LLaVA-OneVision): writes grades on the scale
-that its prompt names; for edits the releases called Edit, with reasons and VIEScore's grades. Those on Qwen
-load as plain models; those on LLaVA-OneVision are in its first code's format, and refused.
+that its prompt names; the releases for edits, called Edit, write reasons and VIEScore's grades. Those on Qwen
+load as plain models; those on LLaVA-OneVision are in the format of its first code, and refused.
 """
 
 import re
@@ -33,7 +33,7 @@ from rewardedit.language.texts import LOCK
 from rewardedit.language.vlm import PIXELS, Vlm, load_parts
 from rewardedit.models import resolve_model
 
-# Published checkpoints that are no plain vision-language models, by the last part of their names.
+# Published checkpoints that are not plain vision-language models, by the last part of their names.
 REFUSED = {
     r"editreward-": (
         "its score comes from heads of its own, which a plain vision-language model has not; "
@@ -54,8 +54,8 @@ REFUSED = {
 
 
 class ProcessorVlm(Vlm):
-    """A vision-language model of a kind whose preprocessing we do not own: its processor works on PIL images,
-    and no gradient passes.
+    """A vision-language model whose preprocessing is not reimplemented here: its processor works on PIL
+    images, and no gradient passes.
     """
 
     def inputs(self, texts: list[str], images: Float[Tensor, "b n 3 h w"]) -> dict[str, Tensor]:
@@ -74,15 +74,15 @@ class ProcessorVlm(Vlm):
 
 
 def load_judge(name: str, adapter: str | None = None, dtype: torch.dtype = torch.float32) -> Vlm:
-    """A vision-language model by hub name, folder or name of a packaged one; of LLaVA-NeXT, Idefics3 and
-    Qwen2.5-VL the images keep their gradient, of all others not.
+    """Loads a vision-language model by hub name, folder or name of a packaged one; with LLaVA-NeXT, Idefics3
+    and Qwen2.5-VL the gradient reaches the images, with all others it does not.
 
     Args:
         adapter: hub name or folder of a LoRA that was trained on it.
 
     Raises:
-        ValueError: where there is no such model, it is one of `REFUSED`, its weights are not its kind's, or
-            the adapter is another model's.
+        ValueError: if there is no such model, it is one of `REFUSED`, its weights are not those of its class,
+            or the adapter is another model's.
     """
     last = name.rstrip("/").rpartition("/")[2].lower()
     for pattern, reason in REFUSED.items():

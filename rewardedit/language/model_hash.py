@@ -1,4 +1,4 @@
-"""What tells one loaded vision-language model from another."""
+"""Hash that identifies a loaded vision-language model."""
 
 import hashlib
 import json
@@ -9,30 +9,30 @@ from transformers import PreTrainedTokenizerBase
 
 from rewardedit.language.vlm import Vlm
 
-ELSEWHERE = ("_name_or_path", "transformers_version")  # of a configuration: not what the model is
+ELSEWHERE = ("_name_or_path", "transformers_version")  # configuration entries that do not define a model
 
 
 def tokenizer_rules(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """How a tokenizer makes tokens of a text, all but padding, which changes from call to call."""
+    """Rules by which a tokenizer splits texts, except padding and truncation, which change between calls."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:  # one that is written in Python
+    if backend is None:  # a tokenizer written in Python
         return {"vocab": tokenizer.get_vocab()}
     rules = json.loads(backend.to_str())
     return {key: value for key, value in rules.items() if key not in ("padding", "truncation")}
 
 
 def model_hash(vlm: Vlm) -> str:
-    """SHA-256 of what a model is: its configuration, image processing, tokenizer, way to decode and chat
-    template, and of all parameters and saved buffers the names, shapes, types and all bytes.
+    """SHA-256 of a model's configuration, image processing, tokenizer, generation config and chat template,
+    and of the names, shapes, types and all bytes of its parameters and saved buffers.
 
-    Models that differ in any of these, be it a bit of one weight, have different hashes. Where a model was
-    loaded from does not count, nor the device; an adapter that was merged does. It takes about a second for
-    each GB of weights, which come to main memory one by one.
+    Models that differ in any of these, even in one bit of one weight, have different hashes. The place that a
+    model was loaded from does not count, nor does the device; a merged adapter does. It takes about a second
+    per GB of weights, which are copied to main memory one by one.
     """
     model = vlm.model
     config = {key: v for key, v in model.config.to_dict().items() if key not in ELSEWHERE}
     decoding = {key: v for key, v in model.generation_config.to_dict().items() if key not in ELSEWHERE}
-    # That of images is part of it.
+    # The image processor's settings are part of it.
     processor = {key: v for key, v in vlm.processor.to_dict().items() if key not in ELSEWHERE}
     template = vlm.processor.chat_template or vlm.processor.tokenizer.chat_template
     known = [config, decoding, processor, template, tokenizer_rules(vlm.processor.tokenizer)]

@@ -1,12 +1,12 @@
 """A language model's prefix, computed once for any number of continuations (design of the ADIEE scorer).
 
-In a causal model the keys and values of what comes first do not depend on what follows. They are computed
-once, without gradient, and every continuation attends to them beside its own, so that they are not computed
-again and no backward pass goes through them. All continuations of one prefix read it without a copy, with and
-without a gradient, where flash attention takes them (`has_log_sum`).
+In a causal model the keys and values of a prefix do not depend on what follows it. They are computed once,
+without gradient, and every continuation attends to them and to its own, so that they are not computed again
+and no backward pass goes through them. All continuations of one prefix read it without a copy, with and
+without a gradient, if flash attention supports them (`has_log_sum`).
 
-A continuation may be followed by several others in its turn, such as an edited image by questions about it:
-what they attend to is then in parts, the prefix of all and the row's own continuation (`followed`).
+A continuation may be followed by several others, such as an edited image by questions about it: these attend
+to several parts, the prefix of all rows and their row's own continuation (`followed`).
 """
 
 import threading
@@ -28,65 +28,65 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 NAME = "shared_prefix"
 _LOCK = threading.Lock()
-_LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # of language models
+_LOCKS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # one for each language model
 
-Layers = tuple[tuple[Tensor, Tensor], ...]  # keys and values, a pair a layer
+Layers = tuple[tuple[Tensor, Tensor], ...]  # keys and values, one pair per layer
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """Keys and values of a prefix, one pair a layer."""
+    """Keys and values of a prefix, one pair per layer."""
 
     keys: tuple[Float[Tensor, "1 heads p d"], ...]
     values: tuple[Float[Tensor, "1 heads p d"], ...]
-    whole: Layers | None = None  # of all rows that were computed together, of which this is a view
-    row: int = 0  # which of them this is
+    whole: Layers | None = None  # keys and values of all rows computed together, of which this is a view
+    row: int = 0  # index of this prefix among those rows
 
     def __len__(self) -> int:
-        """Its tokens."""
+        """Number of tokens."""
         return self.keys[0].shape[-2]
 
 
 @dataclass(frozen=True)
 class Joined:
-    """What a layer attends to: what came before, in parts of one row or of all rows, and each row's own."""
+    """Keys or values of one layer: the shared prefix in parts, each of one row or all, and each row's own."""
 
     before: tuple[Float[Tensor, "_ heads _ d"], ...]
     own: Float[Tensor, "b heads s d"]
 
 
 class PrefixLayer(CacheLayerMixin):
-    """One layer of what came before, in parts of keys and values, which nothing is added to."""
+    """One layer of a prefix, as parts of keys and values, to which nothing is added."""
 
     is_sliding = False
 
     def __init__(self, parts: Sequence[tuple[Tensor, Tensor]]) -> None:
         super().__init__()
         self.parts = tuple(parts)
-        self.own: tuple[Tensor, Tensor] | None = None  # of the continuation that was read last
+        self.own: tuple[Tensor, Tensor] | None = None  # keys and values of the continuation read last
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing is left to do."""
+        """Does nothing, as the layer is initialised."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """What came before beside a continuation's own keys and values, for `attend`."""
-        # Under autocast the rotary embedding leaves keys in another type than values.
+        """Joins the prefix with a continuation's own keys and values, for `attend`."""
+        # Under autocast the rotary embedding leaves keys in another dtype than values.
         key_states = key_states.to(value_states.dtype)
         self.own = (key_states, value_states)
         keys, values = (tuple(part) for part in zip(*self.parts, strict=True))
         return Joined(keys, key_states), Joined(values, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """How many keys there are, and where they begin."""
+        """Number of keys, and their offset."""
         return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
-        """The tokens of all parts."""
+        """Number of tokens in all parts."""
         return sum(keys.shape[-2] for keys, _ in self.parts)
 
     def get_max_length(self) -> int:
-        """It has no end."""
+        """Unlimited."""
         return -1
 
     get_max_cache_shape = get_max_length  # its name in earlier releases of transformers
@@ -104,8 +104,8 @@ def split_rows(cache: Any) -> list[Prefix]:
 
 
 def as_cache(prefixes: Sequence[Prefix]) -> Cache:
-    """Prefixes of b continuations as what a model takes; nothing is copied where all are one, or all rows
-    that were computed together in their order.
+    """Prefixes of b continuations as a cache for the model; nothing is copied if all are the same prefix, or
+    all rows that were computed together, in order.
     """
     first = prefixes[0]
     if all(prefix is first for prefix in prefixes):
@@ -121,7 +121,7 @@ def as_cache(prefixes: Sequence[Prefix]) -> Cache:
 
 
 def followed(cache: Cache) -> Cache:
-    """What comes after the continuation that was last read with such a cache: what it had, and its own."""
+    """Returns the cache extended by the continuation that was read last."""
     layers = []
     for layer in cache.layers:
         assert isinstance(layer, PrefixLayer)
@@ -131,14 +131,14 @@ def followed(cache: Cache) -> Cache:
 
 
 def alone_with(language_model: Any) -> Any:
-    """A lock to hold while a language model runs that `prefix_attention` is ever opened for."""
+    """A lock to hold while running a language model that is also used with `prefix_attention`."""
     with _LOCK:
         return _LOCKS.setdefault(language_model, threading.RLock())
 
 
 @contextmanager
 def prefix_attention(language_model: Any) -> Iterator[None]:
-    """While it is open, a language model of transformers attends through `attend`, in this thread alone."""
+    """Makes a language model of transformers use `attend` within the block, in this thread alone."""
     config = language_model.config
     with alone_with(language_model):
         before = config._attn_implementation
@@ -158,17 +158,17 @@ def attend(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of continuations (b, heads, s, d) to what came before and to themselves; texts are
-    padded on the right alone, so that no other mask is needed.
+    """Causal attention of continuations (b, heads, s, d) to their prefix and to themselves; texts are padded
+    on the right only, so that no other mask is needed.
 
     Raises:
-        ValueError: for dropout, or another mask.
+        ValueError: on dropout, or another mask.
     """
     if kwargs.get("dropout") or attention_mask is not None:
         raise ValueError("a shared prefix: expected no dropout and no mask beside the causal one")
     dtype = (
         value.own.dtype
-    )  # another than the queries' under autocast, than the prefix's where that began later
+    )  # may differ from the queries' dtype under autocast, and from the prefix's if autocast began after it
     keys, values = ([part.to(dtype) for part in (*joined.before, joined.own)] for joined in (key, value))
     query = query.to(dtype)
     if has_log_sum(query):
@@ -184,7 +184,7 @@ def in_one(
     values: Sequence[Float[Tensor, "_ kv_heads _ d"]],
     scaling: float | None,
 ) -> Float[Tensor, "b heads s d"]:
-    """Attention to all parts side by side, copied for every row, where no kernel gives log-sum-exps."""
+    """Attention to all parts concatenated and copied for every row, if no kernel gives log-sum-exps."""
     groups = query.shape[1] // keys[-1].shape[1]
     k, v = (
         torch.cat([part.expand(len(query), -1, -1, -1) for part in parts], 2).repeat_interleave(groups, 1)
@@ -195,19 +195,19 @@ def in_one(
 
 
 def bottom_right(queries: int, keys: int) -> Any:
-    """The causal mask of queries that are the last of the keys. Torch cannot make it while a mode watches
-    tensors, as the one does that estimates memory.
+    """The causal mask of queries that are the last of the keys. It is made outside torch's dispatch modes,
+    such as the one that estimates memory, as torch cannot make it within them.
     """
     with _disable_current_modes():
         return causal_lower_right(queries, keys)
 
 
 class AttentionInParts(torch.autograd.Function):
-    """Attention to each part by itself, put together by the parts' log-sum-exps; the last part is the rows'
+    """Attention to each part separately, combined by the parts' log-sum-exps; the last part is the rows'
     own, and causal.
 
-    For the backward pass it keeps the parts as they are. With the whole attention's output and log-sum-exp a
-    fused kernel's backward pass gives a single part's share of the gradient.
+    For the backward pass it keeps the parts uncopied. From the output and log-sum-exp of the whole attention
+    a fused kernel's backward pass computes a single part's share of the gradient.
     """
 
     @staticmethod
@@ -235,7 +235,7 @@ class AttentionInParts(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Of the query and of those parts that need one."""
+        """Gradients of the query and of those parts that need one."""
         query, out, weight, *parts = ctx.saved_tensors
         keys, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]
         of_query, of_keys, of_values = torch.zeros_like(query), [], []
@@ -262,27 +262,27 @@ class AttentionInParts(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Fold:
-    """How queries (b, heads, s, d) are laid so that a part is read without a copy: those that attend to the
-    same keys, as grouped heads do and all rows to a part of one row, are one long row. A causal mask does not
-    allow that: there keys are repeated for their group.
+    """Layout of queries (b, heads, s, d) by which a part is read without a copy: queries that attend to the
+    same keys (those of grouped heads, and those of all rows if the part has one row) form one long row. A
+    causal mask does not allow that: there keys are repeated for their group.
     """
 
     b: int
     kv_heads: int
     groups: int
     s: int
-    shared: bool  # by all rows
+    shared: bool  # the part has one row, which all rows attend to
     causal: bool
 
     @classmethod
     def of(cls, query: Tensor, key: Tensor, causal: bool) -> "Fold":
-        """For queries and the keys of a part."""
+        """The layout for these queries and the keys of a part."""
         b, heads, s, _ = query.shape
         kv_heads = key.shape[1]
         return cls(b, kv_heads, heads // kv_heads, s, len(key) < b, causal)
 
     def rows(self, x: Float[Tensor, "b heads s d"]) -> Tensor:
-        """Queries, or what has their shape."""
+        """Folds queries, or tensors of their shape."""
         if self.causal:
             return x
         x = x.unflatten(1, (self.kv_heads, self.groups))
@@ -291,7 +291,7 @@ class Fold:
         return x.flatten(2, 3)
 
     def back(self, x: Tensor) -> Float[Tensor, "b heads s d"]:
-        """What `rows` has laid."""
+        """Inverse of `rows`."""
         if self.causal:
             return x
         if self.shared:
@@ -299,17 +299,17 @@ class Fold:
         return x.reshape(self.b, self.kv_heads * self.groups, self.s, -1)
 
     def spread(self, part: Tensor) -> Tensor:
-        """Keys or values."""
+        """Repeats keys or values for their group under a causal mask."""
         return part.repeat_interleave(self.groups, 1) if self.causal and self.groups > 1 else part
 
     def gathered(self, x: Tensor) -> Tensor:
-        """The gradient of what `spread` was given."""
+        """The gradient of the input of `spread`."""
         return x.unflatten(1, (self.kv_heads, self.groups)).sum(2) if self.causal else x
 
 
 def has_log_sum(query: Tensor) -> bool:
-    """Whether flash attention, which gives log-sum-exps, takes these queries: on a CPU, and in half precision
-    on a GPU that is not too old; `meta` stands for such a GPU.
+    """True if flash attention, which gives log-sum-exps, supports these queries: on a CPU, and in half
+    precision on a GPU of compute capability 8.0 or higher; `meta` stands for such a GPU.
     """
     device = query.device
     if device.type == "cpu":
@@ -322,8 +322,8 @@ def has_log_sum(query: Tensor) -> bool:
 def with_log_sum(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, causal: bool
 ) -> tuple[Float[Tensor, "b heads s d"], Float[Tensor, "b heads s"], tuple[Tensor, ...]]:
-    """Attention and the log-sum-exp of each query's logits, by the fused kernels behind torch's own function;
-    and what the kernel's backward pass wants to know beside them.
+    """Attention and the log-sum-exp of each query's logits, by the fused kernels behind torch's own function,
+    and the further tensors that the kernel's backward pass needs.
     """
     aten = torch.ops.aten
     query, key, value = (tensor.contiguous() for tensor in (query, key, value))
@@ -349,14 +349,14 @@ def backward_with_log_sum(
     scaling: float | None,
     causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, key and value; `out` and `weight` may be of more keys than these, whose share
-    of the attention this is then.
+    """The gradients of query, key and value; `out` and `weight` may belong to an attention over more keys, of
+    which these are a part.
     """
     aten = torch.ops.aten
     tensors = [tensor.contiguous() for tensor in (gradient, query, key, value, out, weight)]
     if query.device.type == "cpu":
         return aten._scaled_dot_product_flash_attention_for_cpu_backward(*tensors, 0.0, causal, scale=scaling)
-    # Rows are all of one length, so that there are no cumulated ones.
+    # All rows have the same length, so that there are no cumulative lengths.
     lengths = (None, None, query.shape[2], key.shape[2])
     return aten._scaled_dot_product_flash_attention_backward(
         *tensors, *lengths, 0.0, causal, *seeds, scale=scaling

@@ -1,7 +1,7 @@
-"""Texts for models that read so many tokens of one and no more: tokenized, counted where they are cut, told.
+"""Tokenizes texts for models with a limited number of tokens, and reports the texts that are cut.
 
-A text is cut where it has more tokens than the model reads, or where a token stands in it that ends a text
-for the model, as tokenizers of few characters take for one that they do not know.
+A text is cut if it has more tokens than the model reads, or if it holds a token that ends a text for the
+model, which tokenizers of few characters use for an unknown character.
 """
 
 import threading
@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-# A tokenizer keeps how it pads and cuts from one call to the next: two threads must not set that at once.
+# A tokenizer stores its padding and truncation between calls: two threads must not set them at once.
 LOCK = threading.RLock()
 _told: set[str] = set()
 _noted: ContextVar[set[str] | None] = ContextVar("cut texts", default=None)
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, reader: str, **options: Any) -> Any:
-    """Returns tokens of texts as tensors, cut to `max_length`; texts that are cut are noted.
+    """Returns the tokens of texts as tensors, cut to `max_length`, and notes the texts that are cut.
 
     Args:
         reader: the model that reads them, for the warning.
-        options: of the tokenizer, such as `padding`.
+        options: options of the tokenizer, such as `padding`.
     """
     texts = list(texts)
     with LOCK:
@@ -31,14 +31,14 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, reader: str,
 
 
 def note_cut(tokenizer: Any, texts: Sequence[str], max_length: int, reader: str) -> list[bool]:
-    """Returns for each text whether a tokenizer that reads `max_length` tokens cuts it, and notes those."""
+    """Returns True for each text that a tokenizer of `max_length` tokens cuts, and notes those."""
     cut = [not is_whole(tokenizer, text, max_length) for text in texts]
     note([text for text, is_cut in zip(texts, cut, strict=True) if is_cut], len(texts), max_length, reader)
     return cut
 
 
 def is_whole(tokenizer: Any, text: str, max_length: int) -> bool:
-    """True where a tokenizer reads a text to its end."""
+    """True if a tokenizer reads a text to its end."""
     with LOCK:
         ids = tokenizer(text, add_special_tokens=False, verbose=False).input_ids
         room = max_length - tokenizer.num_special_tokens_to_add()
@@ -46,10 +46,10 @@ def is_whole(tokenizer: Any, text: str, max_length: int) -> bool:
 
 
 def note(cut: Collection[str], total: int, max_length: int, reader: str, more: str = "") -> None:
-    """Warns of texts that are cut, once a process for each reader, and keeps them for `noting`.
+    """Warns of texts that are cut, once per process and reader, and keeps them for `noting`.
 
     Args:
-        more: what else is to be said of them.
+        more: further words for the warning.
     """
     if not cut:
         return
@@ -70,7 +70,7 @@ def note(cut: Collection[str], total: int, max_length: int, reader: str, more: s
 
 @contextmanager
 def noting() -> Iterator[set[str]]:
-    """Gives the texts that are cut while the block runs, in this thread."""
+    """Collects the texts that are cut while the block runs, in this thread."""
     before = _noted.get()
     cut: set[str] = set()
     token = _noted.set(cut)

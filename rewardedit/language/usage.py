@@ -1,5 +1,5 @@
-"""What endpoints were asked for, kept in files beside what was made by it, and told in a line: what a bill is
-made of. It is counted by endpoint and model, "URL#MODEL".
+"""Endpoint usage (calls, failures, tokens), stored beside the results and summarised in one line each. It is
+counted by endpoint and model, "URL#MODEL".
 """
 
 import sys
@@ -12,37 +12,37 @@ from rewardedit.files import AnyPath, write_json
 from rewardedit.language.endpoint import Usage, metered
 from rewardedit.untrusted import read_json_file
 
-USAGE = "usage.json"  # in a folder with what was made
+USAGE = "usage.json"  # file name in a folder of results
 
 
 def as_settings(usage: Mapping[str, Usage]) -> dict[str, Any]:
-    """As it stands in JSON."""
+    """The usage as it is written to JSON."""
     return {name: asdict(counts) for name, counts in usage.items()}
 
 
 def write_usage(path: AnyPath, usage: Mapping[str, Usage], in_stage: bool = False) -> None:
-    """To a file that `read_usage` reads, none where nothing was asked for; `in_stage` as in `replaced`."""
+    """Writes a file for `read_usage`, but none if there is no usage; `in_stage` as in `replaced`."""
     if usage:
         write_json(path, as_settings(usage), in_stage)
 
 
 @contextmanager
 def usage_kept(path: AnyPath) -> Iterator[None]:
-    """Adds to a file what this process asks of endpoints within the block, also where that ends in an error:
-    it is to be paid all the same.
+    """Adds to a file the endpoint usage of this process within the block, even if the block ends in an error:
+    it is billed all the same.
     """
     with metered() as used:
         try:
             yield
         finally:
             if used:
-                with suppress(FileNotFoundError):  # a stage's folder is gone where others have ended it
+                with suppress(FileNotFoundError):  # a stage's folder is gone if others have finished it
                     write_usage(path, add_up([read_usage([path]), used]), in_stage=True)
 
 
 def read_usage(paths: Iterable[AnyPath]) -> dict[str, Usage]:
-    """The sum of what stands in files; those that are not there hold nothing, and of one that cannot be read
-    it is said that its calls are not counted.
+    """The total usage in these files; missing files count as empty, and for an unreadable one a message says
+    that its calls are not counted.
     """
     parts = []
     for path in paths:
@@ -56,10 +56,10 @@ def read_usage(paths: Iterable[AnyPath]) -> dict[str, Usage]:
 
 
 def from_settings(values: Any) -> dict[str, Usage]:
-    """What `as_settings` gave.
+    """Inverse of `as_settings`.
 
     Raises:
-        ValueError: where it is something else.
+        ValueError: if the values are anything else.
     """
     if not isinstance(values, dict) or not all(_is_usage(counts) for counts in values.values()):
         raise ValueError("expected counts by endpoint and model, as usage.json has them")
@@ -76,7 +76,7 @@ def _is_count(value: Any) -> bool:
 
 
 def add_up(parts: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:
-    """The sum of several, each endpoint and model by itself."""
+    """The sum of several usages, separately for each endpoint and model."""
     found: dict[str, Usage] = {}
     for part in parts:
         for name, counts in part.items():
@@ -85,7 +85,7 @@ def add_up(parts: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:
 
 
 def told(usage: Mapping[str, Usage]) -> str:
-    """A line for each endpoint and model."""
+    """A summary with one line for each endpoint and model."""
     lines = []
     for name, counts in usage.items():
         tokens = f"{counts.prompt_tokens} prompt and {counts.completion_tokens} completion tokens"

@@ -1,6 +1,6 @@
-"""Vision-language models: loading, texts with images in them as inputs, and answers.
+"""Vision-language models: loading, inputs of texts and images, and answers.
 
-A model's own processor works on PIL images, through which no gradient passes. Here it writes tokens alone;
+A model's own processor works on PIL images, through which no gradient passes. Here it makes the tokens only;
 images are resized, cut into tiles and normalised by tensor functions, one for each kind of model, which
 agree with the processor (mean difference below 1/255 before normalisation).
 """
@@ -28,10 +28,10 @@ from rewardedit.language.vlm_weights import load_adapter, require_own_weights
 from rewardedit.models import resolve_model
 
 Bits = Literal["4bit", "8bit"]
-# Parts of the models here that stay as they are where a language model is quantised: how an image comes in,
-# and the answer goes out.
+# Parts of the models that keep full precision if a language model is quantised: those that encode the image,
+# and the output layer.
 OTHER_PARTS = ("vision_tower", "vision_model", "visual", "multi_modal_projector", "connector", "lm_head")
-Turn = dict[str, Any]  # of a chat: {"role": "user", "content": [{"type": "image"}, {"type": "text", …}]}
+Turn = dict[str, Any]  # a chat turn: {"role": "user", "content": [{"type": "image"}, {"type": "text", …}]}
 
 
 @dataclass
@@ -44,17 +44,17 @@ class Vlm:
     def inputs(
         self, texts: list[str], images: Float[Tensor, "b n 3 h w"], padding_side: str = "left"
     ) -> dict[str, Tensor]:
-        """What the model is called with: the texts' tokens and the images.
+        """Inputs of the model: the texts' tokens and the images.
 
         Args:
-            texts: b of them with n places for images each, as `prompt` writes them.
+            texts: b texts with n places for images each, as `prompt` writes them.
             images: RGB in [0, 1]; may carry a gradient.
-            padding_side: "left", so that answers begin in one place, or "right", so that texts do.
+            padding_side: "left" aligns the beginnings of the answers, "right" those of the texts.
 
         Raises:
-            ValueError: where a text has another number of places for images.
+            ValueError: if a text has another number of places for images.
         """
-        # In fp32, as half precision is resized on no CPU; as in `Preprocess`.
+        # In fp32, as a CPU cannot resize in half precision; as in `Preprocess`.
         images = images.to(torch.promote_types(images.dtype, torch.float32))
         b, n, _, h, w = images.shape
         blank = Image.new("RGB", (w, h))
@@ -74,7 +74,7 @@ class Vlm:
         }
 
     def tokens(self, texts: list[str]) -> Tensor:
-        """(b, n) The tokens of texts that follow the images, padded on the right."""
+        """Tokens (b, n) of texts that follow the images, padded on the right."""
         with LOCK:
             found = self.processor.tokenizer(
                 texts, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt"
@@ -82,20 +82,20 @@ class Vlm:
         return found.input_ids.to(self.model.device)
 
     def note_cut(self, texts: Sequence[str], reader: str) -> None:
-        """Notes those of texts that the model does not read to their end."""
+        """Notes the texts that the model does not read to their end."""
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", 2**31)
         note_cut(self.processor.tokenizer, texts, limit, reader)
 
     def prompt(self, chat: Sequence[Turn]) -> str:
-        """The text of a chat, up to where the model is to answer."""
+        """The text of a chat, up to the place of the model's answer."""
         return self.processor.apply_chat_template(list(chat), add_generation_prompt=True)
 
     @torch.no_grad()
     def answer(
         self, texts: list[str], images: Float[Tensor, "b n 3 h w"], max_new_tokens: int = 64
     ) -> list[Answer]:
-        """The model's answers, each token the likeliest, whatever its own settings of generation are; an
-        error, which holds the text, in the place of each that was cut off.
+        """The model's greedily decoded answers, regardless of its generation config; an error, which holds
+        the text, in place of each answer that was cut off.
         """
         made, is_cut = answer_greedily(self.model, self.inputs(texts, images), max_new_tokens)
         said = self.processor.batch_decode(made, skip_special_tokens=True)
@@ -110,37 +110,37 @@ def load_vlm(
     dtype: torch.dtype | str = torch.float32,
     quantize: Bits | None = None,
 ) -> Vlm:
-    """A LLaVA-NeXT, Idefics3 or Qwen2.5-VL by hub name or folder; "shapes-vlm", a small one, comes with the
-    package.
+    """Loads a LLaVA-NeXT, Idefics3 or Qwen2.5-VL by hub name or folder; "shapes-vlm", a small one, comes with
+    the package.
 
     Args:
         adapter: the folder of a LoRA that was trained on it.
-        quantize: the language model's weights in 4 (NF4, as QLoRA's) or 8 bits, by bitsandbytes; it computes
-            in `dtype`.
+        quantize: stores the language model's weights in 4 (NF4, as in QLoRA) or 8 bits, by bitsandbytes; it
+            computes in `dtype`.
 
     Raises:
-        ValueError: where there is no such model or dtype, it is of another kind, its weights are not those of
-            its kind, an adapter does not fit it, or bitsandbytes is not installed.
+        ValueError: if there is no such model or dtype, it is of another kind, its weights are not those of
+            its class, the adapter does not fit it, or bitsandbytes is not installed.
     """
     dtype = devices.number_type(dtype)
     name = resolve_model(name)
     require_vlm(name)
     options = {} if quantize is None else quantised(quantize, device, dtype)
     model, processor = load_parts(name, adapter, dtype, **options)
-    if quantize is None:  # a quantised one is on its device
+    if quantize is None:  # a quantised model is already on its device
         model.to(device)
     return Vlm(model, processor)
 
 
 def load_parts(name: str, adapter: str | None, dtype: torch.dtype, **options: Any) -> tuple[Any, Any]:
-    """A vision-language model of any kind, to be used and not trained, and its processor.
+    """Loads a vision-language model of any kind, for inference, and its processor.
 
     Args:
         adapter: hub name or folder of a LoRA, which is merged.
-        options: more of `from_pretrained`.
+        options: further options of `from_pretrained`.
 
     Raises:
-        ValueError: where it cannot be loaded, its weights are not its kind's, or the adapter does not fit it.
+        ValueError: if it cannot be loaded, its weights are not its class's, or the adapter does not fit it.
     """
     from transformers import AutoModelForImageTextToText
 
@@ -158,7 +158,7 @@ def load_parts(name: str, adapter: str | None, dtype: torch.dtype, **options: An
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Around the loading of a model: what is wrong with it is a ValueError that names it."""
+    """Turns errors in loading a model into a ValueError that names the model."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:
@@ -169,16 +169,16 @@ def naming(name: str) -> Iterator[None]:
 
 
 def require_bitsandbytes() -> None:
-    """Raises ValueError where bitsandbytes is not installed."""
+    """Raises ValueError if bitsandbytes is not installed."""
     if find_spec("bitsandbytes") is None:
         raise ValueError(f"quantize needs bitsandbytes: {install_command('quantize')}")
 
 
 def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """Options of `from_pretrained` for a language model in few bits.
+    """Options of `from_pretrained` for a quantised language model.
 
     Raises:
-        ValueError: where bitsandbytes is not installed.
+        ValueError: if bitsandbytes is not installed.
     """
     from transformers import BitsAndBytesConfig
 
@@ -198,7 +198,7 @@ def require_vlm(name: str) -> str:
     """The kind of a vision-language model; no weights are read.
 
     Raises:
-        ValueError: where there is none of that name, or its kind's preprocessing is not here.
+        ValueError: if there is no model of that name, or its kind is not one of `PIXELS`.
     """
     from transformers import AutoConfig
 
@@ -210,8 +210,8 @@ def require_vlm(name: str) -> str:
 
 
 def reserved_tokens(vlm: Vlm) -> list[str]:
-    """Texts that steer the model, such as the place of an image, the longest first: instructions must not
-    hold them.
+    """Special tokens of the model, such as the place of an image, longest first: instructions must not hold
+    them.
     """
     tokenizer = vlm.processor.tokenizer
     added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
@@ -219,15 +219,15 @@ def reserved_tokens(vlm: Vlm) -> list[str]:
 
 
 def without(reserved: Sequence[str], text: str) -> str:
-    """A text without any of the reserved ones."""
+    """The text without any of the reserved tokens."""
     for token in reserved:
         text = text.replace(token, " ")
     return text
 
 
 def load_processor(name: str, kind: str) -> Any:
-    """The processor of a kind of model; Qwen's, and others of the same parts, without that for videos, which
-    needs torchvision.
+    """The processor of a kind of model; for Qwen, and others with the same parts, without its video
+    processor, which needs torchvision.
     """
     from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING, AutoProcessor
 
@@ -242,8 +242,8 @@ def load_processor(name: str, kind: str) -> Any:
 
 
 def llava_next_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "m p 3 s s"]:
-    """m = b · n images as p tiles each: the whole image, stretched, then squares of the image as large as it
-    fits into the best of the grids, with black around it.
+    """m = b · n images as p tiles each: the whole image, stretched, then square tiles of the image scaled to
+    fit the best of the grids, with black around it.
     """
     from transformers.image_processing_utils import select_best_resolution
 
@@ -262,7 +262,7 @@ def llava_next_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Flo
 
 
 def idefics3_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "b p 3 s s"]:
-    """Each row's n images as p tiles: squares of the image, stretched to whole ones, then all in one."""
+    """Each row's n images as p tiles: squares of the image, stretched to whole tiles, then all of it."""
     own = processor.image_processor
     mode = _mode(own)
     side = own.max_image_size["longest_edge"]
@@ -279,7 +279,7 @@ def idefics3_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Float
 
 
 def qwen_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "patches d"]:
-    """All images' patches, the four that are merged into one token beside one another, each twice in time."""
+    """Patches of all images, each twice in time; the patches that are merged into one token are adjacent."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
     own = processor.image_processor
@@ -302,10 +302,10 @@ PIXELS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 
 
 def _mode(own: Any) -> str:
-    """How an image processor resizes.
+    """The interpolation mode of an image processor.
 
     Raises:
-        ValueError: in a way that there is no differentiable form of.
+        ValueError: if the mode has no differentiable form here.
     """
     if own.resample not in MODES:
         raise ValueError(f"expected an image processor that resizes by {MODES}; got {own.resample}")
@@ -324,14 +324,14 @@ def _tiles(image: Float[Tensor, "b 3 h w"], side: int) -> Float[Tensor, "b p 3 s
 
 
 def _fitting(h: int, w: int, most_h: int, most_w: int) -> tuple[int, int]:
-    """The largest shape of the same aspect within another."""
+    """The largest shape of the same aspect ratio within another."""
     if most_w / w < most_h / h:
         return min(-(-h * most_w // w), most_h), most_w
     return most_h, min(-(-w * most_h // h), most_w)
 
 
 def _longest_edge(h: int, w: int, longest: int) -> tuple[int, int]:
-    """The shape with that longest side; the other side is even, as Idefics3 has it."""
+    """The shape with that longest side; the other side is even, as in Idefics3."""
     if w >= h:
         other = int(longest / (w / h))
         return max(other + other % 2, 1), longest
@@ -340,7 +340,7 @@ def _longest_edge(h: int, w: int, longest: int) -> tuple[int, int]:
 
 
 def _whole_tiles(h: int, w: int, side: int) -> tuple[int, int]:
-    """A shape of whole tiles that holds another, the longer side first."""
+    """The shape of whole tiles that holds another; the longer side is rounded up first."""
     aspect = w / h
     if w >= h:
         w = -(-w // side) * side

@@ -1,6 +1,6 @@
-"""Whether a checkpoint's weights, or an adapter's, are those of the model that they are loaded into.
+"""Checks that the weights of a checkpoint or an adapter fit the model that they are loaded into.
 
-transformers and PEFT go on where they are not: what is missing is random, what is unexpected is left out, and
+transformers and PEFT continue if they do not: missing weights are random, unexpected ones are left out, and
 the answers are another model's.
 """
 
@@ -14,13 +14,13 @@ import torch
 
 from rewardedit import pretrained
 
-# Weights by which a trained judge gives its score, by what they are called in published ones.
+# Names of a trained judge's score head in published checkpoints.
 REWARD_HEAD = re.compile(r"(^|\.)(rm_heads?|reward_head|score|score_head|v_head|value_head)\.")
 
 
 def require_own_weights(model: Any, missing: set[str], unexpected: set[str]) -> None:
-    """Raises ValueError where a checkpoint lacks weights of its model, for which transformers takes random
-    ones, or has others, which it leaves out: the answers would be another model's.
+    """Raises ValueError if a checkpoint lacks weights of its model, which transformers initialises randomly,
+    or has others, which it leaves out: the answers would be another model's.
     """
     kind = type(model).__name__
     heads = {key for key in unexpected if REWARD_HEAD.search(key)}
@@ -43,16 +43,16 @@ def _few(keys: Collection[str]) -> str:
 
 
 def load_adapter(model: Any, adapter: str, name: str) -> Any:
-    """A model as PEFT wraps it, with a LoRA that was trained on it. Where both are named as on the hub, and
-    the LoRA names another model, a warning says so: weights of one shape fit all models of it.
+    """Returns the model wrapped by PEFT, with a LoRA that was trained on it. Warns if both have hub names and
+    the LoRA names another model: its weights fit every model of the same shape.
 
     Args:
         adapter: hub name or folder.
-        name: of the model, for errors.
+        name: the model's name, for errors.
 
     Raises:
-        ValueError: where there is no such adapter, or it is of another model: PEFT goes on with weights that
-            it has just made, which change nothing, and leaves out those that it has no place for.
+        ValueError: if there is no such adapter, or it belongs to another model: PEFT would continue with
+            newly made weights, which change nothing, and leave out those that it has no place for.
     """
     from peft import PeftConfig, PeftModel
 
@@ -72,7 +72,7 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
             raise ValueError(f"one has weights that the other has not: {_few(wrong)}")
     except torch.cuda.OutOfMemoryError:
         raise
-    except (ValueError, RuntimeError) as error:  # the latter where a weight's shape is another
+    except (ValueError, RuntimeError) as error:  # the latter if the shape of a weight differs
         raise ValueError(
             f"adapter {adapter!r} does not fit {name!r}: {str(error.__cause__ or error)[:300]}"
         ) from error
@@ -80,10 +80,10 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
 
 
 def older_names(model: Any) -> dict[str, str] | None:
-    """Patterns of what weights were called in earlier releases of transformers, and what they are called now.
+    """Patterns of weight names in earlier releases of transformers, each with the present name.
 
-    transformers renames a checkpoint's weights itself. Of an adapter's PEFT renames those that transformers
-    lists by the kind of model, and not those that it lists by class, as Qwen2.5-VL's.
+    transformers itself renames the weights of a checkpoint. For an adapter, PEFT renames those that
+    transformers lists by the kind of model, and not those that it lists by class, such as Qwen2.5-VL's.
     """
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 

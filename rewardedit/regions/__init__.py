@@ -1,1 +1,1 @@
-"""Where an edit takes place: objects that are found by their names, and the places that changed."""
+"""Regions of an edit: objects found by their names, and the places that changed."""

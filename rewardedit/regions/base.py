@@ -1,7 +1,7 @@
-"""What is found in images, and where an edit takes place (BPM Sec. 3.2).
+"""Objects in images, and the regions of edits (BPM Sec. 3.2).
 
-A `Finder` finds objects by their names in images. `Locator`s say where edits take place: `NamedObjects` by a
-finder, `ChangedPlaces` by what differs, `GivenMask` by a mask that the row has.
+A `Finder` finds objects in images by their names. A `Locator` returns the regions of edits: `NamedObjects` by
+a finder, `ChangedPlaces` by the difference of the images, `GivenMask` by the row's mask.
 """
 
 from collections.abc import Sequence
@@ -34,15 +34,15 @@ class Instances:
 
     @property
     def mask(self) -> Bool[Tensor, "h w"]:
-        """Where any of them is."""
+        """Union of all masks."""
         return self.masks.any(0)
 
     @property
     def box(self) -> Float[Tensor, "4"]:
-        """The smallest box around all of them.
+        """The smallest box around all objects.
 
         Raises:
-            ValueError: where there is none.
+            ValueError: if there are none.
         """
         if not len(self):
             raise ValueError("no object has been found, so that there is no box around any")
@@ -50,7 +50,7 @@ class Instances:
 
     @classmethod
     def none(cls, image: Float[Tensor, "3 h w"]) -> "Instances":
-        """Nothing, in an image."""
+        """No objects, for an image."""
         h, w = image.shape[-2:]
         masks = torch.zeros(0, h, w, dtype=torch.bool, device=image.device)
         return cls(image.new_zeros(0, 4), masks, image.new_zeros(0))
@@ -64,7 +64,7 @@ class Instances:
 
     @classmethod
     def of_masks(cls, masks: Bool[Tensor, "k h w"]) -> "Instances":
-        """Objects by their masks, with the boxes around them; of empty masks none."""
+        """Objects with these masks and the boxes around them; empty masks are left out."""
         masks = masks[masks.flatten(1).any(1)]
         boxes = [around(mask) for mask in masks]
         stacked = torch.stack(boxes) if boxes else torch.zeros(0, 4, device=masks.device)
@@ -73,23 +73,23 @@ class Instances:
 
 @dataclass(frozen=True)
 class EditRegions:
-    """Where one edit takes place. What is added has no place in the source, and what is removed none in the
-    edited image: the missing side is filled with the other (BPM Sec. 3.2).
+    """Regions of one edit. An added object has no place in the source, and a removed one none in the edited
+    image: the missing side is filled with the other (BPM Sec. 3.2).
     """
 
     source: Instances  # the source object (BPM's o1) in the source image
     edited: Instances  # the target object (o2) in the edited image
-    reference: Instances | None = None  # what the position is relative to, in the edited image
+    reference: Instances | None = None  # the object that the position is relative to, in the edited image
     is_added: bool = False
     is_removed: bool = False
     is_global: bool = False  # the whole image is to change
-    is_named: bool = True  # what was found are the objects by their names, not just a mask
-    reason: str | None = None  # why the edit cannot be located; then what was not found is empty
-    missing: Literal["source", "target", "reference"] | None = None  # which object was not found
+    is_named: bool = True  # the objects were found by their names, not just as a mask
+    reason: str | None = None  # why the edit cannot be located; objects that were not found are then empty
+    missing: Literal["source", "target", "reference"] | None = None  # the object that was not found
 
     @property
     def mask(self) -> Bool[Tensor, "h w"]:
-        """All that may change: M_origin ∪ M_edit."""
+        """The region that may change: M_origin ∪ M_edit."""
         return self.source.mask | self.edited.mask
 
 
@@ -98,27 +98,27 @@ class Finder(Protocol):
     """Finds objects by name."""
 
     def find(self, images: Float[Tensor, "b 3 h w"], names: Sequence[str]) -> list[Instances]:
-        """What each image, RGB in [0, 1], holds of its name: b times any number of objects."""
+        """Finds in each image, RGB in [0, 1], the objects of its name: b times any number of objects."""
         ...
 
 
 @runtime_checkable
 class Locator(Protocol):
-    """Says where edits take place, first what the source shows, then what the edit does.
+    """Locates edits in two steps: first the objects in the source, then the regions of the edit.
 
-    What the source alone shows is found once, for any number of its edits.
+    The objects in the source are found once, for any number of its edits.
     """
 
     def of_sources(
         self, source: Float[Tensor, "b 3 h w"], parsed: Sequence[ParsedEdit]
     ) -> list[Instances | None]:
-        """Of each row the source object; None where it has no source object to find."""
+        """Finds the source object of each row; None if the row has none to find."""
         ...
 
     def of_edits(
         self, batch: EditBatch, parsed: Sequence[ParsedEdit], sources: Sequence[Instances | None]
     ) -> list[EditRegions]:
-        """Of each row its regions, given what `of_sources` said."""
+        """Finds the regions of each row, given the result of `of_sources`."""
         ...
 
 
@@ -129,7 +129,7 @@ class NamedObjects(nn.Module):
 
     def __init__(self, finder: Finder) -> None:
         super().__init__()
-        self.finder = finder  # a module, as a rule, which goes where the locator goes
+        self.finder = finder  # usually a module, which moves between devices with the locator
 
     def of_sources(
         self, source: Float[Tensor, "b 3 h w"], parsed: Sequence[ParsedEdit]
@@ -151,7 +151,7 @@ class NamedObjects(nn.Module):
 
     @torch.no_grad()
     def _find(self, images: Tensor, names: Sequence[str | None]) -> list[Instances | None]:
-        """What is found of the rows that have a name, in one call."""
+        """Finds the objects of all rows that have a name, in one call."""
         rows = [i for i, name in enumerate(names) if name is not None]
         found: list[Instances | None] = [None] * len(names)
         if rows:
@@ -162,12 +162,12 @@ class NamedObjects(nn.Module):
 
 
 def reference_of(parsed: ParsedEdit) -> str | None:
-    """The object that the position is relative to; None where no place beside another is asked for."""
+    """The object that the position is relative to; None if no position relative to another is requested."""
     return None if parsed.is_global or parsed.position == "unchanged" else parsed.reference
 
 
 def name_afterwards(parsed: ParsedEdit) -> str | None:
-    """What the target object is to be sought as: "the large cup" that was made smaller is a cup."""
+    """The name to search for the target object by: "the large cup" that was made smaller is a cup."""
     if parsed.target is None or parsed.size == "unchanged":
         return parsed.target
     words = [word for word in parsed.target.split() if word not in SIZE_WORDS]
@@ -181,7 +181,7 @@ def named_regions(
     edited: Instances | None,
     reference: Instances | None,
 ) -> EditRegions:
-    """The regions of an edit, from what was found of its objects; None stands for an object that the
+    """The regions of an edit, from the objects that were found; None stands for an object that the
     instruction does not name.
     """
     if parsed.is_global:
@@ -216,7 +216,7 @@ def named_regions(
 
 
 class WithoutNames:
-    """Locates nothing by name: a source alone says nothing of where its edit will be."""
+    """Base of locators that search for no names: a source alone does not tell where its edit will be."""
 
     def of_sources(
         self, source: Float[Tensor, "b 3 h w"], parsed: Sequence[ParsedEdit]
@@ -225,8 +225,8 @@ class WithoutNames:
 
 
 class ChangedPlaces(WithoutNames):
-    """Locates an edit by what differs between the images, as `change_mask` sees it; no model is needed, and
-    the instruction is not read.
+    """Locates an edit by the difference between the images (`change_mask`); no model is needed, and the
+    instruction is not read.
     """
 
     def of_edits(
@@ -243,7 +243,7 @@ class GivenMask(WithoutNames):
         self, batch: EditBatch, parsed: Sequence[ParsedEdit], sources: Sequence[Instances | None]
     ) -> list[EditRegions]:
         """Raises:
-        ValueError: where the batch has no mask.
+        ValueError: if the batch has no mask.
         """
         if batch.mask is None:
             raise ValueError("regions by a given mask: expected a batch with masks; it has none")
@@ -251,7 +251,7 @@ class GivenMask(WithoutNames):
 
 
 def same_on_both_sides(mask: Bool[Tensor, "h w"], empty: str) -> EditRegions:
-    """The regions of an edit of which only a mask is known; `empty` is the reason where that is empty."""
+    """The regions of an edit of which only a mask is known; `empty` is the reason if the mask is empty."""
     found = Instances.of_masks(components(mask))
     return EditRegions(found, found, is_named=False, reason=None if len(found) else empty)
 
@@ -262,10 +262,10 @@ def edit_masks(
     source: Float[Tensor, "b 3 h w"],
     edited: Float[Tensor, "b 3 h w"],
 ) -> Float[Tensor, "b 1 h w"]:
-    """Where edits may change the image, M_origin ∪ M_edit, as a mask for guidance (BPM Sec. 3.5).
+    """Masks of the region that each edit may change, M_origin ∪ M_edit, for guidance (BPM Sec. 3.5).
 
-    An edit that cannot be located may change it everywhere: nothing is restricted by a guess. The object that
-    a place is relative to need not be found, as the edit does not change it.
+    An edit that cannot be located may change the whole image: nothing is restricted by a guess. The object
+    that a position is relative to need not be found, as the edit does not change it.
     """
     batch = EditBatch(source, ["" for _ in parsed], edited)
     regions = locator.of_edits(batch, parsed, locator.of_sources(source, parsed))

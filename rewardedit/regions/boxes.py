@@ -19,15 +19,15 @@ def pairwise_iou(a: Float[Tensor, "n 4"], b: Float[Tensor, "m 4"]) -> Float[Tens
 
 
 def areas(boxes: Float[Tensor, "n 4"]) -> Float[Tensor, " n"]:
-    """Of each box; 0 where it is empty."""
+    """Areas of boxes; 0 for an empty box."""
     return (boxes[:, 2:] - boxes[:, :2]).clamp_min(0).prod(1)
 
 
 def suppress(
     boxes: Float[Tensor, "n 4"], confidence: Float[Tensor, " n"], overlap: float
 ) -> Int[Tensor, " k"]:
-    """Greedy non-maximum suppression: the boxes to keep, the surest first, of which no two have an IoU above
-    `overlap`.
+    """Greedy non-maximum suppression: indices of the boxes to keep, the most confident first; no two of them
+    have an IoU above `overlap`.
     """
     overlaps = pairwise_iou(boxes, boxes)
     kept: list[int] = []
@@ -38,13 +38,13 @@ def suppress(
 
 
 def corners(boxes: Float[Tensor, "*n 4"]) -> Float[Tensor, "*n 4"]:
-    """Centre, width and height to xyxy."""
+    """Converts boxes from centre, width and height to xyxy."""
     half = boxes[..., 2:] / 2
     return torch.cat([boxes[..., :2] - half, boxes[..., :2] + half], dim=-1)
 
 
 def around(mask: Bool[Tensor, "h w"]) -> Float[Tensor, "4"]:
-    """The box around what is True; zeros where nothing is."""
+    """The box around the True pixels; zeros if there are none."""
     rows, columns = (mask.any(dim).nonzero().flatten() for dim in (1, 0))
     if not len(rows):
         return torch.zeros(4, device=mask.device)
@@ -52,13 +52,13 @@ def around(mask: Bool[Tensor, "h w"]) -> Float[Tensor, "4"]:
 
 
 def enclosing(boxes: Float[Tensor, "n 4"]) -> Float[Tensor, "4"]:
-    """The smallest box around at least one box."""
+    """The smallest box around all boxes, at least one."""
     return torch.cat([boxes[:, :2].amin(0), boxes[:, 2:].amax(0)])
 
 
 def filled(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Bool[Tensor, "n h w"]:
-    """Masks of the pixels (of an image of `size`, height and width) whose middle lies in each box; of one
-    that holds no middle, the pixel at its own.
+    """Masks of the pixels (of an image of `size`, height and width) whose centre lies in each box; for a box
+    that holds no pixel centre, the pixel at the box's own centre.
     """
     h, w = size
     middle = (boxes[:, :2] + boxes[:, 2:]) / 2
@@ -73,7 +73,7 @@ def filled(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Bool[Tensor, "
 
 
 def components(mask: Bool[Tensor, "h w"]) -> Bool[Tensor, "k h w"]:
-    """The parts of a mask that hang together, diagonals included."""
+    """The connected components of a mask, diagonals included."""
     found: Any = ndimage.label(mask.cpu().numpy(), structure=np.ones((3, 3)))
     numbered = torch.from_numpy(found[0]).to(mask.device)
     count = found[1]

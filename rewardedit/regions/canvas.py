@@ -1,6 +1,6 @@
-"""`Canvas`: images to a detector's or segmenter's input and boxes between the two, as tensors.
+"""`Canvas`: converts images to a detector's or segmenter's input, and boxes between the two, as tensors.
 
-The models' own processors work on PIL images, or need torchvision; their files say what they do.
+The models' own processors work on PIL images, or need torchvision; their settings are read from their files.
 """
 
 from dataclasses import dataclass
@@ -16,26 +16,27 @@ from rewardedit.images import MODES, resize
 
 @dataclass(frozen=True)
 class Canvas:
-    """How images in [0, 1] become a model's input: resized, normalised, and filled up to a square."""
+    """Preprocessing of images in [0, 1] for a model: resizing, normalisation, and padding to a square."""
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     size: tuple[int, int] | None = None  # height and width that images are stretched to
-    # the aspect kept: the shorter side, or as much as the longer allows; with `longer` alone the longer side
+    # with the aspect ratio kept: length of the shorter side, as far as `longer` allows; with `longer` alone
+    # that of the longer side
     shorter: int | None = None
     longer: int | None = None
-    square: bool = False  # filled up at the right and at the bottom
-    fill: float | None = None  # with this, before normalisation; None: with 0 after it
+    square: bool = False  # padded to a square at the right and at the bottom
+    fill: float | None = None  # padding value before normalisation; None: padded with 0 after it
     mode: str = "bilinear"
 
     @classmethod
     def from_pretrained(cls, path: str) -> "Canvas":
-        """Reads what the image processor of a checkpoint (a hub name or a path) does: OWL-ViT's, OWLv2's,
-        Grounding DINO's, SAM's, SAM 2's or SAM 3's.
+        """Reads the image processor of a checkpoint (a hub name or a path): OWL-ViT's, OWLv2's, Grounding
+        DINO's, SAM's, SAM 2's or SAM 3's.
 
         Raises:
-            OSError: where there is none.
-            ValueError: where it is of another kind.
+            OSError: if there is none.
+            ValueError: if it is of another kind.
         """
         from transformers import ImageProcessingMixin
 
@@ -44,7 +45,7 @@ class Canvas:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Canvas":
-        """Reads an image processor's file."""
+        """Reads an image processor's configuration."""
         kind = str(config.get("image_processor_type") or config.get("feature_extractor_type"))
         size = config.get("size") or {}
         if isinstance(size, int):
@@ -71,7 +72,7 @@ class Canvas:
         if self.shorter is None:
             scale = (self.longer or 1) / max(h, w)
             return max(1, int(h * scale + 0.5)), max(1, int(w * scale + 0.5))
-        # As Grounding DINO's processor has it: the shorter side is rounded, the longer one cut.
+        # As in Grounding DINO's processor: the shorter side is rounded, the longer one truncated.
         side = float(self.shorter)
         if self.longer is not None and side * max(h, w) / min(h, w) > self.longer:
             side = self.longer * min(h, w) / max(h, w)
@@ -101,16 +102,16 @@ class Canvas:
         return image if self.fill is not None else F.pad(image, padding)
 
     def to_input(self, boxes: Float[Tensor, "n 4"], h: int, w: int) -> Float[Tensor, "n 4"]:
-        """Boxes in pixels of an image of h × w, in pixels of the input."""
+        """Converts boxes from pixels of an image of h × w to pixels of the input."""
         return boxes * self._scale(boxes, h, w)
 
     def to_image(self, boxes: Float[Tensor, "n 4"], h: int, w: int) -> Float[Tensor, "n 4"]:
-        """Boxes in pixels of the input, in pixels of an image of h × w, confined to it."""
+        """Converts boxes from pixels of the input to pixels of an image of h × w, clipped to it."""
         boxes = boxes / self._scale(boxes, h, w)
         return boxes.clamp_min(0).minimum(boxes.new_tensor([w, h, w, h]))
 
     def masks_to_image(self, logits: Float[Tensor, "n h2 w2"], h: int, w: int) -> Float[Tensor, "n h w"]:
-        """Mask logits of any resolution that cover the input, at the size of an image of h × w."""
+        """Resizes mask logits of any resolution that cover the input to an image of h × w."""
         inner = self.inner(h, w)
         large = F.interpolate(logits[:, None], self.outer(h, w), mode="bilinear", align_corners=False)
         cut = large[..., : inner[0], : inner[1]]

@@ -1,4 +1,4 @@
-"""Where an edit changed the image: a soft mask from the images alone, without a model."""
+"""Change mask: a soft mask of an edit from the images alone, without a model."""
 
 import math
 
@@ -10,28 +10,28 @@ from torch import Tensor
 from rewardedit.images import gaussian_blur
 from rewardedit.values import require_unit_range
 
-FLOOR = (0.03, 0.06)  # OKLab distances below and above which a change counts as none and as whole
-# the same as shares of the strongest change: an edit stands out from what merely drifts
+FLOOR = (0.03, 0.06)  # OKLab distances: below the first a change counts as 0, above the second as 1
+# the same as shares of the strongest change: an edit stands out from a mere drift
 PEAK_SHARE = (0.2, 0.4)
 PEAK = 0.995  # quantile of the distances that counts as the strongest
-STRONG = 2.5  # times the above: what stays even where it is thin
-DRIFT = 0.04  # the largest shift of the whole image, OKLab, that is taken for exposure and removed
-LARGEST = 2**24  # values of which torch takes a quantile; of a larger image every second, third …
+STRONG = 2.5  # times the bounds above: changes that stay even where they are thin
+DRIFT = 0.04  # the largest shift of the whole image, in OKLab, that is taken for exposure and removed
+LARGEST = 2**24  # most values that torch takes a quantile of; a larger image is subsampled
 GRID = 64  # cleaning happens at the scale of an image of so many pixels a side
 
 
 def change_mask(
     source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"], grow: int = 1
 ) -> Float[Tensor, "b 1 h w"]:
-    """Where two images (RGB in [0, 1]) differ, as a soft mask in [0, 1].
+    """Soft mask, in [0, 1], of the difference between two images (RGB in [0, 1]).
 
     The distance in OKLab (Ottosson 2020), averaged over 1/64 of the image; a small shift of the whole image
-    is taken for exposure and removed; what is weak, in itself or beside the strongest change, counts as
-    noise; faint specks and lines of about 1/64 of the image fall away and the rest grows by `grow` times
-    that. Where nothing differs the mask is 0.
+    is taken for exposure and removed; changes that are weak, absolutely or relative to the strongest one,
+    count as noise; faint specks and lines of about 1/64 of the image are removed and the rest grows by `grow`
+    times that. If nothing differs, the mask is 0.
 
     Raises:
-        ValueError: where an image is not finite, or not in [0, 1].
+        ValueError: if an image is not finite, or not in [0, 1].
     """
     require_unit_range("source", source)
     require_unit_range("edited", edited)
@@ -54,20 +54,20 @@ def change_mask(
 
 
 def dilated(mask: Float[Tensor, "b 1 h w"], radius: int) -> Float[Tensor, "b 1 h w"]:
-    """Each place takes the largest value within `radius` pixels (a square)."""
+    """The largest value within `radius` pixels of each place (a square)."""
     return F.max_pool2d(mask, 2 * radius + 1, stride=1, padding=radius) if radius else mask
 
 
 def eroded(mask: Float[Tensor, "b 1 h w"], radius: int) -> Float[Tensor, "b 1 h w"]:
-    """Each place takes the smallest value within `radius` pixels (a square)."""
+    """The smallest value within `radius` pixels of each place (a square)."""
     return 1 - dilated(1 - mask, radius)
 
 
 def oklab(image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
-    """sRGB in [0, 1] to OKLab (Ottosson 2020): lightness in [0, 1], then two opponent axes, about [−0.4,
-    0.4].
+    """Converts sRGB in [0, 1] to OKLab (Ottosson 2020): lightness in [0, 1], then two opponent axes, about
+    [−0.4, 0.4].
 
-    Euclidean distances there are nearly those seen by people: 0.02 is just noticeable.
+    Euclidean distances in it are nearly perceptual: 0.02 is just noticeable.
     """
     image = image.clamp(0, 1)
     linear = torch.where(image <= 0.04045, image / 12.92, ((image + 0.055) / 1.055) ** 2.4)

@@ -15,23 +15,23 @@ from rewardedit.regions.boxes import areas, corners, suppress
 from rewardedit.regions.canvas import Canvas
 from rewardedit.untrusted import read_settings_file
 
-# Boxes whose confidence is lower are left out. Grounding DINO's is that of BPM's code; OWL-ViT's its own.
+# Boxes of lower confidence are left out. Grounding DINO's is that of BPM's code; OWL-ViT's is its own.
 THRESHOLDS = {"owlvit": 0.1, "owlv2": 0.1, "grounding-dino": 0.3, "mm-grounding-dino": 0.3}
-OVERLAP = 0.5  # IoU above which two boxes are one object's
+OVERLAP = 0.5  # IoU above which two boxes are taken for the same object
 
 
 class Detector(nn.Module):
-    """Finds the boxes of what a name says.
+    """Finds the boxes of named objects.
 
     A folder may hold a threshold of its own, chosen when the model was trained, in `SETTINGS`.
 
     Args:
         model: an `AutoModelForZeroShotObjectDetection` of a kind in `THRESHOLDS`.
-        tokenizer: its own.
-        canvas: what its image processor does.
-        threshold: the least confidence of a box, in [0, 1]; by default the kind's.
-        prompt: how a name is asked for; OWL-ViT's authors ask for "a photo of a {}".
-        single: only the surest box of an image counts.
+        tokenizer: the model's tokenizer.
+        canvas: the preprocessing of its image processor.
+        threshold: the least confidence of a box, in [0, 1]; by default that of the model's kind.
+        prompt: words around a name; OWL-ViT's authors use "a photo of a {}".
+        single: only the most confident box of an image counts.
     """
 
     SETTINGS = "detector.json"
@@ -64,10 +64,10 @@ class Detector(nn.Module):
     def from_pretrained(
         cls, checkpoint: str = "shapes-detector", dtype: torch.dtype = torch.float32, **options: Any
     ) -> "Detector":
-        """A detector by hub name or folder; "shapes-detector", a small one, is made by its recipe.
+        """Loads a detector by hub name or folder; "shapes-detector", a small one, is made by its recipe.
 
         Raises:
-            ValueError: where there is no such model, or it is of another kind.
+            ValueError: if there is no such model, or it is of another kind.
         """
         from transformers import AutoModelForZeroShotObjectDetection, AutoTokenizer
 
@@ -90,8 +90,8 @@ class Detector(nn.Module):
     def forward(
         self, images: Float[Tensor, "b 3 h w"], names: Sequence[str]
     ) -> list[tuple[Float[Tensor, "_ 4"], Float[Tensor, " _"]]]:
-        """Of each image, RGB in [0, 1], the boxes (xyxy in its pixels) of what its name says, and how sure
-        each is, falling.
+        """Boxes (xyxy in pixels) of the named objects in each image, RGB in [0, 1], and their confidences, in
+        falling order.
         """
         h, w = images.shape[-2:]
         pixels = self.canvas(images)
@@ -120,7 +120,7 @@ class Detector(nn.Module):
         return {**tokens.to(device), "pixel_values": pixels.to(dtype), "pixel_mask": seen}
 
     def _kept(self, boxes: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
-        # What lies in the filled up part of an OWLv2 image is no object.
+        # Boxes in the padding of an OWLv2 image are no objects.
         sure = (confidence >= self.threshold) & (areas(boxes) > 0)
         boxes = boxes[sure]
         confidence = confidence[sure]

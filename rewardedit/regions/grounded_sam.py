@@ -13,7 +13,7 @@ from rewardedit.regions.segmenter import Segmenter
 
 
 class GroundedSam(nn.Module):
-    """Boxes by a detector, masks in them by a segmenter; each sees all images at once.
+    """Finds boxes by a detector and masks in them by a segmenter; each gets all images at once.
 
     Without a segmenter the boxes are the masks.
     """
@@ -33,16 +33,16 @@ class GroundedSam(nn.Module):
         prompt: str = "{}",
         single: bool = False,
     ) -> "GroundedSam":
-        """Both by hub names or folders, e.g. "IDEA-Research/grounding-dino-tiny" and "facebook/sam-vit-huge".
+        """Loads both by hub name or folder: "IDEA-Research/grounding-dino-tiny", "facebook/sam-vit-huge" etc.
 
         Raises:
-            ValueError: what `Detector` and `Segmenter` raise.
+            ValueError: as for `Detector` and `Segmenter`.
         """
         found = Detector.from_pretrained(detector, dtype, threshold=threshold, prompt=prompt, single=single)
         return cls(found, None if segmenter is None else Segmenter.from_pretrained(segmenter, dtype))
 
     def find(self, images: Float[Tensor, "b 3 h w"], names: Sequence[str]) -> list[Instances]:
-        """What each image holds of its name."""
+        """Finds in each image the objects of its name."""
         detected = self.detector(images, names)
         boxes = [of_image for of_image, _ in detected]
         size = (images.shape[-2], images.shape[-1])

@@ -19,12 +19,12 @@ WITHOUT_MODEL: dict[str, Callable[[], Locator]] = {"change_map": ChangedPlaces, 
 
 
 def locator_options(regions: str | Mapping[str, Any] | None) -> dict[str, Any]:
-    """A locator's name and options; of a name alone, or of options with or without the name among them."""
+    """A locator's name and options, from a name alone, or from options with or without the name."""
     return {"name": DEFAULT, **({"name": regions} if isinstance(regions, str) else regions or {})}
 
 
 def locator_models(regions: str | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options of a locator, with the defaults of its finder where it has one; none of its models is
+    """The options of a locator, with the defaults of its finder if it has one; none of its models is
     loaded.
     """
     options = locator_options(regions)
@@ -34,13 +34,13 @@ def locator_models(regions: str | Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def load_locator(name: str, *, dtype: torch.dtype = torch.float32, **options: Any) -> Locator:
-    """A locator by name: "grounded_sam" and "sam3" find the objects that the instruction names, "change_map"
-    takes what differs between the images, "mask" the row's own mask.
+    """Loads a locator by name: "grounded_sam" and "sam3" find the objects that the instruction names,
+    "change_map" takes the difference between the images, "mask" the row's own mask.
 
     Options go to the finder's `from_pretrained`, e.g. detector="IDEA-Research/grounding-dino-tiny".
 
     Raises:
-        ValueError: on another name, an option that it does not take, or a model that cannot be loaded.
+        ValueError: on an unknown name, an unknown option, or a model that cannot be loaded.
     """
     if name in WITHOUT_MODEL:
         if options:

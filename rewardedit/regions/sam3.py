@@ -1,4 +1,4 @@
-"""Objects by SAM 3, which finds and segments what words say in one model (Carion et al. 2025)."""
+"""Objects by SAM 3, which finds and segments named objects in one model (Carion et al. 2025)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,14 +13,15 @@ from rewardedit.regions.base import Instances
 from rewardedit.regions.boxes import areas, filled
 from rewardedit.regions.canvas import Canvas
 
-THRESHOLD = 0.3  # of its own processor
+THRESHOLD = 0.3  # default of SAM 3's own processor
 
 
 class Sam3(nn.Module):
     """Finds objects with a `Sam3Model`, whose own image processor needs torchvision.
 
     Args:
-        threshold: the least confidence of an object, in [0, 1]: the query's times that the image holds any.
+        threshold: the least confidence of an object, in [0, 1]: the query's probability times that of the
+            image holding any such object.
     """
 
     def __init__(self, model: Any, tokenizer: Any, canvas: Canvas, threshold: float = THRESHOLD) -> None:
@@ -39,10 +40,10 @@ class Sam3(nn.Module):
         dtype: torch.dtype = torch.float32,
         threshold: float = THRESHOLD,
     ) -> "Sam3":
-        """SAM 3 by hub name or folder.
+        """Loads SAM 3 by hub name or folder.
 
         Raises:
-            ValueError: where there is no such model.
+            ValueError: if there is no such model.
         """
         from transformers import AutoTokenizer, Sam3Model
 
@@ -58,7 +59,7 @@ class Sam3(nn.Module):
 
     @torch.no_grad()
     def find(self, images: Float[Tensor, "b 3 h w"], names: Sequence[str]) -> list[Instances]:
-        """What each image holds of its name."""
+        """Finds in each image the objects of its name."""
         h, w = images.shape[-2:]
         pixels = self.canvas(images)
         length = self.model.config.text_config.max_position_embeddings

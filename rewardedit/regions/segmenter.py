@@ -1,4 +1,4 @@
-"""Masks of what boxes hold: SAM and SAM 2, through tensors alone."""
+"""Masks of the objects in boxes: SAM and SAM 2, through tensors alone."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ class Segmenter(nn.Module):
 
     Args:
         model: a `SamModel` or `Sam2Model`.
-        canvas: what its image processor does.
+        canvas: the preprocessing of its image processor.
     """
 
     def __init__(self, model: Any, canvas: Canvas) -> None:
@@ -35,17 +35,17 @@ class Segmenter(nn.Module):
     def from_pretrained(
         cls, checkpoint: str = "shapes-segmenter", dtype: torch.dtype = torch.float32
     ) -> "Segmenter":
-        """A segmenter by hub name or folder; "shapes-segmenter", a small one, is made by its recipe.
+        """Loads a segmenter by hub name or folder; "shapes-segmenter", a small one, is made by its recipe.
 
         Raises:
-            ValueError: where there is no such model, or it is of another kind.
+            ValueError: if there is no such model, or it is of another kind.
         """
         from transformers import AutoConfig, Sam2Model, SamModel
 
         path = resolve_model(checkpoint)
         try:
             kind = pretrained.load(AutoConfig, path).model_type
-            # A checkpoint of SAM 2 names its class for videos, whose part for images is loaded here.
+            # A SAM 2 checkpoint names its class for videos; only the part for images is loaded here.
             loader = {"sam": SamModel, "sam2": Sam2Model, "sam2_video": Sam2Model}.get(kind)
             if loader is None:
                 raise ValueError(f"expected one of {', '.join(KINDS)}; got a {kind}")
@@ -59,9 +59,9 @@ class Segmenter(nn.Module):
     def forward(
         self, images: Float[Tensor, "b 3 h w"], boxes: Sequence[Float[Tensor, "_ 4"]]
     ) -> list[Bool[Tensor, "_ h w"]]:
-        """Of each image, RGB in [0, 1], a mask for every one of its boxes (xyxy in its pixels).
+        """Masks for every box (xyxy in pixels) of each image, RGB in [0, 1].
 
-        Where the model marks nothing in a box, all of the box is the mask: an object is there.
+        If the model marks nothing in a box, the whole box is the mask: there is an object in it.
         """
         h, w = images.shape[-2:]
         most = max((len(of_image) for of_image in boxes), default=0)
@@ -69,7 +69,7 @@ class Segmenter(nn.Module):
             return [torch.zeros(0, h, w, dtype=torch.bool, device=images.device) for _ in boxes]
         prompts = images.new_zeros(len(images), most, 4)
         for row, of_image in zip(prompts, boxes, strict=True):
-            row[:] = images.new_tensor([0, 0, w, h])  # a place that is filled up; its mask is left out
+            row[:] = images.new_tensor([0, 0, w, h])  # a padding box; its mask is left out
             row[: len(of_image)] = of_image
         out = self.model(
             pixel_values=self.canvas(images).to(self.model.dtype),

@@ -1,4 +1,4 @@
-"""Curves as a piece of HTML: by matplotlib where it is installed (the extra `plots`), or as plain lines."""
+"""Curves as a piece of HTML: drawn by matplotlib if it is installed (extra `plots`), or as plain lines."""
 
 import base64
 import io
@@ -22,12 +22,12 @@ LEFT = 64
 RIGHT = 12
 TOP = 14
 BOTTOM = 44  # margins of the plain drawing
-MARKED = 20  # points; a shorter curve shows each of them
+MARKED = 20  # points; a curve with fewer shows each as a dot
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A named curve with, where there is one, a band around it."""
+    """A named curve with an optional band around it."""
 
     name: str
     points: list[tuple[float, float]]  # (x, y)
@@ -35,23 +35,23 @@ class Curve:
 
 
 def draw(curves: list[Curve], x: str, y: str) -> Markup:
-    """The curves with ticks, axis labels and a legend; `x` and `y` say what is drawn and its unit."""
+    """Draws the curves with ticks, axis labels and a legend; `x` and `y` name the quantities and units."""
     if find_spec("matplotlib") is None:
         return draw_plain(curves, x, y)
     image = base64.b64encode(draw_with_matplotlib(curves, x, y)).decode()
     alt = f"{y} by {x}: {', '.join(curve.name for curve in curves)}"
-    # As an image of its own, a drawing shares no names with the others of the page.
+    # As a separate image, a drawing shares no identifiers with the others on the page.
     return Markup('<img class="curves" alt="{}" src="data:image/svg+xml;base64,{}">').format(alt, image)
 
 
 def draw_with_matplotlib(curves: list[Curve], x: str, y: str) -> bytes:
-    """An SVG file."""
-    # Not by import statements: pyright would spend ten minutes on matplotlib's types.
+    """Draws the curves by matplotlib; returns the content of an SVG file."""
+    # No import statements: pyright would spend ten minutes on matplotlib's types.
     rc_context: Any = import_module("matplotlib").rc_context
     figure_type: Any = import_module("matplotlib.figure").Figure
 
     file = io.BytesIO()
-    # Names are shown as they are, also with a $ in them; the same curves give the same file.
+    # Names are shown literally, even with a $ in them; the same curves give the same file.
     with rc_context({"text.parse_math": False, "svg.hashsalt": "rewardedit", "font.size": 9}):
         figure = figure_type(figsize=((WIDTH + LEGEND) / 100, HEIGHT / 100), layout="constrained")
         axes = figure.add_subplot(xlabel=x, ylabel=y)
@@ -74,7 +74,7 @@ def draw_with_matplotlib(curves: list[Curve], x: str, y: str) -> bytes:
 
 
 def draw_plain(curves: list[Curve], x: str, y: str) -> Markup:
-    """An SVG element."""
+    """Draws the curves without matplotlib; returns an SVG element."""
     corners = [point for curve in curves for point in curve.points]
     corners += [(at[0], end) for curve in curves for at, ends in _banded(curve) for end in ends]
     (left, right), (bottom, top) = (
@@ -115,13 +115,13 @@ def _banded(curve: Curve) -> list[tuple[tuple[float, float], tuple[float, float]
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    """The same, but wide enough to divide by: a curve may be flat."""
+    """The same range, widened if it is too narrow to divide by: a curve may be flat."""
     least = 1e-6 * max(abs(low), abs(high), 1e-6)
     return (low, high) if high - low > least else (low - max(abs(low), 1) / 2, high + max(abs(high), 1) / 2)
 
 
 def _plain_curve(number: int, curve: Curve, place: Callable[[float, float], tuple[str, str]]) -> Markup:
-    """The curve, its band and its line of the legend."""
+    """The curve, its band and its legend entry."""
     colour = COLOURS[number % len(COLOURS)]
     down = TOP + 8 + 18 * number
     points = [place(*point) for point in curve.points]
@@ -153,7 +153,7 @@ def _text(x: float | str, y: float | str, text: str, anchor: str = "start", tran
 
 
 def share_bands(shares: np.ndarray, n: int) -> list[tuple[float, float]]:
-    """95 % intervals of shares that were counted in n rows, by the normal approximation."""
+    """95 % intervals of shares counted in n rows, by the normal approximation."""
     half = 1.96 * np.sqrt(shares * (1 - shares) / max(n, 1))
     return [
         (float(max(0.0, share - h)), float(min(1.0, share + h)))

@@ -1,4 +1,4 @@
-"""The page of what `rewardedit edit` made."""
+"""Gallery page of the edits made by `rewardedit edit`."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from rewardedit.images import load_image, resize
 from rewardedit.reports.report import Gallery, Report
 
 THUMBNAIL = 256  # pixels of the longer side in the gallery
-MOST_SHOWN = 200  # edits in the gallery, which holds their pictures
+MOST_SHOWN = 200  # most edits in the gallery, whose page embeds their images
 
 
 def write_gallery(
@@ -21,12 +21,12 @@ def write_gallery(
     note: str,
     with_masks: bool = False,
 ) -> None:
-    """One row a turn: source, edit and mask with what was scored; of many edits the first.
+    """Writes one row per turn: source, edit with its score, and mask; only the first of many edits.
 
     Args:
         done: records of jobs, whose images lie in `folder`.
-        scorer: the name of what the edits were scored by.
-        note: how the edits were made, above the gallery.
+        scorer: name of the scorer of the edits.
+        note: text above the gallery on how the edits were made.
     """
     gallery = Gallery(["source", "edited", *(["mask"] if with_masks else [])])
     for record in done[:MOST_SHOWN]:

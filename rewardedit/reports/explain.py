@@ -1,4 +1,4 @@
-"""A picture of how BPM judges an edit: what it found where, and what it says of each part."""
+"""A picture of how BPM judges an edit: the objects that it found, and the value of each part."""
 
 from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
@@ -16,16 +16,16 @@ GAP = 12
 PAPER = (255, 255, 255)
 INK = (30, 30, 30)
 COLOURS = {"source": (40, 90, 220), "target": (20, 140, 60), "reference": (220, 120, 10)}
-VEIL = (255, 60, 160)  # over what may change
+VEIL = (255, 60, 160)  # colour over the region that may change
 
 
 def explain(scorer: Bpm, batch: EditBatch) -> Image.Image:
-    """A picture of one edit: the source with the source object's boxes, the edited image with the target's
-    and the reference's, and the edited image with what may change under a veil; below, the parsed instruction
-    and each part's value.
+    """Draws one edit: the source with the source object's boxes, the edited image with the target's and the
+    reference's, and the edited image with a veil over the region that may change; below, the parsed
+    instruction and each part's value.
 
     Raises:
-        ValueError: where the batch does not hold one edit.
+        ValueError: if the batch does not hold exactly one edit.
     """
     if len(batch) != 1:
         raise ValueError(f"explain: expected one edit; got {len(batch)}")
@@ -34,7 +34,7 @@ def explain(scorer: Bpm, batch: EditBatch) -> Image.Image:
     scores = scorer(batch, prepared)
     parsed = prepared.inputs["parsed"][0]
     edited = batch.edited.detach()
-    # What fills a missing side is not drawn there.
+    # The regions that fill a missing side are not drawn there.
     before = [] if regions.is_added else [("source", _name(parsed, "source"), regions.source)]
     after = [] if regions.is_removed else [("target", _name(parsed, "target"), regions.edited)]
     after.append(("reference", _name(parsed, "reference"), regions.reference))
@@ -82,7 +82,7 @@ def _asked(parsed: Parsed) -> str:
 
 
 def _panel(image: Float[Tensor, "1 3 h w"], found: list[tuple[str, str, Instances | None]]) -> Image.Image:
-    """An image with the boxes of what was found, each with its name and how sure it is."""
+    """The image with the boxes of the objects found, each with its name and confidence."""
     h, w = image.shape[-2:]
     scale = SIDE / max(h, w)
     panel = to_pil(resize(image, (round(h * scale), round(w * scale)), "bilinear")[0])
@@ -103,7 +103,7 @@ def _panel(image: Float[Tensor, "1 3 h w"], found: list[tuple[str, str, Instance
 
 
 def _veiled(image: Float[Tensor, "1 3 h w"], regions: EditRegions) -> Float[Tensor, "1 3 h w"]:
-    """The image with what may change under a veil of colour."""
+    """The image with a coloured veil over the region that may change."""
     veil = image.new_tensor(VEIL)[:, None, None] / 255
     may = regions.mask[None, None].to(image)
     return image * (1 - 0.6 * may) + 0.6 * may * veil

@@ -1,4 +1,4 @@
-"""Where a differentiable scorer sees an edit succeed or fail:
+"""Heat maps of the places where a differentiable scorer sees an edit succeed or fail:
 the explanation that ADIEE leaves as future work.
 """
 
@@ -18,15 +18,15 @@ SMOOTH = 0.02  # standard deviation of the blur, in shorter sides of the image
 
 
 def heat_map(scorer: Scorer, batch: EditBatch, smooth: float = SMOOTH) -> Float[Tensor, "b 1 h w"]:
-    """What each pixel's change adds to the score: gradient × (edited − source),
+    """Contribution of each pixel's change to the score: gradient × (edited − source),
     summed over channels and blurred.
 
-    The input is counted from the source (the baseline, as in integrated gradients), so that pixels that
-    nobody changed have no say. Above 0 the change raises the score, below it lowers it; units are those of
-    the score. Rows that cannot be scored are 0 everywhere.
+    The source is the baseline (as in integrated gradients), so that unchanged pixels contribute nothing.
+    Above 0 the change raises the score, below 0 it lowers it; units are those of the score. Rows that cannot
+    be scored are 0 everywhere.
 
     Raises:
-        ValueError: where the scorer has no gradient.
+        ValueError: if the scorer has no gradient.
     """
     scorer.require_gradient()
     edited = batch.edited.detach().clone().requires_grad_(True)
@@ -41,7 +41,7 @@ def heat_map(scorer: Scorer, batch: EditBatch, smooth: float = SMOOTH) -> Float[
 
 
 def _smoothed(heat: Float[Tensor, "b 1 h w"], sigma: float) -> Float[Tensor, "b 1 h w"]:
-    """Blurred; a large map at `SIDE` pixels, as nothing finer is left of it."""
+    """Blurs the map; a large one at `SIDE` pixels, as the blur leaves nothing finer."""
     scale = SIDE / max(heat.shape[-2:])
     if scale >= 1:
         return gaussian_blur(heat, sigma)
@@ -50,7 +50,7 @@ def _smoothed(heat: Float[Tensor, "b 1 h w"], sigma: float) -> Float[Tensor, "b 
 
 
 def _at_most(image: Float[Tensor, "b c h w"], side: int) -> Float[Tensor, "b c h2 w2"]:
-    """Averaged down to a longer side of so many pixels; smaller ones as they are."""
+    """Averages the image down to a longer side of `side` pixels; smaller images stay unchanged."""
     scale = side / max(image.shape[-2:])
     if scale >= 1:
         return image
@@ -64,7 +64,7 @@ def side_by_side(batch: EditBatch, heat: Float[Tensor, "1 1 h w"]) -> Float[Tens
 
 
 def draw_heat(image: Float[Tensor, "b 3 h w"], heat: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 3 h w"]:
-    """The image in faded gray with heat over it: green where a change raised the score,
+    """Draws heat over the image in faded gray: green where a change raised the score,
     red where it lowered it.
     """
     gray = 0.5 + 0.5 * image.mean(1, keepdim=True)

@@ -1,5 +1,5 @@
-"""The model card of a run: what was trained, on what, by which scorer, with which figures, written from the
-run's own files.
+"""The model card of a run: the trained model, its data, scorer and metrics, written from the run's own
+files.
 """
 
 import json
@@ -13,10 +13,10 @@ from rewardedit import config as configs
 from rewardedit.files import replaced
 from rewardedit.reports.published import HUB_NAME, is_of_the_hub, published, without_local
 
-# Folders in which trainers leave their result, and what each is loaded by.
+# Folders in which trainers leave their result, and the code that loads each.
 RESULTS = ("pipeline", "lora", "scorer", "detector", "segmenter", "vlm", "clip")
 CARD = "README.md"
-MODELS = ("base", "model", "checkpoint", "init", "start")  # settings that name what was trained further
+MODELS = ("base", "model", "checkpoint", "init", "start")  # settings that name a base model
 EXAMPLES = {
     "pipeline": "from rewardedit import load_editor\n\neditor = load_editor({repo})\n"
     'edited = editor(image, ["make the circle white"], [0])',
@@ -33,10 +33,10 @@ PLAIN = re.compile(r"[\w-]*")  # names of trainers
 
 
 def result_of(run: Path) -> Path:
-    """The folder that a run leaves.
+    """The result folder of a run.
 
     Raises:
-        ValueError: where there is none.
+        ValueError: if there is none.
     """
     found = [run / name for name in RESULTS if (run / name).is_dir()]
     if not found:
@@ -45,15 +45,15 @@ def result_of(run: Path) -> Path:
 
 
 def write_card(run: Path, repo: str, license: str = "other") -> Path:
-    """Writes the card into the run's result, as the hub reads it, and returns its path.
+    """Writes the card into the run's result, in the hub's format, and returns its path.
 
     Args:
         repo: the name under which the result is shared, for the example.
-        license: an identifier of the hub's, such as "apache-2.0"; the base model's and the data's may ask for
-            one.
+        license: a licence identifier of the hub, such as "apache-2.0"; the base model or the data may
+            require one.
 
     Raises:
-        ValueError: where the run has no result, or its files cannot be read.
+        ValueError: if the run has no result, or its files cannot be read.
     """
     result = result_of(run)
     try:
@@ -63,7 +63,7 @@ def write_card(run: Path, repo: str, license: str = "other") -> Path:
         raise ValueError(f"{run}: expected the files of a run ({error})") from error
     metrics_file = run / "metrics.json"
     metrics = json.loads(metrics_file.read_text()) if metrics_file.is_file() else {}
-    metrics.pop("usage", None)  # what was asked of endpoints says nothing of the result
+    metrics.pop("usage", None)  # endpoint usage says nothing about the result
     path = result / CARD
     with replaced(path) as aside:
         aside.write_text(card(settings, environment, metrics, result.name, repo, license), encoding="utf-8")
@@ -78,8 +78,8 @@ def card(
     repo: str,
     license: str,
 ) -> str:
-    """The text of a card. What stands in the run's files is text in it and no markup, and names neither a
-    path nor an endpoint of the machine.
+    """The text of a card. Values from the run's files are escaped, so that they are not markup, and hold no
+    local path or endpoint.
     """
     settings = without_local(settings)
     trainer = str(environment.get("trainer", ""))
@@ -130,12 +130,12 @@ def card(
 
 
 def base_of(settings: dict[str, Any]) -> str | None:
-    """What was trained further; None for a model from scratch."""
+    """The model that was trained further; None for a model trained from scratch."""
     return next((str(settings[name]) for name in MODELS if isinstance(settings.get(name), str)), None)
 
 
 def data_of(settings: dict[str, Any]) -> list[str]:
-    """The paths of the data sets that a run's settings name."""
+    """Paths of the data sets that a run's settings name."""
     data = settings.get("data") or {}
     groups = [data] if "name" in data or "path" in data else list(data.values())
     named = [group for group in groups if isinstance(group, dict)]
@@ -165,17 +165,17 @@ def flat(values: dict[str, Any], name: str = "") -> dict[str, float]:
 
 
 def escaped(text: str) -> str:
-    """A text that came from data, so that it cannot end a cell or begin another element or link."""
+    """Escapes a text from data, so that it cannot end a table cell or begin another element or link."""
     return re.sub(r"([\\`*_{}\[\]<>|#!&~:@])", r"\\\1", " ".join(text.split()))
 
 
 def code(text: str) -> str:
-    """A text as a span of code, which it cannot end."""
+    """The text as a code span that it cannot end."""
     return "`" + " ".join(text.replace("`", "'").split()) + "`"
 
 
 def fenced(text: str, language: str) -> str:
-    """A block of code that nothing in it can end: its fence is longer than all that could be one."""
+    """The text as a code block that it cannot end: the fence is longer than any run of backticks in it."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
@@ -189,8 +189,8 @@ def push(run: Path, repo: str, license: str = "other", private: bool = False) ->
     """Writes the card and uploads the run's result to the hub; returns its address.
 
     Raises:
-        ValueError: where the name is none of the hub's, the run has no result, the hub refuses it or is
-            not reached, or what is to be private is there and public.
+        ValueError: if the name is not a valid hub name, the run has no result, the hub refuses it or is not
+            reached, or `private` is requested of a repository that is already public.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError, LocalTokenNotFoundError

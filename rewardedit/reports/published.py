@@ -1,4 +1,4 @@
-"""A run's files as they are published: without the paths and addresses of the machine that it ran on."""
+"""Prepares a run's files for publication: without local paths and addresses."""
 
 import json
 import os
@@ -17,20 +17,20 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 LOCAL = "(local)"
 ENDPOINT = "(endpoint)"
 ABSOLUTE = re.compile(r"(~|[A-Za-z]:)?[/\\].*\S")  # a path from the root, the home folder or a drive
-RELATIVE = re.compile(r"(\.{0,2}|runs|data)/.*")  # paths that look like the hub's names
+RELATIVE = re.compile(r"(\.{0,2}|runs|data)/.*")  # paths that look like hub names
 PATHLIKE = re.compile(r"[^\s{}]*[/\\][^\s{}]*")  # one word with a slash in it
-# Files of a result that say what is local alone, or nothing to others.
+# Files of a result with local information only, or of no use to others.
 UNPUBLISHED = ("made_of.json", ".*", "*.partial")
 TEXTS = ("tokenizer.json", "vocab.json", "added_tokens.json", "special_tokens_map.json")  # words, no settings
 
 
 def is_of_the_hub(name: str) -> bool:
-    """True for a name of the hub's form that is no path of this machine's."""
+    """True for a name in the form of the hub's that is not a local path."""
     return bool(HUB_NAME.fullmatch(name)) and not RELATIVE.fullmatch(name) and not Path(name).exists()
 
 
 def is_local(text: str) -> bool:
-    """True for a text that is a path of this machine's, whether or not something is there."""
+    """True for a text that is a local path, existing or not."""
     if text in NAMES or ADDRESS.match(text):
         return False
     if ABSOLUTE.fullmatch(text) or RELATIVE.fullmatch(text):
@@ -39,7 +39,7 @@ def is_local(text: str) -> bool:
 
 
 def without_local(values: Any) -> Any:
-    """Settings with `LOCAL` in the place of each path, and without the hosts of endpoints."""
+    """The settings with `LOCAL` in place of each path, and without the hosts of endpoints."""
     if isinstance(values, str):
         if ADDRESS.match(values):
             return "".join([ENDPOINT, *values.partition("#")[1:]])
@@ -52,8 +52,8 @@ def without_local(values: Any) -> Any:
 
 
 def without_paths(values: Any) -> Any:
-    """The settings of a model with `LOCAL` in the place of paths from the root, as libraries write down where
-    a model was loaded from; all else is the model's own.
+    """The settings of a model with `LOCAL` in place of absolute paths, as libraries record where a model was
+    loaded from; everything else is unchanged.
     """
     if isinstance(values, str):
         return LOCAL if ABSOLUTE.fullmatch(values) and re.search(r"[/\\].*[/\\]", values) else values
@@ -66,7 +66,7 @@ def without_paths(values: Any) -> Any:
 
 @contextmanager
 def published(result: Path) -> Iterator[Path]:
-    """A folder with links to the files of a result, and copies of its settings that name no path."""
+    """A temporary folder with links to the files of a result, and copies of its settings without paths."""
     with tempfile.TemporaryDirectory() as folder:
         for file in sorted(result.rglob("*")):
             name = file.relative_to(result)

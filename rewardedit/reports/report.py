@@ -22,7 +22,7 @@ TEMPLATE = Path(__file__).with_name("report.html.jinja")
 
 @dataclass
 class Gallery:
-    """Rows of images with a caption each: what was asked, and what came of it."""
+    """Rows of captioned images, each row with a title."""
 
     columns: list[str]
     rows: list[tuple[str, list[tuple[Float[Tensor, "3 h w"], str]]]] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Report:
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.parts: list[tuple[str, dict[str, Any]]] = []  # what a section is, and what it shows
+        self.parts: list[tuple[str, dict[str, Any]]] = []  # kind and content of each section
 
     def _add(self, kind: str, title: str = "", **shown: Any) -> None:
         self.parts.append((kind, {"title": title, **shown}))
@@ -48,11 +48,11 @@ class Report:
         self._add("text", text=text)
 
     def flag(self, text: str) -> None:
-        """A warning in red."""
+        """Adds a warning in red."""
         self._add("flag", text=text)
 
     def table(self, title: str, rows: Mapping[str, Mapping[str, float | None]]) -> None:
-        """One row a name, one column a key; nothing stands where a value is None."""
+        """Adds a table with one row per name and one column per key; cells of None are empty."""
         columns = list(dict.fromkeys(key for values in rows.values() for key in values))
         self._add("table", title, columns=columns, rows=rows)
 
@@ -69,10 +69,10 @@ class Report:
         x: str = "score",
         marks: dict[str, float] | None = None,
     ) -> None:
-        """Shares of each series' finite values in equal bins, as curves with their 95 % intervals.
+        """Adds the shares of each series' finite values in equal bins, as curves with 95 % intervals.
 
         Args:
-            marks: places on the axis, such as thresholds, that are drawn as upright lines, by their names.
+            marks: named places on the axis, such as thresholds, drawn as vertical lines.
         """
         edges = np.linspace(low, high, bins + 1)
         middles = ((edges[:-1] + edges[1:]) / 2).tolist()
@@ -93,10 +93,10 @@ class Report:
     def lines(
         self, title: str, series: dict[str, list[tuple[float, float]]], x: str = "step", y: str = ""
     ) -> None:
-        """Curves of (x, y) points with a legend; points that are not finite, and series without points,
-        are left out.
+        """Adds curves of (x, y) points with a legend; points that are not finite, and series without
+        points, are left out.
 
-        `x` and `y` say what is drawn and in what unit; without `y`, the title does.
+        `x` and `y` name the quantities and units; without `y`, the title does.
         """
         finite = {
             name: [point for point in points if all(v is not None and math.isfinite(v) for v in point)]
@@ -108,7 +108,7 @@ class Report:
 
     def save(self, path: Path) -> Path:
         """Writes the page and returns its path."""
-        # What is shown comes from tables, models and users: all of it is escaped.
+        # The content comes from tables, models and users: all of it is escaped.
         environment = Environment(
             loader=FileSystemLoader(TEMPLATE.parent),
             autoescape=True,
@@ -124,7 +124,7 @@ class Report:
 
 
 def _number(value: float) -> str:
-    """e.g. "0.123", and counts as they are: "7,347"."""
+    """Formats a number, e.g. "0.123"; counts in full, e.g. "7,347"."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 

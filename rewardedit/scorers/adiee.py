@@ -1,5 +1,5 @@
-"""The ADIEE scorer: a vision-language model that answers with a token whose state is decoded into a score
-(Chen et al. 2025, Sec. 3.3).
+"""The ADIEE scorer: a vision-language model that answers with a token whose hidden state is decoded into a
+score (Chen et al. 2025, Sec. 3.3).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,32 +33,32 @@ from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Prompts, add
 from rewardedit.scorers.base import Scorer
 
 ADAPTER = "adapter"
-SLACK = 8  # tokens that an instruction may have more within its question than alone
-# Kinds of models whose positions count tokens: what comes first has the same ones whatever follows.
+SLACK = 8  # tokens that an instruction may have within its question beyond those it has alone
+# Kinds of models whose positions count tokens, so that a prefix has the same positions whatever follows.
 WITH_PREFIX = ("llava_next", "idefics3")
 
 
 class Adiee(Scorer):
     """The score of an edit, in [0, 10], by a vision-language model with a [SCORE] token.
 
-    One forward pass for each question; by default the mean over four ways to ask. The answer "It is [SCORE]."
-    is given, in training and here, and the last hidden state at the token is decoded. `parts` holds "raw",
-    the score before it is clamped to [0, 10]; "spread", the standard deviation over the questions; and each
+    One forward pass per question; by default the mean over four phrasings. The answer "It is [SCORE]." is
+    given, in training and here, and the last hidden state at the token is decoded. `parts` holds "raw", the
+    score before it is clamped to [0, 10]; "spread", the standard deviation over the questions; and each
     further axis that the head was trained on. The clamp passes the gradient on.
 
-    With the layout "pair" everything before the edited image belongs to the source: `prepare` computes its
-    keys and values once, for any number of candidates, and no gradient goes through it. An edited image is
-    then read once for all questions.
+    With the layout "pair" everything before the edited image depends on the source only: `prepare` computes
+    its keys and values once, for any number of candidates, and no gradient goes through it. An edited image
+    is then read once for all questions.
 
     Args:
-        vlm: a model and a processor that know [SCORE].
-        question: the number of the one question that is asked; None: all four.
-        share_prefix: whether `prepare` computes the source's part; by default where the layout and the model
+        vlm: a model and a processor whose vocabulary has [SCORE].
+        question: the number of the only question to use; None: all four.
+        share_prefix: True to compute the source's part in `prepare`; by default if the layout and the model
             allow it.
 
     Raises:
-        ValueError: where the tokenizer splits [SCORE], on a question that there is not, or where a prefix is
-            asked for that the layout or the model does not have.
+        ValueError: if the tokenizer splits [SCORE], there is no such question, or a shared prefix is
+            requested that the layout or the model does not allow.
     """
 
     paper = "ADIEE (Chen et al. 2025), Sec. 3.3"
@@ -106,11 +106,11 @@ class Adiee(Scorer):
         dtype: torch.dtype | str = torch.float32,
         prompts: Prompts | None = None,
     ) -> "Adiee":
-        """A scorer that `save` wrote, by folder or hub name; by default the small one of the offline world.
-        `prompts`: whose questions; None: those that it was trained with.
+        """Loads a scorer that `save` wrote, by folder or hub name; by default the small one of the shapes
+        world. `prompts` names the set of questions; None: the set that it was trained with.
 
         Raises:
-            ValueError: where there is none, or its adapter comes without the token's embedding.
+            ValueError: if there is none, or its adapter lacks the token's embedding.
         """
         folder = _folder_of(checkpoint)
         settings = AdieeSettings.read(folder)
@@ -125,14 +125,14 @@ class Adiee(Scorer):
 
     @classmethod
     def packaged(cls, options: Mapping[str, Any]) -> set[str]:
-        """Beside those that the options name, the model that a folder's adapter was trained on."""
+        """Models that the options name, and the model that a folder's adapter was trained on."""
         folder = Path(resolve_model(options["checkpoint"]))
         base = AdieeSettings.read(folder).base if (folder / SETTINGS).is_file() else None
         return names_in([options, base])
 
     def save(self, folder: Path, adapter: Any = None) -> None:
-        """Model, processor, head and settings, as `from_pretrained` reads them; with an `adapter`, the model
-        as PEFT wraps it, what that adds to the base in the place of the model.
+        """Saves model, processor, head and settings for `from_pretrained`; with an `adapter` (the model
+        wrapped by PEFT), only the adapter's weights in place of the model.
         """
         if adapter is None:
             self.model.save_pretrained(folder)
@@ -145,13 +145,13 @@ class Adiee(Scorer):
         (folder / SETTINGS).write_text(to_json(asdict(settings), indent=2) + "\n")
 
     def texts(self, instructions: Sequence[str], question: int) -> list[str]:
-        """What the model reads, up to the token."""
+        """Texts for the model: question and answer, up to the token."""
         answer = ANSWER[: ANSWER.index(TOKEN) + len(TOKEN)]
         return [self.prompt(text, question) + answer for text in instructions]
 
     def prompt(self, instruction: str, question: int) -> str:
-        """The question as the model's chats are written, up to where it is to answer. Texts that steer the
-        model, such as the place of an image, are taken out of the instruction.
+        """The question in the model's chat template, up to the place of the answer. Special tokens, such as
+        the place of an image, are removed from the instruction.
         """
         own = self.settings
         return self.vlm.prompt(turns(question, without(self.reserved, instruction), own.layout, own.prompts))
@@ -187,19 +187,19 @@ class Adiee(Scorer):
     def inputs(
         self, texts: list[str], source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"]
     ) -> dict[str, Tensor]:
-        """What the model is called with, in the scorer's layout; texts are padded on the right."""
+        """Inputs of the model, in the scorer's layout; texts are padded on the right."""
         images = [self.sized(source), self.sized(edited)]
         shown = torch.stack(images, 1) if self.settings.layout == "pair" else torch.cat(images, 3)[:, None]
         return self.vlm.inputs(texts, shown, padding_side="right")
 
     def states(self, inputs: dict[str, Tensor]) -> Float[Tensor, "b d"]:
-        """The last hidden state at the token, which stands once in every row."""
+        """The last hidden state at the token, which occurs once in every row."""
         with alone_with(self.model.model.get_decoder()):
             hidden = self.model.model(**inputs, use_cache=False).last_hidden_state
         return self.at_token(hidden, inputs["input_ids"])
 
     def at_token(self, hidden: Float[Tensor, "b n d"], input_ids: Int[Tensor, "b n"]) -> Float[Tensor, "b d"]:
-        """The row's state at its token."""
+        """The state of each row at its token."""
         place = (input_ids == self.token).int().argmax(1)
         return hidden[torch.arange(len(hidden), device=hidden.device), place]
 
@@ -207,7 +207,7 @@ class Adiee(Scorer):
         """The instruction, cut at its end so that images, question and answer fit into the model's context.
 
         Raises:
-            ValueError: where not even a question without an instruction does.
+            ValueError: if not even a question without an instruction fits.
         """
         tokenizer = self.vlm.processor.tokenizer
         with LOCK:
@@ -219,7 +219,7 @@ class Adiee(Scorer):
         return kept
 
     def _kept(self, instruction: str, ends: list[int], question: int, batch: EditBatch, limit: int) -> str:
-        """As much of an instruction, whose tokens end there, as fits beside images and question."""
+        """The beginning of an instruction that fits next to images and question; its tokens end at `ends`."""
         size = (question, *batch.source.shape[2:])
         if size not in self.frames:
             self.frames[size] = self._length("", question, batch)
@@ -230,31 +230,31 @@ class Adiee(Scorer):
             raise ValueError(
                 "the images and the question alone are longer than the model's context; take smaller images"
             )
-        for kept in range(min(len(ends), room), 0, -1):  # what is cut may be written in more tokens again
+        for kept in range(min(len(ends), room), 0, -1):  # a cut text may need more tokens than before
             cut = instruction[: ends[kept - 1]]
             if self._length(cut, question, batch) <= limit:
                 return cut
         return ""
 
     def _length(self, instruction: str, question: int, batch: EditBatch) -> int:
-        """The tokens of a question about images of the batch's size and of the answer, as in training."""
+        """Number of tokens of a question about images of the batch's size and of its answer."""
         blank = torch.zeros_like(batch.source[:1])
         text = self.prompt(instruction, question) + ANSWER
         return self.inputs([text], blank, blank)["input_ids"].shape[1]
 
     def sized(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h2 w2"]:
-        """Images at the size that the scorer sees them in; the aspect ratio is lost, as in ADIEE."""
+        """Images resized for the scorer; the aspect ratio is lost, as in ADIEE."""
         image = image.to(torch.promote_types(image.dtype, torch.float32))
         return image if self.settings.side is None else fit(image, self.settings.side, "stretch")
 
     def _continued(self, asked: list[list[str]], edited: Tensor, prefixes: list[Prefix]) -> list[Tensor]:
-        """The states at the token, a question each, where the source's part is computed already. The edited
+        """The states at the token for each question, if the source's part is already computed. The edited
         images are read once for all questions.
         """
         both = [[self.split(text, 2) for text in texts] for texts in asked]
         between = self.split(both[0][0][0])[1]
         inputs = self.vlm.inputs([between] * len(edited), self.sized(edited)[:, None])
-        inputs.pop("attention_mask", None)  # all are of one length
+        inputs.pop("attention_mask", None)  # all rows have the same length
         cache = as_cache(prefixes)
         self._read(inputs, cache, len(prefixes[0]))
         cache = followed(cache)
@@ -266,7 +266,7 @@ class Adiee(Scorer):
         return states
 
     def _read(self, inputs: dict[str, Tensor], cache: Any, begin: int) -> Tensor:
-        """The last hidden states of what comes after a cache's `begin` tokens."""
+        """The last hidden states of the tokens after the `begin` tokens of a cache."""
         ids = inputs["input_ids"]
         place = torch.arange(begin, begin + ids.shape[1], device=ids.device).expand(len(ids), -1)
         with prefix_attention(self.model.model.get_decoder()):
@@ -274,8 +274,8 @@ class Adiee(Scorer):
         return out.last_hidden_state
 
     def parts_cleanly(self, images: int = 1) -> bool:
-        """Whether a text has the same tokens in the two parts of `split` as in one; some tokenizers mark
-        where a text begins.
+        """True if the two parts of `split` have the same tokens as the whole text; some tokenizers mark the
+        beginning of a text.
         """
         text = self.texts(["make it red"], 0)[0]
         tokenizer = self.vlm.processor.tokenizer
@@ -285,7 +285,7 @@ class Adiee(Scorer):
         return whole == [token for part in parts for token in part]
 
     def split(self, text: str, images: int = 1) -> tuple[str, str]:
-        """A text up to the end of its first image, or of its first `images`, and the rest."""
+        """The text up to the end of its first image, or of its first `images`, and the rest."""
         image = self.vlm.processor.image_token
         image = getattr(image, "content", image)
         *before, after = text.split(image, images)
@@ -293,10 +293,10 @@ class Adiee(Scorer):
 
 
 def _folder_of(checkpoint: str) -> Path:
-    """The folder of a scorer, fetched from the hub where it is no folder.
+    """The folder of a scorer, fetched from the hub if it is not a local folder.
 
     Raises:
-        ValueError: where there is none.
+        ValueError: if there is none.
     """
     folder = fetched(checkpoint)
     if not (folder / SETTINGS).is_file():
@@ -305,7 +305,7 @@ def _folder_of(checkpoint: str) -> Path:
 
 
 def width_of(model: Any) -> int:
-    """Of a model's hidden states."""
+    """Width of a model's hidden states."""
     return model.config.get_text_config().hidden_size
 
 
@@ -313,7 +313,7 @@ def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype | st
     """The base model with the folder's adapter and its token's embedding."""
     base = settings.base
     assert base is not None
-    device = devices.default_device() if settings.quantize else "cpu"  # few bits are packed where they stay
+    device = devices.default_device() if settings.quantize else "cpu"  # quantised weights stay there
     vlm = load_vlm(base, device=device, dtype=dtype, quantize=settings.quantize)
     vlm = Vlm(vlm.model, load_processor(str(folder), vlm.model.config.model_type))  # with the token's id
     require_token(vlm.processor.tokenizer)
@@ -327,6 +327,6 @@ def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype | st
             "random; save it with the adapter"
         )
     adapted = load_adapter(vlm.model, str(folder / ADAPTER), base)
-    # Merged into weights of few bits it would be rounded: there it stays beside them, as in training.
+    # Merged into quantised weights the adapter would be rounded: it stays separate, as in training.
     model = adapted.get_base_model() if settings.quantize else adapted.merge_and_unload()
     return Vlm(model.eval().requires_grad_(False), vlm.processor)

@@ -1,4 +1,4 @@
-"""The head of the ADIEE scorer, which decodes a state into scores, and the settings of a trained one."""
+"""The head of the ADIEE scorer, which decodes a state into scores, and the settings of a trained scorer."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from rewardedit.language.vlm import Bits
 from rewardedit.scorers.adiee_text import Layout, Prompts
 from rewardedit.untrusted import read_settings_file
 
-GRADES = (0.0, 5.0, 10.0)  # of the head with classes
+GRADES = (0.0, 5.0, 10.0)  # grades of the head with classes
 SETTINGS = "adiee.json"
 HEAD = "head.safetensors"
 HeadKind = Literal["scalar", "classes"]
@@ -22,16 +22,16 @@ HeadKind = Literal["scalar", "classes"]
 
 @dataclass(frozen=True)
 class AdieeSettings:
-    """What belongs to a trained scorer beside its weights."""
+    """Settings of a trained scorer."""
 
     head: HeadKind = "scalar"
-    # The source and the edit as two images, or side by side in one, as the released code has them.
+    # "pair": source and edit as two images; "concat": side by side in one, as in the released code
     layout: Layout = "pair"
     side: int | None = 512  # pixels a side that both images are stretched to; None: as they are
-    axes: tuple[str, ...] = ("overall",)  # what is scored, the first being the score
+    axes: tuple[str, ...] = ("overall",)  # names of the scored axes; the first is the score
     base: str | None = None  # the model that an adapter belongs to; None: the folder holds a whole model
-    quantize: Bits | None = None  # of the base's language model, on which the adapter was trained
-    prompts: Prompts = "ours"  # whose words the questions are
+    quantize: Bits | None = None  # quantisation of the base's language model when the adapter was trained
+    prompts: Prompts = "ours"  # wording of the questions: ours or the paper's
 
     def __post_init__(self) -> None:
         if self.head not in ("scalar", "classes") or self.layout not in ("pair", "concat"):
@@ -41,7 +41,7 @@ class AdieeSettings:
 
     @classmethod
     def read(cls, folder: Path) -> "AdieeSettings":
-        """Of a trained scorer's folder."""
+        """Reads the settings in a trained scorer's folder."""
         try:
             return configs.build(cls, read_settings_file(folder / SETTINGS))
         except ValueError as error:
@@ -49,7 +49,7 @@ class AdieeSettings:
 
 
 class ScoreHead(nn.Module):
-    """A state to raw scores: Linear, ReLU, Linear, ReLU, Linear, of 256 and 16 units, as ADIEE's."""
+    """Decodes a state into raw scores: Linear, ReLU, Linear, ReLU, Linear of 256 and 16 units (ADIEE)."""
 
     def __init__(self, width: int, settings: AdieeSettings) -> None:
         super().__init__()
@@ -69,10 +69,10 @@ class ScoreHead(nn.Module):
 
     @classmethod
     def to_train(cls, width: int, settings: AdieeSettings, folder: Path | None) -> "ScoreHead":
-        """A fresh head, or, where the folder that a model came from has a trained scorer, that scorer's.
+        """A fresh head, or the trained one if the model's folder holds a scorer.
 
         Raises:
-            ValueError: where that scorer has other settings, but for what a LoRA stands on.
+            ValueError: if that scorer has other settings, except for the base of its LoRA.
         """
         head = cls(width, settings)
         if folder is not None and (folder / SETTINGS).is_file():
@@ -84,8 +84,8 @@ class ScoreHead(nn.Module):
         return head
 
     def forward(self, state: Float[Tensor, "b d"]) -> Float[Tensor, "b axes classes"]:
-        """Raw values: of the scalar head scores from 0 to 10, of that with classes their logits. In fp32 also
-        within a mixed-precision run, so that training and use read the same score.
+        """Raw values: scores from 0 to 10 of the scalar head, logits of the head with classes. In fp32 even
+        within a mixed-precision run, so that training and inference give the same score.
         """
         with devices.full_precision(state.device.type):
             raw = self.layers(state.to(next(self.parameters()).dtype)).float()

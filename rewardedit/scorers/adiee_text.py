@@ -1,7 +1,7 @@
-"""What the ADIEE scorer is asked, and the answer that it reads a score from (ADIEE Sec. 3.3, App. B).
+"""Questions to the ADIEE scorer, and the answer from which its score is read (ADIEE Sec. 3.3, App. B).
 
-The model answers with a token of its own, [SCORE]; its last hidden state there is decoded into the score. In
-training and in use alike the answer is given and not generated: one forward pass.
+The model answers with a special token, [SCORE]; its last hidden state there is decoded into the score. Both
+in training and at inference the answer is given, not generated: one forward pass.
 """
 
 import re
@@ -11,14 +11,14 @@ TOKEN = "[SCORE]"
 ANSWER = f"It is {TOKEN}."
 Layout = Literal["pair", "concat"]
 Prompts = Literal["ours", "paper"]
-# Four ways to ask, as in ADIEE; the words are ours.
+# Four phrasings, as in ADIEE; the words are ours.
 QUESTIONS = (
     '{after} is an edit of {before} by the instruction "{instruction}". How well was that done?',
     'The instruction was "{instruction}". Rate the edit that made {after} out of {before}.',
     'How good is {after} as what "{instruction}" makes of {before}?',
     'Somebody was told "{instruction}" about {before} and gave back {after}. What does that deserve?',
 )
-# As ADIEE prints them (App. B), of two images or of the halves of one.
+# As ADIEE prints them (App. B), about two images or the halves of one.
 ASKED = 'how successful the edit instruction "{instruction}" has been executed from {before} to {after}'
 PAPER_QUESTIONS = (
     f"Can you rate {ASKED} with a score from 0 to 10?",
@@ -42,8 +42,8 @@ def question(number: int, instruction: str, layout: Layout, prompts: Prompts = "
 
 
 def turns(number: int, instruction: str, layout: Layout, prompts: Prompts = "ours") -> list[dict[str, Any]]:
-    """The question as a chat: images first, the source before the edit, so that all that comes before the
-    edit belongs to the source.
+    """The question as a chat: images first, the source before the edit, so that everything before the edit
+    depends on the source only.
     """
     content: list[dict[str, str]] = [{"type": "image"} for _ in range(IMAGES[layout])]
     content.append({"type": "text", "text": question(number, instruction, layout, prompts)})
@@ -54,7 +54,7 @@ def require_token(tokenizer: Any) -> int:
     """The id of [SCORE].
 
     Raises:
-        ValueError: where the tokenizer does not keep it as one token of its own.
+        ValueError: if the tokenizer does not keep it as a single token.
     """
     number = tokenizer.convert_tokens_to_ids(TOKEN)
     ids = tokenizer(ANSWER, add_special_tokens=False).input_ids
@@ -68,12 +68,12 @@ def require_token(tokenizer: Any) -> int:
 
 
 def add_token(model: Any, processor: Any, like: str | None = None) -> int:
-    """Adds [SCORE] to a model's vocabulary where it is not there, and returns its id.
+    """Adds [SCORE] to a model's vocabulary if it is missing, and returns its id.
 
-    To be called before PEFT wraps the model, or its new rows would not be trained and saved.
+    Call it before PEFT wraps the model, or its new rows would not be trained and saved.
 
     Args:
-        like: a text with whose last token's input embedding a new token begins; None: the mean of all.
+        like: text whose last token's input embedding initialises a new token; None: the mean of all tokens.
     """
     tokenizer = processor.tokenizer
     new = tokenizer.convert_tokens_to_ids(TOKEN) in (None, tokenizer.unk_token_id)
@@ -85,20 +85,20 @@ def add_token(model: Any, processor: Any, like: str | None = None) -> int:
         embeddings = model.get_input_embeddings().weight.data
         if like is not None:
             embeddings[number] = embeddings[tokenizer(like, add_special_tokens=False).input_ids[-1]]
-        else:  # a model may have a row for it already, with what nobody has trained
+        else:  # a model may already have an untrained row for it
             embeddings[number] = embeddings[:number].mean(0)
     return number
 
 
 def add_words(model: Any, processor: Any, layout: Layout) -> int:
-    """Makes one token of each word of the questions and of the answer that the tokenizer takes apart, and
-    returns how many there were. A tokenizer of few words spends most of a question's tokens on them.
+    """Adds each word of the questions and of the answer that the tokenizer splits as one token, and returns
+    the number of added words. A tokenizer of few words spends most of a question's tokens on them.
 
-    To be called before PEFT wraps the model. A word's embeddings begin as the mean of those of its parts. An
-    instruction's words become these tokens too, where they are the same.
+    Call it before PEFT wraps the model. A word's embeddings start as the mean of those of its parts. The same
+    words in an instruction become these tokens too.
 
     Raises:
-        ValueError: where questions become longer, as with tokenizers that keep the space before a word.
+        ValueError: if questions become longer, as with tokenizers that keep the space before a word.
     """
     from tokenizers import AddedToken
 
@@ -109,7 +109,7 @@ def add_words(model: Any, processor: Any, layout: Layout) -> int:
     )
     parts = {word: tokenizer(word, add_special_tokens=False).input_ids for word in words}
     parts = {word: ids for word, ids in parts.items() if len(ids) > 1}
-    # Whole words alone: "is" stays a part of "this".
+    # Whole words only: "is" stays a part of "this".
     before = [len(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
     tokenizer.add_tokens([AddedToken(word, single_word=True, normalized=True) for word in parts])
     after = [len(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
@@ -123,6 +123,6 @@ def add_words(model: Any, processor: Any, layout: Layout) -> int:
 
 
 def _make_room(model: Any, tokenizer: Any) -> None:
-    """Embeddings for all tokens, of which a model may have more already."""
+    """Resizes the embeddings to all tokens, unless the model already has enough."""
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))

@@ -1,4 +1,4 @@
-"""The contract of every scorer, functions as scorers, and several scorers as one: the weighted sum."""
+"""The contract of every scorer, functions as scorers, and the weighted sum of several scorers."""
 
 import hashlib
 import inspect
@@ -19,39 +19,39 @@ from rewardedit.models import names_in
 from rewardedit.values import NOT_FINITE
 
 F = TypeVar("F", bound=Callable[..., Any])
-DECLARED = "_rewardedit_scorer"  # attribute of a function: what `scorer` declared
+DECLARED = "_rewardedit_scorer"  # attribute of a function that holds its declaration by `scorer`
 
 
 class Scorer(nn.Module):
-    """Scores b edits. Subclasses set the attributes below and write `score`; they may write `prepare`."""
+    """Scores b edits. Subclasses set the attributes below and define `score`, and optionally `prepare`."""
 
-    range: tuple[float, float] = (-math.inf, math.inf)  # of the score
+    range: tuple[float, float] = (-math.inf, math.inf)  # lowest and highest score
     differentiable: bool = False  # has a gradient with respect to `edited`
     needs: frozenset[str] = frozenset()  # EditBatch fields beyond source, instruction and edited
     paper: str = ""  # where the score is defined
-    # scorers that share weights or a kind of measurement; of a sum its members', joined by +
+    # scorers that share weights or a kind of measurement; for a sum, its members' families joined by +
     family: str = "custom"
 
     @classmethod
     def packaged(cls, options: Mapping[str, Any]) -> set[str]:
-        """The package's own models that are loaded with all of these options, by name: those that the options
-        name. A class that loads others besides says so.
+        """Names of the package's own models that are loaded with all of these options: those that the options
+        name. A class that loads others as well overrides it.
         """
         return names_in(options)
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """What scores depend on beyond name and options, as JSON has it, such as a hash of a model that comes
-        from the hub; {} where there is nothing of the kind.
+        """Returns whatever else the scores depend on, beyond name and options, as JSON values, such as a hash
+        of a model from the hub; {} if nothing.
 
-        It stands in results, and scores by another are not gone on with. A class that holds scorers tells
-        theirs.
+        It is stored with results; scores with a different fingerprint are not resumed. Composite scorers
+        return their members' fingerprints.
         """
         return {}
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
-        """Everything that depends on the source side alone,
-        computed once for any number of candidates (`Encoded.take`).
+        """Computes everything that depends on source and instruction only,
+        once for any number of candidates (`Encoded.take`).
         """
         return Encoded({})
 
@@ -59,8 +59,8 @@ class Scorer(nn.Module):
         raise NotImplementedError
 
     def forward(self, batch: EditBatch, prepared: Encoded | None = None) -> Scores:
-        """Scores of b edits; `prepared` is made here where it is not given. No gradient reaches the edited
-        image of an invalid row, not even NaN.
+        """Scores b edits; computes `prepared` if it is not given. No gradient reaches the edited image of an
+        invalid row, not even NaN.
 
         Raises:
             ValueError: before any compute, if the batch lacks a field in `needs`, or carries a gradient that
@@ -80,7 +80,7 @@ class Scorer(nn.Module):
             batch = _out_of_inference_mode(batch)
         if not all(batch.is_finite):
             return self._of_finite_rows(batch, prepared)
-        if prepared is None or (passes and is_of_inference_mode(prepared)):  # torch saves none for a gradient
+        if prepared is None or (passes and is_of_inference_mode(prepared)):  # not usable in autograd
             prepared = self.prepare(batch.source, batch.instruction)
         if not passes:
             return self.score(batch, prepared)
@@ -90,11 +90,11 @@ class Scorer(nn.Module):
         return scores
 
     def _of_finite_rows(self, batch: EditBatch, prepared: Encoded | None) -> Scores:
-        """Scores of the rows whose edited image is finite; the others are not looked at, and invalid."""
+        """Scores the rows whose edited image is finite; the others are skipped and invalid."""
         rows = [row for row, is_finite in enumerate(batch.is_finite) if is_finite]
         reason: list[str | None] = [None if is_finite else NOT_FINITE for is_finite in batch.is_finite]
         nothing = torch.full((len(batch),), torch.nan, device=batch.edited.device)
-        if not rows:  # a loss of them all has a gradient too: 0
+        if not rows:  # a loss over invalid rows only still has a gradient: 0
             nothing = nothing + 0 * batch.edited.nan_to_num(0, 0, 0).flatten(1).sum(1)
             return Scores.make(nothing, reason=reason)
         found = self(batch[rows], None if prepared is None else prepared.take(rows))
@@ -109,22 +109,22 @@ class Scorer(nn.Module):
         return Scores.make(spread(found.score), parts, reason)
 
     def require_gradient(self) -> None:
-        """Raises ValueError where this scorer has no gradient:
-        for trainers and guidance to ask before they load anything.
+        """Raises ValueError if this scorer has no gradient;
+        trainers and guidance call it before they load anything.
         """
         if not self.differentiable:
             raise ValueError(no_gradient(type(self), type(self).__name__))
 
 
 def _out_of_inference_mode(batch: EditBatch) -> EditBatch:
-    """The batch with copies of those images that were made in torch's inference mode."""
+    """The batch with copies of the images that were made in torch's inference mode."""
     values = {field.name: getattr(batch, field.name) for field in fields(batch)}
     made = {name: v.clone() for name, v in values.items() if isinstance(v, Tensor) and v.is_inference()}
     return replace(batch, **made) if made else batch
 
 
 def no_gradient(kind: type[Scorer], name: str) -> str:
-    """The error where a gradient is asked of a scorer that has none; one's own may have forgotten to say."""
+    """The error for a scorer without a gradient; a user's own scorer may just not declare its gradient."""
     remedy = "detach the edited image, or take a differentiable scorer such as clip_d or l1"
     if issubclass(kind, FunctionScorer):
         remedy = "if the function has one, put @rewardedit.scorer(differentiable=True) above it"
@@ -136,8 +136,8 @@ def no_gradient(kind: type[Scorer], name: str) -> str:
 def _of_rows(
     valid: Bool[Tensor, " b"], gradient: Float[Tensor, "b 3 h w"] | None
 ) -> Float[Tensor, "b 3 h w"] | None:
-    """The gradient, 0 elsewhere: what overflows in a row's pass makes its zeros NaN on the way back."""
-    if gradient is None:  # nothing asked for one of the score
+    """The gradient of valid rows, 0 elsewhere: the backward pass through an overflow turns zeros into NaN."""
+    if gradient is None:  # no gradient of the score was requested
         return None
     return torch.where(valid.to(gradient.device)[:, None, None, None], gradient, 0.0)
 
@@ -149,13 +149,13 @@ def scorer(
     needs: Collection[str] = (),
     family: str = "custom",
 ) -> Callable[[F], F]:
-    """Declares a function `(EditBatch) -> (b,)` as a scorer that trainings and commands may name.
+    """Declares a function `(EditBatch) -> (b,)` as a scorer that recipes and commands may name.
 
     Args:
-        range: of its scores, the higher the better.
-        differentiable: has a gradient with respect to `edited`, which trainings by it need.
-        needs: fields of the `EditBatch` beyond source, instruction and edited.
-        family: shared by scorers of one kind; a training's held-out score is of another.
+        range: lowest and highest score; higher is better.
+        differentiable: has a gradient with respect to `edited`, which training on it needs.
+        needs: required fields of the `EditBatch` beyond source, instruction and edited.
+        family: shared by scorers of one kind; a training's held-out scorer is of another family.
     """
     settings = {"range": range, "differentiable": differentiable, "needs": frozenset(needs), "family": family}
 
@@ -167,14 +167,14 @@ def scorer(
 
 
 def declared(function: Callable[..., Any]) -> dict[str, Any]:
-    """Attributes of a `Scorer` that `scorer` declared for a function; {} where it declared none."""
+    """Attributes of a `Scorer` that `scorer` declared for a function; {} if none."""
     return getattr(function, DECLARED, {})
 
 
 class FunctionScorer(Scorer):
     """A plain function `(EditBatch) -> (b,)` as a scorer; rows where it returns NaN are invalid.
 
-    What is not given is as `scorer` declared it.
+    Arguments that are not given are taken from the declaration by `scorer`.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class FunctionScorer(Scorer):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """A digest of the file that holds the function; {} where it stands in none."""
+        """A digest of the file that holds the function; {} if there is no such file."""
         file = inspect.getsourcefile(self.function) if inspect.isfunction(self.function) else None
         if file is None or not Path(file).is_file():
             return {}
@@ -212,13 +212,14 @@ class FunctionScorer(Scorer):
 
 
 class Combination(Scorer):
-    """Several scorers as one: it has a gradient where all have one, needs what any needs, is of all families,
-    and a row is invalid where any of them says so. Subclasses set `range` and write `score`.
+    """Several scorers as one: it has a gradient if all have one, needs the fields that any of them needs,
+    belongs to all their families, and a row is invalid if it is for any of them. Subclasses set `range` and
+    define `score`.
     """
 
     def __init__(self, scorers: dict[str, Scorer]) -> None:
         super().__init__()
-        # Not a ModuleDict: the name of a class of one's own has dots, which names of modules may not have.
+        # Not a ModuleDict: the name of a user's own class has dots, which module names may not have.
         self.names = tuple(scorers)
         self.scorers = nn.ModuleList(scorers.values())
         self.differentiable = all(scorer.differentiable for scorer in scorers.values())
@@ -229,7 +230,7 @@ class Combination(Scorer):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Those of its scorers that have one, by their names."""
+        """Fingerprints of its scorers, by their names; scorers without one are left out."""
         found = {name: scorer.fingerprint for name, scorer in self.named()}
         return {name: told for name, told in found.items() if told}
 
@@ -237,11 +238,11 @@ class Combination(Scorer):
         return Encoded({name: scorer.prepare(source, instruction) for name, scorer in self.named()})
 
     def scores(self, batch: EditBatch, prepared: Encoded) -> dict[str, Scores]:
-        """What each of them says, by name."""
+        """Scores of the batch by each scorer, by name."""
         return {name: scorer(batch, prepared.inputs[name]) for name, scorer in self.named()}
 
     def reasons(self, scores: Mapping[str, Scores]) -> list[str | None]:
-        """Why a row is invalid by any of them, with their names; None where it is not."""
+        """For each row, the reasons why it is invalid, with the scorers' names; None if it is valid."""
         b = len(next(iter(scores.values())).reason)
         return [
             "; ".join(f"{name}: {found.reason[i]}" for name, found in scores.items() if found.reason[i])
@@ -256,7 +257,7 @@ class Combination(Scorer):
 
 
 class WeightedSum(Combination):
-    """Σ wᵢ sᵢ over named scorers; a row is invalid where any of them is. `parts` holds each sᵢ.
+    """Σ wᵢ sᵢ over named scorers; a row is invalid if any of its scores is. `parts` holds each sᵢ.
 
     Raises:
         ValueError: on no scorers, or a weight that is zero or not finite.

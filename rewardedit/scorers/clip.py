@@ -1,4 +1,4 @@
-"""CLIP scorers: does the image, or its change, say what the words say?"""
+"""CLIP scorers: similarity of an image, or of its change, with a text or another image."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,11 +23,11 @@ COINCIDE = 1e-5
 
 
 def load_clip(checkpoint: str, dtype: torch.dtype) -> tuple[Any, Any, Preprocess]:
-    """Model, tokenizer and preprocessing of a CLIP or SigLIP checkpoint: a hub name, a path, or
+    """Loads model, tokenizer and preprocessing of a CLIP or SigLIP checkpoint: a hub name, a path, or
     "shapes-clip", the small one that comes with the package.
 
     Raises:
-        ValueError: where there is no such model, or it does not embed both images and texts.
+        ValueError: if there is no such model, or it does not embed both images and texts.
     """
     from transformers import AutoModel, AutoTokenizer
 
@@ -66,18 +66,18 @@ class ClipScorer(Scorer):
         return cls(*load_clip(checkpoint, dtype))
 
     def image_features(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
-        """As the model has them, not normalised."""
+        """The model's features of images, not normalised."""
         return image_features(self.model, self.preprocess, image)
 
     @torch.no_grad()
     def text_features(self, texts: list[str]) -> Float[Tensor, "b d"]:
-        """As the model has them, not normalised."""
+        """The model's features of texts, not normalised."""
         return self.model.get_text_features(
             **self.tokenize(texts).to(self.model.device)
         ).pooler_output.float()
 
     def tokenize(self, texts: list[str]) -> Any:
-        """Tokens and attention mask (b, n). SigLIP's texts are padded to full length, as it was trained."""
+        """Tokens and attention mask (b, n). SigLIP's texts are padded to full length, as in its training."""
         config = self.model.config
         return tokenize(
             self.tokenizer,
@@ -92,10 +92,10 @@ class ClipD(ClipScorer):
     """CLIP directional similarity, in [−1, 1]: cos(I(edited) − I(source), T(target) − T(source)).
 
     ADIEE Eq. 1. Features have unit length before they are subtracted, as in InstructPix2Pix;
-    `normalise=False` subtracts them as the model has them, as the code of ADIEE and BPM does. The texts are
-    the captions; a row without a target caption takes its instruction, one without a source caption the empty
-    text, and with `text="instruction"` rows that have captions do as well. Where edited and source coincide
-    the score is 0 with zero gradient; where the two texts are the same, the row is invalid.
+    `normalise=False` subtracts them unnormalised, as the code of ADIEE and BPM does. The texts are the
+    captions; a row without a target caption uses its instruction, one without a source caption the empty
+    text, and with `text="instruction"` all rows do, even with captions. If edited and source coincide, the
+    score is 0 with zero gradient; if the two texts are the same, the row is invalid.
     """
 
     paper = "ADIEE Eq. 1; InstructPix2Pix"
@@ -164,8 +164,8 @@ def _no_direction(target: str, source: str) -> str:
 class ClipT(ClipScorer):
     """CLIP-T, in [−1, 1]: cos(I(edited), T(target)) by CLIP.
 
-    The text is the target caption; a row without one takes its instruction, and needs no ground truth. It
-    sees no source: an untouched source scores what it happens to have in common with the text.
+    The text is the target caption; a row without one uses its instruction, and needs no ground truth. It does
+    not see the source: an unedited source scores as high as it happens to match the text.
     """
 
     paper = "cosine of CLIP's image and caption"
@@ -178,8 +178,8 @@ class ClipT(ClipScorer):
 class ClipI(FeatureSimilarity):
     """CLIP-I, in [−1, 1]: cos(I(edited), I(target)) by CLIP; 1 for the target itself.
 
-    `against="source"` compares with the source and needs no ground truth: how much is kept, InstructPix2Pix's
-    CLIP image similarity.
+    `against="source"` compares with the source and needs no ground truth: it measures how much is kept
+    (InstructPix2Pix's CLIP image similarity).
     """
 
     needs = frozenset({"target"})
@@ -210,6 +210,6 @@ def image_features(
 
 
 def target_texts(batch: EditBatch) -> list[str]:
-    """The target captions; the instruction where a row has none."""
+    """The target captions; for rows without one, the instruction."""
     captions = batch.target_caption or [""] * len(batch)
     return [caption or instruction for caption, instruction in zip(captions, batch.instruction, strict=True)]

@@ -27,29 +27,29 @@ BUILT_IN = {
     "adiee": "rewardedit.scorers.adiee:Adiee",
 }
 
-# Scorers that are made of others.
+# Scorers that combine others.
 COMBINED = {
     "lower_of": "rewardedit.scorers.lower_of:LowerOf",
 }
 
-# Scorers of models that do not come with the package: a spec says which, as options of `from_pretrained`.
+# Scorers of models that do not come with the package: a spec names them by options of `from_pretrained`.
 OWN_MODELS = {
     "vlm_judge": "rewardedit.scorers.vlm_judge:VlmJudge",
 }
 
-ORACLES = ("oracle", "shapes_oracle", "ShapesOracle")  # names that one might try
+ORACLES = ("oracle", "shapes_oracle", "ShapesOracle")  # names that users might try
 
 
 def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:
-    """A scorer by name ("clip_d"), as a weighted sum ("clip_d:0.7,l1:0.3"), of one's own ("file.py:function",
-    "package.module:Class"; see `rewardedit.scorer`), or around a plain function `(EditBatch) -> (b,)`.
+    """Loads a scorer by name ("clip_d"), a weighted sum ("clip_d:0.7,l1:0.3"), or the user's own scorer
+    ("file.py:function", "package.module:Class"; see `rewardedit.scorer`), or wraps a plain function
+    `(EditBatch) -> (b,)`.
 
-    Options go to the scorer's `from_pretrained` (or its constructor, where it has none). Those of a sum's
-    scorers stand in a mapping: {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3, "region": "outside"}}.
+    Options go to the scorer's `from_pretrained` (or its constructor, if it has none). Options of a sum's
+    scorers are given in a mapping: {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3, "region": "outside"}}.
 
     Raises:
-        ValueError: on an unknown name, a malformed sum, a class that is not a `Scorer`, or an option that it
-            does not take.
+        ValueError: on an unknown name, a malformed sum, a class that is not a `Scorer`, or an unknown option.
     """
     if not isinstance(spec, str | Mapping):
         if not callable(spec):
@@ -73,7 +73,7 @@ def families(spec: str | Mapping[str, Any]) -> set[str]:
 
 def packaged_files(spec: str | Mapping[str, Any], **options: Any) -> dict[str, str]:
     """The packaged models that `load_scorer(spec, **options)` loads, each with a digest of its files, so that
-    what another version of them has scored is known from it; no weights are read.
+    scores by another version of them are recognised; no weights are read.
     """
     found: set[str] = set()
     for name, term in all_terms(spec):
@@ -85,10 +85,10 @@ def packaged_files(spec: str | Mapping[str, Any], **options: Any) -> dict[str, s
 def scorer_fingerprints(
     specs: Mapping[str, ScorerSpec], load: Callable[[], Mapping[str, Scorer]]
 ) -> dict[str, dict[str, Any]]:
-    """The fingerprints of those scorers that have one (see `Scorer.fingerprint`), by the names of `specs`.
+    """The fingerprints of all scorers that have one (see `Scorer.fingerprint`), by the names of `specs`.
 
     Args:
-        load: gives the scorers by the same names; it is called only where one of their classes has a
+        load: returns the scorers by the same names; it is called only if one of their classes has a
             fingerprint.
     """
     classes = [find_scorer(name) for spec in specs.values() for name, _ in all_terms(spec)]
@@ -99,7 +99,7 @@ def scorer_fingerprints(
 
 
 def find_scorer(name: str) -> type[Scorer]:
-    """The class of a scorer, by name, "package.module:Name" or "file.py:Name"; nothing is loaded.
+    """The class of a scorer by its name, "package.module:Name" or "file.py:Name"; nothing is loaded.
 
     Raises:
         ValueError: on an unknown name, or a class that is not a `Scorer`.

@@ -1,4 +1,4 @@
-"""The lower of several scorers, each over its own median: what is to score well has to please all of them."""
+"""The lower of several scorers, each relative to its median: a good edit must score well by all of them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,13 +23,14 @@ CENTRES: dict[str, tuple[float, float]] = {
 
 
 class LowerOf(Combination):
-    """min over i of (sᵢ − medianᵢ) / spreadᵢ; its gradient is that of the scorer which gives the least.
+    """min over i of (sᵢ − medianᵢ) / spreadᵢ; its gradient is that of the scorer with the lowest value.
 
-    An image made to please one scorer seldom pleases another, so that the lower of two is harder to buy than
-    either and than their sum. A row is invalid where any of them is; `parts` holds each centred score.
+    An image optimised for one scorer seldom scores well by another, so that the lower of two is harder to
+    exploit than either, and than their sum. A row is invalid if any of its scores is; `parts` holds each
+    centred score.
 
     Args:
-        scorers: by their names.
+        scorers: the scorers by name.
         centres: median and spread of each by the same names, in the scorer's own units.
 
     Raises:
@@ -66,15 +67,15 @@ class LowerOf(Combination):
         scorers: Sequence[ScorerSpec] = LOWER_OF_SCORERS,
         centres: Mapping[str, Sequence[float]] | None = None,
     ) -> "LowerOf":
-        """The scorers of these specs.
+        """Loads the scorers of these specs.
 
         Args:
-            scorers: each as `load_scorer` takes it, such as "adiee" or {"bpm": {"undetected": "failed"}}.
+            scorers: specs for `load_scorer`, such as "adiee" or {"bpm": {"undetected": "failed"}}.
             centres: [median, spread] of each in its own units, by its name with options, as errors print it;
-                those that `CENTRES` has may be left out.
+                those in `CENTRES` may be left out.
 
         Raises:
-            ValueError: where a scorer has no centre, or comes twice.
+            ValueError: if a scorer has no centre, or occurs twice.
         """
         names = named(scorers)
         known = CENTRES | dict(centres or {})
@@ -93,7 +94,7 @@ class LowerOf(Combination):
         return Scores.make(torch.stack([*centred.values()]).amin(0), centred, self.reasons(scores))
 
     def centred(self, name: str, score: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
-        """A scorer's values in spreads above its median."""
+        """Distance of a scorer's values above its median, in units of its spread."""
         median, spread = self.centres[name]
         return (score.float() - median) / spread
 
@@ -102,7 +103,7 @@ def named(scorers: Sequence[ScorerSpec]) -> dict[str, ScorerSpec]:
     """The specs by their names with options.
 
     Raises:
-        ValueError: where one comes twice.
+        ValueError: if one occurs twice.
     """
     names = {full_name(spec): spec for spec in scorers}
     if len(names) < len(scorers):

@@ -18,7 +18,7 @@ AUTHORS = "https://raw.githubusercontent.com/richzhang/PerceptualSimilarity/mast
 
 @dataclass(frozen=True)
 class Published:
-    """A file of published weights: its name here, where it is had, and how its SHA-256 begins."""
+    """A file of published weights: its local name, its URL, and the beginning of its SHA-256."""
 
     name: str
     url: str
@@ -44,7 +44,7 @@ NETS = {  # the backbone as torchvision publishes it, and the authors' weights o
     ),
 }
 SHIFT = (-0.030, -0.088, -0.188)
-SCALE = (0.458, 0.448, 0.450)  # of images in [−1, 1]
+SCALE = (0.458, 0.448, 0.450)  # mean and scale of images in [−1, 1]
 
 
 class LpipsNetwork(nn.Module):
@@ -60,7 +60,7 @@ class LpipsNetwork(nn.Module):
         self.heads = nn.ParameterList(torch.ones(1, width, 1, 1) / width for width in widths)
 
     def forward(self, image: Float[Tensor, "b 3 h w"]) -> list[Float[Tensor, "b _ _ _"]]:
-        """Each layer's features of images in [0, 1], of unit length over the channels.
+        """Features of images in [0, 1] at each layer, of unit length over the channels.
 
         Raises:
             ValueError: on images below 32 pixels a side.
@@ -69,7 +69,7 @@ class LpipsNetwork(nn.Module):
             raise ValueError(
                 f"lpips: expected images of at least {SMALLEST} pixels a side; got {tuple(image.shape[-2:])}"
             )
-        image = image.float()  # as the weights are
+        image = image.float()  # the weights' dtype
         shift, scale = (image.new_tensor(v)[:, None, None] for v in (SHIFT, SCALE))
         x = (2 * image - 1 - shift) / scale
         read = []
@@ -82,7 +82,7 @@ class LpipsNetwork(nn.Module):
     def distances(
         self, these: list[Float[Tensor, "b _ _ _"]], those: list[Float[Tensor, "b _ _ _"]]
     ) -> list[Float[Tensor, "b 1 _ _"]]:
-        """Each layer's weighted squared distance at each place; LPIPS is the sum of their means."""
+        """The weighted squared distances of each layer at each place; LPIPS is the sum of their means."""
         return [
             (h * (x - y).square()).sum(1, keepdim=True)
             for h, x, y in zip(self.heads, these, those, strict=True)
@@ -90,14 +90,14 @@ class LpipsNetwork(nn.Module):
 
 
 def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNetwork:
-    """LPIPS v0.1 with the published weights from the folder `weights`.
+    """Loads LPIPS v0.1 with the published weights from the folder `weights`.
 
-    By default the folder is the one where torch keeps what it downloads, and files that it lacks are fetched
-    into it, except where `HF_HUB_OFFLINE` is set.
+    By default the folder is torch's own for downloads, and missing files are fetched into it unless
+    `HF_HUB_OFFLINE` is set.
 
     Raises:
-        ValueError: on another network, or where a file is missing and cannot be fetched; it says where each
-            can be had.
+        ValueError: on another network, or if a file is missing and cannot be fetched; the message names the
+            address of each file.
     """
     if net not in NETS:
         raise ValueError(f"net: expected one of {', '.join(NETS)}; got {net!r}")
@@ -122,7 +122,7 @@ def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNet
 
 
 def _fetch(net: str, file: Published, folder: Path) -> None:
-    """Downloads a file beside its place and moves it there once its SHA-256 is right."""
+    """Downloads a file to a temporary name and moves it into place once its SHA-256 is verified."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         torch.hub.download_url_to_file(file.url, str(folder / file.name), file.sha256, progress=False)

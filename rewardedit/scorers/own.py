@@ -1,4 +1,4 @@
-"""Scorers of one's own: a class or a function, of a module or of a file."""
+"""User-defined scorers: a class or a function in a module or a file."""
 
 import hashlib
 import importlib
@@ -15,16 +15,16 @@ from rewardedit.scorers.base import FunctionScorer, Scorer, declared
 def find_own(name: str) -> type[Scorer]:
     """Returns the class of "package.module:Name" or "path/to/file.py:Name", a `Scorer` or a function.
 
-    Modules are found in the working folder too, after all others.
+    The working folder is searched for modules too, after all other places.
 
     Raises:
-        ValueError: where it cannot be imported, or is neither.
+        ValueError: if it cannot be imported, or is neither.
     """
     place, _, attribute = name.rpartition(":")
     try:
         module = _file_module(Path(place)) if place.endswith(".py") else _module(place)
         found = getattr(module, attribute)
-    except Exception as error:  # code of others may raise anything
+    except Exception as error:  # user code may raise anything
         raise ValueError(f"scorer {name!r} cannot be imported: {error}") from error
     if isinstance(found, type) and issubclass(found, Scorer):
         return found
@@ -41,13 +41,13 @@ def _kind(found: Any) -> str:
 
 
 def _module(name: str) -> ModuleType:
-    if os.getcwd() not in sys.path:  # the command has its own folder there instead
+    if os.getcwd() not in sys.path:  # the command has its own folder in the path instead
         sys.path.append(os.getcwd())
     return importlib.import_module(name)
 
 
 def _file_module(file: Path) -> ModuleType:
-    """The module of a file, run once in a process as long as the file stays the same."""
+    """The module of a file, run once per process as long as the file stays the same."""
     path = file.expanduser().resolve()
     if not path.is_file():
         raise ValueError(f"{file}: no such file")
@@ -59,7 +59,7 @@ def _file_module(file: Path) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         try:
-            # Kept bytecode knows a file by second and size alone: a change within one would not be seen.
+            # Cached bytecode identifies a file by second and size: a change within a second may be missed.
             exec(compile(content, path, "exec"), vars(module))
         except BaseException:
             del sys.modules[name]

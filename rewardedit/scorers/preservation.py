@@ -1,4 +1,4 @@
-"""How much of the source an edit keeps, or how near it comes to the target: pixels, structure,
+"""Similarity of an edit with its source (preservation) or with the target: pixels, structure,
 perception, features.
 """
 
@@ -19,17 +19,17 @@ from rewardedit.scorers.lpips import LpipsNetwork, load_lpips
 REGIONS = ("all", "inside", "outside")
 REFERENCES = ("source", "target")
 LEAST = 0.5  # pixels: a region with fewer is empty
-MOST_DB = 100.0  # of PSNR
+MOST_DB = 100.0  # highest PSNR
 SIGMA = 1.5
 RIM = 5  # SSIM's window: 11 × 11 pixels
 
 
 class Preservation(Scorer):
-    """Compares the edited image with the source or the target; subclasses write `compare`.
+    """Compares the edited image with the source or the target; subclasses define `compare`.
 
     Args:
-        region: "all", or what lies "inside" or "outside" the batch's mask, which is then needed. A mask
-            between 0 and 1 weighs. Rows where the region is empty are invalid.
+        region: "all", or the pixels "inside" or "outside" the batch's mask, which is then needed. Mask values
+            between 0 and 1 are weights. Rows with an empty region are invalid.
         against: "source" (how much is kept) or "target" (how near the edit comes to it; then needed).
 
     Raises:
@@ -77,12 +77,12 @@ class Preservation(Scorer):
         weight: Float[Tensor, "b 1 h w"],
         prepared: Encoded,
     ) -> Float[Tensor, " b"]:
-        """One finite score a row, also where the region is empty."""
+        """Returns one finite score per row, even if the region is empty."""
         raise NotImplementedError
 
 
 def region_mean(values: Float[Tensor, "b c h w"], weight: Float[Tensor, "b 1 h2 w2"]) -> Float[Tensor, " b"]:
-    """Mean over channels and a region, which is brought to the values' size; 0 where the region is empty."""
+    """Mean over channels and a region, which is resized to the values' size; 0 if the region is empty."""
     weight = F.adaptive_avg_pool2d(weight, values.shape[-2:])
     return (values.mean(1, keepdim=True) * weight).flatten(1).sum(1) / weight.flatten(1).sum(1).clamp_min(
         1e-8
@@ -93,7 +93,7 @@ def only(
     edited: Float[Tensor, "b 3 h w"], reference: Float[Tensor, "b 3 h w"], weight: Float[Tensor, "b 1 h w"]
 ) -> Float[Tensor, "b 3 h w"]:
     """The edited image in the region and the reference elsewhere,
-    so that no window looks across the region's rim.
+    so that no window sees changes across the region's rim.
     """
     return torch.lerp(reference, edited, weight)
 
@@ -124,7 +124,7 @@ class L2(Preservation):
 
 class Psnr(Preservation):
     """Peak signal-to-noise ratio, −10 log₁₀ MSE, in decibels from 0 to 100;
-    what is nearer than 100 has no gradient.
+    clamped at 100, without a gradient there.
     """
 
     range = (0.0, MOST_DB)
@@ -141,9 +141,9 @@ class Psnr(Preservation):
 class Ssim(Preservation):
     """Structural similarity (Wang et al. 2004, Eq. 13), in [−1, 1]; 1 for an untouched source.
 
-    A Gaussian window of σ = 1.5 over 11 × 11 pixels, K₁ = 0.01, K₂ = 0.03, the mean of the three channels.
+    A Gaussian window of σ = 1.5 over 11 × 11 pixels, K₁ = 0.01, K₂ = 0.03, averaged over the three channels.
     Windows that leave the image do not count, so that a region within 5 pixels of its rim is empty;
-    images need 11 pixels a side.
+    images need at least 11 pixels a side.
     """
 
     range = (-1.0, 1.0)
@@ -166,7 +166,7 @@ class Ssim(Preservation):
 
 def ssim_map(x: Float[Tensor, "b c h w"], y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
     """SSIM of the window around each pixel, in [−1, 1]."""
-    with devices.full_precision(x.device.type):  # a variance is the difference of near numbers
+    with devices.full_precision(x.device.type):  # a variance is a difference of nearly equal numbers
         mean_x, mean_y, xx, yy, xy = (gaussian_blur(image, SIGMA) for image in (x, y, x * x, y * y, x * y))
     brightness = (2 * mean_x * mean_y + 0.01**2) / (mean_x**2 + mean_y**2 + 0.01**2)
     structure = (2 * (xy - mean_x * mean_y) + 0.03**2) / ((xx - mean_x**2) + (yy - mean_y**2) + 0.03**2)
@@ -174,9 +174,9 @@ def ssim_map(x: Float[Tensor, "b c h w"], y: Float[Tensor, "b c h w"]) -> Float[
 
 
 class Lpips(Preservation):
-    """−LPIPS v0.1 (Zhang et al. 2018, Eq. 1), up to 0; 0 for an untouched source. `net` is "alex", the
-    authors' choice for measuring, or "vgg", theirs for gradients. A region weighs each layer's distances;
-    images need 32 pixels a side.
+    """−LPIPS v0.1 (Zhang et al. 2018, Eq. 1), at most 0; 0 for an untouched source. `net` is "alex", the
+    authors' choice for evaluation, or "vgg", theirs for gradients. A region weights each layer's distances;
+    images need at least 32 pixels a side.
     """
 
     range = (-float("inf"), 0.0)
@@ -211,7 +211,7 @@ class Lpips(Preservation):
 class FeatureSimilarity(Preservation):
     """cos(f(edited), f(reference)) of a vision model's features f, in [−1, 1]; 1 for the reference itself.
 
-    For a region the rest of the edited image is replaced by the reference before the model sees it.
+    With a region, the rest of the edited image is replaced by the reference before the model sees it.
     """
 
     range = (-1.0, 1.0)
@@ -239,8 +239,8 @@ class FeatureSimilarity(Preservation):
 
 
 class DinoI(FeatureSimilarity):
-    """DINO-I, in [−1, 1]: cosine of the class tokens of edited and source,
-    as ADIEE compares images.
+    """DINO-I, in [−1, 1]: cosine of the class tokens of edited image and source,
+    as in ADIEE.
     """
 
     paper = "cosine of DINO's images; ADIEE Eq. 3"
@@ -254,10 +254,10 @@ class DinoI(FeatureSimilarity):
         against: str = "source",
         dtype: torch.dtype = torch.float32,
     ) -> "DinoI":
-        """A DINO, DINOv2 or DINOv3 checkpoint: a hub name or a path. None comes with the package.
+        """Loads a DINO, DINOv2 or DINOv3 checkpoint: a hub name or a path. None comes with the package.
 
         Raises:
-            ValueError: where there is no such model.
+            ValueError: if there is no such model.
         """
         from transformers import AutoModel
 

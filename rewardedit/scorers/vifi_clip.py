@@ -20,20 +20,20 @@ from rewardedit.untrusted import read_settings_file
 
 POOLINGS = ("mean", "temporal")
 SETTINGS = "vifi_clip.json"
-WEIGHTS = "pooling.safetensors"  # beside the CLIP model's own files
+WEIGHTS = "pooling.safetensors"  # next to the CLIP model's own files
 
 
 class TemporalPooling(nn.Module):
-    """What the mean of two frames loses: a small transformer over the patch tokens of source,
-    edited and their difference.
+    """Correction to the mean of two frames, which loses their order: a small transformer over the patch
+    tokens of source, edited image and their difference.
 
-    One token a place holds all three, in this order; a query token reads them and its answer is added to the
-    mean. The last layer begins at zero, so that an untrained one leaves the mean as it is.
+    One token per place holds all three, in this order; a query token reads them and its output is added to
+    the mean. The last layer starts at zero, so that an untrained module leaves the mean unchanged.
 
     Args:
         tokens: width of the frame encoder's tokens.
         features: width of the joint space.
-        grid: patches a side for which position embeddings are made; others are interpolated.
+        grid: patches a side of the position embeddings; for other grids they are interpolated.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class ViFiClip(ClipScorer):
     where the video is [source → edited] (Donabauer et al. 2025).
 
     `pooling="mean"` is ViFi-CLIP's (Rasheed et al. 2023): the mean of the frames' features, then unit length;
-    it cannot tell the edit from its reverse. `pooling="temporal"` adds what `TemporalPooling` reads from
-    patch tokens, in their order. Images are brought to `size` pixels a side; where that is not the frame
-    encoder's own, its position embeddings are interpolated.
+    it cannot tell the edit from its reverse. `pooling="temporal"` adds the output of `TemporalPooling`, which
+    sees the order of the frames. Images are resized to `size` pixels a side; if that is not the frame
+    encoder's own size, its position embeddings are interpolated.
     """
 
     range = (-100.0, 100.0)
@@ -94,17 +94,17 @@ class ViFiClip(ClipScorer):
         size: int | None = None,
         dtype: torch.dtype | str = torch.float32,
     ) -> "ViFiClip":
-        """A CLIP checkpoint (a hub name or a path), or one of `save`'s; "shapes-vifi-clip", a small one with
-        temporal pooling, comes with the package.
+        """Loads a CLIP checkpoint (a hub name or a path), or one written by `save`; "shapes-vifi-clip", a
+        small one with temporal pooling, comes with the package.
 
         Args:
-            pooling: by default what was saved, "mean" for a plain CLIP. A plain CLIP's "temporal" begins as
-                its mean.
+            pooling: by default the saved one, "mean" for a plain CLIP. A plain CLIP's "temporal" starts equal
+                to its mean.
             size: pixels a side, a multiple of the patch; by default the checkpoint's own.
 
         Raises:
-            ValueError: where there is no CLIP model, or on an unknown pooling or dtype, or a size that
-                patches do not fill.
+            ValueError: if there is no CLIP model, on an unknown pooling or dtype, or if the size is not a
+                multiple of the patch.
         """
         if pooling is not None and pooling not in POOLINGS:
             raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}; got {pooling!r}")
@@ -136,8 +136,8 @@ class ViFiClip(ClipScorer):
         return cls(model, tokenizer, preprocess, temporal if temporal is None else temporal.to(dtype))
 
     def save(self, folder: Path) -> None:
-        """Model, tokenizer and pooling, as `from_pretrained` reads them;
-        the image processor's file is the trainer's.
+        """Saves model, tokenizer and pooling for `from_pretrained`;
+        the trainer writes the image processor's file.
         """
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
@@ -151,7 +151,7 @@ class ViFiClip(ClipScorer):
             )
 
     def frame(self, image: Float[Tensor, "b 3 h w"]) -> dict[str, Tensor]:
-        """A frame's "feature" (b, e), not normalised, and for temporal pooling its patch "tokens" (b, n,
+        """The frame's "feature" (b, e), not normalised, and for temporal pooling its patch "tokens" (b, n,
         d).
         """
         pixels = self.preprocess(image).to(self.model.dtype)

@@ -1,4 +1,4 @@
-"""A judge of edits by any vision-language model, without training: VIEScore's criteria, or HQ-Edit's."""
+"""A training-free judge of edits by any vision-language model, with the criteria of VIEScore or HQ-Edit."""
 
 import hashlib
 import json
@@ -30,40 +30,41 @@ from rewardedit.scorers.vlm_judge_prompts import (
     questions,
 )
 
-GRAY = 0.5  # what covers the parts of an image that are not to be judged
-VISIBLE = 0.5  # the least weight at which a pixel counts as one that can be seen
+GRAY = 0.5  # covers the parts of an image that are not to be judged
+VISIBLE = 0.5  # least weight of a pixel that counts as visible
 Images = tuple[Tensor, Tensor]  # source and edited, each (b, 3, h, w)
 
 
 class VlmJudge(Scorer):
-    """√(consistency · quality), in [0, 10], as a vision-language model grades an edit (VIEScore).
+    """√(consistency · quality), in [0, 10], from a vision-language model's grades of an edit (VIEScore).
 
     Consistency and quality are the least of their aspects' grades; `parts` holds all of them, in [0, 10].
     The criteria are "viescore" (followed, preserved; natural, clean) or "hq_edit" (alignment; coherence).
-    HQ-Edit reports its two side by side; that they are combined in the same way is ours. Aspects of
-    consistency see source, edited image and instruction, those of quality the edited image alone; captions
-    and ground truth are not used.
+    HQ-Edit reports its two grades separately; combining them in the same way is ours. Aspects of consistency
+    see source, edited image and instruction, those of quality the edited image only; captions and ground
+    truth are not used.
 
-    `answer="digits"`: the expected grade over the digits' logits, in one forward pass for each aspect. It has
-    a gradient with respect to the edited image where the model's preprocessing is ours (LLaVA-NeXT, Idefics3,
-    Qwen2.5-VL). `answer="text"`: the model gives its reasons and then a grade, greedily, without a gradient;
-    where no grade can be read the row is invalid, with the answer as the reason. Endpoints answer in text.
+    `answer="digits"`: the expected grade over the digits' logits, in one forward pass per aspect. It has a
+    gradient with respect to the edited image if the model's preprocessing is reimplemented here (LLaVA-NeXT,
+    Idefics3, Qwen2.5-VL). `answer="text"`: the model writes its reasons and then a grade, greedily, without a
+    gradient; if no grade can be read, the row is invalid, with the answer as the reason. Endpoints answer in
+    text.
 
-    `apart=True` asks inside and outside the change mask (where source and edited image differ) apart, with
-    gray for the rest. Inside, all aspects; outside, whether everything is kept, and quality. In a row without
-    a change, or one in which nothing is unchanged, both see the whole image.
+    `apart=True` asks separately about the inside and the outside of the change mask (where source and edited
+    image differ), with gray for the rest: inside, all aspects; outside, whether everything is kept, and
+    quality. In a row without a change, or with changes everywhere, both see the whole image.
 
-    `example`: an edit with its grades that is shown before (one-shot, ADIEE App. D), stretched to the size of
-    the images that are judged.
+    `example`: an edit with its grades that is shown first (one-shot, ADIEE App. D), stretched to the size of
+    the judged images.
 
-    Two runs on one machine give the same; `fingerprint` says what must be the same for that. It cannot speak
-    for an endpoint, whose model may change behind its name.
+    Two runs on one machine give the same scores; `fingerprint` lists what must be equal for that. It cannot
+    vouch for an endpoint, whose model may change behind its name.
     """
 
     range = (0.0, 10.0)
     paper = "VIEScore (Ku et al. 2024); HQ-Edit (Hui et al. 2024); ADIEE App. D"
     family = "vlm_judge"
-    differentiable = True  # by digits, of a model whose preprocessing is ours
+    differentiable = True  # with answer="digits", if the model's preprocessing is reimplemented here
 
     def __init__(
         self,
@@ -77,13 +78,13 @@ class VlmJudge(Scorer):
     ) -> None:
         """
         Args:
-            name: of the model, for `fingerprint`.
-            answer: "digits" or "text"; by default "digits", and "text" of an endpoint.
-            max_new_tokens: of an answer in text.
+            name: the model's name, for `fingerprint`.
+            answer: "digits" or "text"; by default "digits", for an endpoint "text".
+            max_new_tokens: most tokens of an answer in text.
 
         Raises:
-            ValueError: on an unknown way or criteria, digits of an endpoint, a tokenizer that splits digits,
-                or an example that does not grade what is asked.
+            ValueError: on unknown criteria or an unknown form of answer, digits of an endpoint, a tokenizer
+                that splits digits, or an example that does not grade the questions.
         """
         super().__init__()
         local = isinstance(judge, Vlm)
@@ -129,23 +130,23 @@ class VlmJudge(Scorer):
         longest_wait: float = 120.0,
         dtype: torch.dtype | str = torch.float32,
     ) -> "VlmJudge":
-        """The judge with a model by hub name or folder, or behind an endpoint, "URL#MODEL", such as
+        """Loads a judge with a model by hub name or folder, or behind an endpoint, "URL#MODEL", such as
         "http://localhost:8000/v1#qwen".
 
         Args:
-            example: a JSON file as `Example.load` reads it.
+            example: a JSON file for `Example.load`.
             adapter: a LoRA on the model, by hub name or folder.
             seed: sent to an endpoint; greedy decoding here draws nothing at random.
             key_variable: the environment variable that holds the endpoint's key, by the rules of
                 `rewardedit.language.endpoint_settings`; None: OPENAI_API_KEY for OpenAI's own host, and no
                 key for others.
-            timeout: for a whole answer of the endpoint, in seconds.
-            retries: where the endpoint is busy or fails.
-            longest_wait: before one of them, in seconds, whatever the endpoint asks for.
-            dtype: of the weights, or its name, such as "bfloat16".
+            timeout: seconds for a whole answer of the endpoint.
+            retries: further attempts if the endpoint is busy or fails.
+            longest_wait: most seconds before a retry, whatever the endpoint requests.
+            dtype: the weights' dtype, or its name, such as "bfloat16".
 
         Raises:
-            ValueError: where the model cannot be loaded or is refused, an endpoint has no model's name, or an
+            ValueError: if the model cannot be loaded or is refused, an endpoint has no model's name, or an
                 option does not fit.
         """
         shown = None if example is None else Example.load(example)
@@ -164,8 +165,8 @@ class VlmJudge(Scorer):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """The model and its hash (of an endpoint its address), a hash of the prompts and the example, how
-        answers are decoded, and the seed.
+        """The model and its hash (for an endpoint, its address), a hash of the prompts and the example, the
+        decoding settings, and the seed.
         """
         told: dict[str, Any] = {"model": self.name}
         if self.endpoint is not None:
@@ -201,11 +202,11 @@ class VlmJudge(Scorer):
         return Scores.make(score, parts | groups, ["; ".join(row) or None for row in reasons])
 
     def _plain(self, instruction: str) -> str:
-        """An instruction without texts that steer the model."""
+        """The instruction without the model's special tokens."""
         return without(self.reserved, instruction)
 
     def _images(self, question: Question, shown: Images) -> Float[Tensor, "b n 3 h w"]:
-        """What a question shows, in the order of the chat's places."""
+        """Images of a question, in the order of their places in the chat."""
         source, edited = shown
         images = [source, edited] if question.aspect.pair else [edited]
         if self.example is None:
@@ -234,9 +235,9 @@ class VlmJudge(Scorer):
 def views(
     source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"], apart: bool
 ) -> dict[str, Images]:
-    """The images whole; or, apart, what lies inside and outside their change mask, with gray for the rest.
+    """The whole images; or, if `apart`, the inside and the outside of their change mask, the rest in gray.
 
-    Gradients pass where an image can be seen, and not through the mask. A view in which nothing could be seen
+    Gradients pass where an image is visible, and not through the mask. A view in which nothing is visible
     shows the whole images.
     """
     if not apart:
@@ -255,7 +256,7 @@ def _covered(image: Float[Tensor, "b 3 h w"], weight: Float[Tensor, "b 1 h w"]) 
 
 
 def combine(asked: list[Question], parts: dict[str, Tensor]) -> dict[str, Float[Tensor, " b"]]:
-    """The least grade of each group of aspects; where they were asked apart, also inside and outside."""
+    """The least grade of each group of aspects; if asked separately, also those inside and outside."""
     found = {}
     for group in GROUPS:
         own = [question for question in asked if question.aspect.group == group]
@@ -272,7 +273,7 @@ def _least(grades: list[Tensor]) -> Float[Tensor, " b"]:
 
 
 def geometric_mean(a: Float[Tensor, " b"], b: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
-    """√(a · b); where it is 0, with zero gradient."""
+    """√(a · b), with zero gradient where it is 0."""
     product = a * b
     none = product == 0
     root = torch.where(none, torch.ones_like(product), product).sqrt()

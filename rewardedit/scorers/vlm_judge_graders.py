@@ -1,4 +1,4 @@
-"""How `VlmJudge` gets its grades: by the logits of digits, by a text that a model writes, by an endpoint."""
+"""Graders of `VlmJudge`: by the logits of digits, by a text that a model writes, or by an endpoint."""
 
 import base64
 import inspect
@@ -20,17 +20,17 @@ from rewardedit.scorers.vlm_judge_prompts import BEGINNING, Chat, read_grade, un
 DIGITS = "0123456789"
 
 Asked = tuple[list[Chat], Tensor]  # b chats, and their images (b, n, 3, h, w), RGB in [0, 1]
-Graded = tuple[Tensor, list[str | None]]  # b grades, 0 to 10, NaN where the reason says why
+Graded = tuple[Tensor, list[str | None]]  # b grades, 0 to 10 or NaN, and the reasons of NaN
 
 
 class ByDigits:
-    """The expected grade over the ten digits, in one forward pass for each question.
+    """The expected grade over the ten digits, in one forward pass per question.
 
-    The answer is written up to where its digit stands; the logits there, over the ten digits alone, weigh
-    the grades 0 to 9, and the mean is scaled to 0 to 10. Differentiable where the images are.
+    The answer is given up to its digit; the logits there, over the ten digits only, weight the grades 0 to 9,
+    and the mean is scaled to 0 to 10. Differentiable if the images are.
 
     Raises:
-        ValueError: where a digit is not one token.
+        ValueError: if a digit is not one token.
     """
 
     def __init__(self, vlm: Vlm) -> None:
@@ -48,7 +48,7 @@ class ByDigits:
         return graded
 
     def logits(self, chats: list[Chat], images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "b 10"]:
-        """Of the ten digits. The text ends in one, and the token before it is where a digit is predicted."""
+        """Logits of the ten digits. The text ends in a digit, which is predicted at the token before it."""
         inputs: dict[str, Any] = self.vlm.inputs(
             [answer_up_to(self.vlm, chat) + "0" for chat in chats], images
         )
@@ -93,8 +93,8 @@ class ByEndpoint:
     or its model refuses, are invalid.
 
     Raises:
-        EndpointError: where the endpoint refuses the key or all chats, does not know the model, or may answer
-            later: a row that was not judged is no bad one, and a run goes on from there.
+        EndpointError: if the endpoint refuses the key or all chats, does not know the model, or may answer
+            later: an unjudged row is not a bad one, and the run can be resumed from there.
     """
 
     differentiable = False
@@ -124,13 +124,13 @@ class ByEndpoint:
 def expected_grade(logits: Float[Tensor, "b 10"]) -> Float[Tensor, " b"]:
     """Σ p(d) · d · 10/9 over the digits d, with p the softmax of their logits: in [0, 10]."""
     grades = torch.arange(10, dtype=logits.dtype, device=logits.device) * (10 / 9)
-    # Not as a product of matrices, which autocast would round to half precision.
+    # Not as a matrix product, which autocast would round to half precision.
     return (logits.softmax(1) * grades).sum(1).clamp(0, 10)
 
 
 def answer_up_to(vlm: Vlm, chat: Chat) -> str:
-    """The text of a chat up to where the digit of its answer stands; a thought that the chat's template
-    begins is left empty.
+    """The text of a chat up to the digit of its answer; a thought that the chat's template begins is left
+    empty.
     """
     text = vlm.prompt(chat)
     if text.rstrip().endswith("<think>"):
@@ -139,10 +139,10 @@ def answer_up_to(vlm: Vlm, chat: Chat) -> str:
 
 
 def digit_ids(vlm: Vlm) -> list[int]:
-    """The tokens of the digits 0 to 9 where the answer has its digit.
+    """The tokens of the digits 0 to 9 at the place of the answer's digit.
 
     Raises:
-        ValueError: where they are not ten different tokens after the same ones.
+        ValueError: if they are not ten different tokens after the same preceding tokens.
     """
     text = answer_up_to(vlm, [{"role": "user", "content": [{"type": "text", "text": "?"}]}])
     tokenizer = vlm.processor.tokenizer
@@ -158,7 +158,7 @@ def digit_ids(vlm: Vlm) -> list[int]:
 
 
 def read_all(answers: Sequence[Answer], device: torch.device) -> Graded:
-    """The grades of answers, and for those that have none the reasons."""
+    """Reads the grades of answers, and the reasons for those that have none."""
     grades: list[float] = []
     reasons: list[str | None] = []
     for answer in answers:
@@ -172,7 +172,7 @@ def read_all(answers: Sequence[Answer], device: torch.device) -> Graded:
 
 
 def messages(chat: Chat, images: Float[Tensor, "n 3 h w"]) -> list[Message]:
-    """A chat as an endpoint takes it, with images as PNG in data URLs."""
+    """Converts a chat to an endpoint's format, with images as PNG in data URLs."""
     urls = iter([data_url(image) for image in images])
     turns: list[Message] = []
     for turn in chat:
@@ -188,7 +188,7 @@ def messages(chat: Chat, images: Float[Tensor, "n 3 h w"]) -> list[Message]:
 
 
 def data_url(image: Float[Tensor, "3 h w"]) -> str:
-    """RGB in [0, 1] as the PNG of a data URL."""
+    """Encodes RGB in [0, 1] as the PNG of a data URL."""
     file = io.BytesIO()
     to_pil(image).save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

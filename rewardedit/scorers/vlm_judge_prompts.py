@@ -1,14 +1,14 @@
-"""What a judge of edits is asked, and how its answers are read.
+"""Questions to a judge of edits, and the reading of its answers.
 
-Each aspect is a question of its own, graded from 0 to 10, so that one grade does not colour the next. The
+Each aspect is a separate question, graded from 0 to 10, so that one grade does not influence the next. The
 criteria are those of two published judges; the wording is ours:
 
-"viescore" (Ku et al. 2024): semantic consistency, which is that the instruction is followed and that
-nothing else is changed, and perceptual quality, which is that the image looks natural and is free of faults.
+"viescore" (Ku et al. 2024): semantic consistency (the instruction is followed and nothing else is changed)
+and perceptual quality (the image looks natural and is free of faults).
 
 "hq_edit" (Hui et al. 2024, the metrics of its code): alignment, how well the instruction describes the change
 from one image to the other, and coherence, how well the parts of the edited image go together. There both
-run from 0 to 100 and stand side by side; here they are graded as all others are.
+range from 0 to 100 and are reported separately; here they are graded like all others.
 """
 
 import re
@@ -28,19 +28,19 @@ from rewardedit.untrusted import read_json_file
 Chat = list[Turn]
 ANSWERS = ("digits", "text")
 GROUPS = ("consistency", "quality")  # VIEScore's semantic consistency and perceptual quality
-BEGINNING = "Grade: "  # of the answer, up to the digit
-QUOTED = 200  # characters of an answer that a reason quotes, from its end: the grade comes last
+BEGINNING = "Grade: "  # the answer up to the digit
+QUOTED = 200  # characters quoted in a reason, from the end of an answer: the grade comes last
 
 
 @dataclass(frozen=True)
 class Aspect:
-    """One thing that an edit is graded for."""
+    """One aspect that an edit is graded for."""
 
     name: str
-    group: str  # of GROUPS
+    group: str  # one of GROUPS
     pair: bool  # the judge sees the source and the edited image; otherwise the edited image alone
-    question: str  # of the whole image, or of what lies inside the change mask
-    outside: str | None  # of what lies outside the change mask; None: that is not asked
+    question: str  # question about the whole image, or about the inside of the change mask
+    outside: str | None  # question about the outside of the change mask; None: it is not asked
 
 
 PAIR = 'The second image was made from the first by an editor that was told: "{instruction}"\n'
@@ -106,7 +106,7 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Question:
-    """An aspect, asked of a view: "whole", or "inside" or "outside" the change mask."""
+    """An aspect, asked about a view: "whole", or "inside" or "outside" the change mask."""
 
     aspect: Aspect
     view: str
@@ -117,7 +117,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """With {instruction} where the judge sees both images."""
+        """The question; it holds {instruction} if the judge sees both images."""
         if self.view == "whole":
             return self.aspect.question
         text = self.aspect.question if self.view == "inside" else self.aspect.outside
@@ -126,7 +126,7 @@ class Question:
 
 
 def questions(criteria: str, apart: bool) -> list[Question]:
-    """The questions of a set of criteria, of the whole images or inside and outside the change mask apart.
+    """Questions of a set of criteria, about the whole images or separately inside and outside the mask.
 
     Raises:
         ValueError: on unknown criteria.
@@ -148,14 +148,14 @@ class Example:
     edited: Float[Tensor, "3 h w"]
     instruction: str
     grades: dict[str, float]  # 0 to 10, by the names of the questions
-    reasons: dict[str, str] = field(default_factory=dict)  # the same; for a judge that gives its reasons
+    reasons: dict[str, str] = field(default_factory=dict)  # by question too, for a judge that gives reasons
 
     @classmethod
     def load(cls, path: str | Path) -> "Example":
-        """Reads a JSON file with the fields above; the images are files beside it.
+        """Reads a JSON file with the fields above; the images are files next to it.
 
         Raises:
-            ValueError: where the file, an image or a field is missing, or a field is unknown.
+            ValueError: if the file, an image or a field is missing, or a field is unknown.
         """
         path = Path(path)
         try:
@@ -172,7 +172,7 @@ class Example:
         return cls(source, edited, values["instruction"], values["grades"], values.get("reasons", {}))
 
     def check(self, asked: Sequence[Question], answer: str) -> None:
-        """Raises ValueError where a question has no grade in 0 to 10, or no reasons that `answer` shows."""
+        """Raises ValueError if a question has no grade from 0 to 10, or no reasons with answer="text"."""
         names = {question.name for question in asked}
         shown: list[tuple[str, dict[str, Any]]] = [("grades", self.grades)]
         if answer == "text":
@@ -185,7 +185,7 @@ class Example:
                 raise ValueError(f"example: {name}: expected a grade from 0 to 10; got {grade}")
 
     def said(self, question: Question, answer: str) -> str:
-        """What the judge is made to have answered."""
+        """Answer of the judge in the example."""
         grade = self.grades[question.name]
         if answer == "digits":
             return f"{BEGINNING}{int(grade * 0.9 + 0.5)}"
@@ -193,7 +193,7 @@ class Example:
 
 
 def chat(question: Question, instruction: str, answer: str, example: Example | None = None) -> Chat:
-    """The chat up to where the judge answers; images are places that are filled later."""
+    """The chat up to the judge's answer; images are placeholders that are filled later."""
     turns = []
     if example is not None:
         turns.append(_asked(question, example.instruction, answer))
@@ -217,8 +217,8 @@ _VALUE = re.compile(r"(\d+(?:\.\d+)?) ?(?:\(?(?:/|out of) ?10\)?)?[ .]*", re.IGN
 
 
 def read_grade(answer: str) -> float | None:
-    """The grade of an answer, 0 to 10; None where it has no line with one, two that differ, or one that says
-    more than a grade of ten.
+    """The grade of an answer, 0 to 10; None if no line holds one, two lines differ, or a line holds anything
+    other than a grade out of ten.
 
     Thoughts before the answer are not read.
     """
@@ -231,7 +231,7 @@ def read_grade(answer: str) -> float | None:
 
 
 def unread(answer: str) -> str:
-    """Why a row without a grade is invalid: what the model answered, from its end."""
+    """The reason why a row without a grade is invalid, with the end of the model's answer."""
     if is_unfinished(answer):
         return "the answer is a thought that has no end; raise max_new_tokens"
     shown = answer if len(answer) <= QUOTED else "…" + answer[-QUOTED:]

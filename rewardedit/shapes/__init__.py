@@ -1,4 +1,4 @@
-"""The offline world: rendered scenes, instructions about them, exact truth, and the judge that knows it."""
+"""The offline world of shapes: rendered scenes, instructions, exact ground truth, and the oracle."""
 
 from rewardedit.shapes.mixed_quality import MIXED, QUALITIES, candidates
 from rewardedit.shapes.oracle import ShapesOracle

@@ -1,4 +1,4 @@
-"""The oracle's alignment: whether the asked change is there, whole, where and as large as it was asked."""
+"""The oracle's alignment: how fully the requested change was made, at the requested place and size."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from rewardedit.shapes.vocabulary import CELL, EDIT_TYPES, RADII
 
 
 def alignment_of(seen: Seen, before: Scenes, edits: Edits) -> Tensor:
-    """(b,) in [0, 1]: the asked change."""
+    """Alignment (b,) in [0, 1]: how far the requested change was made."""
     kind = {name: torch.from_numpy(edits.edit_type == EDIT_TYPES.index(name)) for name in WITHOUT_OBJECT}
     asked = seen.asked
     alignment = torch.zeros(len(edits))
@@ -29,7 +29,7 @@ def alignment_of(seen: Seen, before: Scenes, edits: Edits) -> Tensor:
 
 
 def _wanted_size(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
-    """(n,) 1 where the object's size is what was asked, or what it was."""
+    """(n,) 1 where the object has the requested size, or its old one if none was requested."""
     row = asked.row.numpy()
     edits = edits[row]
     radii = np.array(RADII, dtype=np.float32)
@@ -49,7 +49,7 @@ def _wanted_size(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
 
 
 def _wanted_place(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
-    """(n,) 1 where the object is where it was asked to be, or where it was."""
+    """(n,) 1 where the object is at the requested place, or its old one if none was requested."""
     row = asked.row.numpy()
     edits = edits[row]
     is_kind = {name: torch.from_numpy(edits.edit_type == i) for i, name in enumerate(EDIT_TYPES)}
@@ -67,9 +67,9 @@ def _wanted_place(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
 
 
 def _related(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
-    """(n,) 1 where the object lies as it was asked to its reference, or to where it was itself.
+    """(n,) 1 where the object has the requested relation to its reference, or to its own old place.
 
-    "Left of" means further to the left than up or down, and by more than what shows as a drift.
+    "Left of" means further to the left than up or down, and by more than a mere drift.
     """
     row = asked.row.numpy()
     anchor = np.where(edits.reference < 0, edits.cell, edits.reference)
@@ -87,8 +87,8 @@ def _related(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
 
 
 def _reshaped(image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: Objects) -> Tensor:
-    """(n,) 1 where a same-coloured new shape, or a new colour, has wholly taken the place of the old one;
-    1 for the rest.
+    """(n,) 1 where a new shape of the same colour, or a new colour, has fully replaced the old one; 1 for all
+    other edits.
     """
     row = asked.row.numpy()
     edits = edits[row]
@@ -103,7 +103,7 @@ def _reshaped(image: Tensor, background: Tensor, before: Scenes, edits: Edits, a
     progress = ((share - old) * change).sum((1, 2)) / change.square().sum((1, 2)).clamp_min(1)
     same = (edits.edit_type == EDIT_TYPES.index("replace")) & (edits.colour == before.colour[row, edits.cell])
     reshaped = torch.where(torch.from_numpy(same), ramp(progress, 0.75, 0.9), torch.ones_like(progress))
-    # In between two colours is neither.
+    # A colour between the old and the new one counts as neither.
     old_colour = OBJECT_RGB[before.colour[row, edits.cell]]
     inside = (asked.alpha == 1).float()
     seen = (patch(image, asked.row, asked.origin) * inside[:, None]).sum((2, 3))
@@ -117,7 +117,7 @@ def _reshaped(image: Tensor, background: Tensor, before: Scenes, edits: Edits, a
 
 def _gone(image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked: Objects) -> Tensor:
     """(b,) 1 where nothing is left of the object that was removed, moved, replaced or resized;
-    1 for the other kinds.
+    1 for all other kinds of edit.
     """
     b = len(edits)
     old = old_objects(before, edits)
@@ -126,7 +126,7 @@ def _gone(image: Tensor, background: Tensor, before: Scenes, edits: Edits, asked
     colour = OBJECT_RGB[before.colour[np.arange(b), cell]][:, :, None, None]
     contrast = (colour - background).norm(dim=1).clamp_min(0.2)
     off = (image - background).norm(dim=1)
-    # Squared, so that a quarter that is left tells more than the whole at a quarter of its strength.
+    # Squared, so that a remaining quarter counts more than the whole at a quarter of its strength.
     left = torch.maximum(off / contrast, off / 0.7).clamp(0, 1).square() * region
     area = region.sum((1, 2))
     share = torch.where(area > 6, (left.sum((1, 2)) / area.clamp_min(1)).sqrt(), torch.zeros(b))

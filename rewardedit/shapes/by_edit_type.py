@@ -6,7 +6,7 @@ from rewardedit import devices
 from rewardedit.diffusion.editors import Editor
 from rewardedit.shapes import EDIT_TYPES, Shapes, ShapesOracle
 
-BATCH = 140  # edits at a time
+BATCH = 140  # edits per batch
 
 
 def rating_by_edit_type(editor: Editor, n: int, split: str = "test") -> dict[str, dict[str, float]]:

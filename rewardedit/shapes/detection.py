@@ -1,4 +1,4 @@
-"""What a detector finds on the shapes world, whose objects and names are known."""
+"""Evaluation of a detector on the shapes world, whose objects and names are known."""
 
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,15 @@ from rewardedit.regions.detector import Detector
 from rewardedit.shapes import Shapes
 from rewardedit.shapes.objects import NAMES, SceneObjects, scene_objects
 
-FOUND = 0.5  # IoU from which a box is that of an object
+FOUND = 0.5  # least IoU of a box that counts as an object's
 LEAST_SURE = 0.02  # the lowest threshold that is tried
 
 
 def measure_detector(folder: Path, n: int) -> dict[str, Any]:
-    """What the saved detector finds in val's targets when it is asked for objects, each by one of its names,
-    and for as many that are not there; the threshold at which most answers are right is saved with it.
+    """Measures the saved detector on val's targets, queried for objects, each by one of its names, and for as
+    many absent ones; saves the threshold with the most right answers next to it.
 
-    An answer is right where its boxes are those of the objects that have the name, no more and no fewer.
+    An answer is right if its boxes are exactly those of the objects with the name.
     """
     samples = Shapes("val", backdrops=("plain", "plain", "textured", "photo")).batch(0, n)
     objects = scene_objects(samples.after)
@@ -51,8 +51,8 @@ def measure_detector(folder: Path, n: int) -> dict[str, Any]:
 
 
 def _questions(objects: SceneObjects, generator: torch.Generator) -> list[tuple[int, str, Tensor]]:
-    """For each object its image, one of its names and the boxes of all that have it; and a name that no
-    object of the image has, half of them of its colour or shape.
+    """For each object its image, one of its names and the boxes of all objects with that name; then a name
+    that no object of the image has, half of the time one with its colour or shape.
     """
     asked = []
     colour_and_shape = torch.tensor([len(name.split()) == 2 for name in NAMES])
@@ -74,6 +74,6 @@ def _draw(among: Tensor, generator: torch.Generator) -> int:
 
 
 def is_right(found: Tensor) -> bool:
-    """Whether each object (rows) has a box (columns) that is its own, and no box is left over."""
+    """True if each object (rows) has a box (columns) of its own, and no box is left over."""
     objects, boxes = found.shape
     return objects == boxes and bool(found.any(1).all()) and bool(found.any(0).all())

@@ -7,14 +7,16 @@ from torch import Tensor
 
 from rewardedit.regions.boxes import areas
 
-# Of the matching cost and of the loss: class, L1 of the box, generalised IoU (Deformable DETR).
+# Weights in the matching cost and in the loss: class, L1 of the box, generalised IoU (Deformable DETR).
 WEIGHTS = (2.0, 5.0, 2.0)
 FOCAL_ALPHA = 0.25
 FOCAL_GAMMA = 2.0
 
 
 def detection_loss(logits: Tensor, found: Tensor, truth: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """DETR's loss of predictions; of each image the boxes (k, 4) and names (k, names) of its objects."""
+    """DETR's loss of predictions; `truth` holds for each image the boxes (k, 4) and names (k, names) of its
+    objects.
+    """
     target = torch.zeros_like(logits)
     boxes: list[Tensor] = []
     wanted: list[Tensor] = []
@@ -27,7 +29,7 @@ def detection_loss(logits: Tensor, found: Tensor, truth: list[tuple[Tensor, Tens
     true = torch.cat(wanted)
     number = max(1, len(true))
     error = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
-    # Where the model is sure and right the error hardly counts (Lin et al. 2017).
+    # Errors of confident right answers hardly count (Lin et al. 2017).
     surprise = 1 - torch.exp(-error)
     weight = target * FOCAL_ALPHA + (1 - target) * (1 - FOCAL_ALPHA)
     focal = (weight * surprise**FOCAL_GAMMA * error).sum() / number
@@ -37,7 +39,7 @@ def detection_loss(logits: Tensor, found: Tensor, truth: list[tuple[Tensor, Tens
 
 @torch.no_grad()
 def match(logits: Tensor, found: Tensor, boxes: Tensor, names: Tensor) -> tuple[Tensor, Tensor]:
-    """Which patches stand for which objects of an image, one each: the assignment that costs least."""
+    """Matches each object of an image with one patch: indices of the assignment of least cost."""
     right = logits.sigmoid()
     share = names.float() / names.sum(1, keepdim=True)
     cost = -WEIGHTS[0] * right @ share.T
@@ -49,7 +51,7 @@ def match(logits: Tensor, found: Tensor, boxes: Tensor, names: Tensor) -> tuple[
 
 
 def generalised_iou(a: Tensor, b: Tensor) -> Tensor:
-    """Of pairs of boxes (n, 4), in [−1, 1] (Rezatofighi et al. 2019)."""
+    """Generalised IoU of pairs of boxes (n, 4), in [−1, 1] (Rezatofighi et al. 2019)."""
     low = torch.maximum(a[:, :2], b[:, :2])
     high = torch.minimum(a[:, 2:], b[:, 2:])
     both = (high - low).clamp_min(0).prod(1)

@@ -1,5 +1,5 @@
-"""Defects that edited images have and clean renderings have not: those that models are to see past (`spoil`),
-and those after which an object is none any more (`damage`).
+"""Defects that edited images have and clean renderings do not: those that models must tolerate (`spoil`), and
+those that make an object unrecognisable (`damage`).
 """
 
 import torch
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from rewardedit.images import gaussian_blur
 
-BLUR = (0.5, 1.0)  # standard deviations in pixels, each of a quarter of the images
+BLUR = (0.5, 1.0)  # standard deviations in pixels, each for a quarter of the images
 NOISE = 0.2  # the largest standard deviation of noise; a quarter of the images has any
 SHIFT = 0.06  # the largest shift of a colour channel
 BEND = 0.15  # standard deviation of a displacement, in halves of an image's side
 
 
 def spoil(images: Float[Tensor, "b 3 h w"], generator: torch.Generator) -> Float[Tensor, "b 3 h w"]:
-    """Images in [0, 1] with random blur, noise and shifts of colour."""
+    """Adds random blur, noise and colour shifts to images in [0, 1]."""
     b = len(images)
     kind = torch.randint(0, 4, (b,), generator=generator)
     blurred = images
@@ -29,8 +29,8 @@ def spoil(images: Float[Tensor, "b 3 h w"], generator: torch.Generator) -> Float
 
 
 def damage(crops: Float[Tensor, "k 3 s s"], generator: torch.Generator) -> Float[Tensor, "k 3 s s"]:
-    """Crops of objects of which nobody would say any more what they show: in turn bent out of shape, faded
-    into the crop after, faded into their background, or half erased.
+    """Makes crops of objects unrecognisable, each at random by one of four defects: bent out of shape, faded
+    into the next crop, faded into their background, or half erased.
     """
     k = len(crops)
     border = torch.cat([crops[:, :, 0], crops[:, :, -1], crops[:, :, :, 0], crops[:, :, :, -1]], 2)
@@ -49,9 +49,7 @@ def damage(crops: Float[Tensor, "k 3 s s"], generator: torch.Generator) -> Float
 
 
 def bent(crops: Float[Tensor, "k 3 s s"], generator: torch.Generator) -> Float[Tensor, "k 3 s s"]:
-    """Every place drawn from another one nearby, by a smooth random displacement of about an eighth of the
-    crop.
-    """
+    """Warps crops by a smooth random displacement of about an eighth of their side."""
     k, _, s, _ = crops.shape
     shift = BEND * torch.randn(k, 2, 5, 5, generator=generator)
     shift = F.interpolate(shift, (s, s), mode="bicubic", align_corners=True)
@@ -61,7 +59,7 @@ def bent(crops: Float[Tensor, "k 3 s s"], generator: torch.Generator) -> Float[T
 
 
 def _half(k: int, size: int, generator: torch.Generator) -> Bool[Tensor, "k s s"]:
-    """Half planes whose edges pass near the middle."""
+    """Random half planes whose edges pass near the centre."""
     angle = 2 * torch.pi * torch.rand(k, 1, 1, generator=generator)
     offset = 0.2 * torch.rand(k, 1, 1, generator=generator) - 0.1
     place = torch.linspace(-1, 1, size)

@@ -1,5 +1,5 @@
-"""Scenes and edits to English: captions, instructions in varied wording,
-and the truth a parser should find.
+"""English texts of scenes and edits: captions, instructions in varied wording,
+and the parse that a parser should find.
 """
 
 import numpy as np
@@ -53,7 +53,7 @@ USUAL = {
         "the background should be {background}",
     ),
 }
-# For evaluation alone: no training split ever uses one of these.
+# For evaluation only: no training split uses any of these.
 RESERVED = {
     "add": ("place {new}{at}", "I want to see {new}{at}", "could you create {new}{at}"),
     "remove": ("make {old} disappear", "{old} must go", "I do not want {old} any more"),
@@ -90,7 +90,7 @@ def article(words: str) -> str:
 
 
 def caption(scenes: Scenes, row: int) -> str:
-    """e.g. "a small red circle at top left, a large blue star at center, on a gray background"."""
+    """Caption such as "a small red circle at top left, a large blue star at center, on a gray background"."""
     parts = []
     for c in range(CELLS):
         if scenes.shape[row, c] == EMPTY:
@@ -111,7 +111,7 @@ def caption(scenes: Scenes, row: int) -> str:
 
 
 def _name(rng: np.random.Generator, scenes: Scenes, row: int, cell: int) -> str:
-    """ "red circle", at times with its size, at times by shape alone where that is enough."""
+    """Name such as "red circle", sometimes with its size, sometimes the shape alone if that is unique."""
     size, colour, shape = (a[row, cell] for a in (scenes.size, scenes.colour, scenes.shape))
     style = rng.random()
     if style < 0.15:
@@ -128,7 +128,7 @@ def _one_of(rng: np.random.Generator, templates: tuple[str, ...]) -> str:
 def describe(
     rng: np.random.Generator, scenes: Scenes, edits: Edits, row: int, wordings: str = "usual"
 ) -> tuple[str, ParsedEdit]:
-    """An instruction for the edit in `row`, and its parsed truth; `wordings` is a name of WORDINGS."""
+    """An instruction for the edit in `row`, and its true parse; `wordings` is a name of WORDINGS."""
     kind = EDIT_TYPES[edits.edit_type[row]]
     cell = int(edits.cell[row])
     old = None if kind in ("add", "background") else _name(rng, scenes, row, cell)

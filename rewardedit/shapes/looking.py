@@ -1,4 +1,4 @@
-"""What an image of the shapes world shows: the oracle looks before it judges."""
+"""Perception of the oracle: recovers the objects and the background of an image before it is judged."""
 
 from dataclasses import dataclass
 
@@ -30,19 +30,19 @@ WITHOUT_OBJECT = ("remove", "background")  # edit types that draw no object
 
 @dataclass(frozen=True)
 class Seen:
-    """What b images show."""
+    """Contents recovered from b images."""
 
-    image: Tensor  # (b, 3, 64, 64) in even light
-    light: Tensor  # (b,) how bright the image was beside what it should be
+    image: Tensor  # (b, 3, 64, 64) the image with its brightness corrected
+    light: Tensor  # (b,) brightness of the image relative to the expected one
     grain: Tensor  # (b,) strength of fine noise
-    wanted: Tensor  # (b, 3, 64, 64) the background as it should be
+    wanted: Tensor  # (b, 3, 64, 64) the expected background
     background: Tensor  # (b, 3, 64, 64) the background as it is
-    kept: Objects  # that no edit touches
-    asked: Objects  # that the instruction draws or changes
+    kept: Objects  # objects that no edit touches
+    asked: Objects  # objects that the instruction draws or changes
 
 
 def look(edited: Tensor, before: Scenes, after: Scenes, edits: Edits, keep: np.ndarray) -> Seen:
-    """What the images show; `keep` (b, 9) is True for cells whose objects no edit touches."""
+    """Recovers the contents of the images; `keep` (b, 9) is True for cells whose objects no edit touches."""
     image = edited.detach().float().cpu().clamp(0, 1)
     wanted = render_backgrounds(after)
     # A person sees through a change of light and through grain; both cost quality, but hide nothing.
@@ -58,7 +58,7 @@ def look(edited: Tensor, before: Scenes, after: Scenes, edits: Edits, keep: np.n
     kept = recover(filled, background, row, shape, colour, origin, window)
     taken = cover(kept, len(image), 1.5)
     asked = better(*(asked_objects(v, background, before, after, edits, taken) for v in (image, calm)))
-    # What the asked object accounts for is no part of its neighbours, nor a hole in its host.
+    # Pixels that the requested object explains belong neither to its neighbours nor to a hole in its host.
     found = asked.fit > 0.3
     claimed = cover(asked, len(image), 1.0, found & ~torch.from_numpy(edits.inside)[asked.row])
     window = window * (1 - patch(claimed[:, None], row, origin)[:, 0])
@@ -73,8 +73,8 @@ def look(edited: Tensor, before: Scenes, after: Scenes, edits: Edits, keep: np.n
 def asked_objects(
     image: Tensor, background: Tensor, before: Scenes, after: Scenes, edits: Edits, taken: Tensor
 ) -> Objects:
-    """The object that the instruction draws or changes, for the rows that have one; `taken` (b, 64, 64) is
-    what other objects cover.
+    """Finds the object that the instruction draws or changes, in rows that have one; `taken` (b, 64, 64)
+    marks pixels that other objects cover.
     """
     anywhere = np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("move")])
     drawn = draws(edits)
@@ -85,7 +85,7 @@ def asked_objects(
     _, _, _, origin, window = in_place(after, cells)
     inside = torch.from_numpy(edits.inside)[row]
     if inside.any():
-        # Its ground is its host.
+        # The background of an object inside another is its host.
         hosts = after.copy()
         hosts.shape[~(cells & edits.inside[:, None])] = EMPTY
         hosts.inner_shape[:] = EMPTY
@@ -100,13 +100,13 @@ def asked_objects(
     origin = origin.clone()
     window = window.clone()
     origin[free], window[free] = search(image, background, taken, row[free], colour[free])
-    # In its place first: the most of its colour may be something else.
+    # Its own place is tried first: the largest patch of its colour may be another object.
     return better(found, recover(image, background, row, shape, colour, origin, window))
 
 
 def old_objects(before: Scenes, edits: Edits) -> Tensor:
-    """(b, 64, 64) coverage of the object that was removed, moved, replaced, recoloured or resized; 0 for
-    the other kinds.
+    """Coverage (b, 64, 64) of the object that was removed, moved, replaced, recoloured or resized; 0 for all
+    other kinds of edit.
     """
     old = torch.zeros(len(edits), SIZE, SIZE)
     gone = ~np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("background")])

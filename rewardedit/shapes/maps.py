@@ -1,4 +1,4 @@
-"""Where a scene shows which colours and shapes, as coarse maps that a network can be taught to read off."""
+"""Coarse maps of the colours and shapes in a scene, which a network can learn to predict."""
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ CHANNELS = len(COLOURS) + len(SHAPES)
 
 
 def scene_maps(scenes: Scenes, side: int) -> Float[Tensor, "b 14 side side"]:
-    """The share of each of side × side squares that objects of each colour cover, then of each shape."""
+    """Share of each of side × side squares that objects of each colour, then of each shape, cover."""
     maps = torch.zeros(len(scenes), CHANNELS, SIZE, SIZE)
     layers = [(scenes.colour, scenes.shape, object_coverage(scenes))]
     layers.append((scenes.inner_colour, scenes.inner_shape, object_coverage(scenes, inner=True)))

@@ -1,9 +1,9 @@
-"""A head that teaches a UNet from scratch what is in an image; it is thrown away after training.
+"""A head that teaches a UNet from scratch what is in an image; it is discarded after training.
 
-A pretrained UNet knows that; a small one that starts from nothing has to find out from the denoising error,
-which takes long. The head reads off the UNet's middle where the scene shows which colours and shapes, and its
-error is added to the loss. The thought is representation alignment's (Yu et al. 2024), with the world's own
-scenes in the place of a pretrained encoder's features.
+A pretrained UNet knows that; a small one trained from scratch must learn it from the denoising error, which
+takes long. The head predicts from the UNet's middle block which colours and shapes the scene shows where, and
+its error is added to the loss. The idea is that of representation alignment (Yu et al. 2024), with the
+world's own scenes in place of a pretrained encoder's features.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 
 class MapsHead(nn.Module):
-    """Reads maps off the output of a UNet's middle block."""
+    """Predicts maps from the output of a UNet's middle block."""
 
     def __init__(self, unet: Any, channels: int) -> None:
         super().__init__()
@@ -27,13 +27,13 @@ class MapsHead(nn.Module):
         self._middle = output
 
     def loss(self, maps: Float[Tensor, "b c h w"], known: Bool[Tensor, " b"]) -> Tensor:
-        """Mean binary cross-entropy of the maps in the rows that are `known`, of the UNet's last batch."""
+        """Mean binary cross-entropy of the maps in the `known` rows of the UNet's last batch."""
         assert self._middle is not None
         logits = self.layers(self._middle).float()
         error = F.binary_cross_entropy_with_logits(logits, maps.float(), reduction="none")
         return (error.flatten(1).mean(1) * known).sum() / known.sum().clamp_min(1)
 
     def remove(self) -> None:
-        """Leaves the UNet as it was."""
+        """Removes the head's hook from the UNet."""
         self._hook.remove()
         self._middle = None

@@ -1,4 +1,4 @@
-"""Candidate edits of known quality: what editors get right and wrong, drawn on purpose."""
+"""Candidate edits of known quality: right ones, and deliberate examples of editors' typical errors."""
 
 from dataclasses import fields, replace
 
@@ -30,7 +30,7 @@ QUALITIES = (
     "wrong_place",
     "damaged",
 )
-# What the small editor learns from, as InstructPix2Pix learned from pairs that were not all good.
+# Default mix for the small editor's training, as InstructPix2Pix learned from pairs that were not all good.
 MIXED = {"right": 0.70, "untouched": 0.08, "half_done": 0.07, "over_done": 0.10, "wrong_object": 0.05}
 
 
@@ -74,7 +74,7 @@ def untouched(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
 
 
 def half_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
-    """Half of them cross-fades of source and target, half with only one side of the change drawn."""
+    """Half-done edits: half are cross-fades of source and target, half draw only one side of the change."""
     b = len(samples)
     fade = torch.from_numpy(rng.uniform(0.3, 0.7, b)).float()[:, None, None, None].expand(-1, 1, 64, 64)
     box = torch.where(samples.boxes.sum(2, keepdim=True) > 0, samples.boxes, torch.tensor([0, 0, 64, 64]))
@@ -90,13 +90,13 @@ def half_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
 
 
 def over_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
-    """The right edit, and one more change that nobody asked for."""
+    """The right edit, and one more change that was not requested."""
     others = without_edited(samples.after, samples.edits)
     names = ("remove", "replace", "recolour", "resize", "background")
     kind = np.array([EDIT_TYPES.index(name) for name in names])[rng.integers(len(names), size=len(samples))]
     is_background = samples.edits.edit_type == EDIT_TYPES.index("background")
     kind = np.where(is_background, EDIT_TYPES.index("recolour"), kind)
-    # The edited object's own cell, which holds its host where it lies inside another object, stays as it is.
+    # The edited object's own cell, which holds its host if it lies inside another object, is not changed.
     own = (np.arange(CELLS)[None] == samples.edits.to_cell[:, None]) & ~is_background[:, None]
     kind = np.where((others.present & ~own).any(1), kind, EDIT_TYPES.index("background"))
     spoiled = apply_edits(others, sample_edits(rng, others, kind, own))
@@ -108,7 +108,7 @@ def over_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
 
 
 def wrong_object(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
-    """The same edit done to another object; the source itself where there is no other."""
+    """The same edit applied to another object; the source itself if there is no other."""
     edits = samples.edits
     b = np.arange(len(samples))
     allowed = samples.before.present.copy()
@@ -135,7 +135,7 @@ def wrong_object(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
 
 
 def wrong_colour(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
-    """The right edit in a colour that is neither the asked one nor the old one;
+    """The right edit in a colour that is neither the requested one nor the old one;
     a removed object is recoloured instead.
     """
     after = samples.after
@@ -159,7 +159,7 @@ def wrong_colour(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
 
 
 def wrong_place(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
-    """The added or moved object in a free cell that was not asked for; `wrong_object` for the other kinds."""
+    """The added or moved object in a free cell that was not requested; `wrong_object` for other edits."""
     after = samples.after
     edits = samples.edits
     b = np.arange(len(samples))
@@ -182,14 +182,14 @@ def wrong_place(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
 
 
 def _right_cells(samples: ShapesBatch) -> np.ndarray:
-    """(b, 9) True for cells in which an added or moved object would have the relation that was asked for."""
+    """(b, 9) True for cells in which an added or moved object would have the requested relation."""
     edits = samples.edits
     anchor = np.where(edits.reference < 0, edits.cell, edits.reference)
     return LOOSELY_RELATED_CELLS[edits.relation, anchor] & (edits.relation >= 0)[:, None]
 
 
 def damaged(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
-    """The right edit over a background with noise in a random square of 16 to 40 pixels."""
+    """The right edit, with noise on the background in a random square of 16 to 40 pixels a side."""
     edited = samples.target.clone()
     nothing = np.full(len(samples), -1)
     cells = [object_masks(samples.after, np.where(samples.after.present[:, c], c, nothing)) for c in range(9)]

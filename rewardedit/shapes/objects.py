@@ -1,5 +1,5 @@
-"""The objects of scenes one by one, with their names, and the names of backgrounds: what a detector and a
-segmenter learn to find.
+"""Single objects of scenes with their names, and the names of backgrounds, which a detector and a segmenter
+learn to find.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from rewardedit.shapes.vocabulary import BACKDROPS, BACKGROUNDS, COLOURS, SHAPES
 from rewardedit.shapes.world import mask_boxes
 
 ANY = -1
-# What a name can say, as indices into SIZES, COLOURS and SHAPES: all three, colour and shape, or shape alone.
-# What lies inside another object has no size.
+# Parts of names, as indices into SIZES, COLOURS and SHAPES: all three, colour and shape, or shape alone. An
+# object inside another has no size.
 PARTS = (
     [(size, colour, shape) for size in range(len(SIZES)) for colour in range(8) for shape in range(6)]
     + [(ANY, colour, shape) for colour in range(len(COLOURS)) for shape in range(len(SHAPES))]
@@ -36,8 +36,8 @@ BACKGROUND_NAMES = ["background", *(f"{colour} background" for colour in BACKGRO
 def background_names(
     scenes: Scenes,
 ) -> tuple[Bool[Tensor, "b backgrounds"], Bool[Tensor, "b backgrounds"]]:
-    """Which of BACKGROUND_NAMES the scenes' backgrounds have, and of which that can be said: textures and
-    photographs have no colour of their own.
+    """True for the BACKGROUND_NAMES that fit each scene's background, and True for those that can be judged:
+    textures and photographs have no colour of their own.
     """
     plain = torch.from_numpy(scenes.backdrop == BACKDROPS.index("plain"))[:, None]
     own = torch.from_numpy(scenes.background)[:, None] == torch.arange(len(BACKGROUNDS))
@@ -49,13 +49,13 @@ def background_names(
 class SceneObjects:
     """n objects of some scenes."""
 
-    row: Int[Tensor, " n"]  # the scene of each, rising
-    coverage: Float[Tensor, "n 24 24"]  # of its pixels, within a patch
-    origin: Int[Tensor, "n 2"]  # where the patch lies, (x, y) pixels
-    names: Bool[Tensor, "n names"]  # which of NAMES it has
+    row: Int[Tensor, " n"]  # index of each object's scene, rising
+    coverage: Float[Tensor, "n 24 24"]  # coverage of the pixels of a patch
+    origin: Int[Tensor, "n 2"]  # corner of the patch, (x, y) in pixels
+    names: Bool[Tensor, "n names"]  # True for the NAMES that fit
 
     def masks(self, index: Int[Tensor, " k"]) -> Bool[Tensor, "k 64 64"]:
-        """The pixels that some of the objects touch."""
+        """Masks of the pixels that each of these objects touches."""
         masks = torch.zeros(len(index), SIZE, SIZE, dtype=torch.bool)
         line = torch.arange(PATCH)
         x = (self.origin[index, 0, None] + line)[:, None, :].expand(-1, PATCH, -1)
@@ -65,12 +65,12 @@ class SceneObjects:
 
     @property
     def boxes(self) -> Float[Tensor, "n 4"]:
-        """xyxy in pixels, around the pixels that each object touches."""
+        """Boxes, xyxy in pixels, around the pixels that each object touches."""
         return mask_boxes(self.coverage[:, None]).float() + self.origin.float().repeat(1, 2)
 
 
 def scene_objects(scenes: Scenes) -> SceneObjects:
-    """All objects of the scenes, those inside others among them."""
+    """All objects of the scenes, including those inside others."""
     rows: list[Tensor] = []
     coverage: list[Tensor] = []
     origins: list[Tensor] = []

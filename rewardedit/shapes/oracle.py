@@ -2,11 +2,11 @@
 
 For evaluation only. It knows the truth, so no training signal may come from it, and it is not a `Scorer`.
 
-How it looks at an image: every object that should be there is searched for in its place (an added or moved
-one all over the image, one that belongs inside another on that one). The share of each pixel that shows the
-object's colour is measured between the known background and that colour; its area and centre give the
-object's size and place; the six shapes, drawn at that size and place, are compared with it. What no object
-explains is damage to the background.
+Method: every expected object is searched for in its place (an added or moved one in the whole image, one that
+belongs inside another on that one). The share of each pixel that shows the object's colour is measured
+between the known background and that colour; its area and centre give the object's size and place; the six
+shapes, drawn at that size and place, are compared with it. Pixels that no object explains are damage to the
+background.
 """
 
 from dataclasses import fields
@@ -25,7 +25,7 @@ from rewardedit.shapes.sequences import ShapesSequence
 from rewardedit.shapes.vocabulary import CELL, EDIT_TYPES, RADII, SIZE
 from rewardedit.shapes.world import ShapesBatch
 
-AT_ONCE = 256  # samples
+AT_ONCE = 256  # samples per batch
 
 
 def _cells(cells: np.ndarray) -> Tensor:
@@ -35,7 +35,7 @@ def _cells(cells: np.ndarray) -> Tensor:
 
 
 def _touched(edits: Edits) -> np.ndarray:
-    """(b, 9), True for the cells whose objects an edit draws, changes or takes away."""
+    """(b, 9), True for the cells whose objects an edit draws, changes or removes."""
     touched = np.zeros((len(edits), CELLS), dtype=bool)
     drawn = np.flatnonzero(edits.edit_type != EDIT_TYPES.index("background"))
     touched[drawn, edits.cell[drawn]] = True
@@ -55,18 +55,18 @@ def _without_own_turn(turns: ShapesBatch, after: Scenes, touched: np.ndarray) ->
 
 
 def _rating(alignment: Tensor, consistency: Tensor, quality: Tensor) -> Rating:
-    """The rating that three aspects in [0, 1] make."""
+    """Combines three aspects in [0, 1] into a rating."""
     score = alignment * (0.25 + 0.75 * consistency * quality)
     return Rating(score * 10, alignment * 10, consistency * 10, quality * 10)
 
 
 class ShapesOracle:
-    """Rates edits of the shapes world as an exact person would; the module's docstring says how."""
+    """Rates edits of the shapes world as a precise person would; see the module's docstring."""
 
     @torch.no_grad()
     def rate(self, samples: ShapesBatch, edited: Float[Tensor, "b 3 64 64"]) -> Rating:
-        """Ratings of `edited` (RGB in [0, 1]) as edits of `samples`, 0–10 each; 0 for an image that is not
-        finite, which is no edit.
+        """Rates `edited` (RGB in [0, 1]) as edits of `samples`, 0–10 each; 0 for an image that is not finite,
+        which is no edit.
 
         Raises:
             ValueError: if `edited` does not hold one 64×64 image for each sample.
@@ -87,8 +87,8 @@ class ShapesOracle:
 
     @torch.no_grad()
     def rate_sequences(self, sequences: list[ShapesSequence], edited: Float[Tensor, "b 3 64 64"]) -> Rating:
-        """Ratings of `edited` as the last images of whole sequences: the alignment is the mean over the
-        turns, each seen in the last image, and so are consistency and quality.
+        """Rates `edited` as the last images of whole sequences: alignment, consistency and quality are each
+        the mean over the turns, all judged in the last image.
 
         Raises:
             ValueError: if `edited` does not hold one 64×64 image for each sequence.
@@ -129,8 +129,8 @@ def _aspects(
     """Alignment, consistency and quality, each (b,) in [0, 1].
 
     Args:
-        elsewhere: (b, 9), True for cells whose change is another turn's matter.
-        repainted: (b,), True where the background's change is another turn's matter.
+        elsewhere: (b, 9), True for cells that another turn changes.
+        repainted: (b,), True if another turn changes the background.
     """
     keep = without_edited(after, edits).present
     counts = torch.from_numpy(keep if elsewhere is None else keep & ~elsewhere)
@@ -138,7 +138,7 @@ def _aspects(
     alignment = alignment_of(seen, before, edits)
 
     spare = 1 - torch.maximum(cover(seen.kept, len(edits), 1.5), cover(seen.asked, len(edits), 1.5))
-    spare *= 1 - old_objects(before, edits)  # what is left of the old object counts as not gone
+    spare *= 1 - old_objects(before, edits)  # remains of the old object count against alignment
     wanted = seen.wanted
     if elsewhere is not None and repainted is not None:
         spare *= 1 - _cells(elsewhere)
@@ -157,7 +157,7 @@ def _aspects(
 
 
 def _survived(seen: Seen, after: Scenes, keep: np.ndarray, counts: Tensor) -> Tensor:
-    """(b,) in [0, 1]: the mean over the objects that count of what is left of them where they were."""
+    """(b,) in [0, 1]: how far the objects that count have kept their place and shape, on average."""
     row, cell, place, _, _ = in_place(after, keep)
     kept = seen.kept
     nominal = torch.tensor(RADII)[torch.from_numpy(after.size)[row, cell]]
@@ -169,7 +169,7 @@ def _survived(seen: Seen, after: Scenes, keep: np.ndarray, counts: Tensor) -> Te
 
 
 def _clean(seen: Seen, edits: Edits, keep: np.ndarray, counts: Tensor) -> Tensor:
-    """(b,) in [0, 1]: the mean cleanness of the asked object and of those that count."""
+    """(b,) in [0, 1]: the mean cleanness of the requested object and of those that count."""
     row, cell = (torch.from_numpy(found) for found in np.nonzero(keep))
     n = counts.sum(1) + torch.from_numpy(draws(edits))
     clean = torch.zeros(len(n)).index_add_(0, row, seen.kept.clean * counts[row, cell])

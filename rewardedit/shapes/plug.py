@@ -1,4 +1,4 @@
-"""The offline world as others see it."""
+"""Interface of the shapes world to the rest of the package."""
 
 from rewardedit.data.datasets import DataConfig
 from rewardedit.data.worlds import World
@@ -28,7 +28,7 @@ def samples(split: str, seed: int, backdrops: tuple[str, ...], first: int, n: in
     """Samples `first` to `first + n - 1`.
 
     Raises:
-        ValueError: for a split or backdrops that there are not.
+        ValueError: on an unknown split or backdrop.
     """
     return Shapes(split, seed, backdrops).batch(first, n)
 

@@ -1,4 +1,4 @@
-"""Finding objects in an image of the shapes world: what the oracle sees before it judges."""
+"""Finds objects in an image of the shapes world, for the oracle."""
 
 import functools
 from dataclasses import dataclass
@@ -18,29 +18,29 @@ from rewardedit.shapes.render import (
 from rewardedit.shapes.scenes import CELLS, CENTRES, Scenes
 from rewardedit.shapes.vocabulary import CELL, RADII, SHAPES, SIZE
 
-RADIUS_LIMITS = (2.5, 11.5)  # pixels, of an object that is looked for
-CONTRAST = 1.5  # of the share of a colour, around a half
+RADIUS_LIMITS = (2.5, 11.5)  # least and largest radius of an object, in pixels
+CONTRAST = 1.5  # factor by which the share of a colour is spread around a half
 
 
 @dataclass(frozen=True)
 class Objects:
-    """n objects to look for, and what was found of each."""
+    """n objects to search for, and the measurements of each."""
 
-    row: Tensor  # (n,) which image
-    shape: Tensor  # (n,) the wanted shape
-    alpha: Tensor  # (n, 24, 24) the wanted shape at the recovered size and place
-    origin: Tensor  # (n, 2) where the patch lies, (x, y) pixels
+    row: Tensor  # (n,) index of the image
+    shape: Tensor  # (n,) the expected shape
+    alpha: Tensor  # (n, 24, 24) the expected shape at the recovered size and place
+    origin: Tensor  # (n, 2) corner of the patch, (x, y) in pixels
     centre: Tensor  # (n, 2)
     radius: Tensor  # (n,)
     surely: Tensor  # (n,) its radius by the pixels that clearly show it
     perhaps: Tensor  # (n,) its radius by the pixels that show it at all
-    fit: Tensor  # (n,) in [0, 1], the wanted shape and no other, sharp and whole
-    kept: Tensor  # (n,) in [0, 1], the same, but a damaged object is still an object
-    clean: Tensor  # (n,) in [0, 1], sharp and whole, whatever its shape
+    fit: Tensor  # (n,) in [0, 1], 1 for the expected shape and no other, sharp and whole
+    kept: Tensor  # (n,) in [0, 1], as `fit`, but lenient: a damaged object is still an object
+    clean: Tensor  # (n,) in [0, 1], 1 for a sharp and whole object of any shape
 
 
 def ramp(value: Tensor, bad: float, good: float) -> Tensor:
-    """0 at `bad` and beyond, 1 at `good` and beyond, straight between."""
+    """Linear ramp: 0 at `bad` and beyond, 1 at `good` and beyond."""
     return ((value - bad) / (good - bad)).clamp(0, 1)
 
 
@@ -53,7 +53,7 @@ def grid(origin: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def patch(image: Tensor, row: Tensor, origin: Tensor) -> Tensor:
-    """(n, c, 24, 24) cut out of image (b, c, 64, 64)."""
+    """Patches (n, c, 24, 24) cut out of images (b, c, 64, 64)."""
     x, y = grid(origin)
     return image[row[:, None, None], :, y, x].permute(0, 3, 1, 2)
 
@@ -64,8 +64,8 @@ def draw(shape: Tensor, centre: Tensor, radius: Tensor, origin: Tensor) -> Tenso
 
 
 def colour_share(image: Tensor, background: Tensor, colour: Tensor) -> tuple[Tensor, Tensor]:
-    """How much of each pixel shows `colour` (n, 3) over `background`: as a person sees it, who takes what is
-    nearly one or the other for just that, with off-colour pixels discounted; and as it is.
+    """Share of each pixel that shows `colour` (n, 3) over `background`: as perceived, with shares near 0 or 1
+    taken for 0 or 1 and off-colour pixels discounted; and as measured.
     """
     colour = colour[:, :, None, None]
     span = colour - background
@@ -78,7 +78,7 @@ def colour_share(image: Tensor, background: Tensor, colour: Tensor) -> tuple[Ten
 
 @functools.cache
 def _unit_shapes() -> tuple[Tensor, Tensor, Tensor]:
-    """Of each shape with radius 1: area, mean offset of its pixels (x, y), length of its outline."""
+    """Area, mean offset of the pixels (x, y) and length of the outline of each shape at radius 1."""
     r = 60.0
     n = 160
     line = torch.arange(n) + 0.8 - n / 2  # off the pixel raster, so that straight outlines are counted too
@@ -99,7 +99,7 @@ def recover(
     origin: Tensor,
     window: Tensor,
 ) -> Objects:
-    """Size, place, shape and cleanness of the object of the given colour that shows inside each `window`
+    """Recovers size, place, shape and cleanness of the object of the given colour in each `window`
     (n, 24, 24).
     """
     image_patch = patch(image, row, origin)
@@ -128,8 +128,8 @@ def recover(
     radius = (area / unit_area[shape]).sqrt().clamp(*RADIUS_LIMITS)
     centre = centroid - unit_mean[shape] * radius[:, None]
     alpha = draw(shape, centre, radius, origin)
-    # Soft edges: pixels between the two colours, on and around the object, beside how many an outline has. A
-    # person sees edges by their lightness; colour that runs over them, as JPEG's does, hardly shows.
+    # Soft edges: pixels between the two colours, on and around the object, relative to its outline. A person
+    # sees edges by their lightness; colour that bleeds over them, as in JPEG, hardly shows.
     around = (draw(shape, centre, radius + 2, origin) > 0) & (window > 0)
     light = torch.tensor([0.3, 0.59, 0.11])[:, None, None]
     span = ((target - ground) * light).sum(1)
@@ -137,7 +137,7 @@ def recover(
     between = [((v > 0.2) & (v < 0.8) & around).float().sum((1, 2)) for v in (raw, lightness.nan_to_num(0.5))]
     soft = torch.minimum(*between) / (outline[shape] * radius)
     sharp = ramp(soft, 2.5, 1.3)
-    # Opacity, and holes: how near the mean of what the object covers wholly comes to its colour.
+    # Opacity and holes: distance from the object's colour to the mean of the pixels that it fully covers.
     inside = (alpha == 1).float() * window
     off = ((image_patch - target) * inside[:, None]).sum((2, 3)) / inside.sum((1, 2)).clamp_min(1)[:, None]
     contrast = ((target - ground) * inside[:, None]).sum((2, 3)) / inside.sum((1, 2)).clamp_min(1)[:, None]
@@ -160,13 +160,13 @@ def recover(
 
 
 def _least(*parts: Tensor) -> Tensor:
-    """An object is as good as its worst defect lets it be."""
+    """Least of several values: an object is as good as its worst defect."""
     return torch.stack(parts).amin(0)
 
 
 def seen_background(image: Tensor, wanted: Tensor) -> Tensor:
-    """What the objects stand on: the wanted background,
-    or one even colour where most of the image has that instead.
+    """The background behind the objects: the expected one,
+    or one even colour if most of the image has that instead.
     """
     even = even_colour(image).expand_as(image)
     off = (image - even).norm(dim=1).flatten(1)
@@ -176,25 +176,25 @@ def seen_background(image: Tensor, wanted: Tensor) -> Tensor:
 
 
 def even_colour(image: Tensor) -> Tensor:
-    """(b, 3, 1, 1) the median of each channel."""
+    """Median (b, 3, 1, 1) of each channel."""
     return image.flatten(2).median(dim=2).values[:, :, None, None]
 
 
 def is_plain(background: Tensor) -> Tensor:
-    """(b,) True where a background has one colour all over."""
+    """(b,) True for backgrounds of a single colour."""
     return background.flatten(2).std(2).amax(1) < 0.01
 
 
 def fine_noise(error: Tensor) -> tuple[Tensor, Tensor]:
     """`error` (b, 3, h, w) averaged over 3 × 3 pixels, and the standard deviation (b,) of the normal noise
-    that this takes away; its median leaves out objects, edges and specks.
+    that this removes; its estimate by a median ignores objects, edges and specks.
     """
     smooth = torch.nn.functional.avg_pool2d(error, 3, 1, 1, count_include_pad=False)
     return smooth, (error - smooth).abs().flatten(1).median(dim=1).values / 0.63
 
 
 def brightness(image: Tensor, wanted: Tensor) -> Tensor:
-    """(b,) how bright the whole image is beside a plain wanted background; 1 where it differs otherwise."""
+    """Brightness (b,) of the image relative to a plain expected background; 1 if it differs otherwise."""
     even = even_colour(image)
     ground = wanted[:, :, :1, :1]
     factor = (even * ground).sum(1, keepdim=True) / (ground * ground).sum(1, keepdim=True)
@@ -217,7 +217,7 @@ def cover(objects: Objects, b: int, grow: float, only: Tensor | None = None) -> 
 def search(
     image: Tensor, background: Tensor, taken: Tensor, row: Tensor, colour: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Where the most of a colour lies that the objects in `taken` do not account for: patch origins,
+    """Finds the largest amount of a colour outside the objects in `taken`: patch origins,
     and their windows.
     """
     free = 1 - taken[row]
@@ -250,7 +250,7 @@ def in_place(after: Scenes, keep: np.ndarray) -> tuple[Tensor, Tensor, Tensor, T
 
 
 def better(one: Objects, other: Objects) -> Objects:
-    """Of each object the finding that fits better."""
+    """Picks for each object the result with the better fit."""
     first = one.fit >= other.fit
     fields = {}
     for name, value in vars(one).items():
@@ -260,7 +260,7 @@ def better(one: Objects, other: Objects) -> Objects:
 
 def fill_hosts(image: Tensor, scenes: Scenes, inner: np.ndarray) -> Tensor:
     """The image with the objects inside others (those of the cells in `inner`, (b, 9)) painted over in their
-    hosts' colours, so that a host is not judged by what lies on it.
+    hosts' colours, so that a host is not judged by the object on it.
     """
     if not inner.any():
         return image
@@ -274,11 +274,11 @@ def fill_hosts(image: Tensor, scenes: Scenes, inner: np.ndarray) -> Tensor:
 
 
 def background_damage(error: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
-    """What is wrong where no object stands: `error` (b, 3, 64, 64) against the wanted background, on the
-    pixels of `spare` (b, 64, 64).
+    """Damage to the background: `error` (b, 3, 64, 64) against the expected background, on the pixels of
+    `spare` (b, 64, 64), where no object is.
 
     Returns:
-        The area in pixels of what stands out, less three, and how far the colour of the whole is off, (b,).
+        The area in pixels that stands out, less three, and the error of the overall colour, each (b,).
     """
     free = spare[:, None] > 0
     colour = torch.where(free, error, torch.nan).flatten(2).nanmedian(dim=2).values.nan_to_num()
@@ -290,8 +290,8 @@ def background_damage(error: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def found_objects(image: Tensor, scenes: Scenes) -> Tensor:
-    """(b, 9) True where an object of the scenes is seen in images (b, 3, 64, 64) in [0, 1]: in its place to 5
-    pixels, in its shape and colour, and of its size to a fifth.
+    """(b, 9) True where an object of the scenes is seen in images (b, 3, 64, 64) in [0, 1]: less than 5
+    pixels off its place, with its shape and colour, and within a fifth of its size.
     """
     background = seen_background(image, render_backgrounds(scenes))
     row, cell, place, origin, window = in_place(scenes, scenes.present)

@@ -1,4 +1,4 @@
-"""Scenes to pixels: anti-aliased shapes over plain, textured or photographic backgrounds,
+"""Renders scenes: anti-aliased shapes over plain, textured or photographic backgrounds,
 a whole batch at a time.
 """
 
@@ -24,9 +24,9 @@ from rewardedit.shapes.vocabulary import (
 
 PHOTOGRAPHS = ("astronaut", "coffee", "chelsea", "rocket", "immunohistochemistry", "motorcycle")
 PHOTOGRAPHS_FOLDER = Path(__file__).parent / "assets" / "photographs"
-FADED = (0.28, 0.5)  # lowest value of a photograph's backdrop, and the span above it
-LEVELS = 2**15 - 1  # of a value in the photographs' files
-PATCH = 24  # pixels: holds the largest object wherever it lies in its cell
+FADED = (0.28, 0.5)  # lowest value of a photographic backdrop, and the span above it
+LEVELS = 2**15 - 1  # largest value in the photographs' files
+PATCH = 24  # pixels a side: holds the largest object anywhere in its cell
 ORIGINS = [tuple(int(min(max(round(v) - PATCH // 2, 0), SIZE - PATCH)) for v in centre) for centre in CENTRES]
 OBJECT_RGB = torch.tensor(list(COLOURS.values())) / 255
 BACKGROUND_RGB = torch.tensor(list(BACKGROUNDS.values())) / 255
@@ -55,7 +55,7 @@ def _star(x: Tensor, y: Tensor, r: Tensor) -> Tensor:
 
 
 def _signed_distance(shape: str, x: Tensor, y: Tensor, r: Tensor) -> Tensor:
-    """Negative inside; in pixels, exact up to corners. y grows downwards."""
+    """Signed distance in pixels, negative inside, exact except at corners. y grows downwards."""
     if shape == "circle":
         return torch.sqrt(x * x + y * y + 1e-9) - 0.97 * r
     if shape == "square":
@@ -72,7 +72,7 @@ def _signed_distance(shape: str, x: Tensor, y: Tensor, r: Tensor) -> Tensor:
 
 
 def coverage(shape: Tensor, x: Tensor, y: Tensor, radius: Tensor) -> Tensor:
-    """(n, h, w) share of each pixel that an object covers.
+    """Share (n, h, w) of each pixel that an object covers.
 
     `shape` (n,) indexes SHAPES; `x`, `y` (n, h, w) are pixel centres relative to the object's,
     `radius` (n,) in pixels.
@@ -88,7 +88,7 @@ def coverage(shape: Tensor, x: Tensor, y: Tensor, radius: Tensor) -> Tensor:
 @functools.cache
 def photographs() -> tuple[Tensor, ...]:
     """Colour photographs, (3, h, w), shorter side 160 pixels;
-    LICENSES.txt beside their files says where they are from.
+    LICENSES.txt next to their files names their sources.
 
     Their contrast is lowered to [0.28, 0.78], so that every colour of an object stands out against them.
     """
@@ -110,7 +110,7 @@ def _photo(seed: int) -> Tensor:
 
 
 def _texture(kind: int, seed: int) -> Tensor:
-    """(64, 64) in {0, 1}: where the darker of the two tones goes."""
+    """Texture (64, 64) in {0, 1}: 1 for the darker of the two tones."""
     period = 6 + seed % 5
     phase = seed // 5 % 16
     y, x = torch.meshgrid(torch.arange(SIZE) + phase, torch.arange(SIZE) + phase // 2, indexing="ij")
@@ -122,7 +122,7 @@ def _texture(kind: int, seed: int) -> Tensor:
 
 
 def render_backgrounds(scenes: Scenes) -> Float[Tensor, "b 3 64 64"]:
-    """The images without their objects."""
+    """Renders the scenes without their objects."""
     image = BACKGROUND_RGB[scenes.background][:, :, None, None].expand(-1, -1, SIZE, SIZE).contiguous()
     for i in np.flatnonzero(scenes.backdrop == BACKDROPS.index("textured")):
         image[i] *= 1 - 0.14 * _texture(int(scenes.texture[i]), int(scenes.backdrop_seed[i]))
@@ -133,7 +133,7 @@ def render_backgrounds(scenes: Scenes) -> Float[Tensor, "b 3 64 64"]:
 
 def object_coverage(scenes: Scenes, inner: bool = False) -> list[tuple[int, np.ndarray, Tensor]]:
     """For each cell: (cell, rows that hold an object there, their coverage (n, PATCH,
-    PATCH) at ORIGINS[cell]); with `inner`, of the objects inside others.
+    PATCH) at ORIGINS[cell]); with `inner`, those of the objects inside others.
     """
     row, cell = np.nonzero(scenes.has_inner if inner else scenes.present)
     centre = torch.from_numpy(CENTRES[cell] + scenes.offset[row, cell])
@@ -165,13 +165,13 @@ def paint(image: Tensor, scenes: Scenes) -> Tensor:
 
 
 def render(scenes: Scenes) -> Float[Tensor, "b 3 64 64"]:
-    """The images, RGB in [0, 1], rounded to the 256 levels of a file."""
+    """Renders the scenes: RGB in [0, 1], rounded to the 256 levels of a file."""
     return paint(render_backgrounds(scenes), scenes).mul_(255).round_().div_(255)
 
 
 def object_masks(scenes: Scenes, cells: np.ndarray, inner: bool = False) -> Float[Tensor, "b 1 64 64"]:
-    """1 where the object in `cells` (b,) of each scene touches a pixel, with `inner` the one inside it;
-    0 all over where there is none or the cell is -1.
+    """Masks of the pixels that the object in `cells` (b,) of each scene touches; with `inner`, the object
+    inside it; 0 everywhere if there is none or the cell is -1.
     """
     mask = torch.zeros(len(scenes), 1, SIZE, SIZE)
     for cell, rows, alpha in object_coverage(scenes, inner):
@@ -184,7 +184,7 @@ def object_masks(scenes: Scenes, cells: np.ndarray, inner: bool = False) -> Floa
 
 
 def object_interiors(scenes: Scenes) -> Float[Tensor, "b 1 64 64"]:
-    """1 where an object covers a pixel wholly, so that no background shows through."""
+    """Masks of the pixels that an object covers fully, so that no background shows through."""
     inside = torch.zeros(len(scenes), 1, SIZE, SIZE)
     for cell, rows, alpha in object_coverage(scenes):
         x0, y0 = ORIGINS[cell]

@@ -1,4 +1,4 @@
-"""The shapes world as rows of a data set: a candidate edit of drawn quality on each."""
+"""The shapes world as rows of a data set, each with a candidate edit of random quality."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -13,10 +13,9 @@ from rewardedit.shapes.world import BLOCK, Shapes, ShapesBatch
 
 
 class ShapesRows(Sequence):
-    """n rows; `edited` is a candidate whose quality is drawn with `shares` and known to nobody but this
-    class.
+    """n rows; `edited` is a candidate whose quality is drawn with `shares` and known only to this class.
 
-    With `draws` > 1 as many rows in turn are edits of one source.
+    With `draws` > 1, so many consecutive rows are edits of one source.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class ShapesRows(Sequence):
         self._block = lru_cache(maxsize=8)(self._make)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the rows in memory, which a copy in another process makes anew."""
+        """State without the rows in memory, which a copy in another process computes again."""
         return {name: value for name, value in vars(self).items() if name != "_block"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -65,7 +64,7 @@ class ShapesRows(Sequence):
         return qualities[at]
 
     def source_ids(self) -> list[str]:
-        """The scene that each row is an edit of."""
+        """Identifiers of the scene of each row."""
         first, draws = self.first, len(self.worlds)
         return [f"{self.worlds[0].split}-{self.worlds[0].seed}-{(first + i) // draws}" for i in range(self.n)]
 

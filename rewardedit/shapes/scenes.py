@@ -1,4 +1,4 @@
-"""Scenes and edits as arrays: what is in an image, and what an instruction changes in it."""
+"""Scenes and edits as arrays: the contents of images, and the changes that instructions make."""
 
 from dataclasses import dataclass, fields
 
@@ -25,7 +25,7 @@ EMPTY = -1
 CENTRES = np.array([[(c % 3 + 0.5) * CELL, (c // 3 + 0.5) * CELL] for c in range(CELLS)], dtype=np.float32)
 OBJECT_FIELDS = ("shape", "colour", "size", "offset", "inner_shape", "inner_colour")  # (b, 9) of `Scenes`
 HOST_SHAPES = [SHAPES.index(name) for name in HOSTS]
-# Shares of what an instruction says about the place of an added object, and of a moved one.
+# Shares of the ways in which an instruction gives the place of an added object, and of a moved one.
 ADD_PLACES = {"nowhere": 0.25, "place": 0.40, "relation": 0.35}
 MOVE_PLACES = {"place": 0.50, "relation": 0.25, "direction": 0.25}
 
@@ -41,10 +41,10 @@ class Scenes:
     colour: np.ndarray  # (b, 9) index into COLOURS
     size: np.ndarray  # (b, 9) index into SIZES
     offset: np.ndarray  # (b, 9, 2) centre minus the cell's centre, (x, y) in pixels
-    inner_shape: np.ndarray  # (b, 9) of the object inside the cell's own; EMPTY where there is none
+    inner_shape: np.ndarray  # (b, 9) shape of the object inside the cell's own; EMPTY if there is none
     inner_colour: np.ndarray  # (b, 9)
     backdrop: np.ndarray  # (b,) index into BACKDROPS
-    background: np.ndarray  # (b,) index into BACKGROUNDS (of a texture: its base colour)
+    background: np.ndarray  # (b,) index into BACKGROUNDS (the base colour of a texture)
     texture: np.ndarray  # (b,) index into TEXTURES
     backdrop_seed: np.ndarray  # (b,) picks a photograph and its crop, or a texture's phase
 
@@ -65,14 +65,14 @@ class Scenes:
         return self.inner_shape != EMPTY
 
     def copy(self) -> "Scenes":
-        """The same scenes in arrays of their own."""
+        """A copy of the scenes with arrays of its own."""
         return Scenes(*(getattr(self, field.name).copy() for field in fields(self)))
 
 
 @dataclass(frozen=True)
 class Edits:
-    """b edits. `cell` is where the object was (for "add": where it comes),
-    `to_cell` where it is afterwards.
+    """b edits. `cell` is the object's cell before the edit (for "add": its new cell),
+    `to_cell` its cell afterwards.
     """
 
     edit_type: np.ndarray  # (b,) index into EDIT_TYPES
@@ -84,8 +84,8 @@ class Edits:
     background: np.ndarray  # (b,) the new background colour, for "background"
     says_size: np.ndarray  # (b,) bool: an "add" that names its size
     says_place: np.ndarray  # (b,) bool: an "add" or "move" that names a place in the image
-    relation: np.ndarray  # (b,) index into RELATIONS of an "add" or "move" that names one; -1 for the rest
-    reference: np.ndarray  # (b,) cell of the object it relates to; -1: none, or where the object was
+    relation: np.ndarray  # (b,) index into RELATIONS for an "add" or "move" that names one; else -1
+    reference: np.ndarray  # (b,) cell of the reference object; -1: none, or the object's own old place
 
     def __len__(self) -> int:
         return len(self.edit_type)
@@ -95,25 +95,25 @@ class Edits:
 
     @property
     def inside(self) -> np.ndarray:
-        """(b,) True where the object comes inside another."""
+        """(b,) True where the object is put inside another."""
         return self.relation == INSIDE
 
 
 def concatenate(items):
-    """One `Scenes` or `Edits` out of several of the same class."""
+    """Joins several `Scenes`, or several `Edits`, into one."""
     return type(items[0])(*(np.concatenate([getattr(i, f.name) for i in items]) for f in fields(items[0])))
 
 
 def pick(rng: np.random.Generator, allowed: np.ndarray) -> np.ndarray:
-    """(b,) a uniformly drawn True column of each row of `allowed` (b, n)."""
+    """Draws uniformly a True column of each row of `allowed` (b, n)."""
     return np.argmax(np.where(allowed, rng.random(allowed.shape), -1.0), axis=1)
 
 
 def _related_cells(strictly: bool) -> np.ndarray:
     """(relations, 9, 9): True where the second cell lies in that relation to the first.
 
-    Strictly, what is left of a cell lies in its row; loosely, it lies at least as far to the left as up or
-    down.
+    Strictly, "left" requires the same row; loosely, it requires a distance to the left at least as large as
+    that up or down.
     """
     column = np.arange(CELLS) % 3
     row = np.arange(CELLS) // 3
@@ -126,8 +126,8 @@ def _related_cells(strictly: bool) -> np.ndarray:
     return np.stack([related.get(name, np.eye(CELLS, dtype=bool)) for name in RELATIONS])
 
 
-RELATED_CELLS = _related_cells(strictly=True)  # where an object is put
-LOOSELY_RELATED_CELLS = _related_cells(strictly=False)  # where a person lets it pass
+RELATED_CELLS = _related_cells(strictly=True)  # cells in which an object is put
+LOOSELY_RELATED_CELLS = _related_cells(strictly=False)  # cells that a person would accept
 
 
 def sample_scenes(rng: np.random.Generator, count: np.ndarray, backdrops: tuple[str, ...]) -> Scenes:
@@ -161,14 +161,14 @@ def sample_edits(
         blocked: (b, 9), True for cells that the edit may neither change nor refer to.
 
     Raises:
-        ValueError: where a scene is too full to add to or to move in, or holds nothing to edit.
+        ValueError: if a scene is too full to add to or to move in, or holds nothing to edit.
     """
     b = len(scenes)
     rows = np.arange(b)
     is_kind = {name: kind == i for i, name in enumerate(EDIT_TYPES)}
     usable = np.ones((b, CELLS), dtype=bool) if blocked is None else ~blocked
     empty = ~scenes.present & usable
-    # What holds another object is left as it is: "the red circle" with a star inside is two things to edit.
+    # A host of another object is not edited: "the red circle" with a star inside is ambiguous.
     editable = scenes.present & usable & ~scenes.has_inner
     if np.any(~empty.any(1) & (is_kind["add"] | is_kind["move"])):
         raise ValueError("a scene with nine objects has no free cell to add to or move to")
@@ -208,10 +208,10 @@ def _sample_places(
     empty: np.ndarray,
     usable: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Where an added or moved object goes and how the instruction says so: cell, says_place, relation and
-    reference, each (b,).
+    """Draws the place of an added or moved object and its description in the instruction: cell, says_place,
+    relation and reference, each (b,).
 
-    A relation that the scene has no room for gives way to a place in the image.
+    If the scene has no room for a relation, a place in the image is used instead.
     """
     b = len(scenes)
     rows = np.arange(b)
@@ -222,8 +222,8 @@ def _sample_places(
     relates = (adds & (u >= 1 - ADD_PLACES["relation"])) | (moves & (u < MOVE_PLACES["relation"]))
     shifts = moves & (u >= 1 - MOVE_PLACES["direction"])
 
-    # (b, relations, reference, cell): an edit is possible. A moved object is no reference for itself, nor may
-    # it lie as asked already.
+    # (b, relations, reference, cell): True if the edit is possible. A moved object is no reference for
+    # itself, and must not already have the requested relation.
     itself = np.arange(CELLS)[None] == some[:, None]
     reference = scenes.present & usable & ~(moves[:, None] & itself)
     possible = RELATED_CELLS[None] & reference[:, None, :, None] & empty[:, None, None, :]
@@ -261,8 +261,8 @@ def _sample_pairs(
     colour: np.ndarray,
     avoid: np.ndarray,
 ) -> np.ndarray:
-    """(b,) a new colour × 6 + shape that no object of the scene has: any for "add" (but not in the colour
-    `avoid`), another shape for "replace", the same shape for "recolour".
+    """Draws a new colour × 6 + shape, (b,), that no object of the scene has: any for "add" (except in the
+    colour `avoid`), another shape for "replace", the same shape for "recolour".
     """
     b = len(scenes)
     rows = np.arange(b)
@@ -297,7 +297,7 @@ def apply_edits(scenes: Scenes, edits: Edits) -> Scenes:
     inner = rows[edits.inside], edits.to_cell[edits.inside]
     after.inner_shape[inner] = edits.shape[edits.inside]
     after.inner_colour[inner] = edits.colour[edits.inside]
-    # A moved object keeps its offset; an added one may lie only as far off centre as its size allows.
+    # A moved object keeps its offset; that of an added one is limited by its size.
     moved = is_kind["move"]
     after.offset[rows[moved], edits.to_cell[moved]] = scenes.offset[rows[moved], edits.cell[moved]]
     added = is_kind["add"] & ~edits.inside
@@ -312,7 +312,7 @@ def apply_edits(scenes: Scenes, edits: Edits) -> Scenes:
 
 
 def without_edited(after: Scenes, edits: Edits) -> Scenes:
-    """The scenes `after` the edits without the objects that they drew or changed."""
+    """The scenes `after` the edits, without the objects that the edits drew or changed."""
     others = after.copy()
     drawn = (edits.edit_type != EDIT_TYPES.index("background")) & ~edits.inside
     others.shape[np.flatnonzero(drawn), edits.to_cell[drawn]] = EMPTY

@@ -1,4 +1,4 @@
-"""Multi-turn edits of the shapes world: several instructions in a row, and all of them joined into one."""
+"""Multi-turn edits of the shapes world: several consecutive instructions, and all of them joined into one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from rewardedit.shapes.scenes import CELLS, Scenes
 from rewardedit.shapes.vocabulary import EDIT_TYPES
 from rewardedit.shapes.world import Shapes, ShapesBatch, join, make_batch
 
-TURNS = (2, 4)  # the fewest and the most of a sequence
-MOST_OBJECTS = 7  # of a scene, so that its caption stays within 77 tokens
+TURNS = (2, 4)  # fewest and most turns of a sequence
+MOST_OBJECTS = 7  # most objects of a scene, so that its caption stays within 77 tokens
 
 
 @dataclass(frozen=True)
 class ShapesSequence:
-    """One sequence of edits. No turn touches or refers to what an earlier one changed, so that each turn can
-    be seen in the last image.
+    """One sequence of edits. No turn changes or refers to an object of an earlier turn, so that each turn is
+    visible in the last image.
     """
 
     turns: ShapesBatch  # the source of each turn is the target of the turn before it
@@ -50,13 +50,13 @@ def sequence(world: Shapes, index: int, turns: int) -> ShapesSequence:
     """Sequence `index` of a world, always the same.
 
     Raises:
-        ValueError: for fewer than 2 or more than 4 turns, or where the world's kinds of edit do not last for
+        ValueError: on fewer than 2 or more than 4 turns, or if the world's kinds of edit do not suffice for
             so many.
     """
     if not TURNS[0] <= turns <= TURNS[1]:
         raise ValueError(f"turns: expected {TURNS[0]} to {TURNS[1]}; got {turns}")
     rng = world.rng(index, turns, 1)
-    # Enough objects for every turn to have one of its own.
+    # Enough objects for every turn to use a different one.
     scene = world.scenes(rng, np.array([rng.integers(turns, 6)]))
     blocked = np.zeros((1, CELLS), dtype=bool)
     repainted = False
@@ -78,7 +78,7 @@ def sequence(world: Shapes, index: int, turns: int) -> ShapesSequence:
 
 
 def _fits(kind: str, scene: Scenes, blocked: np.ndarray, repainted: bool) -> bool:
-    """Whether another edit of this kind can be made."""
+    """True if another edit of this kind can be made."""
     objects = int(scene.present.sum() + scene.has_inner.sum())
     if kind == "background":
         return not repainted
@@ -90,12 +90,12 @@ def _fits(kind: str, scene: Scenes, blocked: np.ndarray, repainted: bool) -> boo
 
 
 def turns_of(number: int, backdrops: int) -> int:
-    """How many turns a sequence of the shapes world has, from two to four, whatever its backdrop."""
+    """Number of turns of a sequence of the shapes world, from two to four, independent of its backdrop."""
     return FEWEST_TURNS + number // backdrops % 3
 
 
 class ShapesSequences(Sequence):
-    """Sequences of the shapes world, of two, three and four turns in turn."""
+    """Sequences of the shapes world, alternating between two, three and four turns."""
 
     def __init__(self, config: SequencesConfig) -> None:
         self.config = config

@@ -18,8 +18,8 @@ SIDE = 64 * SCALE
 
 
 def draw_sheet(path: Path, world: Shapes, n: int = 14, first: int = 0) -> None:
-    """Draws n samples in rows: source, mask, then one candidate of every quality with its rating (alignment,
-    consistency, quality below it).
+    """Draws n samples in rows: source, mask, then one candidate of every quality with its rating below it
+    (with alignment, consistency and quality in parentheses).
     """
     samples = world.batch(first, n)
     columns = ["source", "mask", *QUALITIES]

@@ -1,4 +1,4 @@
-"""Samples of the offline world as files: what a reader's own pairs look like."""
+"""Samples of the offline world as files, as an example of the format for the user's own pairs."""
 
 import csv
 from pathlib import Path
@@ -11,13 +11,13 @@ COLUMNS = ("source", "target", "instruction")
 
 
 def write_table(folder: Path, world: Shapes, n: int = 14, first: int = 0) -> Path:
-    """Writes n samples as `pairs.csv`, whose paths are relative to it, and PNG images beside it.
+    """Writes n samples as `pairs.csv`, with paths relative to it, and PNG images next to it.
 
     Returns:
-        The table. It is written last, so that all of its images are there.
+        The table's path. The table is written last, after all of its images.
 
     Raises:
-        FileExistsError: where the table is there already; nothing is written then.
+        FileExistsError: if the table already exists; nothing is written then.
     """
     table = folder / "pairs.csv"
     if table.exists():

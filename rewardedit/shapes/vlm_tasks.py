@@ -1,5 +1,5 @@
-"""What a small vision-language model learns about edits without any score: captions, instructions, and which
-instructions an edit follows.
+"""Tasks that teach a small vision-language model about edits without any score: captions, instructions, and
+deciding which instructions an edit follows.
 """
 
 import random
@@ -24,7 +24,7 @@ QUESTIONS: dict[Task, str] = {
     "match": 'was it "{}"?',
 }
 YES, NO = " yes", " no"
-# Ways to ask whether an instruction was followed, and beginnings of the answer before its "yes" or "no".
+# Phrasings of the question if an instruction was followed, and beginnings of the answer before "yes" or "no".
 MATCHES = (
     QUESTIONS["match"],
     'the instruction was "{}". was it followed?',
@@ -33,11 +33,9 @@ MATCHES = (
     'somebody was told "{}" about the first image. is the second image what was asked for?',
 )
 OPENINGS = ("", " It is")
-UNTOUCHED = (
-    1 / 8
-)  # of the edits about which it is asked whether an instruction was followed: nothing was done
-WORDS = 0.5  # weight of the words of the instruction that was followed beside the answers about it
-# Words of which another one asks for something else.
+UNTOUCHED = 1 / 8  # share of edits in the task match that show the unedited source
+WORDS = 0.5  # weight of the words of the followed instruction, relative to the answers about it
+# Groups of words; replacing a word by another of its group requests a different edit.
 ALIKE: tuple[tuple[str, ...], ...] = (
     SHAPES,
     SIZES,
@@ -56,15 +54,15 @@ ALIKE: tuple[tuple[str, ...], ...] = (
 def answers(
     vlm: Vlm, images: Float[Tensor, "b k 3 h w"], questions: list[str], texts: list[str]
 ) -> tuple[Float[Tensor, "tokens vocabulary"], Int[Tensor, " tokens"], Int[Tensor, " tokens"]]:
-    """Logits of the answers to questions about images, the tokens that are wanted, and the number of the row
-    that each belongs to.
+    """Logits of the answers to questions about images, the target tokens, and the row that each of them
+    belongs to.
     """
     prompts = [prompt(vlm, text, images.shape[1]) for text in questions]
     end = vlm.processor.tokenizer.eos_token
     whole = [f"{asked} {text}{end}" for asked, text in zip(prompts, texts, strict=True)]
     inputs = vlm.inputs(whole, images, padding_side="right")
     ids = inputs["input_ids"]
-    mask = inputs.pop("attention_mask")  # padding comes last: nothing sees it
+    mask = inputs.pop("attention_mask")  # padding comes last: no token attends to it
     before = vlm.inputs(prompts, images, padding_side="right")["attention_mask"].sum(1, keepdim=True)
     wanted = (torch.arange(ids.shape[1], device=ids.device) >= before) & (mask > 0)
     hidden = vlm.model.model(**inputs, use_cache=False).last_hidden_state
@@ -73,7 +71,7 @@ def answers(
 
 
 def prompt(vlm: Vlm, question: str, images: int) -> str:
-    """A question about so many images, as the model's chats are written."""
+    """A question about so many images, in the model's chat format."""
     shown: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
     return vlm.prompt([{"role": "user", "content": [*shown, {"type": "text", "text": question}]}])
 
@@ -81,8 +79,8 @@ def prompt(vlm: Vlm, question: str, images: int) -> str:
 def asked(
     samples: dict[str, Any], rows: list[int], task: Task, generator: torch.Generator
 ) -> tuple[Float[Tensor, "b k 3 h w"], list[str], list[str]]:
-    """Images, one or two a row, questions and answers of a task. A caption is asked of source or target; of
-    the two instructions of a choice either comes first.
+    """Images (one or two per row), questions and answers of a task. A caption is that of source or target at
+    random; the two instructions of a choice are in random order.
     """
     images = samples["images"][rows].float() / 255
     question = QUESTIONS[task]
@@ -105,8 +103,8 @@ def asked(
 
 
 def wrong(samples: dict[str, Any], rows: list[int], near: list[bool]) -> list[str]:
-    """An instruction that was not followed for each row: another one for the same source where it is to be
-    near and there is one, else the next row's.
+    """An instruction that was not followed, for each row: another one for the same source if `near` is True
+    and there is one, else the next row's.
     """
     following = [samples["instruction"][i] for i in (*rows[1:], rows[0])]
     others = [samples["other_instruction"][i] for i in rows]
@@ -116,11 +114,11 @@ def wrong(samples: dict[str, Any], rows: list[int], near: list[bool]) -> list[st
 def instructions_of(
     samples: dict[str, Any], rows: list[int], generator: torch.Generator, shapes: float = 0.0
 ) -> list[list[str]]:
-    """For each row five instructions, of which the first was followed: a near one was not, its own with one
-    word altered, twice, and the one of another row.
+    """Five instructions for each row; only the first was followed. The others are a near one, the row's own
+    with one word swapped, twice, and that of another row.
 
     Args:
-        shapes: the share of the altered words that is a shape, where there is one, whatever else there is.
+        shapes: the probability of swapping a shape, if the instruction has one, rather than any word.
     """
     own = [samples["instruction"][i] for i in rows]
     near = wrong(samples, rows, [True] * len(rows))
@@ -136,14 +134,16 @@ def instructions_of(
 def untouched(
     images: Float[Tensor, "b 2 3 h w"], generator: torch.Generator
 ) -> tuple[Float[Tensor, "b 2 3 h w"], Bool[Tensor, " b"]]:
-    """The images, in some rows the source twice, and which rows still show what was asked for."""
+    """The images, with the target replaced by the source in some rows; and True for rows that still show the
+    requested edit.
+    """
     followed = torch.rand(len(images), generator=generator) >= UNTOUCHED
     second = torch.where(followed[:, None, None, None], images[:, 1], images[:, 0])
     return torch.stack([images[:, 0], second], 1), followed
 
 
 def way(generator: torch.Generator) -> tuple[str, str]:
-    """One of the ways to ask whether an instruction was followed, with an opening of the answer."""
+    """A random phrasing of the question if an instruction was followed, with an opening of the answer."""
     question, opening = (
         texts[int(torch.randint(len(texts), (), generator=generator))] for texts in (MATCHES, OPENINGS)
     )
@@ -157,9 +157,9 @@ def match_odds(
     question: str = QUESTIONS["match"],
     opening: str = "",
 ) -> tuple[Float[Tensor, "b k"], Float[Tensor, " b"]]:
-    """The log-odds of "yes" against "no", after the opening of the answer, on whether an edit followed each
-    of k instructions, and the mean cross-entropy of the words of the first. Each pair of images is read once
-    for all of its instructions.
+    """Log-odds of "yes" against "no", after the opening of the answer, that an edit followed each of k
+    instructions, and the mean cross-entropy of the words of the first. Each pair of images is read once for
+    all of its instructions.
     """
     b, k = len(images), len(instructions[0])
     tokenizer = vlm.processor.tokenizer
@@ -171,7 +171,7 @@ def match_odds(
     whole = prompt(vlm, parted[0] + parted[1], 2) + opening
     place = whole.index(parted[0])
     shared = vlm.inputs([whole[:place] + parted[0]] * b, images)
-    shared.pop("attention_mask")  # all are of one length
+    shared.pop("attention_mask")  # all rows have the same length
     after = tokens(whole[place + len("".join(parted)) - len(parted[1]) :])
     read = vlm.model.model(**shared, use_cache=True)
     cache = read.past_key_values
@@ -179,7 +179,7 @@ def match_odds(
 
     said = [tokens(text) for own in instructions for text in own]
     length = max(map(len, said)) + len(after)
-    padding = tokenizer.pad_token_id  # comes last: nothing sees it
+    padding = tokenizer.pad_token_id  # comes last: no token attends to it
     ids = torch.tensor([[*own, *after, *[padding] * (length - len(own) - len(after))] for own in said])
     ids = ids.to(vlm.model.device)
     begin = shared["input_ids"].shape[1]
@@ -192,7 +192,7 @@ def match_odds(
     last = hidden[torch.arange(len(ids), device=ids.device), words + len(after) - 1]
     answer = vlm.model.lm_head(last).float()
     odds = answer[:, tokens(YES)[0]] - answer[:, tokens(NO)[0]]
-    # each word of the first instructions from the state before it, the first word from what all share
+    # each word of the first instructions from the state before it, the first word from the shared prefix
     states = torch.cat([read.last_hidden_state[:, -1:], hidden[::k, :-1]], dim=1)
     wanted = torch.arange(length, device=ids.device) < words[::k, None]
     found = -likelihood(vlm.model.lm_head(states[wanted]).float(), ids[::k][wanted], wanted.nonzero()[:, 0])
@@ -202,8 +202,8 @@ def match_odds(
 def match_loss(
     odds: Float[Tensor, "b k"], words: Float[Tensor, " b"], followed: Bool[Tensor, " b"]
 ) -> Float[Tensor, ""]:
-    """Where the first of k instructions was followed: that it is the likeliest, and its words. That "yes" is
-    said of these and "no" of all others, half of the weight each.
+    """Loss of the task match. For rows whose first of k instructions was followed: cross-entropy of choosing
+    it among the k, and of its words. For all: "yes" for these and "no" for all others, at half weight each.
     """
     followed = followed.to(odds.device)
     right = torch.zeros_like(odds, dtype=torch.bool)

@@ -1,18 +1,18 @@
-"""The words and the palette of the shapes world: what a scene may hold and what an instruction may name."""
+"""The words and the palette of the shapes world, for scenes and instructions."""
 
 from rewardedit.instructions import parsed
 
-# Stands in every result. It changes whenever a sample of the world or a rating of the oracle may change, and
-# figures of two versions are never compared.
+# Recorded in every result. It changes whenever a sample of the world or a rating of the oracle may change;
+# results of two versions are never compared.
 WORLD_VERSION = 2
 SIZE = 64  # pixels a side
 EDIT_TYPES = ("add", "remove", "replace", "recolour", "resize", "move", "background")
 SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross")
 SIZES = ("small", "medium", "large")
 RADII = (5.5, 7.25, 9.25)  # pixels, one for each of SIZES
-INSIDE_RADIUS = 4.5  # pixels, of an object that lies inside another
+INSIDE_RADIUS = 4.5  # radius in pixels of an object that lies inside another
 HOSTS = ("circle", "square", "diamond")  # shapes that, when large, have room for another object inside
-# How far an object's centre may lie from its cell's, so that it stays inside when it grows one size.
+# Largest offset of an object's centre from its cell's, so that it stays inside if it grows by one size.
 JITTER = (3.0, 1.25, 1.0)
 PLACES = (
     "top left",
@@ -28,7 +28,7 @@ PLACES = (
 # Instructions of the world say "inside" or "up" and never "on", which may be either.
 RELATIONS = tuple(name for name in parsed.RELATIONS if name != "on")
 INSIDE = RELATIONS.index("inside")
-DIRECTIONS = 4  # the first relations, which an object can also have to where it was
+DIRECTIONS = 4  # the first relations, which an object can also have to its own old place
 CELL = SIZE / 3  # a scene is a 3 × 3 grid of cells that hold one object each
 COLOURS = {
     "red": (220, 40, 40),

@@ -1,4 +1,4 @@
-"""The samples of the shapes world: `Shapes(split).batch(start, n)`, deterministic from split,
+"""Samples of the shapes world: `Shapes(split).batch(start, n)`, determined by split,
 seed and index.
 """
 
@@ -28,7 +28,7 @@ class ShapesBatch:
     instruction: list[str]
     target: Float[Tensor, "b 3 64 64"]
     mask: Float[Tensor, "b 1 64 64"]  # 1 where the edit may change the image
-    # xyxy pixels of the edited object before and after; zeros where there is none
+    # xyxy in pixels of the edited object before and after; zeros if there is none
     boxes: Int[Tensor, "b 2 4"]
     source_caption: list[str]
     target_caption: list[str]
@@ -54,7 +54,7 @@ class ShapesBatch:
 
 
 def join(batches: list[ShapesBatch]) -> ShapesBatch:
-    """The batches one after another."""
+    """Joins the batches into one."""
 
     def both(values):
         if isinstance(values[0], Tensor):
@@ -70,7 +70,7 @@ def join(batches: list[ShapesBatch]) -> ShapesBatch:
 
 
 def mask_boxes(mask: Float[Tensor, "b 1 h w"]) -> Int[Tensor, "b 4"]:
-    """xyxy of the non-zero pixels, right and bottom exclusive; zeros where there are none."""
+    """Boxes (xyxy) of the non-zero pixels, right and bottom exclusive; zeros if there are none."""
     columns = mask.flatten(1, 2).amax(1) > 0
     rows = mask[:, 0].amax(2) > 0
 
@@ -127,9 +127,9 @@ def make_batch(
 class Shapes:
     """An endless, deterministic data set: sample i of a split and seed is always the same.
 
-    Kinds of instruction and numbers of objects (1–5) take turns, so any 35 samples in a row hold each pair
-    once. Worlds that differ in `draw` alone have the same sources, each with another kind of edit.
-    Instructions in "reserved" wordings are for evaluation alone: the train split has none.
+    Kinds of edit and numbers of objects (1–5) alternate, so any 35 consecutive samples hold each pair once.
+    Worlds that differ only in `draw` have the same sources, each with another kind of edit. Instructions in
+    "reserved" wordings are for evaluation only: the train split has none.
     """
 
     split: str = "train"
@@ -161,7 +161,7 @@ class Shapes:
         return blocks[start - first * BLOCK : start - first * BLOCK + n]
 
     def rng(self, *key: int) -> np.random.Generator:
-        """The generator of this split and seed, for what `key` names."""
+        """The random generator of this split, seed and `key`."""
         return np.random.default_rng([SPLITS.index(self.split), self.seed, *key])
 
     def _block(self, k: int) -> ShapesBatch:

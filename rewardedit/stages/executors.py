@@ -1,4 +1,4 @@
-"""Who makes the shards of a stage: the processes that a launcher started together, or a Ray cluster."""
+"""Executors for the shards of a stage: the processes that a launcher started together, or a Ray cluster."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +18,9 @@ from rewardedit.processes import processes
 from rewardedit.stages.leases import Claims
 from rewardedit.untrusted import read_json_file
 
-LONGEST_NAP = 0.5  # seconds between two looks at what other processes have made
-TRIES = 3  # of a shard whose workers die
-# Endings of hidden files beside a shard: what endpoints were asked for it, and the bytes of its files.
+LONGEST_NAP = 0.5  # longest pause in seconds between two checks of other processes' results
+TRIES = 3  # attempts at a shard whose workers die
+# Suffixes of hidden files next to a shard: its endpoint usage, and the sizes of its files in bytes.
 USED = ".usage"
 SIZES = ".sizes"
 Make = Callable[[int, Path], None]
@@ -30,14 +30,14 @@ Make = Callable[[int, Path], None]
 class Shards:
     """The shards that a stage is to make."""
 
-    make: Make  # writes a shard, by its number, to a path that it is given
-    paths: list[AnyPath]  # of all shards of the stage
-    numbers: Sequence[int]  # of those that are to be made now
-    is_whole: Callable[[], bool]  # True where others have ended the stage and perhaps removed its shards
-    seen: set[int] = field(default_factory=set)  # the numbers of those that were found whole
+    make: Make  # writes the shard of a number to the given path
+    paths: list[AnyPath]  # paths of all shards of the stage
+    numbers: Sequence[int]  # numbers of the shards to make now
+    is_whole: Callable[[], bool]  # True if others have finished the stage and perhaps removed its shards
+    seen: set[int] = field(default_factory=set)  # numbers of the shards that were found complete
 
     def missing(self) -> list[int]:
-        """The numbers of those that are not there, or not whole."""
+        """Numbers of the shards that are missing or incomplete."""
         try:
             found = {path.name for path in self.paths[0].parent.iterdir()} if self.paths else set()
         except FileNotFoundError:  # the stage is over, and its folder gone
@@ -51,7 +51,7 @@ Engine = Callable[[Shards], None]
 
 
 class Nap:
-    """Sleeps, each time longer up to `LONGEST_NAP`."""
+    """Sleeps, each time longer, up to `LONGEST_NAP`."""
 
     def __init__(self) -> None:
         self.seconds = 0.02
@@ -62,14 +62,15 @@ class Nap:
 
 
 def by_processes(shards: Shards) -> None:
-    """Makes the shards with all processes that run this same command, on any machines with the folder.
+    """Makes the shards with all processes that run this same command, on any machines that share the folder.
 
-    Process r of n begins with its own, r, r + n, …, and goes on with those that no other has begun, so that
-    late ones find their part and what a dead one had begun is made by another. It returns when all are there.
+    Process r of n starts with its own shards, r, r + n, …, and continues with those that no other has begun,
+    so that late processes find their part and shards of dead processes are made by others. It returns when
+    all shards are complete.
     """
     state = processes()
     own = list(shards.numbers[state.process_index :: state.num_processes])
-    others = sorted(set(shards.numbers) - set(own), reverse=True)  # their owners come from the other end
+    others = sorted(set(shards.numbers) - set(own), reverse=True)  # their owners start from the other end
     claims = Claims()
     nap = Nap()
     while True:
@@ -86,7 +87,7 @@ def by_processes(shards: Shards) -> None:
             path = shards.paths[i]
             with claims.claim(path) as granted:
                 if granted and not is_whole_shard(path) and not shards.is_whole():
-                    remove(path)  # one that is short
+                    remove(path)  # an incomplete one
                     make_shard(shards, i, partial(claims.is_held, path))
                     made += 1
         if not made:
@@ -94,15 +95,15 @@ def by_processes(shards: Shards) -> None:
 
 
 class _Overtaken(Exception):
-    """Others took this process for dead, and make the shard or have ended the stage meanwhile."""
+    """Others took this process for dead, and now make the shard or have finished the stage."""
 
 
 def make_shard(shards: Shards, number: int, is_held: Callable[[], bool] = lambda: True) -> None:
-    """Makes one shard, which is there whole or not at all; nothing where others have ended the stage
-    meanwhile. What endpoints were asked for it, and its sizes, stand beside it before it is there itself.
+    """Makes one shard, completely or not at all; makes nothing if others have finished the stage meanwhile.
+    Its endpoint usage and its sizes are written next to it before the shard itself appears.
 
     Args:
-        is_held: True while this process is the one that is to make it.
+        is_held: returns True while this process holds the lease of the shard.
     """
     path = shards.paths[number]
     try:
@@ -118,18 +119,18 @@ def make_shard(shards: Shards, number: int, is_held: Callable[[], bool] = lambda
     except Exception:
         if (
             is_held() and not shards.is_whole()
-        ):  # those who went on would have cleared away what was half made
+        ):  # otherwise the error may come from others, who have removed the unfinished shard
             raise
 
 
 def beside(path: AnyPath, end: str) -> AnyPath:
-    """A hidden file that says something of a shard."""
+    """Path of a hidden file about a shard."""
     return path.with_name(f".{path.name}{end}")
 
 
 def is_whole_shard(path: AnyPath) -> bool:
-    """True for a shard that is there with the sizes that it was made in: a power cut may leave an empty or a
-    short one. Of one without a note of its sizes, as earlier versions left it, some bytes are enough.
+    """True for a shard whose files have their recorded sizes: a power cut may leave it empty or truncated. A
+    shard without recorded sizes, as from earlier versions, only needs to be non-empty.
     """
     if not isinstance(path, Path):
         return path.exists()
@@ -141,21 +142,20 @@ def is_whole_shard(path: AnyPath) -> bool:
         return read_json_file(beside(path, SIZES)) == there
     except FileNotFoundError:
         return any(there.values())
-    except ValueError:  # a note that is damaged itself
+    except ValueError:  # the record of sizes is damaged
         return False
 
 
 def by_ray(shards: Shards) -> None:
-    """Makes the shards with Ray Data, on the cluster that RAY_ADDRESS names or that runs here.
+    """Makes the shards with Ray Data, on the cluster that RAY_ADDRESS names or on a local one.
 
-    Every actor holds the models once: one for each GPU, or for each CPU but one, which reads and schedules.
-    A shard whose worker dies is given to another, at most `TRIES` in all. All machines share the folder, the
-    data and the cache of the hub.
+    Each actor holds the models once: one actor per GPU, or per CPU except one, which reads and schedules. A
+    shard whose worker dies is given to another, at most `TRIES` in all. All machines must share the folder,
+    the data and the hub's cache.
 
     Raises:
-        ValueError: where Ray is missing, where a shard cannot be made, or where the machines do not share the
-            folder.
-        RuntimeError: where several processes were launched.
+        ValueError: if Ray is missing, a shard cannot be made, or the machines do not share the folder.
+        RuntimeError: if several processes were launched.
     """
     try:
         import ray
@@ -168,7 +168,7 @@ def by_ray(shards: Shards) -> None:
     if not missing:
         return
     for i in missing:
-        remove(_tries_of(shards.paths[i]))  # of an earlier command
+        remove(_tries_of(shards.paths[i]))  # from an earlier command
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     context = ray.data.DataContext.get_current()
@@ -182,7 +182,7 @@ def by_ray(shards: Shards) -> None:
         _RayActor,
         fn_constructor_args=(shards, missing),
         batch_size=1,
-        # One shard at a time each: a long one does not keep others waiting behind it.
+        # One shard at a time per actor: a long one does not keep others waiting behind it.
         compute=ray.data.ActorPoolStrategy(
             size=min(gpus or max(cpus - 1, 1), len(missing)), max_tasks_in_flight_per_actor=1
         ),
@@ -200,14 +200,14 @@ def by_ray(shards: Shards) -> None:
 
 
 class _RayActor:
-    """What a worker of the cluster runs."""
+    """Worker of the cluster, which makes shards."""
 
     def __init__(self, shards: Shards, missing: list[int]) -> None:
         self.shards = shards
         self.missing = missing
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        """Makes shards; why one cannot be made, empty where it is there."""
+        """Makes shards; returns the reason why each could not be made, empty if it was."""
         return {"reason": [self._make(self.missing[place]) for place in batch["id"]]}
 
     def _make(self, number: int) -> str:
@@ -215,9 +215,9 @@ class _RayActor:
         tries = _tries_of(path)
         reason = ""
         try:
-            if is_whole_shard(path):  # its worker died between writing it and saying so
+            if is_whole_shard(path):  # its worker died after writing it, before reporting it
                 return reason
-            remove(path)  # one that is short
+            remove(path)  # an incomplete one
             died = _count_in(tries)
             if died == TRIES:
                 raise ValueError(
@@ -225,7 +225,7 @@ class _RayActor:
                 )
             tries.write_text(str(died + 1))
             make_shard(self.shards, number)
-        except ValueError as error:  # what is wrong with the data or the settings, in its own words
+        except ValueError as error:  # wrong data or settings: the message says all
             reason = str(error)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
@@ -241,7 +241,7 @@ def _count_in(tries: AnyPath) -> int:
 
 
 def _tries_of(path: AnyPath) -> AnyPath:
-    """How often workers have begun a shard, of whom none has come to an end."""
+    """Path of the file that counts the unfinished attempts at a shard."""
     return path.with_name(f".{path.name}.tries")
 
 
@@ -250,13 +250,13 @@ _chosen: ContextVar[Engine] = ContextVar("engine", default=by_processes)
 
 
 def engine() -> Engine:
-    """The engine that stages are made with here."""
+    """The engine in use for stages."""
     return _chosen.get()
 
 
 @contextmanager
 def use_engine(name: str) -> Iterator[None]:
-    """Stages within the block are made with the engine of this name, of `ENGINES`."""
+    """Makes stages within the block with the engine of this name in `ENGINES`."""
     before = _chosen.set(ENGINES[name])
     try:
         yield

@@ -1,4 +1,4 @@
-"""Values that are made when they are first needed."""
+"""Values that are computed when first needed."""
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -7,17 +7,17 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """Calls a function the first time it is called itself, and remembers what came of it: a value or a
-    refusal.
+    """Calls a function on the first call only, and keeps its outcome for later calls: a value or a
+    ValueError.
 
-    A stage's models are loaded so: on the processes that have something to make, once in each. A copy that
-    is sent to another process goes without the value, which is made there anew.
+    A stage's models are loaded this way: only in the processes that have shards to make, once in each. A copy
+    that is sent to another process does not carry the value, which is computed there anew.
     """
 
     def __init__(self, make: Callable[[], T], made: T | None = None) -> None:
         """
         Args:
-            made: what has been made already, in this process.
+            made: the value, if it has already been made in this process.
         """
         self.make = make
         self.made: list[T] = [] if made is None else [made]

@@ -1,9 +1,9 @@
-"""Who makes what in a folder that several processes share: claims, which end with the process that made them.
+"""Leases (claims) on files in a shared folder; a lease expires when its owner dies.
 
-A claim is a hidden file beside what is being made. Its owner writes it anew every few seconds. A process that
-finds it unchanged for a minute takes it for abandoned; by its own clock, as those of two machines differ, and
-by one that nobody sets. An owner that slept so long finds another's token in the claim, or no claim: it
-neither writes nor removes it then, and makes no folder anew that others have removed.
+A claim is a hidden file next to the file that is being made. Its owner rewrites it every few seconds. A
+process that finds it unchanged for a minute takes it for abandoned; it uses its own monotonic clock, as the
+clocks of two machines differ. An owner that slept so long finds another's token in the claim, or no claim:
+then it neither writes nor removes it, and does not recreate a folder that others have removed.
 """
 
 import json
@@ -20,26 +20,26 @@ from rewardedit.files import AnyPath, create, replaced
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
 from rewardedit.writers import is_running, machine
 
-BEAT = 5.0  # seconds between two writings of a claim
-ABANDONED = 60.0  # seconds without one, after which the owner is taken for dead
+BEAT = 5.0  # seconds between two rewrites of a claim
+ABANDONED = 60.0  # seconds without a rewrite, after which the owner is taken for dead
 LARGEST_PROCESS = 2**31 - 1
 
 
 class Claims:
-    """The claims that a process makes, and what it has seen of those of others."""
+    """The claims of a process, and its observations of others' claims."""
 
     def __init__(self, beat: float | None = None, abandoned: float | None = None) -> None:
         self.beat = BEAT if beat is None else beat
         self.abandoned = ABANDONED if abandoned is None else abandoned
-        self.seen: dict[str, tuple[bytes, float]] = {}  # by file: what it says, and since when
-        self.tokens: dict[str, str] = {}  # by file: of the claims that are this process's
+        self.seen: dict[str, tuple[bytes, float]] = {}  # content of each claim file, and since when
+        self.tokens: dict[str, str] = {}  # tokens of this process's own claims, by file
 
     @contextmanager
     def claim(self, path: AnyPath) -> Iterator[bool]:
-        """Whether this process is to make `path`; while the block runs no other takes it.
+        """Tries to lease `path` while the block runs; yields True if this process holds the lease.
 
-        Two processes may both be told so where one took the other for dead, so that what is made must be put
-        in its place in one piece, and only where the claim `is_held` then.
+        Two processes may both get True if one took the other for dead, so the result must be put into place
+        atomically, and only if the claim still `is_held` then.
         """
         file = claim_file(path)
         token = secrets.token_hex(8)
@@ -61,7 +61,7 @@ class Claims:
             del self.tokens[str(file)]
 
     def is_held(self, path: AnyPath) -> bool:
-        """True while the claim of `path` is this process's; no more where another took it for dead."""
+        """True while this process holds the claim of `path`; False once another took it for dead."""
         file = claim_file(path)
         return _is_of(_content(file), self.tokens.get(str(file), ""))
 
@@ -72,7 +72,7 @@ class Claims:
         except FileExistsError:
             if not self._is_abandoned(file):
                 return False
-        except FileNotFoundError:  # the folder is gone: all was made, and taken from there
+        except FileNotFoundError:  # the folder is gone: all was made and removed
             return False
         with suppress(FileNotFoundError), replaced(file, in_stage=True) as aside:
             aside.write_text(_owner(token, 0))
@@ -80,7 +80,7 @@ class Claims:
 
     def _is_abandoned(self, file: AnyPath) -> bool:
         content = _content(file)
-        if content is None:  # given up between two looks
+        if content is None:  # released in the meantime
             return False
         if _is_dead(_read_owner(content)):
             return True
@@ -94,13 +94,13 @@ class Claims:
         beats = 0
         while not over.wait(self.beat):
             beats += 1
-            with suppress(OSError):  # a disk that is away for a moment
+            with suppress(OSError):  # the disk may be unavailable for a moment
                 if not _write_anew(file, token, _owner(token, beats).encode()):
                     return
 
 
 def claim_file(path: AnyPath) -> AnyPath:
-    """Where the claim of `path` lies."""
+    """Path of the claim file of `path`."""
     return path.with_name(f".{path.name}.claim")
 
 
@@ -109,7 +109,7 @@ def _owner(token: str, beats: int) -> str:
 
 
 def _content(file: AnyPath) -> bytes | None:
-    """What stands in a claim, which may be half-written; None where there is none."""
+    """Content of a claim, which may be half-written; None if there is no claim."""
     if file.exists() and not file.is_file():
         raise ValueError(f"{file}: expected a claim, which is a file; got something else; remove it")
     try:
@@ -119,7 +119,7 @@ def _content(file: AnyPath) -> bytes | None:
 
 
 def _read_owner(content: bytes) -> dict[str, Any]:
-    """Whom a claim names; nobody where it cannot be read."""
+    """The owner that a claim names; {} if it cannot be read."""
     try:
         owner = read_json(content)
     except CONTENT_ERRORS:
@@ -139,10 +139,10 @@ def _is_of(content: bytes | None, token: str) -> bool:
 
 
 def _write_anew(file: AnyPath, token: str, content: bytes) -> bool:
-    """Writes a claim's content anew; False, and nothing written, where it is another's or gone.
+    """Rewrites a claim's content; writes nothing and returns False if it is another's or gone.
 
-    It is written in place: another who takes the claim puts a file of its own there, which is never the one
-    that is open here. It takes no room on a full disk, and makes no folder.
+    It is written in place: another process that takes the claim replaces the file, so that its file is never
+    the one open here. This needs no room on a full disk, and makes no folder.
     """
     if not isinstance(file, Path):
         held = _is_of(_content(file), token)

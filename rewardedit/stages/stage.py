@@ -1,9 +1,9 @@
-"""Stages of a run: made once, shard by shard, by all processes,
-and never taken for what other settings would make.
+"""Stages of a run: computed once, in shards, by all processes;
+results are keyed by their settings.
 
-A stage's folder holds its results and `made_of.json`, the settings that they were made of, which is written
-last. While it is being made, the settings stand in `making.json`. Where endpoints were asked for it,
-`usage.json` says how much.
+A stage's folder holds its results and `made_of.json`, the settings that they were made with, which is written
+last. While the stage is unfinished, the settings are in `making.json`. If endpoints were used, `usage.json`
+holds their usage.
 """
 
 import json
@@ -28,7 +28,7 @@ Share = tuple[int, int]  # (3, 16): the third of 16 parts of the shards
 
 
 class StageUnfinished(RuntimeError):
-    """A share of a stage was made; the stage is to be finished by a call without a share."""
+    """A share of a stage was made; a call without a share must finish the stage."""
 
 
 def stage(
@@ -40,24 +40,24 @@ def stage(
     finish: Callable[[list[AnyPath]], None] | None = None,
     share: Share | None = None,
 ) -> list[AnyPath]:
-    """Makes in `folder` what is not there yet, and returns the paths of its shards when all of it is.
+    """Makes the missing shards in `folder`, and returns the paths of all shards when they are complete.
 
-    The engine in use divides the shards (see `engines`); what a shard holds does not depend on who makes it.
-    An interrupted stage goes on from those that are whole, with any number of processes. No process waits in
-    a collective, which would time out: one that is done looks at the folder, which all must share, until the
-    others are done too. The launcher ends all processes where one of them fails.
+    The engine in use divides the shards (see `executors`); the content of a shard does not depend on the
+    process that makes it. An interrupted stage resumes from its complete shards, with any number of
+    processes. No process waits in a collective, which would time out: a process that is done polls the
+    folder, which all must share, until the others are done too. The launcher ends all processes if one fails.
 
     Args:
-        made_of: all that the result depends on, as a mapping of settings; dataclasses may stand in it.
-        make: writes a shard, by its number, to a path that it is given: a file or a folder.
-        name: of the shards.
+        made_of: everything that the result depends on, as a mapping of settings, which may hold dataclasses.
+        make: writes the shard of a number to the given path: a file or a folder.
+        name: format of the shards' names.
         finish: makes the result from all shards, on the main process; the shards are removed afterwards.
-        share: make this part of the shards alone and wait for no other; the parts may run at any time, on any
-            machine.
+        share: makes only this part of the shards and waits for no other; the parts may run at any time, on
+            any machine.
 
     Raises:
-        StageUnfinished: where only a share was asked for, and the stage was not whole before.
-        ValueError: where the folder was made of something else, or holds what no stage has made.
+        StageUnfinished: if only a share was requested, and the stage was not complete before.
+        ValueError: if the folder was made with other settings, or holds files that no stage has made.
     """
     state = processes()
     paths = [folder / name.format(i) for i in range(shards)]
@@ -67,7 +67,7 @@ def stage(
     if state.is_main_process:
         _begin(folder, settings, paths)
     nap = Nap()
-    while not state.is_main_process:  # which is about to write them
+    while not state.is_main_process:  # the main process is about to write the settings
         found = _read_settings(folder)
         if found is not None and (found == settings or _is_begun(folder, paths)):
             break
@@ -85,7 +85,7 @@ def stage(
             raise StageUnfinished(
                 f"{folder}: {there} of {shards} shards are there; go on with the other shares"
             )
-        if finish is not None:  # not by several at a time
+        if finish is not None:  # several processes must not finish at the same time
             raise StageUnfinished(f"{folder}: all {shards} shards are there; go on once without a share")
 
     claims = Claims()
@@ -104,17 +104,17 @@ def stage(
 
 
 def usage_in(folder: AnyPath) -> dict[str, Usage]:
-    """What endpoints were asked for all stages in a folder, also for shards of one that was broken off."""
+    """Endpoint usage of all stages in a folder, including shards of interrupted stages."""
     shards = [path for path in folder.rglob(f".*{USED}") if not (path.parent / USAGE).exists()]
     return read_usage([*folder.rglob(USAGE), *shards])
 
 
 def _is_over(folder: AnyPath, settings: dict[str, Any]) -> bool:
-    """True where the stage has been ended; its folder may have been removed since by who needed it, and made
-    anew by who knew nothing of that.
+    """True if the stage is finished; its user may have removed the folder since, and another process may have
+    created it again.
 
     Raises:
-        ValueError: where another command makes something else there now.
+        ValueError: if another command now makes something else there.
     """
     found = _read_settings(folder)
     if found is None:
@@ -129,7 +129,7 @@ def _end(
     finish: Callable[[list[AnyPath]], None] | None,
     is_over: Callable[[], bool],
 ) -> None:
-    """Makes the result of all shards, and says that it is whole; nothing where others have done so while this
+    """Makes the result of all shards and marks it as complete; does nothing if others have done so while this
     process slept, and have removed the shards.
     """
     try:
@@ -144,7 +144,7 @@ def _end(
 
 
 def _clear(folder: AnyPath, shards: list[AnyPath]) -> None:
-    """Removes these shards, and what workers left that died."""
+    """Removes these shards, and files left by workers that died."""
     gone = {path.name for path in shards}
     for path in folder.iterdir():
         left = path.name.startswith(".") and path.suffix in (".claim", ".partial", ".tries", USED, SIZES)
@@ -153,12 +153,12 @@ def _clear(folder: AnyPath, shards: list[AnyPath]) -> None:
 
 
 def plain(made_of: Any) -> Any:
-    """Settings as they come back from JSON."""
+    """The settings as they are read back from JSON."""
     return json.loads(to_json(to_dict(made_of)))
 
 
 def require_same(where: AnyPath, found: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raises ValueError where two groups of settings are not the same, saying which ones are not."""
+    """Raises ValueError, which lists the differences, if two groups of settings differ."""
     if found != settings:
         raise ValueError(
             f"{where} was made of other settings: {'; '.join(differences(found, settings))}. "
@@ -167,7 +167,7 @@ def require_same(where: AnyPath, found: dict[str, Any], settings: dict[str, Any]
 
 
 def differences(found: Any, settings: Any, name: str = "") -> list[str]:
-    """e.g. ["relabel.scorer: clip_d there, l1 here"]."""
+    """Differences of two settings, e.g. ["relabel.scorer: clip_d there, l1 here"]."""
     if isinstance(found, dict) and isinstance(settings, dict):
         names = [*found, *(key for key in settings if key not in found)]
         dotted = f"{name}." if name else ""
@@ -178,15 +178,15 @@ def differences(found: Any, settings: Any, name: str = "") -> list[str]:
 
 
 def is_made(result: Path, made_of: dict[str, Any]) -> bool:
-    """True where a result is whole and was made of these settings."""
+    """True if a result is complete and was made with these settings."""
     try:
         return _read_record(result / MADE_OF) == plain(made_of)
-    except ValueError:  # it is made again
+    except ValueError:  # a damaged record: the result is made again
         return False
 
 
 def mark_made(result: Path, made_of: dict[str, Any]) -> None:
-    """Says that a result is whole, and what it was made of: the last that is done for it."""
+    """Marks a result as complete and records its settings; call it last."""
     if processes().is_main_process:
         write_json(result / MADE_OF, plain(made_of))
 
@@ -194,13 +194,13 @@ def mark_made(result: Path, made_of: dict[str, Any]) -> None:
 def variants(
     names: Sequence[str], folder: Path, result: str, made_of: dict[str, Any], make: Callable[[str, Path], Any]
 ) -> dict[str, Path]:
-    """The results of several variants of one training, made one after another by all processes together.
+    """Trains several variants one after another, each by all processes together; returns their results.
 
-    The first runs in `folder`, the others in folder/variants/NAME; each leaves `result` there. Those that are
-    whole and were made of the same settings are not made again.
+    The first runs in `folder`, the others in folder/variants/NAME; each leaves `result` there. Complete
+    results that were made with the same settings are reused.
 
     Args:
-        make: trains a variant, by its name, in a folder.
+        make: trains the variant of a name in a folder.
     """
     results = {}
     for i, name in enumerate(names):
@@ -214,21 +214,21 @@ def variants(
 
 
 def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> None:
-    """Writes down what the stage is about to be made of.
+    """Records the settings of a stage that is about to be made.
 
     Raises:
-        ValueError: where the folder holds what no stage has made.
+        ValueError: if the folder holds files that no stage has made.
     """
     try:
         found = _read_settings(folder)
     except ValueError:
         if _is_begun(folder, paths):
             raise
-        found = {}  # of nothing that was made
+        found = {}  # nothing was made with the damaged record
     if found is not None and (found == settings or _is_begun(folder, paths)):
         return
     if found is None and folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        if _read_settings(folder) is not None:  # another command wrote it at this moment
+        if _read_settings(folder) is not None:  # another command has just written it
             return
         raise ValueError(
             f"{folder} holds files that do not say what they were made of; take another folder, or remove "
@@ -239,19 +239,19 @@ def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> N
 
 
 def _is_begun(folder: AnyPath, paths: list[AnyPath]) -> bool:
-    """True where the stage has a shard, or somebody is making one: its settings are its own."""
+    """True if the stage has a shard, or a process is making one: its settings must not be replaced."""
     shards = {path.name for path in paths}
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return any(name in shards or name == MADE_OF or name.endswith(".claim") for name in names)
 
 
 def _read_settings(folder: AnyPath) -> dict[str, Any] | None:
-    """What a stage was made of, or is being made of; None where it was not begun.
+    """Settings that a stage was made with, or is being made with; None if it was not begun.
 
     Raises:
-        ValueError: where that cannot be read.
+        ValueError: if they cannot be read.
     """
-    for name in (MADE_OF, MAKING, MADE_OF):  # the second is renamed to the first, perhaps between two looks
+    for name in (MADE_OF, MAKING, MADE_OF):  # the second may be renamed to the first in the meantime
         found = _read_record(folder / name)
         if found is not None:
             return found
@@ -259,10 +259,10 @@ def _read_settings(folder: AnyPath) -> dict[str, Any] | None:
 
 
 def _read_record(path: AnyPath) -> dict[str, Any] | None:
-    """Settings that were written down; None where they were not.
+    """Reads recorded settings; None if there is no record.
 
     Raises:
-        ValueError: where the file is no such record.
+        ValueError: if the file is no such record.
     """
     try:
         found = read_json_file(path)

@@ -25,30 +25,30 @@ from rewardedit.scorers.bpm.terms import crop, position_verdict, preserve, size_
 from rewardedit.scorers.clip import COINCIDE, ClipScorer, load_clip
 from rewardedit.untrusted import CONTENT_ERRORS, read_settings_file
 
-CALIBRATION = "bpm.json"  # beside the package's own detector
+CALIBRATION = "bpm.json"  # next to the package's own detector
 Compat = Literal["paper", "figure4", "code"]
 COMPATS = get_args(Compat)
 UNDETECTED = ("invalid", "failed")
-NOT_THERE = -1.0  # S_modify of a target object that is not there, in an edit that counts as failed
+NOT_THERE = -1.0  # S_modify of a missing target object, in an edit that counts as failed
 PARTS = ("modify", "preserve", "size", "position")
-MEASURED_WITH = ("regions", "context", "judges")  # options that what is measured depends on
+MEASURED_WITH = ("regions", "context", "judges")  # options that the measured values depend on
 NOTHING = ParsedEdit("", None, None)  # stands for an instruction that cannot be parsed
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What counts as 0 and as 1 of the two parts that have no bounds of their own.
+    """Values that count as 0 and as 1 for the two parts that have no natural bounds.
 
-    Algorithm 2 normalises by the least and the largest value of whatever is scored together, so that an
-    edit's score depends on its neighbours; here both ends are fixed once.
+    Algorithm 2 normalises by the least and the largest value of all edits scored together, so that an edit's
+    score depends on its neighbours; here both ends are fixed once.
     """
 
     modify: tuple[float, float]
     preserve: tuple[float, float]
-    origin: str  # what the values were measured on
-    compat: Compat = "paper"  # whose parts they are
-    # Of `Bpm.from_pretrained`, with which they were measured: regions, context, judges. They hold where these
-    # are not given.
+    origin: str  # edits that the values were measured on
+    compat: Compat = "paper"  # version of the parts that were measured
+    # Options of `Bpm.from_pretrained` at the measurement: regions, context, judges. They are the defaults of
+    # options that are not given.
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,10 +64,10 @@ class Calibration:
     def of(
         cls, scores: Scores, origin: str, compat: Compat = "paper", options: dict[str, Any] | None = None
     ) -> "Calibration":
-        """The ends of what BPM measured of some edits, without the hundredth at either end.
+        """Calibrates by BPM's scores of some edits: the 1 % and 99 % quantiles of each part.
 
         Raises:
-            ValueError: where no edit has been scored, or all are alike.
+            ValueError: if no edit has been scored, or all are alike.
         """
         ends = []
         for name in ("modify", "preserve"):
@@ -79,15 +79,15 @@ class Calibration:
         return cls(ends[0], ends[1], origin, compat, options or {})
 
     def write(self, path: str | Path) -> None:
-        """To a file that `read` reads."""
+        """Writes a file for `read`."""
         Path(path).write_text(to_json(asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, path: str | Path) -> "Calibration":
-        """From a JSON file with the fields of this class.
+        """Reads a JSON file with the fields of this class.
 
         Raises:
-            ValueError: where there is none, or it has others.
+            ValueError: if there is no such file, or its fields are others.
         """
         try:
             values = read_settings_file(Path(path))
@@ -99,21 +99,21 @@ class Calibration:
 
 # The least and the largest value of each part that the paper prints.
 PAPER = Calibration((0.071, 0.642), (0.342, 0.973), "Figures 4 and 13 of the paper")
-# The released code's −L2 is of bytes that wrap around: no distance is above √255 of 255.
+# The released code's −L2 is computed on bytes that wrap around: no distance is above √255 of 255.
 CODE = Calibration(PAPER.modify, (-0.063, 0.0), "Figures 4 and 13; the range of a byte's root", "code")
 
 
 @dataclass(frozen=True)
 class BpmConfig:
-    """Values are the paper's where it gives any, then the released code's, then ours."""
+    """Settings of BPM: the paper's values if it gives any, then the released code's, then ours."""
 
     compat: Compat = "paper"
-    alpha: float = 0.7  # of the semantic part; the regions' has the rest (Sec. 4.1)
+    alpha: float = 0.7  # weight of the semantic part; the regions' part has the rest (Sec. 4.1)
     judges: JudgeConfig = field(default_factory=JudgeConfig)
     calibration: Calibration | None = None  # None: `PAPER`, or `CODE` with compat="code"
-    context: float = 1.5  # how much larger than its box an object is cut out (released code)
-    # An edit whose target object, or what it should stand beside, is not seen: "invalid", without a score, as
-    # the detector may be at fault; or "failed", an edit that has not been made.
+    context: float = 1.5  # size of an object's crop relative to its box (released code)
+    # An edit whose target or reference object is not found is "invalid", without a score, as the detector may
+    # be at fault; or "failed", as if the edit had not been made.
     undetected: Literal["invalid", "failed"] = "invalid"
 
     def __post_init__(self) -> None:
@@ -131,12 +131,12 @@ class BpmConfig:
 
     @property
     def ends(self) -> Calibration:
-        """The calibration that holds."""
+        """The calibration in effect."""
         return self.calibration or (CODE if self.compat == "code" else PAPER)
 
 
 def _calibration(path: str | None, checkpoint: str, compat: str) -> Calibration | None:
-    """From a file; without one, the package's for its own model."""
+    """Reads the calibration from a file; without one, the package's for its own model."""
     if path is None and checkpoint == "shapes-detector" and compat != "code":
         path = str(Path(resolve_model(checkpoint)) / CALIBRATION)
     return None if path is None else Calibration.read(path)
@@ -146,22 +146,22 @@ class Bpm(ClipScorer):
     """Balancing Preservation and Modification, in [0, 2].
 
     The instruction is parsed and its objects are located in both images. Two rules judge size and position of
-    the edited object; directional CLIP similarity on crops says whether it became what was asked; the
-    distance outside all that may change says what was kept (Algorithms 1 and 2):
+    the edited object; directional CLIP similarity on crops measures the requested modification; the distance
+    outside the regions that may change measures preservation (Algorithms 1 and 2):
 
         α · (modify + preserve) + (1 − α) · (size + position)
 
-    with modify and preserve brought to [0, 1] by a fixed calibration. `parts` holds all four as they are,
-    modify in [−1, 1] and the others in [0, 1], and semantic and region, their two sums.
-    `compat="figure4"` is the plain sum of the four, as the paper's figures print it, in [−1, 4];
-    `compat="code"` has the parts of the released code (`bpm_released`), preserve in [−1, 0].
+    with modify and preserve scaled to [0, 1] by a fixed calibration. `parts` holds all four unscaled, modify
+    in [−1, 1] and the others in [0, 1], and semantic and region, their two sums.
+    `compat="figure4"` is the plain sum of the four, as printed in the paper's figures, in [−1, 4];
+    `compat="code"` has the parts of the released code (`reference_code`), preserve in [−1, 0].
 
-    What is not found makes the row invalid, with the reason. The semantic part has a gradient, the regions
-    given.
+    An object that is not found makes the row invalid, with the reason. The semantic part has a gradient; the
+    regions are taken as fixed.
 
     Args:
-        parser: instructions to what they ask for.
-        locator: says where the edits are.
+        parser: parses instructions.
+        locator: finds the regions of the edits.
     """
 
     paper = "BPM (Li et al. 2025), Algorithms 1 and 2"
@@ -181,7 +181,7 @@ class Bpm(ClipScorer):
         self.parser = parser
         self.locator = locator
         self.config = config or BpmConfig()
-        self.differentiable = self.config.compat != "code"  # whose bytes have no gradient
+        self.differentiable = self.config.compat != "code"  # bytes have no gradient
         if self.config.compat == "figure4":
             self.range = (-1.0, 4.0)
 
@@ -201,22 +201,22 @@ class Bpm(ClipScorer):
         judges: dict[str, float] | None = None,
         parser_options: dict[str, Any] | None = None,
     ) -> "Bpm":
-        """BPM with the CLIP model that `load_clip` finds; the paper's is "openai/clip-vit-large-patch14". The
-        small one, shapes-detector, is a detector's towers, which know objects alone.
+        """Loads BPM with a CLIP model of `load_clip`; the paper's is "openai/clip-vit-large-patch14". The
+        small default, shapes-detector, consists of a detector's towers, which know objects only.
 
         Args:
-            regions: where the regions come from, a name of `load_locator`, or its options with the name among
-                them: {"name": "grounded_sam", "detector": "IDEA-Research/grounding-dino-tiny",
+            regions: the locator of regions, a name of `load_locator`, or its options including the name:
+                {"name": "grounded_sam", "detector": "IDEA-Research/grounding-dino-tiny",
                 "segmenter": "facebook/sam-vit-huge"}.
-            parser: what parses instructions, a name of `load_parser`; `parser_cache`, a JSONL file, keeps
-                what a language model answered, and `parser_options` are that model's.
-            context: of `BpmConfig`; `judges`: thresholds of `JudgeConfig` by name. None: the calibration's,
-                else what these have.
-            calibration: a file that `Calibration.read` reads; by default the package's for its own
-                model, else the values that the paper prints.
+            parser: the parser of instructions, a name of `load_parser`; `parser_cache`, a JSONL file, keeps
+                the answers of a language model, and `parser_options` are that model's options.
+            context: as in `BpmConfig`; `judges`: thresholds of `JudgeConfig` by name. None: the
+                calibration's, else the defaults of these classes.
+            calibration: a file for `Calibration.read`; by default the package's for its own model, else the
+                values printed in the paper.
 
         Raises:
-            ValueError: what these raise.
+            ValueError: as for these functions and classes.
         """
         ends = _calibration(calibration, checkpoint, compat)
         given = {"regions": regions, "context": context, "judges": judges}
@@ -230,7 +230,7 @@ class Bpm(ClipScorer):
 
     @classmethod
     def packaged(cls, options: Mapping[str, Any]) -> set[str]:
-        """Beside those that the options name, those that find the regions."""
+        """Models that the options name, and those that find the regions."""
         ends = _calibration(options["calibration"], options["checkpoint"], options["compat"])
         regions = options["regions"] or (ends.options.get("regions") if ends else None)
         return names_in(options) | names_in(locator_models(regions))
@@ -262,7 +262,7 @@ class Bpm(ClipScorer):
         return Scores.make(score, {**parts, "semantic": semantic, "region": region}, reason)
 
     def locate(self, batch: EditBatch, prepared: Encoded | None = None) -> list[EditRegions]:
-        """Where each edit takes place."""
+        """Finds the regions of each edit."""
         prepared = prepared or self.prepare(batch.source, batch.instruction)
         return self.locator.of_edits(
             batch, parsed_edits(prepared.inputs["parsed"]), prepared.inputs["sources"]
@@ -274,13 +274,13 @@ class Bpm(ClipScorer):
         edited: Float[Tensor, "b 3 h w"],
         instruction: Sequence[str],
     ) -> Float[Tensor, "b 1 h w"]:
-        """Where the edits may change the image, for `mask_guidance` (Sec. 3.5); 1 all over where that is not
-        known.
+        """Masks of the region that each edit may change, for `mask_guidance` (Sec. 3.5); 1 everywhere if that
+        is unknown.
         """
         return edit_masks(self.locator, parsed_edits(self.parser(instruction)), source, edited)
 
     def _reason(self, parsed: Parsed, regions: EditRegions) -> str | None:
-        """Why an edit has no score."""
+        """The reason why an edit has no score; None if it has one."""
         if isinstance(parsed, Unparsed):
             return parsed.reason
         if parsed.source is None and parsed.target is None:
@@ -288,7 +288,7 @@ class Bpm(ClipScorer):
         if parsed.is_unclear:
             return "the instruction refers to something that it does not name"
         if self.config.compat == "code" and regions.missing is not None:
-            return None  # it has values for that
+            return None  # the released code has values for missing objects
         failed = self.config.undetected == "failed" and regions.missing in ("target", "reference")
         return None if failed else regions.reason
 
@@ -319,9 +319,9 @@ class Bpm(ClipScorer):
     ) -> Float[Tensor, " b"]:
         """S_modify (Eq. 1), in [−1, 1]: cos(I(crop of edited) − I(crop of source), T(target) − T(source)).
 
-        A side that is not there is left out of the texts. Where both sides have one name (an object is moved,
-        or made larger) there is no direction between them, and the edited crop's own similarity with that
-        name stands in its place. 0 where the crops show the same, −1 where the target object is not there.
+        A missing side is left out of the texts. If both sides have the same name (an object is moved, or made
+        larger), there is no direction between them, and the edited crop's own similarity with that name is
+        used instead. 0 if the crops show the same, −1 if the target object is missing.
         """
         b = len(parsed)
         objects = [*(region.source for region in regions), *(region.edited for region in regions)]
@@ -341,7 +341,7 @@ class Bpm(ClipScorer):
         return torch.where(missing, torch.full_like(similarity, NOT_THERE), similarity)
 
     def crop_features(self, images: list[Tensor], objects: list[Instances]) -> Tensor:
-        """CLIP's features of what the objects' boxes hold, in one batch; of the whole image where there is no
+        """CLIP's features of crops around the objects, in one batch; of the whole image if there is no
         object.
         """
         whole = (0.0, 0.0, float(images[0].shape[-1]), float(images[0].shape[-2]))
@@ -355,7 +355,7 @@ class Bpm(ClipScorer):
         return self.model.get_image_features(pixel_values=pixels.to(self.model.dtype)).pooler_output.float()
 
     def _masks_in(self, images: Tensor, boxes: Sequence[Tensor]) -> list[Tensor]:
-        """Masks of what boxes hold; the boxes themselves without a segmenter."""
+        """Masks of the objects in boxes; the boxes themselves without a segmenter."""
         segmenter = getattr(getattr(self.locator, "finder", None), "segmenter", None)
         if segmenter is not None:
             return segmenter(images, boxes)
@@ -384,5 +384,5 @@ def combine(parts: dict[str, Tensor], config: BpmConfig) -> tuple[Tensor, Tensor
 
 
 def parsed_edits(parsed: Sequence[Parsed]) -> list[ParsedEdit]:
-    """With nothing in the place of what could not be parsed."""
+    """The parsed edits, with an empty edit for each instruction that could not be parsed."""
     return [NOTHING if isinstance(edit, Unparsed) else edit for edit in parsed]

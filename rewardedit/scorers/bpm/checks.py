@@ -1,7 +1,7 @@
-"""BPM's two rule-based judges: whether an edited object's size and place are what was asked (Li et al. 2025,
-Sec. 3.3, App. A.4).
+"""BPM's two rule-based judges of the size and the position of an edited object (Li et al. 2025, Sec. 3.3,
+App. A.4).
 
-Boxes are xyxy in pixels, y downwards. A judge says 1 or 0; of several objects, the share for which it says 1.
+Boxes are xyxy in pixels, y downwards. A judge returns 1 or 0; for several objects the mean is taken.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ BESIDE = ("left", "right", "up", "down")
 
 @dataclass(frozen=True)
 class JudgeConfig:
-    """Thresholds. Where the paper gives none they are the released code's, or ours."""
+    """Thresholds of the judges. If the paper gives none they are the released code's, or ours."""
 
-    larger: float = 1.2  # the ratio of areas from which an object is larger (released code)
-    smaller: float = 0.8  # and below which it is smaller (released code)
-    # how many times larger or smaller what is put in an object's place may be (ours): another object has
-    # another outline
+    larger: float = 1.2  # least ratio of areas of an object that became larger (released code)
+    smaller: float = 0.8  # largest ratio of areas of an object that became smaller (released code)
+    # most times by which an object may be larger or smaller than the one it replaces (ours): another object
+    # has another outline
     replaced: float = 4.0
-    overlap: float = 0.4  # the IoU from which an object is where another is (released code)
-    near: float = 0.25  # a gap up to this share of the image's longer side is near (ours)
-    margin: float = 0.02  # of the longer side, by which what is inside may stand out (ours)
+    overlap: float = 0.4  # least IoU of two boxes in the same place (released code)
+    near: float = 0.25  # largest gap that counts as near, as a share of the image's longer side (ours)
+    margin: float = 0.02  # overhang of an object that counts as inside, share of the longer side (ours)
 
 
 def size_judge(
@@ -33,15 +33,15 @@ def size_judge(
     config: JudgeConfig | None = None,
     replaced: bool = False,
 ) -> float:
-    """1 where an object's area has changed as `state` says.
+    """Returns 1 if an object's area has changed according to `state`, else 0.
 
     Args:
-        before: its area in the source; None where it was added: then its size is right (App. A.4).
-        after: its area in the edited image; None where it was removed: it cannot have another size.
-        replaced: another object took its place.
+        before: its area in the source; None if it was added: then its size is right (App. A.4).
+        after: its area in the edited image; None if it was removed: it cannot have another size.
+        replaced: True if another object took its place.
 
     Raises:
-        ValueError: on an area of nothing.
+        ValueError: on an area that is not above 0.
     """
     config = config or JudgeConfig()
     if before is None or after is None:
@@ -66,19 +66,19 @@ def position_judge(
     config: JudgeConfig | None = None,
     resized: bool = False,
 ) -> float:
-    """1 where an edited object is where `position` says, relative to a reference.
+    """Returns 1 if an edited object has the given position relative to a reference, else 0.
 
     Three criteria for a direction (Sec. 3.3): its centre lies there, further in that direction than across
-    it, and the two do not lie on one another.
+    it, and the two boxes do not overlap.
 
     Args:
-        edited: the object in the edited image; None where it was removed: its place is right (App. A.4).
-        reference: the reference object; for an object that is moved or changed, where it was in the source.
-            None where there is none: then only a place in the image can be judged, all else is right.
+        edited: the object in the edited image; None if it was removed: its position is right (App. A.4).
+        reference: the reference object; for an object that is moved or changed, its box in the source.
+            None: only a place in the image can be judged, everything else counts as right.
         position: one of BPM's seven relations, "on", or a place in the image such as "top left".
         image: height and width.
-        resized: another size was asked for, so that an object that stays where it was overlaps with less of
-            itself: the share of the smaller box counts in place of the IoU (ours).
+        resized: True if another size was requested, so that an object that stays in place overlaps with less
+            of itself: the share of the smaller box also counts, besides the IoU (ours).
 
     Raises:
         ValueError: on another position.
@@ -107,7 +107,7 @@ def position_judge(
 
 
 def is_beside(edited: Box, reference: Box, direction: str) -> bool:
-    """Whether a centre lies in that direction of another, and further so than across it."""
+    """True if a box's centre lies in that direction from the other's, further along than across it."""
     x, y = centre(edited)
     other_x, other_y = centre(reference)
     right, down = x - other_x, y - other_y
@@ -118,14 +118,14 @@ def is_beside(edited: Box, reference: Box, direction: str) -> bool:
 
 
 def is_inside(edited: Box, reference: Box, margin: float = 0.0) -> bool:
-    """Whether a box lies within another, up to a margin."""
+    """True if a box lies within another, up to a margin."""
     low = all(edited[i] >= reference[i] - margin for i in (0, 1))
     return low and all(edited[i] <= reference[i] + margin for i in (2, 3))
 
 
 def is_on(edited: Box, reference: Box, margin: float = 0.0) -> bool:
-    """Whether a box lies within another, or stands on it: above its middle, with its own middle between the
-    sides and its lower edge no higher than the other's upper one, up to a margin (ours).
+    """True if a box lies within or above another, or stands on it: its centre lies between the other's sides
+    and above its centre, its lower edge between the other's upper and lower ones, up to a margin (ours).
     """
     x, y = centre(edited)
     stands = (
@@ -137,7 +137,9 @@ def is_on(edited: Box, reference: Box, margin: float = 0.0) -> bool:
 
 
 def place_of(position: str) -> tuple[str, str] | None:
-    """("top", "left") of "top left", ("", "center") of "center"; None where it is no place in the image."""
+    """Splits a place in the image: ("top", "left") for "top left", ("center", "center") for "center"; None if
+    it is no place in the image.
+    """
     words = position.split()
     rows = {"top", "bottom", "center"}
     columns = {"left", "right", "center"}
@@ -149,7 +151,7 @@ def place_of(position: str) -> tuple[str, str] | None:
 
 
 def in_place(edited: Box, place: tuple[str, str], image: tuple[float, float]) -> bool:
-    """Whether a box's centre lies in that third of the image, by rows and by columns."""
+    """True if a box's centre lies in that third of the image, by rows and by columns."""
     x, y = centre(edited)
     thirds = {"top": (0, 1), "left": (0, 1), "center": (1, 2), "bottom": (2, 3), "right": (2, 3), "": (0, 3)}
     pairs = zip(place, (y / image[0], x / image[1]), strict=True)
@@ -157,31 +159,31 @@ def in_place(edited: Box, place: tuple[str, str], image: tuple[float, float]) ->
 
 
 def centre(box: Box) -> tuple[float, float]:
-    """x and y of a box's middle."""
+    """x and y of a box's centre."""
     return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
 
 
 def area(box: Box) -> float:
-    """Of a box; 0 where it is empty."""
+    """Area of a box; 0 if it is empty."""
     return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
 
 
 def iou(a: Box, b: Box) -> float:
-    """Intersection over union of two boxes; 0 where both are empty."""
+    """Intersection over union of two boxes; 0 if both are empty."""
     both = area((max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])))
     union = area(a) + area(b) - both
     return both / union if union else 0.0
 
 
 def share_of_smaller(a: Box, b: Box) -> float:
-    """Intersection over the area of the smaller of two boxes; 0 where that is empty."""
+    """Intersection over the area of the smaller of two boxes; 0 if that is empty."""
     both = area((max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])))
     smaller = min(area(a), area(b))
     return both / smaller if smaller else 0.0
 
 
 def gap(a: Box, b: Box) -> float:
-    """Pixels between the nearest points of two boxes; 0 where they touch."""
+    """Pixels between the nearest points of two boxes; 0 if they touch."""
     across = max(a[0] - b[2], b[0] - a[2], 0.0)
     down = max(a[1] - b[3], b[1] - a[3], 0.0)
     return (across**2 + down**2) ** 0.5

@@ -1,10 +1,10 @@
 """BPM as its released code computes it (joyli-x/BPM), which differs from the paper in every part.
 
-Distances are measured at 500 × 500 pixels, whatever the aspect (crops are not: CLIP's own preprocessing
-cuts them). One box cuts both images out. Differences are
-those of bytes, which wrap around. Sizes are those of first boxes, and judged where a size is asked for alone;
-positions are judged for added objects alone. What is not found is given a value and no row is invalid but
-where the instruction cannot be parsed.
+Distances are measured at 500 × 500 pixels, whatever the aspect ratio (crops are not: CLIP's own preprocessing
+trims them). Both images are cropped to the same box. Differences are
+those of bytes, which wrap around. Sizes are those of the first boxes, and judged only if a size is requested;
+positions are judged for added objects only. Missing objects are given a value, and a row is invalid only if
+its instruction cannot be parsed.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,26 +21,26 @@ from rewardedit.scorers.bpm.checks import BESIDE, Box, centre, iou, is_beside, i
 from rewardedit.scorers.bpm.terms import boxes_of
 
 CANVAS = 500  # pixels a side of both images
-EXPAND = 1.5  # how much larger than its box an object is cut out
+EXPAND = 1.5  # size of an object's crop relative to its box
 LARGER = 1.2
 SMALLER = 0.8
-OVERLAP = 0.4  # IoU from which nothing has moved
-STILL = 40  # pixels of the canvas: an L1 distance of centres below it is no change of place
+OVERLAP = 0.4  # least IoU of boxes that count as the same place
+STILL = 40  # pixels of the canvas: a smaller L1 distance of centres is no change of place
 
-Features = Callable[[list[Tensor]], Tensor]  # of images (3, h, w)
+Features = Callable[[list[Tensor]], Tensor]  # images (3, h, w) to features
 TextFeatures = Callable[[list[str]], Tensor]
 Segment = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]  # images and boxes to masks
 
 
 def on_canvas(found: Instances, image: tuple[int, int]) -> list[Box]:
-    """Boxes in pixels of the canvas, the surest first."""
+    """Boxes in pixels of the canvas, the most confident first."""
     across = CANVAS / image[1]
     down = CANVAS / image[0]
     return [(x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in boxes_of(found)]
 
 
 def size_verdict(regions: EditRegions, parsed: ParsedEdit) -> float:
-    """1 unless a size is asked for and the first boxes' areas do not say so."""
+    """1 unless a size is requested and the areas of the first boxes contradict it."""
     if parsed.size == "unchanged" or regions.is_global or not len(regions.source) or not len(regions.edited):
         return 1.0
     (before, after) = (_area(boxes_of(side)[0]) for side in (regions.source, regions.edited))
@@ -49,8 +49,8 @@ def size_verdict(regions: EditRegions, parsed: ParsedEdit) -> float:
 
 
 def position_verdict(regions: EditRegions, parsed: ParsedEdit, image: tuple[int, int]) -> float:
-    """1 where nothing is added beside a named object; else 1, 0.5 or 0: all, some or none of what was added
-    has the relation to the first box of that object.
+    """1 unless an object is added next to a named one; then 1, 0.5 or 0: all, some or none of the added
+    objects have the relation to the first box of that object.
     """
     if parsed.source is not None or parsed.reference is None:
         return 1.0
@@ -79,8 +79,8 @@ def _has_position(edited: Box, reference: Box, position: str) -> bool:
 def preserve(
     source: Float[Tensor, "3 h w"], edited: Float[Tensor, "3 h w"], may_change: Bool[Tensor, "h w"]
 ) -> float:
-    """−L2 outside what may change, in bytes that wrap around: the square of 50 is 196, not 2500,
-    and so counts as one of 14.
+    """−L2 outside the region that may change, in bytes that wrap around: the square of 50 is 196, not 2500,
+    so that 50 counts as 14.
     """
     before, after = ((image * 255).round().to(torch.uint8) for image in (source, edited))
     difference = after - before
@@ -98,16 +98,16 @@ def modify(
     images: Features,
     texts: TextFeatures,
 ) -> Float[Tensor, ""]:
-    """The directional similarity of one box cut out of both images; where the whole image is to change, or
-    the source object is not found, the similarity of the edited image with the target's name; 0 where the
-    target is not found.
+    """The directional similarity of the same crop of both images; if the whole image is to change, or the
+    source object is not found, the similarity of the edited image with the target's name; 0 if the target is
+    not found.
     """
     if regions.is_global or regions.missing == "source":
         seen = images([edited])[0]
         return F.cosine_similarity(seen, texts([parsed.target or "none"])[0], dim=0)
     if regions.missing == "target" or not len(regions.source):
         return edited.new_zeros(())
-    x0, y0, x1, y1 = regions.source.box.tolist()  # of what is added it is the edited side's
+    x0, y0, x1, y1 = regions.source.box.tolist()  # for an added object this is the edited side's box
     h, w = source.shape[-2:]
     across = (EXPAND - 1) / 2 * (x1 - x0)
     down = (EXPAND - 1) / 2 * (y1 - y0)
@@ -122,7 +122,7 @@ def modify(
 
 
 def _within(low: float, high: float, length: int) -> slice:
-    """The pixels of a side between two places, at least one."""
+    """The pixels between two coordinates along a side, at least one."""
     first = min(max(0, round(low)), length - 1)
     return slice(first, max(first + 1, min(length, round(high))))
 
@@ -136,7 +136,7 @@ def parts(
     texts: TextFeatures,
     segment: Segment,
 ) -> dict[str, Float[Tensor, " b"]]:
-    """The four parts of each edit; preserve is −L2, in [−1, 0], and 0 where the whole image is to change."""
+    """The four parts of each edit; preserve is −L2, in [−1, 0], and 0 if the whole image is to change."""
     image = (source.shape[-2], source.shape[-1])
     # The source's boxes mark the place in the edited image too.
     again = segment(edited, [found.source.boxes for found in regions])

@@ -1,4 +1,4 @@
-"""The parts of BPM's score that need no model, given where an edit takes place (Li et al. 2025, Sec. 3.3,
+"""The parts of BPM's score that need no model, given the regions of an edit (Li et al. 2025, Sec. 3.3,
 3.4).
 """
 
@@ -15,14 +15,14 @@ from rewardedit.scorers.bpm.checks import Box, JudgeConfig, position_judge, size
 
 
 def boxes_of(found: Instances) -> list[Box]:
-    """Plain tuples, the surest first."""
+    """Boxes as plain tuples, the most confident first."""
     return [(x0, y0, x1, y1) for x0, y0, x1, y1 in found.boxes.tolist()]
 
 
 def size_verdict(regions: EditRegions, parsed: ParsedEdit, config: JudgeConfig) -> float:
-    """S_size, 0 or 1: whether the area of all source objects together has changed as asked.
+    """S_size, 0 or 1: 1 if the total area of the source objects has changed as requested.
 
-    1 for what is added (App. A.4), where the whole image changes, and where only a mask is known.
+    Also 1 for an added object (App. A.4), if the whole image changes, and if only a mask is known.
     """
     if regions.missing == "target":
         return 0.0
@@ -36,10 +36,10 @@ def size_verdict(regions: EditRegions, parsed: ParsedEdit, config: JudgeConfig) 
 def position_verdict(
     regions: EditRegions, parsed: ParsedEdit, image: tuple[int, int], config: JudgeConfig
 ) -> float:
-    """S_position, in [0, 1]: the share of the edited objects that are where they were asked to be, relative
-    to the reference object; to the source object where none is named.
+    """S_position, in [0, 1]: the share of the edited objects at the requested position relative to the
+    reference object, or to the source object if none is named.
 
-    1 where the whole image changes and where only a mask is known.
+    1 if the whole image changes and if only a mask is known.
     """
     if regions.missing in ("target", "reference"):
         return 0.0
@@ -64,10 +64,10 @@ def position_verdict(
 def preserve(
     source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"], regions: Sequence[EditRegions]
 ) -> Float[Tensor, " b"]:
-    """S_preserve (Alg. 2, line 11), in [0, 1]: 1 less the root of the mean square over channels, averaged
-    over all pixels outside M_origin ∪ M_edit.
+    """S_preserve (Alg. 2, line 11), in [0, 1]: 1 minus the root mean square over channels, averaged over all
+    pixels outside M_origin ∪ M_edit.
 
-    1 where nothing is outside: nothing was to be kept. A place that has not changed has no gradient.
+    1 if no pixel is outside: nothing was to be kept. Unchanged pixels have no gradient.
     """
     outside = torch.stack([~region.mask for region in regions]).float()
     square = (edited - source).square().mean(1)
@@ -77,8 +77,8 @@ def preserve(
 
 
 def crop(image: Float[Tensor, "3 h w"], box: Sequence[float], context: float) -> Float[Tensor, "3 s s"]:
-    """A square around a box, `context` times as large as the box's longer side, moved into the image as far
-    as it fits there; beyond it is filled with gray. Its gradient reaches the image.
+    """A square crop around a box, `context` times as large as the box's longer side, shifted into the image
+    as far as it fits; the rest is filled with gray. Its gradient reaches the image.
     """
     h, w = image.shape[-2:]
     x0, y0, x1, y1 = box
@@ -92,7 +92,7 @@ def crop(image: Float[Tensor, "3 h w"], box: Sequence[float], context: float) ->
 
 
 def _first(start: int, side: int, length: int) -> int:
-    """Where a stretch of `side` begins, so that it lies within `length`, or around it where it is longer."""
+    """Start of an interval of length `side`, shifted to lie within `length`, or around it if it is longer."""
     if side >= length:
         return -((side - length) // 2)
     return min(max(start, 0), length - side)

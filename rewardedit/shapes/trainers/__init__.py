@@ -1,1 +1,1 @@
-"""Trainings of the small models of the offline world."""
+"""Trainers of the small models of the offline world."""

@@ -2,8 +2,8 @@
 four latent channels at a quarter of the size.
 
 Loss: mean absolute error (edges count five times), squared error, absolute error of the image's gradients,
-and a little KL. A tenth of the images are cross-fades of source and target,
-so that half-done edits have latents of their own.
+and a small KL term. A tenth of the images are cross-fades of source and target,
+so that half-done edits have distinct latents.
 
 Command: rewardedit train shapes-autoencoder
 """
@@ -27,15 +27,15 @@ from rewardedit.training.small import SmallTrainConfig, count, fit
 class Config:
     """Architecture, data and training of the autoencoder."""
 
-    name: str  # of the run, and of its folder in runs/
-    channels: tuple[int, ...] = (16, 32, 64)  # of each level, from the image inwards
-    samples: int = 18_200  # images are twice as many: source and target
-    first: int = 0  # the first sample of the shapes world that is taken
-    backdrops: tuple[str, ...] = ("plain", "plain", "textured", "photo")  # of the samples in turn
+    name: str  # name of the run and of its folder in runs/
+    channels: tuple[int, ...] = (16, 32, 64)  # channels of each level, from the image inwards
+    samples: int = 18_200  # training samples, each with two images: source and target
+    first: int = 0  # index of the first training sample in the shapes world
+    backdrops: tuple[str, ...] = ("plain", "plain", "textured", "photo")  # backdrops of successive samples
     kl: float = 1e-4  # weight of the KL divergence in the loss
-    edge_weight: float = 4.0  # how much more errors at edges weigh
-    init: str | None = None  # a folder with weights to go on from
-    evaluate_n: int = 280  # held-out images a backdrop
+    edge_weight: float = 4.0  # extra weight of errors at edges
+    init: str | None = None  # folder with initial weights; None: random ones
+    evaluate_n: int = 280  # held-out images per backdrop
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
@@ -89,13 +89,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         folder / "metrics.json",
         {"oracle_of_reconstructed_targets": reconstruction_rating(model, config.evaluate_n)},
     )
-    # In fp16, as it ships: what is trained on its latents is then the same from here and from the package.
+    # In fp16, as shipped: models trained on its latents are then the same with this one and the package's.
     model.half().save_pretrained(folder / "vae")
     return folder / "vae"
 
 
 def _pictures(config: Config) -> Tensor:
-    """(2 × samples, 3, 64, 64) bytes: sources, then targets."""
+    """Images (2 × samples, 3, 64, 64) as bytes: sources, then targets."""
     world = Shapes(backdrops=config.backdrops)
     both: list[list[Tensor]] = [[], []]
     for first in range(config.first, config.first + config.samples, 2800):
@@ -110,7 +110,7 @@ def _gradients(image: Tensor) -> Tensor:
 
 
 def reconstruction_loss(model: AutoencoderKL, image: Tensor, config: Config) -> Tensor:
-    """Of images (b, 3, h, w) in [−1, 1]."""
+    """Loss of the reconstruction of images (b, 3, h, w) in [−1, 1]."""
     posterior = model.encode(image).latent_dist
     made = model.decode(posterior.sample()).sample.float()
     steps = torch.maximum(
@@ -136,5 +136,5 @@ def reconstruction_rating(model: AutoencoderKL, n: int = 280) -> dict[str, float
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Trains and says where the weights are."""
+    """Trains and prints the path of the weights."""
     print(f"autoencoder: {train(config, folder, resume)}")

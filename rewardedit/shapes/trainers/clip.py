@@ -1,8 +1,8 @@
 """The small CLIP of the shapes world: a transformers `CLIPModel`, trained on images and their captions.
 
-Loss: symmetric InfoNCE over images and captions, where each source stands beside its target, so that the
-hardest negatives differ by one edit; and the same over directions, target minus source,
-which is what CLIP-D measures.
+Loss: symmetric InfoNCE over images and captions, where each source is next to its target, so that the hardest
+negatives differ by one edit; and the same over directions, target minus source,
+which CLIP-D measures.
 
 Command: rewardedit train shapes-clip
 """
@@ -30,13 +30,13 @@ DIRECTION_SCALE = 10.0  # inverse temperature of the directions
 class Config:
     """Architecture, data and training of the CLIP model and its tokenizer."""
 
-    name: str  # of the run, and of its folder in runs/
-    width: int = 128  # of both transformers and the embedding
+    name: str  # name of the run and of its folder in runs/
+    width: int = 128  # width of both transformers and of the embedding
     text_layers: int = 3  # transformer layers of the text encoder
     vision_layers: int = 4  # transformer layers of the image encoder
-    vocabulary: int = 1024  # at most
-    samples: int = 22_400  # of the shapes world, each with source and target
-    backdrops: tuple[str, ...] = ("plain", "plain", "plain", "textured", "photo")  # of the samples in turn
+    vocabulary: int = 1024  # most tokens of the tokenizer
+    samples: int = 22_400  # training samples of the shapes world, each with source and target
+    backdrops: tuple[str, ...] = ("plain", "plain", "plain", "textured", "photo")  # of successive samples
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
@@ -97,8 +97,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         after = after + batch.target_caption
         instructions += batch.instruction
     images = torch.cat(pictures)
-    # The words of reward prompts belong to the tokenizer, as they belong to CLIP's; no model is trained on
-    # them here.
+    # The tokenizer includes the words of reward prompts, as CLIP's does; no model is trained on them here.
     rewards = [PRESETS[name]().write("", label) for name in ("adiee", "hive") for label in range(5)]
     joint = [join_instructions(instructions[i : i + 3]) for i in range(0, min(900, len(instructions)), 3)]
     tokenizer = make_tokenizer(instructions[:8000] + after[:4000] + joint + rewards * 60, config.vocabulary)
@@ -139,5 +138,5 @@ def info_nce(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Trains and says where the weights are."""
+    """Trains and prints the path of the weights."""
     print(f"CLIP: {train(config, folder, resume)}")

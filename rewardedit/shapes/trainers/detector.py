@@ -3,15 +3,15 @@ towers, trained on scenes and the names of their objects.
 
 Loss: after OWL-ViT's (Minderer et al. 2022, Sec. 3.2), with Deformable DETR's weights: each object is
 matched with the patch whose box and class cost least; matched boxes get an L1 and a generalised-IoU loss, and
-a sigmoid focal loss says of every patch and every name whether that is what stands there. All names of the
-world are asked for in every image, so that each image holds what it is asked for and much that it is not.
+a sigmoid focal loss classifies every patch by every name. All names of the world are queries in every image,
+so that each image has a few positive and many negative queries.
 
-Its towers stay a CLIP, for BPM's directional similarity: crops of objects learn the names without a size that
-fit them, and crops of the background and whole images that of their background, by SigLIP's pairwise sigmoid
-loss (Zhai et al. 2023). No name fits a crop that is damaged beyond recognition (`damaged`).
+Its towers remain a CLIP, for BPM's directional similarity: crops of objects learn the names without a size
+that fit them, and crops of the background and whole images those of their background, by SigLIP's pairwise
+sigmoid loss (Zhai et al. 2023). No name fits a crop that is damaged beyond recognition (`damaged`).
 
-Half of the images go through the editor's autoencoder, and all are blurred, shifted in colour or noisy at
-random, as edited images are no clean renderings.
+Half of the images pass through the editor's autoencoder, and all get random blur, colour shifts or noise, as
+edited images are not clean renderings.
 
 Command: rewardedit train shapes-detector
 """
@@ -54,33 +54,33 @@ from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
 
 TEXTS = [*NAMES, *BACKGROUND_NAMES]
-# of the texts those that crops learn: a crop does not show a size
+# indices of the texts that crops learn: those without a size, which a crop does not show
 CROPPED = [i for i, text in enumerate(TEXTS) if i >= len(NAMES) or len(text.split()) < 3]
-TEXT_TOKENS = 16  # of every name, as OWL-ViT's
-CROP_CONTEXT = 1.5  # how much larger than its box an object is cut out, as BPM's code does it
-CROP_WEIGHT = 1.0  # of the loss of crops beside that of detection
+TEXT_TOKENS = 16  # tokens of every name, as in OWL-ViT
+CROP_CONTEXT = 1.5  # size of an object's crop relative to its box, as in BPM's code
+CROP_WEIGHT = 1.0  # weight of the crops' loss relative to that of detection
 
 
 @dataclass(frozen=True)
 class Config:
     """Data and training of the detector."""
 
-    name: str  # of the run, and of its folder in runs/
-    clip: str = "shapes-clip"  # the CLIP whose towers it starts with
-    editor: str = "shapes-editor"  # whose autoencoder half of the images go through
-    samples: int = 12_600  # of the shapes world, each with source and target
-    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # of the samples in turn
-    crops: int = 40  # a step: of objects, an eighth of the background, and an eighth whole images
-    damaged: float = 0.0  # share of the crops of objects that is damaged beyond recognition
-    evaluate_n: int = 560  # val images
+    name: str  # name of the run and of its folder in runs/
+    clip: str = "shapes-clip"  # CLIP model whose towers initialise the detector
+    editor: str = "shapes-editor"  # editor whose autoencoder reconstructs half of the images
+    samples: int = 12_600  # training samples of the shapes world, each with source and target
+    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive samples
+    crops: int = 40  # crops per step: three quarters objects, an eighth background, an eighth whole images
+    damaged: float = 0.0  # share of the objects' crops that is damaged beyond recognition
+    evaluate_n: int = 560  # validation images
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
 def ends_last(tokenizer: CLIPTokenizer) -> tuple[CLIPTokenizer, Tensor]:
-    """The tokenizer with its two special tokens at the end of the vocabulary, where CLIP's own has them, and
-    the place in the old vocabulary that each token had.
+    """The tokenizer with its two special tokens at the end of the vocabulary, as in CLIP's own, and the old
+    index of each token.
 
-    OWL-ViT takes a text's feature at its largest token, and a text that begins with token 0 for padding.
+    OWL-ViT reads a text's feature at its largest token, and takes texts that begin with token 0 for padding.
     """
     import json
 
@@ -99,7 +99,7 @@ def make_model(config: Config) -> tuple[OwlViTForObjectDetection, CLIPTokenizer]
     """OWL-ViT with CLIP's towers and fresh heads, and its tokenizer.
 
     Raises:
-        ValueError: where the CLIP model is not there.
+        ValueError: if the CLIP model is missing.
     """
     try:
         clip = pretrained.load(CLIPModel, resolve_model(config.clip), dtype=torch.float32)
@@ -122,7 +122,7 @@ def make_model(config: Config) -> tuple[OwlViTForObjectDetection, CLIPTokenizer]
     model = OwlViTForObjectDetection(
         OwlViTConfig(text_config=text, vision_config=vision, projection_dim=clip.config.projection_dim)
     )
-    model.set_attn_implementation("eager")  # whose backward pass is faster than SDPA's on a CPU
+    model.set_attn_implementation("eager")  # its backward pass is faster than SDPA's on a CPU
     weights = clip.state_dict()
     words = "text_model.embeddings.token_embedding.weight"
     places = "text_model.embeddings.position_embedding.weight"
@@ -134,12 +134,12 @@ def make_model(config: Config) -> tuple[OwlViTForObjectDetection, CLIPTokenizer]
     missing = [name for name in left.missing_keys if "position_ids" not in name]
     if missing or left.unexpected_keys:
         raise ValueError(f"clip {config.clip!r}: its weights do not fit OWL-ViT: {missing or left}")
-    # OWL-ViT's own start draws weights of standard deviation 1, whose boxes saturate and learn nothing.
+    # OWL-ViT's own initialisation has standard deviation 1, with which boxes saturate and learn nothing.
     for head in (model.box_head, model.class_head):
         for layer in head.modules():
             if isinstance(layer, nn.Linear):
                 layer.reset_parameters()
-    # Names stand nowhere, at first: otherwise the loss of the many that are not there drowns all else.
+    # Initially no name is found anywhere: otherwise the loss of the many absent names dominates all else.
     for layer, value in ((model.class_head.logit_scale, 9.0), (model.class_head.logit_shift, -0.5)):
         nn.init.zeros_(layer.weight)
         nn.init.constant_(layer.bias, value)  # 10 × (cosine − 0.5)
@@ -152,8 +152,8 @@ def plan(config: Config) -> list[str]:
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
-    """Trains and saves the detector to `folder/detector`; metrics.json says how much it finds on val, and the
-    threshold that is saved with it is the best there.
+    """Trains and saves the detector to `folder/detector`; metrics.json holds its accuracy on val, and the
+    threshold saved with it is the best there.
     """
     run.start(folder, config, resume, alone=True)
     torch.manual_seed(config.train.seed)
@@ -224,13 +224,13 @@ def pictures(config: Config) -> tuple[Tensor, SceneObjects, tuple[Tensor, Tensor
 
 
 def text_features(model: Any, words: Any) -> Tensor:
-    """(names, d), of unit length."""
+    """Features of names (names, d), of unit length."""
     return F.normalize(model.owlvit.get_text_features(**words).pooler_output, dim=-1)
 
 
 def predict(model: Any, pixels: Tensor, names: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (b, patches, names) and boxes (b, patches, 4), xyxy in shares of the image, of normalised
-    images, for names (names, d) that are the same for all of them.
+    """Logits (b, patches, names) and boxes (b, patches, 4), xyxy in shares of the image, for normalised
+    images and names (names, d), which are the same for all images.
     """
     features, _ = model.image_embedder(pixel_values=pixels)
     b, height, width, d = features.shape
@@ -240,7 +240,7 @@ def predict(model: Any, pixels: Tensor, names: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class CropPairs(nn.Module):
-    """SigLIP's loss of crops and names; its scale and bias are thrown away."""
+    """SigLIP's loss of crops and names; its scale and bias are discarded after training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,8 +248,8 @@ class CropPairs(nn.Module):
         self.bias = nn.Parameter(torch.tensor(-5.0))
 
     def loss(self, seen: Tensor, names: Tensor, fits: Tensor, known: Tensor) -> Tensor:
-        """Of features of crops (n, d), names of unit length (m, d), which of them fit, (n, m), and of which
-        that is known.
+        """Loss of features of crops (n, d) and names of unit length (m, d); `fits` (n, m) is True for names
+        that fit, `known` (n, m) for pairs that count.
         """
         logits = self.scale * F.normalize(seen, dim=-1) @ names.T + self.bias
         error = F.binary_cross_entropy_with_logits(logits.float(), fits.float(), reduction="none")
@@ -263,13 +263,13 @@ def random_crops(
     n: int,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """About n crops (k, 3, 64, 64) of images in [0, 1]: three quarters of them of their objects, an eighth of
-    places where none is, and an eighth whole images; which of TEXTS fit each (k, texts), and of which that is
-    known: a crop of an object shows some background, and a whole image some objects.
+    """About n crops (k, 3, 64, 64) of images in [0, 1]: three quarters show objects, an eighth background
+    only, and an eighth are whole images; with them masks (k, texts) of the TEXTS that fit, and of those for
+    which this is known: a crop of an object shows some background, and a whole image some objects.
 
     Args:
-        objects: of each image the boxes of its objects in pixels, and their names.
-        grounds: of each image what `background_names` says.
+        objects: boxes in pixels and names of the objects of each image.
+        grounds: result of `background_names` for the images.
     """
     cut: list[Tensor] = []
     named: list[Tensor] = []
@@ -304,12 +304,12 @@ def random_crops(
 def some_damaged(
     cut: Tensor, fits: Tensor, share: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """The crops, a share of those of objects damaged, and which of TEXTS fit each: none a damaged one."""
+    """Damages a share of the objects' crops; returns the crops and the TEXTS that fit: none if damaged."""
     of_objects = fits[:, : len(NAMES)].any(1)
     damaged = of_objects & (torch.rand(len(cut), generator=generator) < share)
     return torch.where(damaged[:, None, None, None], damage(cut, generator), cut), fits & ~damaged[:, None]
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Trains and says where the weights are."""
+    """Trains and prints the path of the weights."""
     print(f"detector: {train(config, folder, resume)}")

@@ -1,27 +1,27 @@
 """The small editor of the shapes world: a stock `StableDiffusionInstructPix2PixPipeline` from scratch.
 
-The UNet learns to denoise at all time steps alike, with InstructPix2Pix's objective (Eq. 2), on edits of
-mixed quality as InstructPix2Pix's were: right, half-done, over-done, untouched and of a wrong object, in
-stated shares. The autoencoder and the text encoder are trained before it and stay as they are.
+The UNet learns to denoise at uniformly drawn time steps, with InstructPix2Pix's objective (Eq. 2), on edits
+of mixed quality as InstructPix2Pix's were: right, half-done, over-done, untouched and of a wrong object, in
+stated shares. The autoencoder and the text encoder are trained beforehand and frozen.
 
-It predicts the sample. Most of an edited image is its source, which stands in the UNet's input, so that it
-can be carried over as it is at every step; a velocity would have to hold the noise too. The noise schedule
-is DDPM's linear one with zero terminal SNR: beside a source image, where an object goes is decided at high
-noise, and there the linear schedule spends more of its steps than Stable Diffusion's. Sampling is that of
-`LCMScheduler`: every step adds noise to the predicted clean latents anew (multistep sampling as in Song et
-al. 2023, Algorithm 1), so that what an early step drew amiss a later one can draw anew. On val it is better
-than DDPM's, which keeps a share of the noise, by 0.4 of 10.
+It predicts the sample. Most of an edited image equals its source, which is part of the UNet's input and can
+be copied at every step; a velocity would also have to contain the noise. The noise schedule is DDPM's linear
+one with zero terminal SNR: given a source image, the place of an object is decided at high noise, and there
+the linear schedule spends more of its steps than Stable Diffusion's. Sampling is that of `LCMScheduler`:
+every step adds new noise to the predicted clean latents (multistep sampling as in Song et al. 2023,
+Algorithm 1), so that a later step can correct errors of an early one. On val it is better than DDPM's, which
+keeps a share of the noise, by 0.4 of 10.
 
-During training alone a head reads off the middle of the UNet which colours and shapes stand where, in the
+During training only, a head predicts from the middle of the UNet which colours and shapes are where, in the
 source and in the target, and its error is added to the loss (`rewardedit.shapes.maps_head`).
 
 With `null_text_target: source` a row whose text is dropped has its source as target: without an instruction
-the editor leaves the image as it is, and that is where guidance starts from. InstructPix2Pix keeps the
+the editor leaves the image unchanged, which is the starting point of guidance. InstructPix2Pix keeps the
 edited image there. The UNet also gets the text through its time embedding (`addition_embed_type="text"`),
 which stock pipelines support. It never sees reward text.
 
-Training is a chain of legs; each has edits of its own and starts from the fp16 weights that the one before
-it saved, so a leg can also start from the weights in this package: start=shapes-editor first_leg=2.
+Training is a chain of phases (legs); each has its own edits and starts from the fp16 weights saved by the one
+before, so a leg can also start from the weights in this package: start=shapes-editor first_leg=2.
 Recipes that start there with other shares of flawed targets make editors of other quality, for comparisons.
 
 Command: rewardedit train shapes-editor
@@ -52,20 +52,20 @@ from rewardedit.shapes.trainers.text_encoder import TOKENS, Tails
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit, small_unet
 
-MAP_SIDE = 8  # squares a side of the maps that the head reads off: the resolution of the UNet's middle
+MAP_SIDE = 8  # squares a side of the maps that the head predicts: the resolution of the UNet's middle
 
 
 @dataclass(frozen=True)
 class Leg:
-    """One leg of the training."""
+    """One phase (leg) of the training."""
 
-    steps: int  # updates
+    steps: int  # number of updates
     schedule: int | None = None  # updates over which the learning rate falls; None: all of them
-    lr_share: float = 1.0  # of the learning rates, with which the leg begins
-    shares: dict[str, float] | None = None  # of each quality among its edits; None: the recipe's
-    # A row's error weighs as the signal-to-noise ratio at its time step, from 1 up to this (Salimans and Ho
-    # 2022): what is left to do at low noise is small beside what high noise hides, and is what edges are made
-    # of. 1: all weigh alike.
+    lr_share: float = 1.0  # initial learning rates as a share of the recipe's
+    shares: dict[str, float] | None = None  # share of each quality among the leg's edits; None: the recipe's
+    # upper limit of a row's loss weight, which is the signal-to-noise ratio at its time step, at least 1
+    # (Salimans and Ho 2022): errors at low noise are small compared with those at high noise, and are those
+    # of edges. 1: equal weights
     largest_weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -77,25 +77,25 @@ class Leg:
 class Config:
     """Architecture, data and training of the editor."""
 
-    name: str  # of the run, and of its folder in runs/
+    name: str  # name of the run and of its folder in runs/
     vae: str = "runs/shapes-autoencoder/vae"  # folder of the trained autoencoder
     text_encoder: str = "runs/shapes-text-encoder"  # folder of the trained text encoder and its tokenizer
-    start: str | None = None  # a pipeline that is trained further, in place of those two and a fresh UNet
-    first_leg: int = 1  # the leg that training begins with
-    channels: tuple[int, ...] = (48, 128)  # of each level of the UNet
-    sources: int = 28_000  # of the shapes world, for each leg others
+    start: str | None = None  # pipeline to train further; None: vae and text_encoder with a fresh UNet
+    first_leg: int = 1  # number of the leg that training starts with, counted from 1
+    channels: tuple[int, ...] = (48, 128)  # channels of each level of the UNet
+    sources: int = 28_000  # source images of the shapes world per leg, different ones in each
     draws: int = 3  # edits of each source
-    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # of the sources in turn
-    # of each quality among the edits
+    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive sources
+    # share of each quality among the edits
     shares: dict[str, float] = field(default_factory=lambda: dict(MIXED))
     conditioning_dropout: float = 0.05  # share of rows whose text is dropped
     null_text_target: Literal["edited", "source"] = "source"  # target of a row whose text is dropped
     tail: float = 0.5  # share of prompts with random words after the instruction
-    maps_weight: float = 1.0  # of the head's error beside that of the prediction
+    maps_weight: float = 1.0  # weight of the head's error relative to that of the prediction
     # sampling settings that are saved with the editor
     ask: EditConfig = field(default_factory=lambda: EditConfig(10, 2.0, 1.2))
-    evaluate_n: int = 560  # test edits a backdrop
-    legs: tuple[Leg, ...] = (Leg(1000),)  # in their order; their steps take the place of train.max_steps
+    evaluate_n: int = 560  # test edits per backdrop
+    legs: tuple[Leg, ...] = (Leg(1000),)  # phases of training in order; their steps replace train.max_steps
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ def make_pipeline(config: Config) -> Any:
     """The pipeline with a trained autoencoder and text encoder and a fresh UNet, or `start`.
 
     Raises:
-        ValueError: where these are not there.
+        ValueError: if one of these is missing.
     """
     stock = StableDiffusionInstructPix2PixPipeline
     no_checker = {"safety_checker": None, "requires_safety_checker": False}
@@ -130,13 +130,13 @@ def make_pipeline(config: Config) -> Any:
         beta_schedule="linear",
         beta_start=1e-4,
         beta_end=0.02,
-        clip_sample=False,  # latents are not confined to ±1
+        clip_sample=False,  # latents may exceed ±1
         prediction_type="sample",
         rescale_betas_zero_snr=True,
         timestep_spacing="trailing",
         set_alpha_to_one=True,
-        original_inference_steps=1000,  # any number of steps up to that of the training
-        timestep_scaling=1e9,  # what is predicted is taken as it is at every step
+        original_inference_steps=1000,  # allows any number of steps up to that of training
+        timestep_scaling=1e9,  # the prediction is used unscaled at every step
     )
     return stock(
         vae=vae,
@@ -169,7 +169,7 @@ class Edits:
     source: Tensor  # (sources, 4, 16, 16) unscaled latents
     edited: Tensor  # (n, 4, 16, 16) unscaled latents; row i belongs to source i % sources
     tokens: Tensor  # (n, 77)
-    maps: Tensor  # (n, 28, 8, 8): of the source's scene, then of the target's
+    maps: Tensor  # (n, 28, 8, 8): maps of the source's scene, then of the target's
     right: Tensor  # (n,) True where `edited` is the target
 
 
@@ -183,7 +183,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         if not saved.is_dir():
             edits = _edits(config, pipe, number)
             if number == 1 and config.start is None:
-                # The latents are brought to unit variance, as the noise schedule expects.
+                # The latents are scaled to unit variance, as the noise schedule expects.
                 pipe.vae.register_to_config(scaling_factor=1 / float(edits.edited.std()))
             train_leg(config, number, pipe, edits, saved.parent, resume)
             save_editor(Editor(pipe.to(dtype=torch.float16), config.ask), saved)
@@ -201,7 +201,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 
 def leg_config(config: Config, number: int) -> SmallTrainConfig:
-    """The optimizer and the loop of a leg, counted from 1."""
+    """Settings of the optimizer and the loop for a leg, counted from 1."""
     leg = config.legs[number - 1]
     muon_lr = config.train.muon_lr
     return dataclasses.replace(
@@ -241,8 +241,8 @@ def train_leg(config: Config, number: int, pipe: Any, edits: Edits, folder: Path
         latents = torch.where(becomes_source[:, None, None, None], source, edits.edited[rows]) * scale
         image = source * (~no_image)[:, None, None, None]
         known = edits.right[rows] & ~no_text & ~no_image
-        # Everything is drawn and chosen on the CPU, the same on every device; one batch goes to the
-        # models' own.
+        # All random draws happen on the CPU, so that they are the same on every device; then the batch moves
+        # to the models' device.
         inputs = (latents, image, noise, t, words, edits.maps[rows], known)
         latents, image, noise, t, words, maps, known = (tensor.to(unet.device) for tensor in inputs)
         with torch.no_grad():
@@ -282,5 +282,5 @@ def _edits(config: Config, pipe: Any, leg: int) -> Edits:
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Trains and says where the pipeline is."""
+    """Trains and prints the path of the pipeline."""
     print(f"editor: {train(config, folder, resume)}")

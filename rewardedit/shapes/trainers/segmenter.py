@@ -1,9 +1,9 @@
 """The small segmenter of the shapes world: a transformers `SamModel` from scratch, trained on the masks of
 objects in their boxes.
 
-Loss: SAM's (Kirillov et al. 2023, App. A): 20 × focal + dice of the one mask that a box asks for, and the
-squared error of the IoU that the model says its mask has. Boxes are shifted at random, as a detector's are;
-images are those of `shapes_detector`, with the same defects.
+Loss: SAM's (Kirillov et al. 2023, App. A): 20 × focal + dice of the single mask of a box, and the squared
+error of the model's IoU prediction for its mask. Boxes are shifted at random, like a detector's; images are
+those of `shapes_detector`, with the same defects.
 
 Command: rewardedit train shapes-segmenter
 """
@@ -34,25 +34,25 @@ from rewardedit.shapes.vocabulary import SIZE
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
 
-FOCAL_WEIGHT = 20.0  # beside the dice loss (SAM, App. A)
+FOCAL_WEIGHT = 20.0  # weight relative to the dice loss (SAM, App. A)
 FOCAL_GAMMA = 2.0
 FOCAL_ALPHA = 0.25
-MULTIMASKS = 3  # further masks that SAM can give for one prompt; boxes ask for none of them
+MULTIMASKS = 3  # further masks that SAM can return for one prompt; not used with boxes
 
 
 @dataclass(frozen=True)
 class Config:
     """Architecture, data and training of the segmenter."""
 
-    name: str  # of the run, and of its folder in runs/
-    editor: str = "shapes-editor"  # whose autoencoder half of the images go through
-    samples: int = 8_400  # of the shapes world, each with source and target
-    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # of the samples in turn
-    width: int = 96  # of the image encoder
-    layers: int = 4  # of the image encoder
-    decoder_width: int = 64  # of the prompt encoder and the mask decoder
-    jitter: float = 0.08  # standard deviation of a box's edges, in shares of its sides
-    evaluate_n: int = 560  # val images
+    name: str  # name of the run and of its folder in runs/
+    editor: str = "shapes-editor"  # editor whose autoencoder reconstructs half of the images
+    samples: int = 8_400  # training samples of the shapes world, each with source and target
+    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive samples
+    width: int = 96  # width of the image encoder
+    layers: int = 4  # transformer layers of the image encoder
+    decoder_width: int = 64  # width of the prompt encoder and the mask decoder
+    jitter: float = 0.08  # standard deviation of a box's edges, as a share of its sides
+    evaluate_n: int = 560  # validation images
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
@@ -70,7 +70,7 @@ def make_model(config: Config) -> SamModel:
         window_size=8,
         global_attn_indexes=[config.layers - 1],
         num_pos_feats=config.decoder_width // 2,
-        scale=1.0,  # of the places' frequencies, as in SAM's checkpoints; the default makes neighbours unlike
+        scale=1.0,  # frequencies of positions, as in SAM's checkpoints; the default makes neighbours unlike
         initializer_range=0.02,
     )
     prompts = SamPromptEncoderConfig(hidden_size=config.decoder_width, image_size=SIZE, patch_size=patch)
@@ -84,11 +84,11 @@ def make_model(config: Config) -> SamModel:
     model = SamModel(
         SamConfig(vision_config=vision, prompt_encoder_config=prompts, mask_decoder_config=masks)
     )
-    # Weights of standard deviation 0.02, SAM's own start, learn very slowly at this size.
+    # With SAM's own initialisation, of standard deviation 0.02, a model of this size learns very slowly.
     for layer in model.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
             layer.reset_parameters()
-    # Frequencies of places are fixed, as in the paper; they are the same for images and boxes.
+    # Frequencies of positions are fixed, as in the paper; they are the same for images and boxes.
     model.shared_image_embedding.positional_embedding.requires_grad_(False)
     return model
 
@@ -142,7 +142,7 @@ def jittered(boxes: Tensor, share: float, generator: torch.Generator) -> Tensor:
 
 
 def mask_loss(logits: Tensor, said: Tensor, true: Tensor) -> Tensor:
-    """Of mask logits (n, h, w), the IoU that the model says they have (n,), and true masks (n, h, w)."""
+    """Loss of mask logits (n, h, w) and the model's IoU predictions (n,), given true masks (n, h, w)."""
     target = true.float()
     error = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
     weight = target * FOCAL_ALPHA + (1 - target) * (1 - FOCAL_ALPHA)
@@ -183,5 +183,5 @@ def evaluate(folder: Path, n: int) -> dict[str, float]:
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Trains and says where the weights are."""
+    """Trains and prints the path of the weights."""
     print(f"segmenter: {train(config, folder, resume)}")

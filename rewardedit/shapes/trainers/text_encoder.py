@@ -1,11 +1,11 @@
-"""The text encoder of the shapes world's diffusion models: the small CLIP's, taught to read.
+"""The text encoder of the shapes world's diffusion models: the small CLIP's, trained to parse.
 
-On the scale of these models a UNet's loss alone does not teach a text encoder which object an instruction
-means. So it learns from heads that are thrown away: at the end of an instruction linear layers name the parts
-of the parsed instruction (edit type, source, target and reference object, size, position, background) and
-every word of the text; at the end of each phrase of a caption they name that object's colour, shape and size.
-In half of the instructions random words follow after a full stop, so that later text, whatever it says,
-neither hides the instruction nor goes unread. It never sees reward text.
+At the scale of these models a UNet's loss alone does not teach a text encoder which object an instruction
+means. So it learns from heads that are later discarded: at the end of an instruction, linear layers predict
+the parts of the parsed instruction (edit type, source, target and reference object, size, position,
+background) and every word of the text; at the end of each phrase of a caption, that object's colour, shape
+and size. In half of the instructions random words follow after a full stop, so that later text, whatever its
+content, neither hides the instruction nor is ignored. It never sees reward text.
 
 Command: rewardedit train shapes-text-encoder
 """
@@ -30,22 +30,22 @@ from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, SHAPES, S
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
 
-TOKENS = 77  # of every text, as CLIP's
+TOKENS = 77  # tokens of every text, as in CLIP
 POSITIONS = (*PLACES, *RELATIONS)
 SIZE_STATES = ("unchanged", "larger", "smaller")
-# Classes of each answer of `instruction_labels`, 0 where nothing is said.
+# Number of classes of each answer of `instruction_labels`.
 INSTRUCTION_ANSWERS = (7, 9, 7, 9, 7, 4, 7, 9, 7, 16, 3)
 PHRASE_ANSWERS = (len(COLOURS), len(SHAPES), len(SIZES))
-WORDS_WEIGHT = 0.2  # of the words' error beside that of the parsed instruction
+WORDS_WEIGHT = 0.2  # weight of the words' error relative to that of the parsed instruction
 
 
 @dataclass(frozen=True)
 class Config:
     """Data and training of the text encoder."""
 
-    name: str  # of the run, and of its folder in runs/
-    clip: str = "shapes-clip"  # the CLIP whose text encoder and tokenizer it starts with
-    samples: int = 112_000  # of the shapes world, each an instruction and a caption
+    name: str  # name of the run and of its folder in runs/
+    clip: str = "shapes-clip"  # CLIP model whose text encoder and tokenizer are trained further
+    samples: int = 112_000  # training samples of the shapes world, each an instruction and a caption
     tail: float = 0.5  # share of instructions with random words after them
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
@@ -54,7 +54,7 @@ def make_model(config: Config) -> tuple[CLIPTextModel, CLIPTokenizer]:
     """CLIP's text encoder and tokenizer.
 
     Raises:
-        ValueError: where the CLIP model is not there.
+        ValueError: if the CLIP model is missing.
     """
     try:
         clip = pretrained.load(CLIPModel, resolve_model(config.clip), dtype=torch.float32)
@@ -73,8 +73,8 @@ def plan(config: Config) -> list[str]:
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
-    """Trains and saves `folder/text_encoder` and `folder/tokenizer`; metrics.json says how much is read right
-    on val.
+    """Trains and saves `folder/text_encoder` and `folder/tokenizer`; metrics.json holds the share of texts
+    parsed correctly on val.
     """
     run.start(folder, config, resume, alone=True)
     torch.manual_seed(config.train.seed)
@@ -115,7 +115,7 @@ def _texts(tokenizer: CLIPTokenizer, split: str, n: int) -> tuple[Tensor, Tensor
         phrases = torch.full((*told.shape, len(PHRASE_ANSWERS)), -1)
         scenes = batch.after
         row, place = (told[:, 1:] == comma).nonzero().unbind(1)  # the token before a comma ends a phrase
-        cell = torch.from_numpy(scenes.present).nonzero()  # in reading order, as captions go
+        cell = torch.from_numpy(scenes.present).nonzero()  # in reading order, as in captions
         at = cell[:, 0].numpy(), cell[:, 1].numpy()
         answers = [torch.from_numpy(values[at]) for values in (scenes.colour, scenes.shape, scenes.size)]
         phrases[row, place] = torch.stack(answers, dim=1)
@@ -127,7 +127,7 @@ def _texts(tokenizer: CLIPTokenizer, split: str, n: int) -> tuple[Tensor, Tensor
 
 
 def instruction_labels(parsed: ParsedEdit) -> list[int]:
-    """The parsed instruction as class numbers; 0 stands for "not said"."""
+    """The parsed instruction as class indices; 0 stands for "not mentioned"."""
 
     def find(words: str | None, vocabulary: Collection[str]) -> int:
         return next((list(vocabulary).index(w) + 1 for w in (words or "").split() if w in vocabulary), 0)
@@ -143,7 +143,7 @@ def instruction_labels(parsed: ParsedEdit) -> list[int]:
 
 
 class Reader(nn.Module):
-    """The text encoder with the heads that teach it."""
+    """The text encoder with the heads that train it."""
 
     def __init__(self, text_encoder: CLIPTextModel, tokenizer: CLIPTokenizer) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class Reader(nn.Module):
     def read_right(
         self, instructions: Tensor, labels: Tensor, captions: Tensor, phrases: Tensor
     ) -> dict[str, float]:
-        """The share of instructions, and of captions' phrases, of which every part is read right."""
+        """Shares of instructions, and of phrases in captions, with every part predicted correctly."""
         device = self.text_encoder.device
         place = torch.arange(len(instructions)), (instructions == self.end).int().argmax(1)
         state = torch.cat([self.states(part.to(device)) for part in instructions.split(280)]).cpu()[place]
@@ -196,7 +196,7 @@ class Reader(nn.Module):
 
 
 class Tails:
-    """Random words of the tokenizer's, put after an instruction and a full stop."""
+    """Appends a full stop and random words of the tokenizer's vocabulary to instructions."""
 
     def __init__(self, tokenizer: CLIPTokenizer, share: float) -> None:
         vocabulary = tokenizer.get_vocab()
@@ -208,11 +208,11 @@ class Tails:
         )
 
     def __call__(self, tokens: Tensor, generator: torch.Generator) -> Tensor:
-        """Token ids (b, n), of which `share` now go on for 4 to 12 places,
-        if there is room before the last end token.
+        """Token ids (b, n), a share of them (`share`) continued by 4 to 12 tokens,
+        as far as there is room before the last end token.
         """
         b, n = tokens.shape
-        # 0 where the instruction ends
+        # 0 at the end of the instruction
         place = torch.arange(n) - (tokens == self.end).int().argmax(1, keepdim=True)
         length = torch.randint(4, 13, (b, 1), generator=generator)
         length[torch.rand(b, generator=generator) >= self.share] = 0
@@ -222,5 +222,5 @@ class Tails:
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Trains and says where the weights are."""
+    """Trains and prints the path of the weights."""
     print(f"text encoder: {train(config, folder, resume)}")

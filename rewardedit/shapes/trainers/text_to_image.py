@@ -1,8 +1,8 @@
-"""The small text-to-image model of the shapes world: a stock `StableDiffusionPipeline` that has the
-editor's autoencoder and text encoder.
+"""The small text-to-image model of the shapes world: a stock `StableDiffusionPipeline` with the editor's
+autoencoder and text encoder.
 
-Its UNet learns, with the editor's objective and schedule, the scenes of captions: sources and targets of
-the world. It makes the candidates of SDEdit and DiffEdit (ADIEE Sec. 3.1) and over-modified images (BPM
+Its UNet learns, with the editor's objective and schedule, to draw the scenes of captions: sources and targets
+of the world. It makes the candidates of SDEdit and DiffEdit (ADIEE Sec. 3.1) and over-modified images (BPM
 Sec. 4.2).
 
 Command: rewardedit train shapes-text-to-image
@@ -27,20 +27,20 @@ from rewardedit.shapes.maps_head import MapsHead
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit, small_unet
 
-MAP_SIDE = 8  # squares a side of the maps that the head reads off
+MAP_SIDE = 8  # squares a side of the maps that the head predicts
 
 
 @dataclass(frozen=True)
 class Config:
     """Architecture, data and training of the text-to-image model."""
 
-    name: str  # of the run, and of its folder in runs/
-    editor: str = "shapes-editor"  # whose autoencoder, text encoder and schedule it has
-    channels: tuple[int, ...] = (48, 96)  # of each level of the UNet
-    samples: int = 42_000  # of the shapes world; images are twice as many: source and target
-    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # of the samples in turn
+    name: str  # name of the run and of its folder in runs/
+    editor: str = "shapes-editor"  # editor whose autoencoder, text encoder and schedule the model uses
+    channels: tuple[int, ...] = (48, 96)  # channels of each level of the UNet
+    samples: int = 42_000  # training samples of the shapes world, each with two images: source and target
+    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive samples
     conditioning_dropout: float = 0.1  # share of rows whose caption is dropped
-    maps_weight: float = 1.0  # of the head's error beside that of the prediction
+    maps_weight: float = 1.0  # weight of the head's error relative to that of the prediction
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
@@ -103,7 +103,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 @torch.no_grad()
 def _images(config: Config, pipe: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Unscaled latents (2n, 4, 16, 16), captions' tokens (2n + 1, 77), the last without words, and maps
+    """Unscaled latents (2n, 4, 16, 16), tokens of captions (2n + 1, 77), the last an empty text, and maps
     (2n, 14, 8, 8) of the scenes.
     """
     editing = family_of(load_editor(config.editor).pipe)
@@ -120,5 +120,5 @@ def _images(config: Config, pipe: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Trains and says where the pipeline is."""
+    """Trains and prints the path of the pipeline."""
     print(f"text-to-image: {train(config, folder, resume)}")

@@ -1,12 +1,12 @@
 """The small vision-language model of the shapes world, which stands for a pretrained one: a transformers
 `LlavaNextForConditionalGeneration` with the small CLIP's vision tower.
 
-It learns to answer questions about one image or two, and sees no score: the caption of an image; the caption
-of the second image of two; the instruction that leads from the first to the second, said freely or as one of
-two; the caption of what an instruction makes of an image that is not shown; and which of several
-instructions was followed. The vision tower stays as it is; projector and language model are trained on the
-answers' tokens. CLIP's patches tell colours and places well and shapes badly: a later leg takes the tower of
-the small detector, which grew out of the same CLIP (`tower`).
+It learns to answer questions about one or two images, and sees no score: the caption of an image; the caption
+of the second of two images; the instruction that leads from the first to the second, in free words or as one
+of two; the caption of the unseen image that an instruction makes of a given one; and which of several
+instructions was followed. The vision tower is frozen; projector and language model are trained on the
+answers' tokens. CLIP's patches encode colours and places well and shapes badly: a later training uses the
+tower of the small detector, which was trained from the same CLIP (`tower`).
 
 Command: rewardedit train shapes-vlm
 """
@@ -62,8 +62,8 @@ CHAT = (
     "{% endfor %}{% if turn['role'] == 'assistant' %}<|endoftext|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %} :{% endif %}"
 )
-SAME_KIND = len(EDIT_TYPES)  # a draw of the world with the same sources and kinds of edit, and other edits
-FURTHER = '0123456789?:"'  # characters of prompts and answers
+SAME_KIND = len(EDIT_TYPES)  # a draw of the world with the same sources and kinds of edit, but other edits
+FURTHER = '0123456789?:"'  # characters of prompts and answers that CLIP's tokenizer lacks
 GRID = [[SIZE, SIZE], [SIZE, 2 * SIZE]]  # one image, or two side by side
 CONTEXT = 512  # tokens, of which an image has about 140
 
@@ -72,48 +72,48 @@ CONTEXT = 512  # tokens, of which an image has about 140
 class Config:
     """Architecture, data and training of the model."""
 
-    name: str  # of the run, and of its folder in runs/
-    clip: str = "shapes-clip"  # whose vision tower and tokenizer it has
-    # Whose edits it is to understand: half of the images go through its autoencoder, and in training all are
-    # blurred, shifted in colour or noisy at random; None: clean renderings alone.
+    name: str  # name of the run and of its folder in runs/
+    clip: str = "shapes-clip"  # CLIP model whose vision tower and tokenizer are used
+    # editor whose images the model learns to read: its autoencoder reconstructs half of the images, and in
+    # training all get random blur, colour shifts or noise; None: clean renderings only
     editor: str | None = None
-    start: str | None = None  # a model of this trainer's to go on from; None: a fresh language model
+    start: str | None = None  # model of this trainer to train further; None: a fresh language model
     tasks: tuple[Task, ...] = (
         "caption",
         "choice",
         "second_caption",
         "instruction",
         "result",
-    )  # steps in turn
-    match_size: int = 8  # pairs of images a step of the task match, each with several instructions
-    ways: bool = False  # whether the task match asks and answers in several ways
-    # Of the words that it alters the share that are shapes, whatever else there is: they are learned last.
+    )  # tasks of successive steps
+    match_size: int = 8  # pairs of images per step of the task match, each with several instructions
+    ways: bool = False  # true: the task match varies its questions and answers
+    # share of word swaps in the task match that swap a shape, if there is one: shapes are learned last
     shapes: float = 0.0
-    # A detector of shapes_detector's, grown from the same CLIP, whose vision tower takes the place of the one
-    # that the model to go on from has; None: it stays.
+    # detector of the trainer shapes_detector, trained from the same CLIP, whose vision tower replaces that of
+    # the start model; None: the start model's tower stays
     tower: str | None = None
-    width: int = 160  # of the language model
-    layers: int = 4  # of the language model; more than the model to go on from has are put on top of it
-    samples: int = 42_000  # of the shapes world, each a source, a target and an instruction
-    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # of the samples in turn
-    evaluate_n: int = 280  # val samples
+    width: int = 160  # width of the language model
+    layers: int = 4  # layers of the language model; layers beyond those of the start model are added on top
+    samples: int = 42_000  # training samples of the shapes world, each a source, a target and an instruction
+    backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive samples
+    evaluate_n: int = 280  # validation samples
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
 def make_vlm(config: Config) -> Vlm:
-    """The model that is trained, and its processor: with CLIP's vision tower and a fresh language model, or
-    the one to go on from.
+    """The model to train, and its processor: with CLIP's vision tower and a fresh language model, or the
+    start model.
 
     Raises:
-        ValueError: where the CLIP model, or the model to go on from, is not there.
+        ValueError: if the CLIP model, or the start model, is missing.
     """
     vlm = fresh_vlm(config) if config.start is None else vlm_to_go_on_from(config.start, config)
-    vlm.model.set_attn_implementation("eager")  # whose backward pass is faster than SDPA's on a CPU
+    vlm.model.set_attn_implementation("eager")  # its backward pass is faster than SDPA's on a CPU
     return vlm
 
 
 def vlm_to_go_on_from(start: str, config: Config) -> Vlm:
-    """A saved model, with more layers and another vision tower where the recipe says so."""
+    """A saved model, with more layers and another vision tower if the recipe says so."""
     vlm = load_vlm(start)
     deepen(vlm.model, config.layers)
     if config.tower is not None:
@@ -123,7 +123,7 @@ def vlm_to_go_on_from(start: str, config: Config) -> Vlm:
 
 
 def fresh_vlm(config: Config) -> Vlm:
-    """A random language model that sees through CLIP's vision tower."""
+    """A randomly initialised language model with CLIP's vision tower."""
     try:
         clip = pretrained.load(CLIPModel, resolve_model(config.clip), dtype=torch.float32)
         known = pretrained.load(CLIPTokenizer, resolve_model(config.clip))
@@ -158,23 +158,23 @@ def fresh_vlm(config: Config) -> Vlm:
 
 
 def make_tokenizer(known: CLIPTokenizer) -> PreTrainedTokenizerFast:
-    """CLIP's tokens, one for an image, and those that CLIP's texts have not."""
-    known.backend_tokenizer.no_truncation()  # CLIP's length is not this model's
+    """CLIP's tokenizer with further tokens: one for an image, and the characters that it lacks."""
+    known.backend_tokenizer.no_truncation()  # CLIP's length limit is not this model's
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=known.backend_tokenizer,
         eos_token=known.eos_token,
         pad_token=known.eos_token,
         model_max_length=CONTEXT,
     )
-    tokenizer.backend_tokenizer.decoder = BPEDecoder(suffix="</w>")  # CLIP's own class does it in Python
+    tokenizer.backend_tokenizer.decoder = BPEDecoder(suffix="</w>")  # CLIP's own class decodes in Python
     tokenizer.add_tokens([IMAGE], special_tokens=True)
-    tokenizer.add_tokens(list(FURTHER))  # CLIP has none of these: each would be the token that ends a text
+    tokenizer.add_tokens(list(FURTHER))  # CLIP lacks these: each would become the end-of-text token
     tokenizer.chat_template = CHAT
     return tokenizer
 
 
 def make_processor(tokenizer: PreTrainedTokenizerFast, patch_size: int) -> LlavaNextProcessor:
-    """The tokenizer beside an image processor for images of `SIZE` pixels, whose values go to [−1, 1]."""
+    """The tokenizer with an image processor for images of `SIZE` pixels, with values scaled to [−1, 1]."""
     half = [0.5, 0.5, 0.5]
     images = LlavaNextImageProcessorPil(
         size={"shortest_edge": SIZE},
@@ -203,7 +203,7 @@ def detector_tower(name: str) -> dict[str, Tensor]:
     """The weights of a detector's vision transformer, under CLIP's names.
 
     Raises:
-        ValueError: where the detector is not there.
+        ValueError: if the detector is missing.
     """
     try:
         detector = pretrained.load(OwlViTForObjectDetection, resolve_model(name), dtype=torch.float32)
@@ -215,11 +215,11 @@ def detector_tower(name: str) -> dict[str, Tensor]:
 
 
 def deepen(model: Any, layers: int) -> None:
-    """Puts layers on top of a language model's until it has so many. They add nothing at first: what the
-    model says stays what it was.
+    """Adds layers on top of a language model's until it has so many. They are initialised to add nothing, so
+    that the model's outputs do not change.
 
     Raises:
-        ValueError: where it has more already.
+        ValueError: if it already has more.
     """
     decoder = model.model.get_decoder()
     config = model.config.text_config
@@ -241,8 +241,8 @@ def plan(config: Config) -> list[str]:
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
-    """Trains and saves in fp16 to `folder/vlm`; metrics.json says what share of val's answers is right,
-    by task, each token after the true ones before it.
+    """Trains and saves in fp16 to `folder/vlm`; metrics.json holds the share of right answers on val,
+    by task, with each token predicted after the true ones.
     """
     run.start(folder, config, resume, alone=True)
     spent = run.minutes_spent(folder)
@@ -268,7 +268,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         return F.cross_entropy(logits, wanted)
 
     def seen(images: Tensor, generator: torch.Generator) -> Tensor:
-        """The images, as those of edits with all kinds of defects."""
+        """The images, with defects as in edited images if an editor is set."""
         if config.editor is None:
             return images
         return spoil(images.flatten(0, 1), generator).unflatten(0, images.shape[:2])
@@ -279,7 +279,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     with replaced(out) as aside:
         vlm.model.save_pretrained(aside)
         vlm.processor.save_pretrained(aside)
-    vlm.model.float()  # with the values that are saved
+    vlm.model.float()  # the saved fp16 values, in fp32
     right = right_answers(vlm, config)
     write_json(folder / "metrics.json", {"n": config.evaluate_n, "right": right, "minutes": spent()})
     return out
@@ -287,7 +287,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def _samples(config: Config, split: str, n: int) -> dict[str, Any]:
     """Images as bytes (n, 2, 3, 64, 64), source and target, with captions, instructions, and for each source
-    another instruction of the same kind, None where that makes the same of it.
+    another instruction of the same kind, or None if its result is the same.
     """
     world = Shapes(split, backdrops=config.backdrops)
     again = Shapes(split, backdrops=config.backdrops, draw=SAME_KIND)
@@ -298,7 +298,7 @@ def _samples(config: Config, split: str, n: int) -> dict[str, Any]:
     for first in range(0, n, 2800):
         batch = world.batch(first, min(2800, n - first))
         pair = torch.stack([batch.source, batch.target], dim=1)
-        if editor is not None:  # of four rows one each with the source, the target, both and neither
+        if editor is not None:  # reconstructs in four rows: the source, the target, both, none
             for place, begins in ((0, (1, 2)), (1, (2, 3))):
                 of_four = [i for i in range(len(pair)) if i % 4 in begins]
                 for rows in torch.tensor(of_four, dtype=torch.long).split(140):
@@ -314,9 +314,9 @@ def _samples(config: Config, split: str, n: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
-    """The share of the tokens of val's answers that are the likeliest, by task; of choices and matches the
+    """Share of the tokens of val's answers that are the likeliest, by task; for choices and matches, the
     share in which the right instruction is likelier than a wrong one for the same source, and in "altered"
-    than itself with a word altered.
+    than itself with a word swapped.
     """
     samples = _samples(config, "val", config.evaluate_n)
     generator = torch.Generator().manual_seed(0)
@@ -346,5 +346,5 @@ def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Trains and says where the model is."""
+    """Trains and prints the path of the model."""
     print(f"vision-language model: {train(config, folder, resume)}")
