@@ -137,7 +137,7 @@ def by_edit_type(result: Result) -> str:
 
 
 def steps_of_editor(result: Result) -> str:
-    """Oracle means by the number of denoising steps, each at its best guidance, and what two seeds do."""
+    """Oracle means by the number of denoising steps, each at its best guidance, and edits from two seeds."""
     rows = []
     for steps, asked in result["settings"].items():
         ends = result.get(f"ci95_vs_{steps}")
