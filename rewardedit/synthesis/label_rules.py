@@ -106,7 +106,8 @@ def label_output(measured: Measured, thresholds: Thresholds, grade: Grade) -> tu
 class RulesConfig:
     """Thresholds and shares of the rules. The preset fills in settings that are None."""
 
-    # values of unset rules; ours: thresholds of this data set, autoencoder traces hidden; paper: ADIEE's
+    # values of unset rules. ours: thresholds of this data set, and no labels that an autoencoder's traces
+    # reveal; paper: ADIEE's
     preset: Literal["ours", "paper"] = "ours"
     similarity_percentile: float = 5.0  # percentile of the sources' similarity to targets, by encoder
     # percentile of the targets' own CLIP-D: outputs of strong methods below it are partly done
@@ -142,7 +143,7 @@ class RulesConfig:
     # ADIEE, or all
     turns: Literal["one", "all"] = "one"
     # share of a sequence's turns that are repeated with a later turn's instruction, labelled 0: an edit of
-    # the same image that was not requested; with turns=one at most one turn
+    # the right image, but not the requested one; with turns=one at most one turn
     another_turn: float = 0.0
 
     def __post_init__(self) -> None:

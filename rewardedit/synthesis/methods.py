@@ -87,7 +87,7 @@ class MethodConfig:
     instructions, as in ADIEE (App. B); the recipe has those of other methods.
     """
 
-    # kind of method. editor: InstructPix2Pix and its successors; folder: images made elsewhere, e.g. by FLUX
+    # kind of method; editor: InstructPix2Pix and its successors; folder: made elsewhere, as by FLUX-Kontext
     kind: Kind = "editor"
     model: str = ""  # hub name or folder of the model; with kind=folder, the folder of images ID.png
     grade: Grade = "other"  # usual quality of its outputs: strong, weak, or other for neither

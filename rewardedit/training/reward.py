@@ -78,7 +78,7 @@ class RewardConfig:
     # weight of the diffusion loss on the data set's own pairs (ADIEE Eq. 8)
     diffusion_weight: float = 1.0
     reference_weight: float = 0.0  # weight of the distance to the starting model's prediction (LoRA only)
-    num_inference_steps: tuple[int, ...] | None = None  # lengths of rollouts: one is drawn for each update
+    num_inference_steps: tuple[int, ...] | None = None  # rollout lengths; one is drawn for all processes
     # least and most steps left out at a rollout's end: a number is drawn; at least one step is taken
     stop_before_end: tuple[int, int] | None = None
     grad_steps: int | None = 1  # last steps of a rollout that carry a gradient; None: all

@@ -30,7 +30,7 @@ class TrainConfig(LoopConfig):
     lr_scheduler: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
     # optimizer; adamw8bit needs bitsandbytes; muon trains hidden matrices, with AdamW for the rest
     optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
-    muon_lr: float = 5e-3  # learning rate of optimizer=muon, for all but the first and last layer
+    muon_lr: float = 5e-3  # Muon's learning rate, for matrices and convolutions except first and last layer
     gradient_checkpointing: bool = False  # gradient checkpointing of the UNet
     conditioning_dropout: float = 0.05  # share of rows without text, without both, and without image, each
     # γ of the min-SNR weighting of the diffusion loss; None: all time steps have the same weight
