@@ -1,16 +1,16 @@
-"""Does a scorer that was trained on labels by rules agree with the oracle, also on editors that it has never
-seen (ADIEE Tables 1 and 2): python benchmarks/adiee.py [CHECKPOINT [RUNS]], by default the small one that
-comes with the package; with `val` before them it looks at val alone, for choices of settings.
+"""Agreement with the oracle of a scorer trained on labels by rules, including on editors that it has never
+seen (ADIEE Tables 1 and 2): python benchmarks/adiee.py [CHECKPOINT [RUNS]], by default the small scorer that
+comes with the package; with `val` before them, only val is used, to choose settings.
 
-Editors are the shipped one and those that its recipes make in RUNS (default: runs); no scorer is trained on
-the edits of two of them, and the headline is theirs. Rivals see source, edited image and instruction alone;
-which of them is the best is chosen on val. In a pair of edits by one instruction the better one is that
-whose rating is higher by 1 at least; else they are equal, and a scorer says so where its scores differ by
-less than a margin, which val chooses for each: from pairs by the seen editors, and, as "own_margins", for the
-unseen editors from their own, whose ties are fewer. Among the rivals is the model that the scorer starts
-from, by its own "yes". Beside them stand what benchmarks/same_labels.py has left in RUNS, if it has, and
-"prior": who made an edit, as that editor's mean rating on val. Rank correlations within each editor's edits,
-which no prior has, are given as well.
+Editors are the shipped one and those that its recipes make in RUNS (default: runs). No scorer is trained on
+the edits of two of them; the headline figure is for these two. Rivals see only source, edited image and
+instruction; the best rival is chosen on val. In a pair of edits for one instruction, an edit is better if its
+rating is higher by at least 1; otherwise the pair is a tie. A scorer predicts a tie if its scores differ by
+less than a margin, which is chosen on val for each scorer: from pairs by the seen editors, and, as
+"own_margins", for the unseen editors from their own pairs, which have fewer ties. One rival is the model that
+the scorer starts from, judged by its "yes". Also listed are the result of benchmarks/same_labels.py in RUNS,
+if any, and "prior": the mean rating on val of the editor that made an edit. Rank correlations within each
+editor's edits, where the prior is constant, are given as well.
 """
 
 import itertools
@@ -36,17 +36,17 @@ from rewardedit.scorers import Scorer
 from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 
 SHIPPED = "shapes-adiee-scorer"
-BASE = "shapes-vlm"  # that it starts from
-N = 1120  # test samples: twice as many as elsewhere, as the nearest rivals lie close together
+BASE = "shapes-vlm"  # model that the scorer starts from
+N = 1120  # test samples: twice as many as elsewhere, since the best rivals are close to each other
 VAL_N = 280
 LEAST = 1.0  # of 10: ratings that differ by less are equal
-OWN = ("adiee", "same_labels")  # scorers of these labels, which are no rivals
-MARGINS = 41  # that are tried, quantiles of the differences of scores
+OWN = ("adiee", "same_labels")  # scorers trained on these labels, which are not rivals
+MARGINS = 41  # number of margins tried, quantiles of the differences of scores
 Values = dict[str, np.ndarray]  # of each editor's edits of the same samples
 
 
 def scores_of(scorer: Scorer, samples: ShapesBatch, edits: Mapping[str, torch.Tensor]) -> Values:
-    """What is not scored is worse than all else."""
+    """Scores of each editor's edits; edits without a score get less than all others."""
     found = {name: scored(scorer, samples, images).score.numpy() for name, images in edits.items()}
     finite = [values[np.isfinite(values)] for values in found.values()]
     least = min((float(values.min()) for values in finite if len(values)), default=0.0)
@@ -58,30 +58,30 @@ def pooled(values: Values, names: list[str]) -> np.ndarray:
 
 
 def differences(values: Values, names: list[str]) -> np.ndarray:
-    """Of all pairs of editors, one row after another."""
+    """Differences of values for all pairs of editors, concatenated over the pairs."""
     return np.concatenate([values[a] - values[b] for a, b in itertools.combinations(names, 2)])
 
 
 def said(difference: np.ndarray, margin: float) -> np.ndarray:
-    """1 where the first is better, −1 where the second is, 0 where they are equal."""
+    """1 if the first is better, −1 if the second is, 0 for a tie."""
     return np.where(np.abs(difference) < margin, 0, np.sign(difference))
 
 
 def best_margin(difference: np.ndarray, truth: np.ndarray) -> float:
-    """The margin with which most pairs are judged as the truth has them."""
+    """Margin for which most pairs are judged correctly."""
     tried = np.unique(np.quantile(np.abs(difference), np.linspace(0, 1, MARGINS)))
     return float(max(tried, key=lambda margin: (said(difference, margin) == truth).mean()))
 
 
 def best_of(figures: Mapping[str, float]) -> str:
-    """The rival with the highest figure; one without a figure, as its scores are all alike, comes last."""
+    """Rival with the highest figure; one without a figure, because its scores are all equal, comes last."""
     rivals = [name for name in figures if name not in OWN]
     return max(rivals, key=lambda name: np.nan_to_num(figures[name], nan=-2.0))
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What val chooses on some editors' edits: each scorer's margin, and the best rivals."""
+    """Choices on val, from some editors' edits: each scorer's margin, and the best rivals."""
 
     margins: dict[str, float]
     spearman: dict[str, float]
@@ -97,7 +97,7 @@ class Chosen:
 
 
 def choose_on_val(scores: Mapping[str, Values], ratings: Values, names: list[str]) -> Chosen:
-    """Each scorer's margin and how good it is with it, on these editors' edits of val."""
+    """Chooses each scorer's margin on these editors' edits of val, and measures its accuracy with it."""
     truth = pooled(ratings, names)
     wanted = said(differences(ratings, names), LEAST)
     margins: dict[str, float] = {}
@@ -144,7 +144,7 @@ def compare(
 
 
 def order_pairs(scores: Mapping[str, Values], ratings: Values, names: list[str]) -> dict[str, Any]:
-    """Of pairs that are no tie: the share whose better edit has the higher score."""
+    """Share of pairs, ties excluded, whose better edit has the higher score."""
     wanted = said(differences(ratings, names), LEAST)
     unequal = wanted != 0
     ordered = {
@@ -157,8 +157,8 @@ def order_pairs(scores: Mapping[str, Values], ratings: Values, names: list[str])
 def judge_pairs(
     scores: Mapping[str, Values], ratings: Values, names: list[str], ids: list[str], chosen: Chosen
 ) -> dict[str, Any]:
-    """Which of two edits by one instruction is better: the share that each scorer judges as ratings do, ties
-    among them. A scorer without a margin says a tie where its scores are the same.
+    """Share of pairs of edits for one instruction that each scorer judges as the ratings do, including ties.
+    A scorer without a margin predicts a tie only for equal scores.
     """
     wanted = said(differences(ratings, names), LEAST)
     right = {
@@ -183,8 +183,8 @@ def judge_pairs(
 
 
 def checks(scorer: Scorer, samples: ShapesBatch) -> dict[str, float]:
-    """What a scorer says of true edits, of them the wrong way round, of untouched sources and of true edits
-    under other rows' instructions; and how far its questions differ.
+    """Mean scores of true edits, of reversed ones, of unchanged sources and of true edits with other rows'
+    instructions; and the spread over the questions.
     """
     order = np.roll(np.arange(len(samples)), 1)
     backwards = ShapesBatch(**{**vars(samples), "source": samples.target})
@@ -207,10 +207,10 @@ def measure(
     test: ShapesBatch,
     edits: Mapping[str, torch.Tensor],
 ) -> dict[str, Any]:
-    """All figures; one of the scorers is "adiee", "same_labels" may be another, the rest are rivals.
+    """All figures. One of the scorers is "adiee", another may be "same_labels"; the rest are rivals.
 
-    Rivals and margins are chosen on val, on edits of the editors that a scorer may be trained on; beside
-    that, for pairs by unseen editors, on those editors' own.
+    Rivals and margins are chosen on val, on edits of the editors that a scorer may be trained on; in
+    addition, for pairs by unseen editors, on those editors' own edits.
 
     Args:
         early: edits of val by all editors.
@@ -224,7 +224,7 @@ def measure(
 
     rated = {name: ShapesOracle().rate(test, images).score.numpy() for name, images in edits.items()}
     scores = {name: scores_of(scorer, test, edits) for name, scorer in scorers.items()}
-    # What is known of an edit from who made it alone.
+    # All that is known of an edit from its editor alone.
     scores["prior"] = {name: np.full(len(test), prior[name]) for name in edits}
     return {
         **compare(scores, rated, unseen, test.id, chosen),
@@ -254,7 +254,7 @@ def on_val(
 
 
 def choose(checkpoint: str = SHIPPED, runs: str = "runs") -> dict[str, Any]:
-    """`on_val` for a scorer beside BPM and ViFi-CLIP, the nearest rivals."""
+    """`on_val` for a scorer and for BPM and ViFi-CLIP, the strongest rivals."""
     paths = editors_in(Path(runs))
     names = {"bpm": {"undetected": "failed"}, "vifi_clip": {}}
     scorers: dict[str, Scorer] = {"adiee": load_scorer("adiee", checkpoint=checkpoint)}

@@ -1,11 +1,11 @@
-"""What the parts of the ADIEE scorer do (ADIEE Table 5):
+"""Ablations of the ADIEE scorer (ADIEE Table 5):
 python benchmarks/adiee_ablations.py [RUNS] [SETTING=VALUE …]
 
-Every variant is trained for as many steps and on as many rows, as far as there are: the scorer's first leg,
-the recipe shapes-adiee-scorer-first, changed in one thing, on rows of a third of its recipe's sources. Rank
-correlation with the oracle on test edits by the two editors that no scorer is trained on. What is made, the
-rows among it, is kept in RUNS/adiee-ablations: a program that was broken off goes on. Where pictures stand
-side by side, the model has seen none such before.
+Every variant is trained for the same number of steps and, if available, of rows: the scorer's first phase,
+the recipe shapes-adiee-scorer-first, with one change, on rows of a third of its recipe's sources. Rank
+correlation with the oracle on test edits by the two editors that no scorer is trained on. Results, including
+the rows, are kept in RUNS/adiee-ablations, so that an interrupted program can be resumed. The variant with
+images side by side starts from a model that has not seen such images.
 """
 
 import json
@@ -48,17 +48,17 @@ from rewardedit.training.shared_images import read_once
 from rewardedit.training.small import SmallTrainConfig, fit
 
 N = 560  # test samples
-# The recipes of rows, a third of their sources.
+# Recipes of the rows, on a third of their sources.
 ROWS = {
     "more": ("shapes-adiee-data-more", ["data.shapes.rows=4000", "sequences.shapes.rows=800"]),
     "outputs": ("shapes-adiee-data", ["data.shapes.rows=800", "sequences.shapes.rows=200"]),
 }
-# The labelled outputs of editing methods, of which the first leg has none.
+# Labelled outputs of editing methods, which the first phase does not have.
 OUTPUTS = "data.outputs={name: labelled, path: outputs, size: 64}"
 TURNS = ["turns_all", "turns_none", "turns_some", "turns_too_many", "another_turn"]
 OWN = ["source", "augmented_source", "target", "another_image", "another_instruction", "another_object"]
 BY_METHOD = ["no_progress", "unlike_target", "weak_method", "partly_done"]
-# Words of the questions are tokens, which makes questions a third shorter.
+# Words of the questions become tokens, which makes questions a third shorter.
 EQUAL = ["train.max_steps=600", "held_out=null", "question_words=true"]
 NO_TURNS = [
     f"data.more.edit_types=[{', '.join(OWN)}]",
@@ -77,7 +77,7 @@ SAME_LABELS = "ViFi-CLIP with a head"
 
 
 class ScoreInText(AskedVlm):
-    """The mean number in what a vision-language model answers to the four questions, in [0, 10]."""
+    """Mean of the numbers in a vision-language model's answers to the four questions, in [0, 10]."""
 
     range = (0.0, 10.0)
 
@@ -94,13 +94,13 @@ class ScoreInText(AskedVlm):
 
 
 def number_in(answer: str) -> float:
-    """The first number of an answer; digits may stand apart, as small tokenizers write them."""
+    """First number in an answer; digits may be separated by spaces, as small tokenizers write them."""
     found = re.search(r"\d+(\.\d+)?", answer.replace(" ", ""))
     return float(found[0]) if found else float("nan")
 
 
 def tokens_of(answers: list[str], texts: list[str], tokenizer: Any) -> Tensor:
-    """(b, n) Where the answers are, which end the texts, in tokens that are padded on the right."""
+    """Mask (b, n) of the answers' tokens; answers end the texts, which are padded on the right."""
     lengths, ends = (
         torch.tensor([len(tokenizer(text, add_special_tokens=False).input_ids) for text in some])[:, None]
         for some in (answers, texts)
@@ -110,7 +110,7 @@ def tokens_of(answers: list[str], texts: list[str], tokenizer: Any) -> Tensor:
 
 
 def train_in_text(config: Config, folder: Path) -> Path:
-    """The same model and batches without a head, its token unused: it learns to write "It is 6.7."."""
+    """Trains the same model on the same batches without head and token: it learns to write "It is 6.7."."""
     torch.manual_seed(config.train.seed)
     rows = open_named(config.data)
     usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
@@ -157,8 +157,8 @@ def train_in_text(config: Config, folder: Path) -> Path:
 
 @torch.no_grad()
 def measure(scorer: Scorer, samples: ShapesBatch, edits: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Spearman's ρ with the oracle over all editors' edits, its mean over editors of one's edits alone, and
-    how many have no score.
+    """Spearman's ρ with the oracle over all editors' edits, the mean of ρ within single editors' edits, and
+    the number of edits without a score.
     """
     scores = torch.stack([scored(scorer, samples, images).score for images in edits.values()])
     truth = torch.stack([ShapesOracle().rate(samples, images).score for images in edits.values()])
@@ -171,7 +171,7 @@ def measure(scorer: Scorer, samples: ShapesBatch, edits: dict[str, torch.Tensor]
 
 
 def make_rows(name: str, folder: Path) -> None:
-    """Labelled rows in folder/rows-name, from methods that need no training but that of shipped weights."""
+    """Makes labelled rows in folder/rows-name, from methods that need only shipped weights."""
     recipe, words = ROWS[name]
     config = load_recipe(recipe, words)[1]
     methods = {key: own for key, own in config.methods.items() if not own.model.startswith("runs/")}
@@ -204,7 +204,7 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
 
 
 def config_of(name: str, words: list[str], folder: Path) -> Config:
-    """The recipe's settings, changed as the variant wants, on the rows in a folder."""
+    """The recipe's settings, with the variant's changes, on the rows in a folder."""
     config: Config = load_recipe("shapes-adiee-scorer-first", [*EQUAL, *VARIANTS.get(name, []), *words])[1]
     train = replace(config.train, micro_batch_size=None)
     data = {key: replace(own, path=str(folder / f"rows-{key}" / "rows")) for key, own in config.data.items()}
@@ -212,13 +212,13 @@ def config_of(name: str, words: list[str], folder: Path) -> Config:
 
 
 def of_so_many(config: Config, rows: int) -> Config:
-    """The same on at most so many rows: of all data the same share of the source images."""
+    """The same on at most the given number of rows: the same share of the source images of all data."""
     share = min(1.0, rows / len(open_named(config.data)))
     return replace(config, data={name: replace(data, share=share) for name, data in config.data.items()})
 
 
 def trained(name: str, config: Config, folder: Path) -> Scorer:
-    """The variant's scorer, as it was saved."""
+    """Trains the variant and loads its saved scorer."""
     if name == IN_TEXT:
         return ScoreInText(load_vlm(str(train_in_text(config, folder))))
     if name == SAME_LABELS:

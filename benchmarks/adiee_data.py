@@ -1,15 +1,15 @@
 """Audits a labelled data set of the shapes world; nothing is trained: python benchmarks/adiee_data.py [RUN]
 
 RUN is a run of `rewardedit train shapes-adiee-data` (default: runs/shapes-adiee-data), or of
-shapes-adiee-data-damaged, -compared or -moved. The oracle, which no label comes from, says how good the edits
-are: by rule, method and kind of damage, its mean and the share of rows whose label is within 2.5 of it; over
-turns, and over damaged targets or outputs that are compared with targets, the rank correlation of labels with
-its ratings.
+shapes-adiee-data-damaged, -compared or -moved. The oracle, which is independent of the labels, rates the
+edits: by rule, method and kind of damage, its mean and the share of rows whose label is within 2.5 of it;
+over turns, and over damaged targets or outputs that are compared with targets, the rank correlation of labels
+with its ratings.
 
-Where thresholds label methods' outputs, intervals say whether labels of 5 rate above labels of 0 among
-them, and labels of 10 above labels of 5; beside them stands the same with the labels shuffled within a
-method. A probe that sees nothing but high frequencies tells how much of the label an autoencoder's traces
-give away, with the random half of images that went through it, and for the rows whose images did not.
+If thresholds label methods' outputs, intervals show whether labels of 5 rate above labels of 0 among them,
+and labels of 10 above labels of 5, compared with the same for labels shuffled within a method. A probe that
+sees only high frequencies measures how much of the label an autoencoder's traces give away: with the random
+half of images that passed through it, and for the rows whose images did not.
 """
 
 import io
@@ -34,7 +34,7 @@ from rewardedit.shapes.world import BLOCK
 from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, ANOTHER_TURN, DAMAGED, OWN_LABELS, UNREACHED
 from rewardedit.synthesis.outputs import read_parquet
 
-NEAR = 2.5  # a label that is no further from the oracle agrees with it
+NEAR = 2.5  # largest difference at which a label agrees with the oracle
 NOT_RATED = ("another_instruction", "another_object", "another_word", ANOTHER_INSTRUCTION, ANOTHER_TURN)
 OWN = (*OWN_LABELS, DAMAGED)
 COLUMNS = (
@@ -60,8 +60,8 @@ def image_of(row: dict[str, Any]) -> torch.Tensor:
 
 
 def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
-    """The oracle's rating of each row; NaN where it knows no truth (another row's or turn's instruction). Of
-    single edits each row gets its `edit_type`.
+    """The oracle's rating of each row; NaN without a known truth (another row's or turn's instruction). Rows
+    of single edits get their `edit_type`.
     """
     rating = np.full(len(rows), np.nan)
     by_block: dict[int, list[int]] = defaultdict(list)
@@ -82,7 +82,7 @@ def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
         for i, number in zip(members, own, strict=True):
             rows[i]["edit_type"] = samples.edit_type[number]
         rating[members] = rate_samples(samples, own, [image_of(rows[i]) for i in members])
-    sequences = SequencesConfig(**next(iter(config["sequences"].values()), {}))  # where there are any
+    sequences = SequencesConfig(**next(iter(config["sequences"].values()), {}))  # if any
     for number, members in by_sequence.items():
         backdrop = sequences.backdrops[number % len(sequences.backdrops)]
         whole = sequence(
@@ -114,8 +114,8 @@ def rate_samples(samples: ShapesBatch, own: list[int], images: list[torch.Tensor
 
 
 def by_rule_and_method(rows: list[dict[str, Any]], rating: np.ndarray) -> dict[str, dict[str, float | None]]:
-    """n, the oracle's mean and the share that agrees, of each rule, of each rule's rows by method, and of
-    outputs that are compared with targets by type of edit.
+    """Number of rows, the oracle's mean and the share that agrees: for each rule, for each rule and method,
+    and for outputs that are compared with targets, by type of edit.
     """
     groups: dict[str, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
@@ -158,8 +158,8 @@ def _made_by(row: dict[str, Any]) -> str:
 def intervals(
     rows: list[dict[str, Any]], rating: np.ndarray, labels: np.ndarray, strong: set[str]
 ) -> dict[str, list[float]]:
-    """How much higher labels of 5 rate than labels of 0 among methods' outputs, and labels of 10, on targets
-    and turns, than labels of 5 of strong methods.
+    """Intervals of the difference in rating between labels of 5 and 0 among methods' outputs, and between
+    labels of 10, on targets and turns, and labels of 5 of strong methods.
     """
     made_by = np.array([_made_by(row) for row in rows])
     sources = np.array([row["source_id"] for row in rows])
@@ -178,8 +178,8 @@ def intervals(
 
 
 def high_frequencies(images: torch.Tensor) -> np.ndarray:
-    """(b, 18) How strong the fine detail of images is: mean and root mean square, by channel, of what three
-    blurs take away.
+    """Strength of the images' fine detail, (b, 18): mean and root mean square, by channel, of what three
+    blurs remove.
     """
     parts = []
     for sigma in (0.5, 0.8, 1.2):
@@ -189,7 +189,7 @@ def high_frequencies(images: torch.Tensor) -> np.ndarray:
 
 
 def probe(rows: list[dict[str, Any]], chosen: np.ndarray, seed: int = 0) -> dict[str, float]:
-    """Balanced accuracy of a linear classifier that tells labels of 0, between, and of 10 apart by high
+    """Balanced accuracy of a linear classifier that distinguishes labels of 0, between, and of 10 by high
     frequencies; half of the sources train it, the other half test it. Chance is a third."""
     found = [rows[i] for i in np.flatnonzero(chosen)]
     x = np.concatenate(
@@ -222,7 +222,7 @@ def probe(rows: list[dict[str, Any]], chosen: np.ndarray, seed: int = 0) -> dict
 
 
 def audit(run: Path) -> dict[str, Any]:
-    """All figures of a labelled data set that has rows for them."""
+    """All figures for which a labelled data set has rows."""
     config = load_yaml(run / "config.yaml")
     rows = list(rows_of(run))
     rating = rate_rows(rows, config)
@@ -245,7 +245,7 @@ def audit(run: Path) -> dict[str, Any]:
         known = chosen & np.isfinite(rating)
         if known.any():
             figures[name] = spearman(labels[known], rating[known], sources[known]).as_dict()
-    if config["methods"] and not config["rules"].get("unreached"):  # whose labels are not 0, 5 and 10
+    if config["methods"] and not config["rules"].get("unreached"):  # its labels are not 0, 5 and 10
         strong = {name for name, method in config["methods"].items() if method["grade"] == "strong"}
         through = np.array([row["reconstructed"] for row in rows])
         output = np.array([_made_by(row) in config["methods"] for row in rows])

@@ -1,7 +1,7 @@
-"""Does a score agree with the oracle on what trained editors make: python benchmarks/agreement.py [EDITOR …]
+"""Agreement of scores with the oracle on trained editors' edits: python benchmarks/agreement.py [EDITOR …]
 
-Each editor edits the same held-out samples; beside Spearman's ρ with the rating and its three aspects, as on
-the ViFi-CLIP poster (f, g), ρ by kind of instruction and on the extremes.
+Each editor edits the same held-out samples. Figures are Spearman's ρ with the rating and its three aspects,
+as on the ViFi-CLIP poster (f, g), and ρ by kind of instruction and on the extremes.
 """
 
 import os
@@ -24,12 +24,12 @@ from rewardedit.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle
 SAMPLES = 700
 BATCH = 140
 RESAMPLES = 1000
-STEPS = (1, 4, 10)  # of each editor's edits
+STEPS = (1, 4, 10)  # denoising steps of each editor's edits
 ASPECTS = ("score", "alignment", "consistency", "quality")
 LOW = 1.0
 HIGH = 9.0  # ratings of the extremes: at most, at least
 TARGET = {"against": "target"}
-# What a scorer may look at, beside source, edited image and instruction.
+# Inputs that a scorer may use, besides source, edited image and instruction.
 GROUPS = {
     "source, edited, instruction": {
         "vifi_clip": ("vifi_clip", {}),
@@ -50,8 +50,8 @@ GROUPS = {
 
 
 def edits(editors: list[str], n: int, grid: Sequence[EditConfig]) -> list[tuple[ShapesBatch, torch.Tensor]]:
-    """What each editor, at each of the settings (its own label asked for where it has one),
-    makes of the same samples.
+    """Edits of the same samples by each editor, at each of the settings (for reward-conditioned editors, with
+    several labels).
     """
     samples = Shapes("test").batch(0, n)
     out = []
@@ -77,7 +77,7 @@ def edits(editors: list[str], n: int, grid: Sequence[EditConfig]) -> list[tuple[
 
 
 def scores_of(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor, group: str) -> torch.Tensor:
-    """Scores of all edits with no more fields than the group may see."""
+    """Scores of all edits, with only the fields that the group may use."""
     captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
     truth = {"target": samples.target, "mask": samples.mask}
     fields = captions if group == "captions" else truth if group.startswith("target") else {}

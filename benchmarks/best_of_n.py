@@ -1,10 +1,10 @@
-"""Best of 8 on the shapes world by several scorers, beside chance and the oracle's choice:
+"""Best of 8 on the shapes world by several scorers, compared with chance and the oracle's choice:
 python benchmarks/best_of_n.py [RUNS]
 
-Without captions first, which is what a user of `rewardedit edit --best-of 8` has. The world's exact captions,
-which tell the truth about the target, are the upper case.
-Every way of choosing takes the number of steps that is best for it on val. RUNS/best-of-n keeps what was
-chosen: a program that was broken off goes on with the next number of steps.
+First without captions, as for a user of `rewardedit edit --best-of 8`. The world's exact captions, which
+describe the target truthfully, give an upper bound.
+Every way of choosing uses the number of steps that is best for it on val. RUNS/best-of-n keeps the choices:
+an interrupted program continues with the next number of steps.
 """
 
 from collections.abc import Sequence
@@ -43,11 +43,11 @@ SUMS = ("clip_d:0.7,l1:0.3", "adiee:0.1,bpm:0.5")  # the second of scores from 0
 WITH_CAPTIONS = ("clip_d", "clip_d:0.7,l1:0.3")
 ONE = "one sample"
 
-Choices = dict[str, list[float]]  # way of choosing: the oracle's rating of what it chose, an edit each
+Choices = dict[str, list[float]]  # way of choosing: the oracle's ratings of the chosen edits
 
 
 def choose(editor: Editor, samples: ShapesBatch, n: int, settings: EditConfig) -> dict[str, Choices]:
-    """Ratings of what each scorer chooses among the same n candidates, without captions and with them."""
+    """Ratings of each scorer's choices among the same n candidates, without captions and with them."""
     scorers = {name: load_scorer(name, **options) for name, options in SCORERS.items()}
     oracle = ShapesOracle()
     generator = torch.Generator().manual_seed(0)
@@ -81,7 +81,7 @@ def choose(editor: Editor, samples: ShapesBatch, n: int, settings: EditConfig) -
 
 @torch.no_grad()
 def best(scorers: dict[str, Scorer], edits: EditBatch, names: Sequence[str]) -> dict[str, int]:
-    """Which edit of one source each scorer, or each sum of them, takes; never one that cannot be scored."""
+    """Index of the edit of a source that each scorer, or sum of scorers, chooses; invalid ones come last."""
     terms = {name: read_spec(name) for name in names}
     scores: dict[str, torch.Tensor] = {}
     for name in {name for own in terms.values() for name in own}:
@@ -101,8 +101,8 @@ def compare(
     over the same candidates.
 
     Args:
-        runs: where what was chosen is kept.
-        grid: the settings by number of steps; by default the base's best on val for each.
+        runs: folder that keeps the choices.
+        grid: settings by number of steps; by default the base's best ones on val for each.
     """
     grid = grid or best_by_steps()
     editor = load_editor("shapes-editor")
@@ -127,7 +127,7 @@ def compare(
     used = {k for names in chosen.values() for name, k in names.items() if name != ONE}
     on_test = {k: chosen_of("test", test, k, n) for k in grid if k in used}
     alone = chosen["without_captions"][ONE]
-    if alone not in on_test:  # one sample needs no candidates beside it
+    if alone not in on_test:  # one sample needs no other candidates
         on_test[alone] = chosen_of("test", test, alone, 1)
     one = on_test[alone]["without_captions"][ONE]
 

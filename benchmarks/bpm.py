@@ -1,9 +1,9 @@
 """BPM's evaluation on the shapes world (Li et al. 2025, Sec. 4 and App. B): python benchmarks/bpm.py [RUNS]
 
 Editors are the shipped one and those that its recipes make in RUNS (default: runs), each at the settings
-that are best for it on val. The people of the human alignment test are the oracle: pairs of edits whose
+that are best for it on val. The oracle replaces the people of the human alignment test: pairs of edits whose
 ratings differ by less than 1 are left out. Regions are located, never exact. An edit whose target object is
-not found has failed. LPIPS stands among the rivals where REWARDEDIT_LPIPS names the folder of its weights.
+not found has failed. LPIPS is a rival if REWARDEDIT_LPIPS names the folder of its weights.
 """
 
 import itertools
@@ -29,11 +29,11 @@ from rewardedit.scorers.bpm.bpm import Bpm
 from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 
 N = 560  # test samples
-SIGMAS = (5, 15, 50)  # of 255, of the noise on what is too well preserved
+SIGMAS = (5, 15, 50)  # standard deviations, out of 255, of the noise on regions that are preserved too well
 
 
 def ground_truth(samples: ShapesBatch, scorers: dict[str, Scorer]) -> dict[str, dict[str, dict[str, float]]]:
-    """The share of rows of which each kind of image is liked best, by scorer and by the noise's σ."""
+    """Share of rows for which each kind of image scores best, by scorer and by the noise's σ."""
     drawn = draw(load_text_to_image("shapes-text-to-image"), samples.target_caption, 10, 3.0)
     found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in scorers}
     for sigma in SIGMAS:
@@ -56,11 +56,11 @@ def alignment_table(
     prior: dict[str, float],
     ids: list[str],
 ) -> dict[str, Any]:
-    """Each scorer's alignment, mean over pairs of editors and of all pairs of edits, and how far BPM lies
-    above "the editor that is better on val".
+    """Each scorer's alignment, averaged over pairs of editors and over all pairs of edits, and the lead of
+    BPM over "the editor that is better on val".
 
     Args:
-        scores: by scorer, of each editor's edits.
+        scores: scores of each editor's edits, by scorer.
         prior: each editor's mean rating on val.
     """
     pairs = pairs_of(list(ratings))
@@ -91,7 +91,7 @@ def ratings_of(samples: ShapesBatch, edits: dict[str, torch.Tensor]) -> dict[str
 def two_seeds(
     bpm: Bpm, test: ShapesBatch, edits: dict[str, torch.Tensor], again: dict[str, torch.Tensor]
 ) -> dict[str, Any]:
-    """BPM's alignment on pairs of edits by one editor, from two seeds."""
+    """BPM's alignment on pairs of edits by the same editor from two seeds."""
     table = {}
     for name in edits:
         pair = (edits[name], again[name])
@@ -124,7 +124,7 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
     for scorer in scorers.values():
         scorer.to(devices.default_device())
 
-    # Every editor's edits, what people (the oracle) say of them, and what scorers do.
+    # Every editor's edits, the ratings of people (here the oracle), and the scores.
     edits = edits_of(paths, settings, "test", n, runs)
     again = edits_of(paths, settings, "test", n, runs, seed=10_000)
     early = edits_of(paths, settings, "val", len(val), runs)

@@ -1,4 +1,4 @@
-"""BPM by its parts: the weight of the semantic part, the judges, the parser, and what each costs."""
+"""Checks of BPM's parts: the weight of the semantic part, the judges, the parser, and their cost."""
 
 import time
 from typing import Any
@@ -15,14 +15,14 @@ from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.scorers.bpm.bpm import Bpm, BpmConfig, combine, parsed_edits
 from rewardedit.shapes import ShapesBatch
 
-LEAST = 1.0  # of 10: ratings that differ by less are held equal
+LEAST = 1.0  # out of 10: ratings that differ by less count as equal
 ALPHAS = [round(0.1 * i, 1) for i in range(11)]
 
 
 def alpha_sweep(
     parts: dict[str, dict[str, torch.Tensor]], ratings: dict[str, np.ndarray], config: BpmConfig
 ) -> dict[str, float]:
-    """Alignment, mean over pairs of editors, by the weight of the semantic part (Table 9)."""
+    """Mean alignment over pairs of editors, by the weight of the semantic part (Table 9)."""
     table = {}
     for alpha in ALPHAS:
         weighed = BpmConfig(alpha=alpha, calibration=config.calibration, undetected="failed")
@@ -33,7 +33,7 @@ def alpha_sweep(
 
 
 def plain_similarity(bpm: Bpm, samples: ShapesBatch, edited: torch.Tensor) -> np.ndarray:
-    """cos(I(crop of edited), T(target)), without direction; NaN where the edit names or shows no target."""
+    """Computes cos(I(crop of edited), T(target)), not directional; NaN if no target is named or found."""
     parts = []
     for i in range(0, len(samples), BATCH):
         batch = batch_of(samples[i : i + BATCH], edited[i : i + BATCH])
@@ -54,12 +54,12 @@ def component_checks(
     samples: ShapesBatch,
     on_crop: dict[str, np.ndarray],
 ) -> dict[str, Any]:
-    """Each part against what it stands for (Tables 5, 7 and 14), beside the metric that it should beat:
-    preserve and L2 against the oracle's consistency; modify, CLIPScore and CLIP's plain similarity of the
-    edited crop with the target's name against its alignment.
+    """Agreement of each part with the aspect that it measures (Tables 5, 7 and 14), compared with a baseline:
+    preserve and L2 with the oracle's consistency; modify, CLIPScore and CLIP's plain similarity of the
+    edited crop with the target's name with its alignment.
 
-    Each comparison is of the edits in which all have something to measure: nothing lies outside an edit of
-    the background, and what was removed has no crop and no name.
+    Each comparison uses the edits for which all are defined: an edit of the background has no outside, and a
+    removed object has neither crop nor name.
     """
     consistency = {name: rating.consistency.numpy() for name, rating in rated.items()}
     alignment = {name: rating.alignment.numpy() for name, rating in rated.items()}
@@ -85,8 +85,8 @@ def component_checks(
 
 
 def verdicts_on_true_edits(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
-    """How often the judges find size and position right in true edits, and wrong in the sources of edits that
-    ask for another one (Table 6).
+    """Share of true edits whose size and position the judges find right, and of unchanged sources whose size
+    or position they find wrong if the instruction changes it (Table 6).
     """
     right = scored(bpm, samples, samples.target).parts
     still = scored(bpm, samples, samples.source).parts
@@ -101,7 +101,7 @@ def verdicts_on_true_edits(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
 
 
 def seconds(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
-    """Seconds an edit, of each part and of all, in batches and one by one."""
+    """Seconds per edit, of each part and in total, in batches and one by one."""
     n = min(56, len(samples))
     part = samples[:n]
     batch = batch_of(part, part.target)
@@ -138,7 +138,7 @@ def seconds(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
 
 
 def templates_parsed(samples: ShapesBatch) -> dict[str, float]:
-    """The shares of the world's own instructions that the grammar parses right."""
+    """Shares of the world's own instructions that the grammar parses correctly."""
     pairs = list(zip(parsed_edits(parse_all(samples.instruction)), samples.parsed, strict=True))
     right = {
         "object": [_alike(a.source, b.source) and _alike(a.target, b.target) for a, b in pairs],
@@ -149,7 +149,7 @@ def templates_parsed(samples: ShapesBatch) -> dict[str, float]:
 
 
 def _alike(name: str | None, other: str | None) -> bool:
-    """Whether two names are of one object: one may say more than the other."""
+    """True if two names mean the same object; one may have more words than the other."""
     words, others = (set((text or "").split()) for text in (name, other))
     return (name is None) == (other is None) and (words <= others or others <= words)
 
@@ -157,6 +157,6 @@ def _alike(name: str | None, other: str | None) -> bool:
 def subset_alignment(
     values: dict[str, np.ndarray], ratings: dict[str, np.ndarray], rows: np.ndarray
 ) -> float:
-    """Alignment on some of the rows, mean over pairs of editors."""
+    """Mean alignment over pairs of editors, on some of the rows."""
     chosen = [{name: own[rows] for name, own in table.items()} for table in (values, ratings)]
     return mean_share(alignment_of_editors(*chosen, LEAST))

@@ -1,10 +1,10 @@
 """BPM's regions as masks for guidance (Li et al. 2025, Sec. 3.5 and 4.4): python benchmarks/bpm_guidance.py
 
-The first edit, the second under M_origin ∪ M_edit of the first, and the honest baseline: an edit with the
-source pasted outside its mask, which preserves for free, with a hard and with a feathered rim. Each way has
-the text guidance scale that is best for it on val. Masks grow by one place of the latents for guidance and by
-as much for pasting. Rated by the oracle; preservation outside the world's true mask; modification is BPM's
-own. Then best of 8 by BPM beside other scorers.
+Compares the first edit, a second edit under M_origin ∪ M_edit of the first, and a strong baseline: an edit
+with the source pasted outside its mask, which preserves for free, with a hard and with a feathered edge. Each
+method uses the text guidance scale that is best for it on val. Masks grow by one latent pixel for guidance,
+and as much for pasting. The oracle rates the edits; preservation is outside the world's true mask;
+modification is BPM's own. Then best of 8 by BPM, compared with other scorers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,12 +31,12 @@ from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle, join
 N = 1120
 VAL_N = 280
 BATCH = 140
-SCALES = (1.5, 1.75, 2.0, 2.25)  # of the text's guidance; the image's is the editor's own
-GROWN = 4  # pixels: one place of the latents
+SCALES = (1.5, 1.75, 2.0, 2.25)  # text guidance scales; the image's is the editor's own
+GROWN = 4  # pixels: one latent pixel
 FEATHER = 2.0  # pixels
 BEST_OF = 8
 BEST_N = 280
-# What counts as equal (Table 15), on each measure's own scale.
+# Differences that count as equal (Table 15), on each measure's own scale.
 EQUAL = {
     "modification": 0.02,
     "modification_or_missing": 0.02,
@@ -86,8 +86,8 @@ def pasted(samples: ShapesBatch, edited: torch.Tensor, masks: torch.Tensor, feat
 def rounds(
     editor: Editor, samples: ShapesBatch, bpm: Bpm, scales: Mapping[str, Sequence[float]]
 ) -> dict[str, dict[float, torch.Tensor]]:
-    """Images of every way by the text guidance scale that it is to have; the masks of the first edit as
-    another way. The second round follows the first edit at the first of that way's scales.
+    """Images of every method by text guidance scale; the masks of the first edit are listed as another
+    method. The second round follows the first edit at the first of that method's scales.
     """
     every = {scale for own in scales.values() for scale in own}
     asked = {scale: replace(editor.settings, guidance_scale=scale) for scale in every}
@@ -111,7 +111,7 @@ def rounds(
 
 
 def best_scales(editor: Editor, val: ShapesBatch, bpm: Bpm) -> tuple[dict[str, float], dict[str, Any]]:
-    """Each way's text guidance scale that is best on val, and what all of them reach there."""
+    """Text guidance scale of each method that is best on val, and the figures of all scales there."""
 
     def rated(images: dict[float, torch.Tensor]) -> dict[float, float]:
         return {scale: float(ShapesOracle().rate(val, image).score.mean()) for scale, image in images.items()}
@@ -126,8 +126,8 @@ def best_scales(editor: Editor, val: ShapesBatch, bpm: Bpm) -> tuple[dict[str, f
 
 
 def measures(samples: ShapesBatch, images: torch.Tensor, bpm: Bpm) -> dict[str, np.ndarray]:
-    """Of each edit: the oracle's rating and aspects, preservation outside the true mask, S_modify where the
-    target is located, and with −1 where it is not, whether it is, S_size and S_position.
+    """Measures of each edit: the oracle's rating and aspects, preservation outside the true mask, S_modify if
+    the target is located, S_modify or −1, 1 if it is located, S_size and S_position.
     """
     rating = ShapesOracle().rate(samples, images)
     names = ("score", "alignment", "consistency", "quality")
@@ -141,12 +141,12 @@ def measures(samples: ShapesBatch, images: torch.Tensor, bpm: Bpm) -> dict[str, 
 
 
 def compare(samples: ShapesBatch, images: dict[str, torch.Tensor], bpm: Bpm) -> dict[str, Any]:
-    """Means of every way, and what each adds to the first edit; rows whose target is not located in one of
+    """Means of every method, and differences from the first edit; rows whose target is not located in one of
     the two have no modification, size and position and are left out of these differences. An edit that a
     second round destroys counts in "modification_or_missing".
 
     Args:
-        bpm: by which an edit whose target is not located is invalid.
+        bpm: scorer for which an edit whose target is not located is invalid.
     """
     values = {name: measures(samples, image, bpm) for name, image in images.items() if name != "mask"}
     table: dict[str, Any] = {}
@@ -170,7 +170,7 @@ def compare(samples: ShapesBatch, images: dict[str, torch.Tensor], bpm: Bpm) -> 
 
 
 def best_of(editor: Editor, samples: ShapesBatch, bpm: Bpm, settings: EditConfig) -> dict[str, Any]:
-    """The oracle's mean rating of what each scorer chooses of the same candidates."""
+    """The oracle's mean rating of each scorer's choices among the same candidates."""
     scorers = {name: bpm if name == "bpm" else load_scorer(name) for name in JUDGES}
     for scorer in scorers.values():
         scorer.to(devices.default_device())

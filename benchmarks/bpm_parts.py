@@ -1,8 +1,8 @@
-"""What BPM's parts do on the shapes world (Li et al. 2025, Tables 5 to 7, 9, 12 and 14):
+"""Evaluation of BPM's parts on the shapes world (Li et al. 2025, Tables 5 to 7, 9, 12 and 14):
 python benchmarks/bpm_parts.py [RUNS]
 
-The weight of the semantic part, the parser, each part beside a metric that measures the same, and the judges
-of size and position. Editors and edits are those of `bpm.py`.
+The weight of the semantic part, the parser, each part compared with a metric of the same aspect, and the
+judges of size and position. Editors and edits are those of `bpm.py`.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ INSTRUCTIONS = Path(__file__).parents[1] / "tests" / "data"
 
 
 def scores_by_the_truth(bpm: Bpm, test: ShapesBatch, edits: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """BPM's scores of each editor's edits where instructions are parsed by the world itself."""
+    """BPM's scores of each editor's edits, with instructions parsed by the world itself."""
     meant = dict(zip(test.instruction, test.parsed, strict=True))
 
     def parse_exactly(instructions: Sequence[str]) -> list[Parsed]:
@@ -47,7 +47,7 @@ def scores_by_the_truth(bpm: Bpm, test: ShapesBatch, edits: dict[str, torch.Tens
 
 
 def parser_table(n: int) -> dict[str, Any]:
-    """What the grammar parses right, of people's instructions and of the world's own."""
+    """Accuracy of the grammar, on people's instructions and on the world's own."""
     return {
         "parse": parse_accuracy(parse_all, INSTRUCTIONS / "instructions.jsonl"),
         "parse_held_out": parse_accuracy(parse_all, INSTRUCTIONS / "instructions_held_out.jsonl"),

@@ -1,4 +1,4 @@
-"""Where BPM looks: masks of edits, and how far they overlap with the world's true regions."""
+"""Masks of BPM's regions, and their overlap with the world's true regions."""
 
 from typing import Any
 
@@ -18,14 +18,14 @@ from rewardedit.shapes import ShapesBatch
 
 
 def iou(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Of pairs of masks (n, h, w)."""
+    """Intersection over union of pairs of masks (n, h, w)."""
     both = (a & b).flatten(1).sum(1)
     either = (a | b).flatten(1).sum(1)
     return both / either.clamp_min(1)
 
 
 def located(locator: Any, samples: ShapesBatch, edited: torch.Tensor) -> torch.Tensor:
-    """M_origin ∪ M_edit of every edit, (n, h, w); empty where something is not found."""
+    """M_origin ∪ M_edit of every edit, (n, h, w); empty if an object is not found."""
     masks = []
     for i in range(0, len(samples), BATCH):
         batch = batch_of(samples[i : i + BATCH], edited[i : i + BATCH])
@@ -36,8 +36,8 @@ def located(locator: Any, samples: ShapesBatch, edited: torch.Tensor) -> torch.T
 
 
 def mask_ious(samples: ShapesBatch, edited: torch.Tensor, bpm: Bpm) -> dict[str, torch.Tensor]:
-    """The IoU of every edit's mask with the world's true regions, of masks that are located in several ways;
-    what is not found counts as 0.
+    """IoU of every edit's mask with the world's true regions, for masks located in several ways; masks that
+    are not found count as 0.
     """
     true = samples.mask[:, 0] > 0
     boxes = NamedObjects(GroundedSam(finder_of(bpm).detector, None))

@@ -1,8 +1,8 @@
-"""Fixes what counts as 0 and as 1 of BPM's two open parts, on val: python benchmarks/calibrate_bpm.py
+"""Calibrates the values of BPM's two open parts that count as 0 and 1: python benchmarks/calibrate_bpm.py
 
-The edits are candidates of drawn quality, so that failed and right ones are among them. The file stands
-beside the small detector; the parts themselves do not depend on it. It also says with which options BPM is
-to be used there: those with which it agrees best with the oracle on val, on edits of trained editors.
+Uses val, with candidate edits of random quality, so that failed and right ones are among them. The file is
+stored next to the small detector; the parts themselves do not depend on it. It also records the options of
+BPM for this detector: those with the best agreement with the oracle on val, on edits of trained editors.
 """
 
 from pathlib import Path
@@ -19,8 +19,8 @@ from rewardedit.scoring import score_batch
 from rewardedit.shapes import QUALITIES, WORLD_VERSION, Shapes, candidates
 
 N = 560
-# Each the best of a few on val: less sure boxes than the detector's own threshold admits, crops of more than
-# the released code's, and areas that must differ by more.
+# Each is the best of a few values on val: less certain boxes than the detector's own threshold allows, larger
+# crops than the released code's, and areas that must differ by more.
 OPTIONS = {
     "regions": {"threshold": 0.1},
     "context": 1.75,
@@ -29,7 +29,7 @@ OPTIONS = {
 
 
 def measured(scorer: Bpm, n: int) -> Scores:
-    """Of n candidates of all qualities alike."""
+    """BPM's scores of n candidates, with all qualities equally frequent."""
     samples = Shapes("val", backdrops=("plain", "plain", "textured", "photo")).batch(0, n)
     _, edited = candidates(samples, dict.fromkeys(QUALITIES, 1 / len(QUALITIES)), seed=1)
     return score_batch(EditBatch(samples.source, samples.instruction, edited), {"bpm": scorer})["bpm"]
@@ -39,7 +39,7 @@ if __name__ == "__main__":
     line = read_command_line(__doc__)
     quiet()
     path = Path(resolve_model("shapes-detector")) / CALIBRATION
-    if line.write:  # any will do to load the scorer
+    if line.write:  # any values do for loading the scorer
         Ends((0.0, 1.0), (0.0, 1.0), "none yet", options=OPTIONS).write(path)
     scorer = Bpm.from_pretrained().to(devices.default_device())
     found = Ends.of(measured(scorer, N), f"{N} candidates of val, shapes {WORLD_VERSION}", options=OPTIONS)

@@ -1,4 +1,4 @@
-"""Median and spread of scorers over the packaged editor's edits, by which `lower_of` compares them:
+"""Median and spread of scores over the packaged editor's edits, which `lower_of` uses to compare scorers:
 python benchmarks/centres.py
 """
 
@@ -15,7 +15,7 @@ from rewardedit.scoring import score_batch
 from rewardedit.shapes import Shapes
 
 N = 280  # edits of the val split
-PART = 40  # at a time
+PART = 40  # edits at a time
 SETTINGS = EditConfig(num_inference_steps=4, guidance_scale=1.5, image_guidance_scale=1.2)
 SCORERS: tuple[ScorerSpec, ...] = ("adiee", "bpm", {"bpm": {"undetected": "failed"}}, "vifi_clip", "clip_d")
 

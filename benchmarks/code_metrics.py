@@ -1,4 +1,4 @@
-"""Figures of the code before and after it was put in order: python benchmarks/code_metrics.py --before FOLDER
+"""Metrics of the code before and after its restructuring: python benchmarks/code_metrics.py --before FOLDER
 
 FOLDER is a checkout of the earlier version. rewardedit/ and trainers/ are counted with Python's own parser,
 unresolved imports with pyright under each version's settings.
@@ -19,7 +19,7 @@ from command_line import WRITE, CommandLine
 
 ROOT = Path(__file__).parents[1]
 COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
-# What says in either version that a stage is done: a file or folder whose presence is asked for.
+# Files and folders whose presence shows, in either version, that a stage is done.
 DONE = re.compile(
     r"(whole|done)\.is_file|'done'\)\.is_file|_read_record\(result / MADE_OF\) ==|MADE_OF\)\.is_file"
     r"|paths\[i\]\.exists|results\[arm\]\.is_dir|'watch\.json'\)\.is_file"
@@ -41,19 +41,19 @@ def source_of(function: ast.FunctionDef) -> str:
 def modules(
     tree: Path, folders: tuple[str, ...] = ("rewardedit", "trainers")
 ) -> Iterator[tuple[str, ast.Module]]:
-    """Every module's path in the checkout, and its syntax tree."""
+    """Path in the checkout and syntax tree of every module."""
     for folder in folders:
         for path in sorted((tree / folder).rglob("*.py")):
             yield str(path.relative_to(tree)), parse(path)
 
 
 def functions(module: ast.AST) -> list[ast.FunctionDef]:
-    """The functions of a module, those inside others too."""
+    """Functions of a module, including nested ones."""
     return [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
 
 
 def length(function: ast.FunctionDef) -> int:
-    """Lines of a function, its docstring left out."""
+    """Lines of a function without its docstring."""
     first = function.body[0]
     has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     docstring = (first.end_lineno or 0) - first.lineno + 1 if has_docstring else 0
@@ -75,7 +75,7 @@ def per_hundred_statements(tree: Path) -> tuple[float, float]:
 
 
 def private_imports(tree: Path) -> list[str]:
-    """Imports of names or modules of our own that begin with an underscore, in other modules."""
+    """Imports of this package's names or modules that begin with an underscore, from other modules."""
     found = []
     for path, module in modules(tree):
         for node in ast.walk(module):
@@ -86,7 +86,7 @@ def private_imports(tree: Path) -> list[str]:
 
 
 def calls(function: ast.FunctionDef) -> Iterator[tuple[str, ast.Call]]:
-    """The names that a function calls."""
+    """Calls in a function, with the called names."""
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
             yield getattr(node.func, "id", getattr(node.func, "attr", "")), node
@@ -95,8 +95,8 @@ def calls(function: ast.FunctionDef) -> Iterator[tuple[str, ast.Call]]:
 def scoring(tree: Path) -> list[str]:
     """Functions that score rows of data: they call a scorer and take no gradient of it.
 
-    Not counted: scorers themselves, best-of-N and the picture of one edit (they share what was prepared of
-    one source), and the memory that a scorer needs, which is counted on `meta`.
+    Not counted: scorers themselves, best-of-N and the picture of one edit (they share inputs prepared once
+    per source), and the measurement of a scorer's memory on `meta`.
     """
     others = (
         "rewardedit/scorers/",
@@ -138,7 +138,7 @@ def source_channels(tree: Path) -> list[str]:
 
 
 def stages_done(tree: Path) -> list[str]:
-    """Modules that look for what says that a stage is done."""
+    """Modules that check whether a stage is done."""
     return [
         path for path, module in modules(tree) if any(DONE.search(source_of(f)) for f in functions(module))
     ]
@@ -153,7 +153,7 @@ def unresolved_imports(tree: Path) -> int:
 
 
 def measure(tree: Path, pyright: bool = True) -> dict[str, Any]:
-    """All figures of a checkout; without pyright those that take a second."""
+    """All figures of a checkout; without `pyright`, those that take a second."""
     trainers = list(modules(tree, ("trainers",)))
     longest = max(
         (

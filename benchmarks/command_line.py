@@ -1,4 +1,4 @@
-"""Command lines of the programs here: words, and --write, without which no tracked file changes."""
+"""Command lines of the benchmarks: words, and --write, without which no tracked file changes."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ class CommandLine:
 
     @property
     def command(self) -> str:
-        """Command as results quote it."""
+        """Command as recorded in results."""
         return " ".join(["python", f"benchmarks/{self.program}", *self.words])
 
     def keep(self, name: str, figures: dict[str, Any], command: str | None = None) -> None:
@@ -39,8 +39,8 @@ def read_command_line(description: str | None, words: str = "", many: bool = Tru
 
     Args:
         description: docstring of the program.
-        words: names of its words in the help; "": it takes none.
-        many: takes any number of words, not one at most.
+        words: names of its words in the help; "" if it takes none.
+        many: whether it takes any number of words, rather than at most one.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter

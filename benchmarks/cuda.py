@@ -1,12 +1,12 @@
-"""What a CUDA machine has to show, in one command: make cuda PYTHON=python3 OUT=folder PARTS=tests,quickstart
+"""All checks of a CUDA machine in one command: make cuda PYTHON=python3 OUT=folder PARTS=tests,quickstart
 
-Needs neither a virtual environment nor an installed rewardedit, git or a network: parts run in a copy of the
-checkout that Python imports from. Each part is a process of its own with a share of nine minutes, at which it
-and its children are killed; after a failure the next part runs.
-Leaves cuda-DEVICE.json and cuda-DEVICE.html in OUT, written anew after every part.
+Needs no virtual environment, installed rewardedit, git or network: parts run in a copy of the checkout that
+Python imports from. Each part is a separate process with a share of nine minutes, after which it and its
+children are killed; after a failure the next part runs.
+Writes cuda-DEVICE.json and cuda-DEVICE.html to OUT, again after every part.
 
 On a machine without CUDA: python benchmarks/cuda.py --tiny,
-which runs the same parts on narrow models on the CPU.
+runs the same parts with narrow models on the CPU.
 """
 
 import argparse
@@ -28,20 +28,20 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-TOTAL = 540.0  # seconds that all parts have together
-TAIL = 6000  # characters of a part's output that are kept
+TOTAL = 540.0  # total seconds of all parts
+TAIL = 6000  # last characters of a part's output that are kept
 
 
 @dataclass(frozen=True)
 class Part:
-    """One process: what it runs, and how much of the time is its own,
-    in proportion to the other parts chosen.
+    """One process: its command, and its share of the time,
+    relative to the other chosen parts.
     """
 
     name: str
     weight: float
     command: tuple[str, ...]  # arguments of Python
-    tiny: tuple[str, ...]  # in their place on a CPU
+    tiny: tuple[str, ...]  # arguments in place of these on a CPU
     needs: str = ""  # a module without which it is skipped
 
 
@@ -50,11 +50,11 @@ def _work(name: str, weight: float) -> Part:
     return Part(name, weight, command, (*command, "--tiny"))
 
 
-# pyproject's own options ask for a type checker that a GPU machine may lack.
+# pyproject's own options need a type checker, which a GPU machine may lack.
 PYTEST = (
     "-m",
     "pytest",
-    "tests/test_gpu.py",  # by name: others import what a GPU machine may lack
+    "tests/test_gpu.py",  # by name: other tests import packages that a GPU machine may lack
     "tests/test_attention.py",
     "-o",
     "addopts=--strict-markers",
@@ -65,7 +65,7 @@ PYTEST = (
     "-q",
 )
 
-# With all parts chosen the weights are their seconds.
+# If all parts are chosen, the weights are their seconds.
 PARTS = (
     Part("tests", 110, PYTEST, (*PYTEST, "--collect-only"), needs="pytest"),
     _work("quickstart", 120),
@@ -76,10 +76,10 @@ PARTS = (
 
 
 def choose(names: str) -> list[Part]:
-    """The parts of a comma-separated list, in their own order; all of them for an empty one.
+    """Parts named in a comma-separated list, in their fixed order; all parts for an empty list.
 
     Raises:
-        ValueError: on an unknown name.
+        ValueError: for an unknown name.
     """
     known = {part.name: part for part in PARTS}
     wanted = [name.strip() for name in names.split(",") if name.strip()] or list(known)
@@ -90,7 +90,7 @@ def choose(names: str) -> list[Part]:
 
 
 def shares(parts: Sequence[Part], total: float = TOTAL) -> dict[str, float]:
-    """Seconds of each part; together `total`."""
+    """Seconds of each part; their sum is `total`."""
     weight = sum(part.weight for part in parts)
     return {part.name: total * part.weight / weight for part in parts}
 
@@ -103,7 +103,7 @@ def lay_out(tree: Path, root: Path = ROOT) -> None:
     ignore = shutil.ignore_patterns("__pycache__", ".*")
     for name in ("tests", "benchmarks"):
         shutil.copytree(root / name, tree / name, ignore=ignore)
-    # rewardedit comes first, then the packages that are mapped into it from elsewhere.
+    # rewardedit comes first, then the packages that are mapped into it from other folders.
     for package, folder in sorted(project["tool"]["setuptools"]["package-dir"].items()):
         shutil.copytree(root / folder, tree / package.replace(".", "/"), ignore=ignore)
     for path in root.iterdir():
@@ -117,8 +117,8 @@ def lay_out(tree: Path, root: Path = ROOT) -> None:
 
 
 def environment_of(tree: Path) -> dict[str, str]:
-    """Environment variables of a part: the copy comes first among what Python imports,
-    and nothing is downloaded.
+    """Environment variables of a part: the copy comes first on Python's import path,
+    and downloads are disabled.
     """
     inherited = os.environ.get("PYTHONPATH")
     paths = [str(tree), *([inherited] if inherited else [])]
@@ -127,8 +127,8 @@ def environment_of(tree: Path) -> dict[str, str]:
 
 
 def run_part(part: Part, seconds: float, tree: Path, tiny: bool = False) -> dict[str, Any]:
-    """Runs one part in the copy for at most so many seconds: its command, seconds, status,
-    tail of its output, figures.
+    """Runs one part in the copy for at most `seconds`; returns its command, seconds, status,
+    tail of its output and figures.
 
     The status is "ok", "failed", "cut off" or "skipped".
     """
@@ -164,14 +164,14 @@ def run_part(part: Part, seconds: float, tree: Path, tiny: bool = False) -> dict
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills a part and every child that it has left."""
+    """Kills a part and all its remaining children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _rate(output: str) -> dict[str, float]:
-    """The last rate that a progress bar showed: what a part that was cut off leaves."""
+    """Last rate shown by a progress bar, for a part that was cut off."""
     rates = re.findall(r"([\d.]+) images/s", output)
     return {"images_per_second": float(rates[-1])} if rates else {}
 
@@ -183,7 +183,7 @@ def run_parts(
     total: float = TOTAL,
     tiny: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Runs the parts one after another, whatever becomes of each, and saves what there is after every one."""
+    """Runs the parts one after another, even after failures, and saves all results after every part."""
     results: dict[str, dict[str, Any]] = {}
     for name, seconds in shares(parts, total).items():
         part = next(part for part in parts if part.name == name)
@@ -195,7 +195,7 @@ def run_parts(
 
 
 def failures(results: dict[str, dict[str, Any]]) -> list[str]:
-    """The parts that failed or were cut off."""
+    """Names of the parts that failed or were cut off."""
     return [
         f"{name} ({found['status']})"
         for name, found in results.items()
@@ -204,7 +204,7 @@ def failures(results: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def write(out: Path, environment: dict[str, Any], results: dict[str, dict[str, Any]]) -> Path:
-    """cuda-DEVICE.json with its page beside it; returns the former's path."""
+    """Writes cuda-DEVICE.json and its HTML page; returns the path of the former."""
     from rewardedit.reports.report import Report
 
     device = re.sub(r"[^a-z0-9]+", "-", environment["device"].split(",")[0].lower()).strip("-")
@@ -236,8 +236,8 @@ def _is_row(value: Any) -> bool:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the parts asked for. Exit codes: 0 all well, 1 some failed or were cut off,
-    2 asked for what cannot be done.
+    """Runs the requested parts. Exit codes: 0 all succeeded, 1 some failed or were cut off,
+    2 the request cannot be carried out.
     """
     parser = argparse.ArgumentParser(description="Runs on a CUDA machine what no CPU can show.")
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"), help="folder of the results")

@@ -1,8 +1,8 @@
-"""The parts that benchmarks/cuda.py runs, each a process of its own:
+"""Parts that benchmarks/cuda.py runs, each as a separate process:
 python benchmarks/cuda_parts.py attention [--tiny]
 
-A part writes its figures to the file named by $FIGURES, anew after each of them, so that one that is cut off
-leaves those that it has. What fails within a part is written down and the part goes on;
+A part writes its figures to the file named by $FIGURES, again after each figure, so that a part that is cut
+off leaves those that it has. Errors within a part are recorded and the part continues;
 it then ends with exit code 1.
 """
 
@@ -38,11 +38,11 @@ from rewardedit.diffusion.attention import (
 )
 from rewardedit.training.loop import TrainLoop
 
-STEPS = 3  # of a trainer: one to warm up and two that are measured
+STEPS = 3  # steps of a trainer: one to warm up and two that are measured
 
 
 class Figures:
-    """What a part has measured so far, kept in a file, and whether something failed."""
+    """Figures that a part has measured so far, kept in a file, and whether something failed."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
@@ -56,7 +56,7 @@ class Figures:
             self.path.write_text(json.dumps(self.values, indent=2) + "\n")
 
     def measure(self, name: str, work: Callable[[], Any]) -> None:
-        """Adds what `work` returns, or the error that it ends in."""
+        """Adds the result of `work`, or the error that it raises."""
         try:
             self.add(name, work())
         except Exception as error:
@@ -74,14 +74,14 @@ def device() -> torch.device:
 
 
 def now() -> float:
-    """The time at which everything that the GPU was given is done."""
+    """Time after the GPU has finished all its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def milliseconds(work: Callable[[], object], rounds: int = 5) -> float:
-    """The median of several rounds, after one to warm up."""
+    """Median time of several rounds, after one to warm up."""
     times = []
     for _ in range(rounds + 1):
         began = now()
@@ -91,7 +91,7 @@ def milliseconds(work: Callable[[], object], rounds: int = 5) -> float:
 
 
 def quickstart(figures: Figures, tiny: bool) -> None:
-    """The recipe as it is (shortened on a CPU): its seconds and what the oracle says."""
+    """Runs the unchanged recipe (shortened on a CPU): its seconds and the oracle's ratings."""
     words = [
         "data.rows=64",
         "train.max_steps=2",
@@ -115,7 +115,7 @@ def quickstart(figures: Figures, tiny: bool) -> None:
 
 @contextmanager
 def stamped() -> Iterator[list[float]]:
-    """The times at which a trainer's updates end."""
+    """Records the times at which a trainer's updates end."""
     times: list[float] = []
     update = TrainLoop.update
 
@@ -131,7 +131,7 @@ def stamped() -> Iterator[list[float]]:
 
 
 def train(recipe: str, words: list[str], folder: Path) -> dict[str, float]:
-    """Trains a recipe for a few steps, saving included: seconds a step and in all, and peak memory."""
+    """Trains a recipe for a few steps, including saving: seconds per step and in total, and peak memory."""
     words = [
         *words,
         f"train.max_steps={STEPS}",
@@ -157,11 +157,11 @@ def trainer_runs(base: Path, clip: str, scorer: Path, tiny: bool) -> dict[str, t
     ViFi-CLIP's result is the reward of the others.
     """
     on_cpu = ['train.mixed_precision="no"'] if tiny else []
-    rows = ["data={name: shapes, split: train, rows: 16}"]  # in the place of the recipe's own
+    rows = ["data={name: shapes, split: train, rows: 16}"]  # in place of the recipe's own
     pairs = [f"checkpoint={clip}", "pooling=temporal", *rows, "train.batch_size=8", *on_cpu]
     pairs += ["held_out={name: shapes, rows: 8}"]
     runs = {"vifi_clip": ("humanedit-vifi-clip", pairs)}
-    # A LoRA costs less than a full fine-tuning, and the smaller images less than the larger.
+    # A LoRA costs less than full fine-tuning, and small images less than large ones.
     for size in (64,) if tiny else (256, 512):
         shared = [
             f"base={base}",
@@ -191,13 +191,13 @@ def trainer_runs(base: Path, clip: str, scorer: Path, tiny: bool) -> dict[str, t
 
 
 def trainers(figures: Figures, tiny: bool, only: tuple[str, ...] = ()) -> None:
-    """Each full-size recipe for a few steps on random weights: a batch of 4 (ViFi-CLIP: 8)."""
+    """Runs each full-size recipe for a few steps on random weights, with a batch of 4 (ViFi-CLIP: 8)."""
     from sd15 import make_pipeline, save_clip
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         clip = "shapes-clip" if tiny else str(save_clip(folder / "clip"))
-        # Half precision on the disk: half the time to write it and to read it.
+        # Half precision on disk: half the time to write and to read it.
         make_pipeline(str(device()), narrow=tiny).to(torch.float16).save_pretrained(folder / "base")
         scorer = folder / "vifi_clip" / "scorer"
         for kind, (recipe, words) in trainer_runs(folder / "base", clip, scorer, tiny).items():
@@ -210,7 +210,7 @@ def trainers(figures: Figures, tiny: bool, only: tuple[str, ...] = ()) -> None:
 
 
 def attention(figures: Figures, tiny: bool) -> None:
-    """xformers against SDPA: the kernels alone, the UNet forward, and forward and backward under autocast."""
+    """Compares xformers with SDPA: the kernels, the UNet's forward pass, and both passes under autocast."""
     from sd15 import make_unet
 
     where = device()
@@ -228,8 +228,8 @@ def attention(figures: Figures, tiny: bool) -> None:
 
 
 def time_unet(unet: Any, attend: Callable[..., Tensor], side: int, batch: int = 4) -> dict[str, float]:
-    """Milliseconds of the attention alone and of the whole UNet, and the peak memory of a training step,
-    batch 4.
+    """Milliseconds of the attention alone and of the whole UNet, and the peak memory of a training step with
+    a batch of 4.
     """
     where = unet.device
     dtype = torch.bfloat16
@@ -264,7 +264,7 @@ def time_unet(unet: Any, attend: Callable[..., Tensor], side: int, batch: int = 
 
 
 def benchmarks(figures: Figures, tiny: bool) -> None:
-    """What guidance.py, throughput.py and refl.py measure on CUDA, or the same on narrow models."""
+    """Runs the CUDA measurements of guidance.py, throughput.py and refl.py, or the same on narrow models."""
     import guidance
     import refl
     import throughput

@@ -1,4 +1,4 @@
-"""Edits by the shipped editor and those of unlike quality that its recipes make, kept for other programs."""
+"""Edits by the shipped editor and by editors of different quality that its recipes make, kept for reuse."""
 
 import hashlib
 import json
@@ -20,13 +20,13 @@ from rewardedit.shapes.vocabulary import WORLD_VERSION
 
 
 def editors_in(runs: Path) -> dict[str, str]:
-    """The shipped editor and the others by name, each with its folder."""
+    """Folders of the shipped editor and the others, by name."""
     names = [f"shapes-editor-{name}" for name in (*SCORED, *UNSEEN)]
     return {"shapes-editor": "shapes-editor", **{name: str(runs / name / "pipeline") for name in names}}
 
 
 def best_settings_of(names: list[str]) -> dict[str, EditConfig]:
-    """What is best for each on val, as benchmarks/rate_editors.py has found."""
+    """Best settings of each editor on val, as found by benchmarks/rate_editors.py."""
     asked = json.loads((RESULTS / "shapes-editors.json").read_text())["settings"]
     return {name: EditConfig(**asked[name]) for name in names}
 
@@ -42,7 +42,7 @@ def edits_of(
     """Each editor's edits (n, 3, h, w) of a split's first samples, row i with the noise of
     seed + i, in 8 bits.
 
-    They are read from runs/edits where the same weights have made them at the same settings before.
+    They are read from runs/edits if the same weights have made them with the same settings before.
     """
     return {
         name: one_editors(name, path, settings[name], split, n, runs, seed) for name, path in paths.items()

@@ -1,4 +1,4 @@
-"""The grid of sampling settings from which benchmarks choose on val, and what `rate_editor.py` chose."""
+"""Grid of sampling settings from which benchmarks choose on val, and the choices of `rate_editor.py`."""
 
 import json
 

@@ -1,9 +1,9 @@
-"""Mask guidance on the shapes world, and what a step of it costs: python benchmarks/guidance.py
+"""Mask guidance on the shapes world, and the cost of a step: python benchmarks/guidance.py
 
-Quality: the small editor's edits beside `two_round_edit` with `change_mask`, on the test split, each at the
-point of one grid that is best for it on val. Preservation is 1 − RMS difference from the source outside the
-world's true mask (BPM's 1 − L2), which the guidance never sees; alignment is the oracle's. Cost: seconds a
-denoising step, small editor on the CPU, and Stable Diffusion 1.5's size where there is CUDA.
+Quality: the small editor's edits compared with `two_round_edit` with `change_mask`, on the test split, each
+at the point of one grid that is best for it on val. Preservation is 1 − RMS difference from the source
+outside the world's true mask (BPM's 1 − L2), which the guidance never sees; alignment is the oracle's. Cost:
+seconds per denoising step, of the small editor on the CPU, and of Stable Diffusion 1.5's size with CUDA.
 """
 
 import statistics
@@ -30,14 +30,14 @@ ASPECTS = ("score", "alignment", "consistency", "quality")
 
 
 def preservation(source: Tensor, edited: Tensor, mask: Tensor) -> Tensor:
-    """1 − root mean square difference outside the mask (b,); 1 where the mask covers the whole image."""
+    """1 − root mean square difference outside the mask (b,); 1 if the mask covers the whole image."""
     outside = 1 - mask
     square = ((edited - source).square().mean(1, keepdim=True) * outside).flatten(1).sum(1)
     return 1 - (square / outside.flatten(1).sum(1).clamp_min(1e-6)).sqrt()
 
 
 def edit(editor: Editor, samples: ShapesBatch, settings: EditConfig, guided: bool) -> Tensor:
-    """Plain edits, or those of a second round under the change mask of these."""
+    """Plain edits, or second-round edits under the change mask of the plain ones."""
     made = []
     for start in range(0, len(samples), BATCH):
         part = samples[start : start + BATCH]
@@ -57,7 +57,7 @@ def edit(editor: Editor, samples: ShapesBatch, settings: EditConfig, guided: boo
 def choose(
     editor: Editor, samples: ShapesBatch, settings: Sequence[EditConfig], guided: bool
 ) -> tuple[EditConfig, float]:
-    """The settings by which the edits are rated best, and their mean. Under a mask, those with guidance."""
+    """Settings with the best mean rating, and that mean; for guided edits under a mask if `guided`."""
     rated = {
         asked: float(ShapesOracle().rate(samples, edit(editor, samples, asked, guided)).score.mean())
         for asked in settings
@@ -84,7 +84,7 @@ def quality(n: int, val_n: int, settings: Sequence[EditConfig]) -> dict[str, Any
         rating = oracle.rate(samples, images)
         values[name] = {key: getattr(rating, key) for key in ASPECTS}
         values[name]["preservation"] = preservation(samples.source, images, samples.mask)
-    # A background edit has no outside: its preservation is 1 for any image.
+    # An edit of the background has no outside: its preservation is 1 for any image.
     inside = torch.tensor([kind != "background" for kind in samples.edit_type])
     differences = {}
     for key in (*ASPECTS, "preservation"):
@@ -100,7 +100,7 @@ def quality(n: int, val_n: int, settings: Sequence[EditConfig]) -> dict[str, Any
 
 
 def seconds_per_step(pipe: Any, size: int, batch: int, steps: int, rounds: int) -> dict[str, float]:
-    """Medians of seconds a denoising step, without and with guidance, in turns;
+    """Median seconds per denoising step, without and with guidance, measured alternately;
     and the median of their ratios.
     """
     device = pipe.unet.device
@@ -149,7 +149,7 @@ def full_size(device: str = "cuda", narrow: bool = False) -> Any:
 
 
 def cost() -> dict[str, dict[str, float]]:
-    """Seconds a step at the sizes that this machine can run."""
+    """Seconds per step at the sizes that this machine can run."""
     small = load_editor("shapes-editor").pipe
     out = {"small, CPU, batch 8": seconds_per_step(small, size=16, batch=8, steps=10, rounds=15)}
     if devices.default_device() == "cuda":

@@ -1,7 +1,7 @@
-"""Does the heat map find a planted defect: python benchmarks/heat.py [SHEET.png]
+"""Localisation of a planted defect by heat maps: python benchmarks/heat.py [SHEET.png]
 
-A disc of another colour is planted in true edits, outside what was asked and 2–10 % of the image large. Of
-the heat map's strongest 5 % of pixels, how many lie in it, against how many would by chance.
+A disc of another colour, 2–10 % of the image, is planted in true edits outside the requested change. Reports
+the share of the heat map's strongest 5 % of pixels that lie in it, compared with chance.
 """
 
 from pathlib import Path
@@ -21,12 +21,12 @@ EDITS = 560
 BATCH = 70
 TOP = 0.05
 SCORERS = ("adiee", "vifi_clip", "clip_d", "l1")
-AREA = (0.02, 0.10)  # of the image
+AREA = (0.02, 0.10)  # share of the image
 
 
 def plant(samples: ShapesBatch, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """True edits with a disc planted outside the mask: images, the discs' masks (b, 1, h, w),
-    and where one fits (b,).
+    and whether a disc fits (b,).
     """
     generator = torch.Generator().manual_seed(seed)
     b, _, h, w = samples.source.shape
@@ -35,7 +35,7 @@ def plant(samples: ShapesBatch, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     y, x = torch.meshgrid(torch.arange(h) + 0.5, torch.arange(w) + 0.5, indexing="ij")
     best = torch.zeros(b, 1, h, w)
     least = torch.full((b,), torch.inf)
-    for _ in range(40):  # the draw that overlaps the asked edit least
+    for _ in range(40):  # keeps the draw that overlaps the requested edit least
         centre = radius[:, None] + torch.rand(b, 2, generator=generator) * (h - 2 * radius[:, None])
         disc = ((y - centre[:, :1, None]).square() + (x - centre[:, 1:, None]).square()).sqrt() <= radius[
             :, None, None
@@ -48,14 +48,14 @@ def plant(samples: ShapesBatch, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def top_share(heat: Tensor, disc: Tensor, top: float = TOP) -> Tensor:
-    """Which share of the strongest pixels of each map lies in its disc (b,)."""
+    """Share of each map's strongest pixels that lies in its disc (b,)."""
     strength = heat.abs().flatten(1)
     index = strength.topk(max(1, round(top * strength.shape[1])), dim=1).indices
     return disc.flatten(1).gather(1, index).mean(1)
 
 
 def measure(n: int) -> dict:
-    """Shares and areas of each scorer's maps, over edits outside whose mask a disc fits."""
+    """Shares and areas of each scorer's maps, over edits for which a disc fits outside the mask."""
     samples = Shapes("test", kinds=("add", "remove", "replace", "recolour", "resize", "move")).batch(0, n)
     edited, disc, fits = plant(samples)
     area = disc.flatten(1).mean(1)[fits].numpy()
@@ -77,7 +77,7 @@ def measure(n: int) -> dict:
 
 
 def draw(path: Path, n: int = 12) -> None:
-    """A sheet: source, planted edit and each scorer's map."""
+    """Draws a sheet: source, planted edit and each scorer's map."""
     samples = Shapes("test", kinds=("add", "remove", "replace", "recolour", "resize", "move")).batch(0, n)
     edited, _, _ = plant(samples)
     batch = EditBatch(samples.source, samples.instruction, edited)

@@ -1,7 +1,7 @@
-"""What each full-size recipe needs of a GPU's memory, written into its head: python benchmarks/memory.py
+"""GPU memory of each full-size recipe, written into its header: python benchmarks/memory.py
 
-No GPU and no weights are needed: the models are Stable Diffusion 1.5's editor, ViFi-CLIP on ViT-B/16,
-DINOv2-base, Qwen2.5-VL and LLaVA-NeXT-8B, made without data on the `meta` device.
+Needs neither a GPU nor weights: the models are Stable Diffusion 1.5's editor, ViFi-CLIP on ViT-B/16,
+DINOv2-base, Qwen2.5-VL and LLaVA-NeXT-8B, created without data on the `meta` device.
 """
 
 import re
@@ -75,7 +75,7 @@ RECIPES = (
     "adiee-scorer",
     "adiee-scorer-24gb",
 )
-# Qwen2.5-VL's language models; their vision towers are alike.
+# Qwen2.5-VL's language models; their vision towers are the same.
 QWEN: dict[str, dict[str, Any]] = {
     "Qwen/Qwen2.5-VL-7B-Instruct": {
         "hidden_size": 3584,
@@ -126,7 +126,7 @@ LLAVA_CHAT = (
     "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}"
     "assistant"
 )
-WORDS = 20  # of an instruction: a long one
+WORDS = 20  # words of a long instruction
 QWEN_CHAT = (
     "{% for turn in messages %}<|im_start|>{{ turn['role'] }}\n{% for part in turn['content'] %}"
     "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
@@ -137,7 +137,7 @@ HEAD = "# Memory, GiB (benchmarks/memory.py): "
 
 
 def scorer(spec: ScorerSpec) -> Scorer:
-    """One of the scorers that the recipes name, at its true size, on `meta`."""
+    """A scorer that the recipes name, at its true size, on `meta`."""
     ((name, term),) = read_spec(spec).items()
     if name == "vlm_judge":
         return judge(**term.options)
@@ -156,7 +156,7 @@ def scorer(spec: ScorerSpec) -> Scorer:
 
 
 def judge(checkpoint: str, dtype: str = "float32") -> VlmJudge:
-    """A judge by Qwen2.5-VL."""
+    """A judge with Qwen2.5-VL."""
     processor = qwen_processor()
     tokens = {name: processor.tokenizer.convert_tokens_to_ids(text) for name, text in QWEN_TOKENS.items()}
     text = QWEN[checkpoint]
@@ -169,7 +169,7 @@ def judge(checkpoint: str, dtype: str = "float32") -> VlmJudge:
 
 
 def llava() -> Vlm:
-    """LLaVA-NeXT-8B in bf16, with a tokenizer that knows the questions' words whole."""
+    """LLaVA-NeXT-8B in bf16, with a tokenizer that has a token for each word of the questions."""
     asked = [question(number, "", "pair") for number in range(len(QUESTIONS))]
     tokenizer = tokenizer_of(asked, ["<image>"])
     tokenizer.chat_template = LLAVA_CHAT
@@ -223,7 +223,7 @@ def scorer_training(config: adiee_scorer.Config) -> dict[str, int]:
 
 @cache
 def qwen_processor() -> Any:
-    """Qwen2.5-VL's, with a tokenizer that knows the judge's own words whole, as the published one does."""
+    """Qwen2.5-VL's processor, with a token for each word of the judge's prompts, as in the published one."""
     asked = [chat(question, "", "digits", None) for question in questions("viescore", False)]
     texts = [part["text"] for turns in asked for turn in turns for part in turn["content"] if "text" in part]
     whole = tokenizer_of(texts, [*QWEN_TOKENS.values()])
@@ -235,7 +235,7 @@ def qwen_processor() -> Any:
 
 
 def tokenizer_of(texts: list[str], special: list[str]) -> PreTrainedTokenizerFast:
-    """One whose tokens are the texts' words and the special ones."""
+    """Tokenizer whose tokens are the texts' words and the special ones."""
     tokenizer = Tokenizer(models.BPE())
     words = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(words)
@@ -255,7 +255,7 @@ def tokenizer_of(texts: list[str], special: list[str]) -> PreTrainedTokenizerFas
 
 
 def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[str, int]:
-    """Bytes that each stage of a recipe needs at most."""
+    """Most bytes that each stage of a recipe needs."""
     _, config = load_recipe(recipe, [])
     if recipe.startswith("adiee-scorer"):
         return scorer_training(config)
@@ -276,19 +276,19 @@ def make_editor() -> memory.Blueprint:
 
 
 def line(found: dict[str, int]) -> str:
-    """The line of a recipe's head."""
+    """Line for a recipe's header."""
     return HEAD + table(found).removeprefix("memory, GiB: ")
 
 
 def card(head: str) -> float:
-    """GiB of the card that a recipe's head names."""
+    """GiB of the GPU that a recipe's header names."""
     named = re.search(r"# Hardware:.*?(\d+) GB GPU", head)
     assert named, head
     return float(named[1])
 
 
 def write(recipe: str, found: dict[str, int]) -> None:
-    """Puts the line under the one that says which hardware."""
+    """Writes the line below the one that names the hardware."""
     path = recipe_path(recipe)
     kept = [text for text in path.read_text().splitlines() if not text.startswith(HEAD)]
     at = next(i for i, text in enumerate(kept) if text.startswith("# Hardware:")) + 1

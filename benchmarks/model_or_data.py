@@ -1,8 +1,8 @@
-"""What the ADIEE scorer's model gives and what its data give: python benchmarks/model_or_data.py [RUNS]
+"""Contributions of the ADIEE scorer's model and of its data: python benchmarks/model_or_data.py [RUNS]
 
-Beside the scorer stands ViFi-CLIP with a head that benchmarks/same_labels.py has trained, and left in RUNS
-(default: runs), on the rows of all the scorer's legs; and ViFi-CLIP itself. Rank correlation with the oracle
-on test edits by the two editors that no scorer is trained on, which their recipes make in RUNS.
+Compares the scorer with ViFi-CLIP plus a head that benchmarks/same_labels.py has trained on the rows of all
+the scorer's phases and stored in RUNS (default: runs), and with ViFi-CLIP itself. Rank correlation with the
+oracle on test edits by the two editors that no scorer is trained on, which their recipes make in RUNS.
 """
 
 from pathlib import Path

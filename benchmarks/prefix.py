@@ -1,10 +1,10 @@
-"""What a shared source prefix saves: python benchmarks/prefix.py
+"""Savings from a shared source prefix: python benchmarks/prefix.py
 
-A causal language model reads a source and then each of N candidates: whole passes beside passes that share
-the source's keys and values, without gradient, and the gradient of one candidate. On a CPU a small Llama;
-with CUDA one of Llama-3-8B's shape with random weights. Source and candidate have as many tokens as
-LLaVA-NeXT gives two images of 672 pixels; in small as shapes-adiee-scorer's, whose questions are long beside
-its images, and with 61 % of them in the source.
+A causal language model reads a source and then each of N candidates: complete passes are compared with passes
+that share the source's keys and values, without gradient, and for the gradient of one candidate. On a CPU it
+is a small Llama; with CUDA, one of Llama-3-8B's shape with random weights. Source and candidate have as many
+tokens as in LLaVA-NeXT for two images of 672 pixels; the small model's as in shapes-adiee-scorer, whose
+questions are long relative to its images, or with 61 % of them in the source.
 """
 
 import multiprocessing
@@ -44,12 +44,12 @@ LLAMA_8B: dict[str, Any] = {
     "max_position_embeddings": 8192,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
 }
-# of the source, and of a candidate with its question
+# tokens of the source, and of a candidate with its question
 TOKENS = {"shapes-adiee-scorer": (137, 167), "small": (272, 176), "8B": (2880, 2940)}
 
 
 def make_model(size: str, device: str) -> LlamaModel:
-    """With random weights, bf16 on CUDA."""
+    """Creates a model with random weights, in bf16 on CUDA."""
     config = LlamaConfig(**(LLAMA_8B if size == "8B" else SMALL))
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     with torch.device(device):
@@ -62,20 +62,20 @@ def make_model(size: str, device: str) -> LlamaModel:
 
 
 def embeddings(model: LlamaModel, rows: int, tokens: int, seed: int) -> torch.Tensor:
-    """(rows, tokens, d) of made-up images and words."""
+    """Random embeddings (rows, tokens, d) in place of images and words."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(rows, tokens, model.config.hidden_size, generator=generator)
     return (0.02 * drawn).to(model.device, model.dtype)
 
 
 def whole(model: LlamaModel, source: torch.Tensor, edited: torch.Tensor) -> torch.Tensor:
-    """The last states of N candidates, each read after the source again."""
+    """Last states of N candidates, with the source read again for each."""
     both = torch.cat([source.expand(len(edited), -1, -1), edited], dim=1)
     return model(inputs_embeds=both, use_cache=False).last_hidden_state[:, -1]
 
 
 def sharing(model: LlamaModel, source: torch.Tensor, edited: torch.Tensor) -> torch.Tensor:
-    """The same, the source read once."""
+    """Last states of N candidates, with the source read once."""
     with torch.no_grad():
         prefix = split_rows(model(inputs_embeds=source, use_cache=True).past_key_values)[0]
     place = torch.arange(len(prefix), len(prefix) + edited.shape[1], device=edited.device)
@@ -93,7 +93,7 @@ WAYS = {"whole": whole, "sharing": sharing}
 
 
 def make_call(size: str, device: str, way: str, n: int | None) -> Callable[[], Any]:
-    """One scoring of n candidates without gradient, or with None one candidate's gradient."""
+    """Function that scores n candidates without gradient, or computes the gradient of one if n is None."""
     model = make_model(size, device)
     before, after = TOKENS[size]
     source = embeddings(model, 1, before, 0)
@@ -112,7 +112,7 @@ def make_call(size: str, device: str, way: str, n: int | None) -> Callable[[], A
 
 
 def seconds(call: Callable[[], Any], device: str, rounds: int) -> float:
-    """The median, after one call to warm up."""
+    """Median seconds of a call, after one call to warm up."""
     times = []
     call()
     for _ in range(rounds):
@@ -127,18 +127,18 @@ def seconds(call: Callable[[], Any], device: str, rounds: int) -> float:
 
 
 def memory(size: str, device: str, way: str, n: int | None) -> float:
-    """GiB of a call at its peak, beside the model and its inputs: of the device's memory, or of a process of
-    its own, which has done nothing before.
+    """Peak GiB of a call, besides the model and its inputs: of the device's memory, or of a separate, fresh
+    process.
     """
     with multiprocessing.get_context("spawn").Pool(1) as alone:
         return alone.apply(peak, (size, device, way, n, TOKENS[size]))
 
 
 def peak(size: str, device: str, way: str, n: int | None, tokens: tuple[int, int]) -> float:
-    """Of this process; see `memory`."""
-    torch.set_num_threads(1)  # whose buffers would count too
+    """Peak GiB of a call in this process; see `memory`."""
+    torch.set_num_threads(1)  # buffers of further threads would count, too
     TOKENS[size] = (2, 2)
-    make_call(size, device, way, n)()  # loads the kernels, which are not the call's
+    make_call(size, device, way, n)()  # loads the kernels, which do not count
     TOKENS[size] = tokens
     call = make_call(size, device, way, n)
     if device == "cuda":
@@ -152,7 +152,7 @@ def peak(size: str, device: str, way: str, n: int | None, tokens: tuple[int, int
 
 
 def peak_kib() -> int:
-    """The most memory that this process has had. What getrusage says begins at its parent's."""
+    """Peak memory of this process in KiB. The value of getrusage would start at the parent's."""
     (line,) = [
         line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
     ]
@@ -162,7 +162,7 @@ def peak_kib() -> int:
 def measure(
     size: str, device: str, candidates: tuple[int, ...] = CANDIDATES, rounds: int = 5
 ) -> dict[str, Any]:
-    """Seconds and memory of both ways, by number of candidates, and of one candidate's gradient."""
+    """Seconds and memory of both methods, by number of candidates, and for one candidate's gradient."""
     before, after = TOKENS[size]
     found: dict[str, Any] = {"source_tokens": before, "candidate_tokens": after}
     for n in (*candidates, None):

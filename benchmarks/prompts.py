@@ -1,7 +1,7 @@
-"""The shipped `adiee` scorer, asked in our words and in the paper's: python benchmarks/prompts.py
+"""The shipped `adiee` scorer with our questions and with the paper's: python benchmarks/prompts.py
 
-It was trained with ours, and its small tokenizer knows few words of the paper's. Rank correlation with the
-oracle on edits of known quality of the val split; no model is trained.
+It was trained with ours, and its small tokenizer knows few of the paper's words. Rank correlation with the
+oracle on edits of known quality from the val split; no model is trained.
 """
 
 from typing import Any

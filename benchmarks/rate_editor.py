@@ -1,8 +1,8 @@
 """Rates the shipped editor by number of denoising steps: python benchmarks/rate_editor.py
 
-Each number of steps has the guidance scales that are best for it on val; the number of steps that is best on
-val is rated by backdrop and edit type on the test split. What an "add" without a place does with two seeds
-shows whether the editor samples, or makes one mean image.
+Each number of steps uses the guidance scales that are best for it on val; the number of steps that is best on
+val is rated by backdrop and edit type on the test split. Edits of an "add" without a place from two seeds
+show whether the editor samples, or produces one mean image.
 """
 
 import numpy as np
@@ -20,10 +20,10 @@ from rewardedit.shapes.render import render_backgrounds
 from rewardedit.shapes.trainers.autoencoder import reconstruction_rating
 from rewardedit.shapes.vocabulary import CELL
 
-N = 560  # test edits a backdrop
+N = 560  # test edits per backdrop
 VAL_N = 140
-PAIRS = 140  # of seeds
-AT_ONCE = 140  # edits
+PAIRS = 140  # pairs of edits from two seeds
+AT_ONCE = 140  # edits at a time
 
 
 def edit(editor: Editor, samples: ShapesBatch, settings: EditConfig, seed: int = 0) -> torch.Tensor:
@@ -45,7 +45,7 @@ def scores(editor: Editor, samples: ShapesBatch, settings: EditConfig) -> np.nda
 
 
 def best_settings(editor: Editor, steps: int) -> tuple[EditConfig, float]:
-    """The guidance scales that are best on val for a number of steps."""
+    """Guidance scales that are best on val for a number of steps."""
     val = Shapes("val").batch(0, VAL_N)
     rated = {settings: float(scores(editor, val, settings).mean()) for settings in grid(steps)}
     best = max(rated, key=lambda settings: rated[settings])
@@ -58,8 +58,8 @@ def by_edit_type(samples: ShapesBatch, score: np.ndarray) -> dict[str, float]:
 
 
 def two_seeds(editor: Editor, settings: EditConfig) -> dict[str, float]:
-    """Of an "add" without a place, edited from two seeds: how often the object lies a cell further, and how
-    often both edits are right.
+    """Shares of pairs of edits from two seeds, for "add" without a place: object at least one cell apart,
+    both edits right, and both of these.
     """
     adds = Shapes("test", kinds=("add",)).batch(0, 8 * PAIRS)
     free = np.flatnonzero(~adds.edits.says_place & (adds.edits.relation < 0))[:PAIRS]
@@ -78,7 +78,7 @@ def two_seeds(editor: Editor, settings: EditConfig) -> dict[str, float]:
 
 
 def added_centres(samples: ShapesBatch, image: torch.Tensor) -> torch.Tensor:
-    """(b, 2) where the added objects lie."""
+    """Centres of the added objects (b, 2)."""
     ground = render_backgrounds(samples.after)
     rows = torch.arange(len(samples))
     shape, colour = (torch.from_numpy(v).long() for v in (samples.edits.shape, samples.edits.colour))

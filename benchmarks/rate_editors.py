@@ -1,7 +1,7 @@
-"""Rates the shipped editor beside editors of other quality: python benchmarks/rate_editors.py [RUNS]
+"""Rates the shipped editor and editors of other quality: python benchmarks/rate_editors.py [RUNS]
 
-The others are made by recipes, shapes-editor-half-done and so on, in RUNS (default: runs). All are asked with
-the same number of steps, each with the guidance that is best for it on val.
+The others are made by recipes, shapes-editor-half-done and so on, in RUNS (default: runs). All use the same
+number of steps, each with the guidance that is best for it on val.
 """
 
 from pathlib import Path

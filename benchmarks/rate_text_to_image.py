@@ -1,8 +1,8 @@
 """Draws held-out captions with the shipped text-to-image model and counts the objects that the oracle finds:
 python benchmarks/rate_text_to_image.py
 
-The settings are chosen on val. A caption does not say where in its cell an object lies, so its place is right
-to five pixels.
+The settings are chosen on val. A caption does not tell where in its cell an object lies, so positions are
+accepted within five pixels.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ AT_ONCE = 140
 
 
 def samples_with(split: str, fewest: int, most: int, n: int) -> ShapesBatch:
-    """Samples whose sources have that many objects: they take turns, 56 of each number in 280."""
+    """Samples whose sources have `fewest` to `most` objects; the numbers alternate, 56 of each in 280."""
     batch = Shapes(split).batch(0, 5 * n)
     objects = batch.before.present.sum(1)
     rows = np.flatnonzero((objects >= fewest) & (objects <= most))[:n]
@@ -40,7 +40,7 @@ def draw(pipe, captions: list[str], steps: int, guidance_scale: float) -> torch.
 
 
 def rate(pipe, samples: ShapesBatch, steps: int, guidance_scale: float) -> tuple[float, float]:
-    """The share of captions of which all objects are found, and of objects that are found."""
+    """Share of captions whose objects are all found, and share of objects that are found."""
     images = draw(pipe, samples.source_caption, steps, guidance_scale)
     found = found_objects(images, samples.before).numpy()
     present = samples.before.present

@@ -1,4 +1,4 @@
-"""Keeps a run's figures as a result: python benchmarks/record.py runs/quickstart "make quickstart" """
+"""Stores a run's figures as a result: python benchmarks/record.py runs/quickstart "make quickstart" """
 
 import argparse
 import json
@@ -23,7 +23,7 @@ def record(run: Path, command: str) -> Path:
 
 
 def keep(name: str, command: str, figures: dict[str, Any]) -> None:
-    """Writes benchmarks/results/NAME.json: the figures with where they come from."""
+    """Writes benchmarks/results/NAME.json: the figures and their origin."""
     out = RESULTS / f"{name}.json"
     out.write_text(to_json({"command": command, **environment(), **figures}, indent=2) + "\n")
     print(out)

@@ -1,8 +1,8 @@
-"""What a step of reward feedback learning costs: python benchmarks/refl.py
+"""Cost of a step of reward feedback learning: python benchmarks/refl.py
 
-Ours beside a plain restatement of the papers' loop, which encodes prompts and images anew each step and keeps
-all activations: same models, rows, rollout, losses and optimizer, in turns. Samples a second, peak memory and
-where the time goes; the small editor on the CPU, and Stable Diffusion 1.5's size where there is CUDA.
+Compares our loop with a plain version of the papers' loop, which encodes prompts and images again at each
+step and keeps all activations: same models, rows, rollout, losses and optimizer, alternately. Samples per
+second, peak memory and time by part; the small editor on the CPU, and Stable Diffusion 1.5's size with CUDA.
 """
 
 import multiprocessing
@@ -55,7 +55,7 @@ class Clock:
 
 @dataclass
 class Work:
-    """What both do: an editor, a scorer and rows."""
+    """Work shared by both loops: an editor, a scorer and rows."""
 
     pipe: Any
     scorer: Scorer
@@ -73,13 +73,13 @@ class Work:
 
     @torch.no_grad()
     def encode(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Embeddings of the prompts, latents of sources and of targets: all unscaled modes."""
+        """Embeddings of the prompts, and latents of sources and targets as unscaled modes."""
         pipe = self.pipe
         source, target = (family_of(pipe).encode_images(pipe, x) for x in (self.source, self.target))
         return family_of(pipe).encode_prompts(pipe, self.instruction), source, target
 
     def finish(self, clock: Clock, edited: Tensor, embeds: Tensor, source: Tensor, target: Tensor) -> None:
-        """Score, loss of the pairs, backward pass and optimizer: alike in both."""
+        """Score, loss of the pairs, backward pass and optimizer, the same in both loops."""
         pipe = self.pipe
         b = len(source)
         with clock.part("decode and score"):
@@ -99,8 +99,8 @@ class Work:
 
 
 def papers_step(work: Work, clock: Clock) -> None:
-    """ReFL as the papers' code has it: everything encoded anew, no checkpointing,
-    the loop over the scheduler's steps.
+    """ReFL as in the papers' code: everything is encoded again, no checkpointing,
+    a loop over the scheduler's steps.
     """
     pipe = work.pipe
     with devices.autocast(pipe.device.type):
@@ -123,7 +123,7 @@ def papers_step(work: Work, clock: Clock) -> None:
 
 
 def our_step(work: Work, clock: Clock) -> None:
-    """The same from what was encoded once, with `rollout` and the family's `decode`."""
+    """The same step from inputs encoded once, with `rollout` and the family's `decode`."""
     pipe, (embeds, source, target) = work.pipe, work.cached
     with devices.autocast(pipe.device.type):
         with clock.part("encode"):
@@ -152,7 +152,7 @@ def small(batch: int = 16, steps: int = 10) -> Work:
 def full_size(batch: int = 4, steps: int = 20, device: str = "cuda", narrow: bool = False) -> Work:
     """Stable Diffusion 1.5's editor at 256 pixels and ViFi-CLIP on CLIP B/16, with random weights.
 
-    `narrow`: an editor of thinner layers at 64 pixels and the small temporal scorer.
+    `narrow`: an editor with thinner layers at 64 pixels and the small temporal scorer.
     """
     pipe = make_pipeline(device, narrow)
     pipe.vae.enable_gradient_checkpointing()
@@ -170,7 +170,7 @@ def full_size(batch: int = 4, steps: int = 20, device: str = "cuda", narrow: boo
 
 
 def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
-    """Time and memory of both ways."""
+    """Time and memory of both loops."""
     out = measure_time(make, rounds)
     for way, found in out.items():
         found["peak_gib"] = measure_memory(make, way)
@@ -178,7 +178,7 @@ def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def measure_time(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
-    """Medians of both ways in turns, after one round to warm up."""
+    """Median times of both loops, run alternately, after one round to warm up."""
     work = make()
     out = {}
     clocks = {name: Clock(work.pipe.device) for name in WAYS}
@@ -196,13 +196,13 @@ def measure_time(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, A
 
 
 def measure_memory(make: Callable[[], Work], way: str) -> float:
-    """GiB of a run of its own, in a process that has done nothing before."""
+    """Peak GiB of a separate run, in a fresh process."""
     with multiprocessing.get_context("spawn").Pool(1) as alone:
         return alone.apply(peak, (make, way))
 
 
 def peak(make: Callable[[], Work], way: str) -> float:
-    """GiB that two steps need at most, models included: of the device's memory,
+    """Peak GiB of two steps, including models: of the device's memory,
     or of the process on a CPU.
     """
     work = make()

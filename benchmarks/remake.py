@@ -1,9 +1,9 @@
-"""Makes recorded figures again that an earlier world or editor gave, or that are not there:
+"""Recomputes recorded figures that are missing or come from an earlier world or editor:
 python benchmarks/remake.py [NAME …]
 
-Without names all that are out of date, in an order in which what one needs was made before; with names these,
-whatever their age. Comparisons of editors are runs in runs/NAME, and one that was interrupted goes on. The
-first command that fails ends it; what was made until then is kept.
+Without names, all that are out of date, each after those that it needs; with names, only these, whatever
+their age. Comparisons of editors are runs in runs/NAME; an interrupted one is resumed. The first command that
+fails ends the program; results until then are kept.
 """
 
 import subprocess
@@ -23,15 +23,15 @@ LABELS = (
     "variants=[conditioned]",
 )
 REWARDS = ("shapes-refl", "reward.scale=quantiles", "variants=[refl]")
-# result: the recipe whose run it is, with its settings
+# result: recipe whose run it is, and its settings
 RUNS: dict[str, list[str]] = {
     "quickstart": ["quickstart"],
-    # what ViFi-CLIP likes best is right less often than what CLIP-D with captions does: fifths of the rows
+    # the best-scored rows are right less often by ViFi-CLIP than by CLIP-D with captions: fifths of the rows
     "quickstart-without-captions": ["quickstart", "relabel.scorer=vifi_clip", "relabel.upper=null"],
     "shapes-reward-conditioned": ["shapes-reward-conditioned"],
-    # Whose labels are the best, on a quarter of the updates: one grid, one set of rows, one seed. Where a
-    # scorer finds flawed rows nearly as well as CLIP-D with captions does, five is the best 55 % of the rows
-    # (of which 97 % are right on val, by adiee 94 %); by others a fifth of them.
+    # Comparison of labellers, with a quarter of the updates: one grid, one set of rows, one seed. If a scorer
+    # finds flawed rows nearly as well as CLIP-D with captions, five is the best 55 % of the rows (97 % of
+    # which are right on val; by adiee 94 %); for other scorers it is the best fifth.
     "labels-clip-d": [*LABELS],
     "labels-clip-d-instructions": [
         *LABELS,
@@ -50,16 +50,16 @@ RUNS: dict[str, list[str]] = {
     "shapes-reward-conditioned-words": [
         "shapes-reward-conditioned",
         "variants=[words]",
-        "train.text_encoder_lr=2e-5",  # the small text encoder has not learned the labels' words
+        "train.text_encoder_lr=2e-5",  # the small text encoder does not know the labels' words
     ],
     "shapes-refl": ["shapes-refl"],
-    # by quantiles: the hinge's 10 is for scores of 0 to 10; vifi_clip's are about 75, clip_d's below 1
+    # by quantiles: the hinge of 10 is for scores from 0 to 10; vifi_clip's are about 75, clip_d's below 1
     "shapes-refl-vifi-clip": [*REWARDS, "reward.scorer=vifi_clip"],
     "shapes-refl-clip-d": [*REWARDS, "reward.scorer=clip_d"],
     "shapes-refl-clip-d-instructions": [*REWARDS, "reward.scorer={clip_d: {text: instruction}}"],
     "shapes-refl-conditioned": [
         "shapes-refl",
-        "base=runs/shapes-reward-conditioned-words",  # rollouts know prompts of words alone
+        "base=runs/shapes-reward-conditioned-words",  # rollouts support text prompts only
         "labels.scorer=clip_d",
         "variants=[refl,pairs_only]",
     ],
@@ -88,14 +88,14 @@ PROGRAMS = {
     "prompts": "prompts.py",
     "reward-scale": "reward_scale.py",
 }
-# Programs of several parts, with the words of each.
+# Programs with several parts, and the command line words of each.
 PARTS = {
     "hacking": [
         *(["train", "runs/hacking", pool, kind] for pool, kind in SEEDS),
         ["judge", "runs/hacking"],
     ],
 }
-# Recipes whose runs a result needs, and which make no result that ships.
+# Recipes whose runs a result needs, without a recorded result of their own.
 NEEDS = {
     "shapes-editors": [f"shapes-editor-{kind}" for kind in QUALITIES],
     "labels-adiee-data": ["shapes-adiee-data-compared"],
@@ -104,7 +104,7 @@ ORDER = ("shapes-editor", *RUNS, *PROGRAMS)
 
 
 def commands(name: str) -> list[list[str]]:
-    """What makes a result."""
+    """Commands that make a result."""
     python = sys.executable
     made = [train(recipe, [recipe]) for recipe in NEEDS.get(name, [])]
     if name in RUNS:
@@ -120,10 +120,10 @@ def train(name: str, words: list[str]) -> list[str]:
 
 
 def remake(name: str) -> None:
-    """Runs what makes a result, and keeps it.
+    """Makes and stores a result.
 
     Raises:
-        CalledProcessError: where a command fails.
+        CalledProcessError: if a command fails.
     """
     for command in commands(name):
         subprocess.run(command, cwd=ROOT, check=True)
@@ -132,7 +132,7 @@ def remake(name: str) -> None:
 
 
 def out_of_date() -> list[str]:
-    """Results that an earlier world or editor gave, or that are not there, in the order in which to make
+    """Results that are missing or come from an earlier world or editor, in the order in which to make
     them.
     """
     return [name for name in ORDER if (found := read(name)) is None or not is_current(found)]

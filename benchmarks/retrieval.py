@@ -1,8 +1,8 @@
-"""Mean against temporal pooling, trained alike: python benchmarks/retrieval.py
+"""Mean and temporal pooling, trained in the same way: python benchmarks/retrieval.py
 
-The recipe shapes-vifi-clip for both poolings and every learning rate; for each pooling the rate that is best
-on val, test run once. Runs lie in runs/retrieval; one that was broken off is gone on with, and one of other
-settings is trained anew.
+The recipe shapes-vifi-clip for both poolings and every learning rate; each pooling uses the rate that is best
+on val, and test is run once. Runs are in runs/retrieval; an interrupted run is resumed, and one with other
+settings is trained again.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUN
             folder = runs / f"{pooling}-{rate:g}"
 
             def make(folder: Path, config: vifi_clip.Config = config) -> dict[str, Any]:
-                if not (folder / "pairs").exists():  # the same for all
+                if not (folder / "pairs").exists():  # the same for all runs
                     (runs / "pairs").mkdir(exist_ok=True)
                     (folder / "pairs").symlink_to((runs / "pairs").resolve())
                 vifi_clip.train(config, folder, resume=True)

@@ -1,9 +1,9 @@
-"""Does an editor that follows a scorer's gradient edit better, and at which denoising steps does that matter:
+"""Effect of guidance by a scorer's gradient on an editor's edits, in total and by denoising steps:
 python benchmarks/reward_guidance.py [RUNS]
 
-Plain and guided edits each take the number of steps that is best for them on val, with the guidance scales
-that are best for the plain editor at it; a scorer's guidance also its best scale. Test is run once.
-RUNS/reward-guidance keeps each scorer's figures: a program that was broken off goes on with the next scorer.
+Plain and guided edits each use the number of steps that is best for them on val, with the guidance scales
+that are best for the plain editor at that number; guided edits also the scorer's best scale. Test is run
+once. RUNS/reward-guidance keeps each scorer's figures: an interrupted program continues with the next scorer.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ VAL = 70
 BATCH = 140
 SCALES = (0.005, 0.01, 0.02, 0.05)
 SCORERS = {"adiee": "shapes-adiee-scorer", "vifi_clip": "shapes-vifi-clip", "clip_d": "shapes-clip"}
-CAPTIONS = {"clip_d": ("source_caption", "target_caption")}  # that a scorer sees
+CAPTIONS = {"clip_d": ("source_caption", "target_caption")}  # captions that a scorer uses
 WHOLE = (0.0, 1.0)
 # shares of the denoising steps
 PARTS = {"all steps": WHOLE, "first half": (0.0, 0.5), "second half": (0.5, 1.0), "last quarter": (0.75, 1.0)}
@@ -45,7 +45,7 @@ def edit(
     settings: EditConfig,
     between: tuple[float, float] = WHOLE,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of edits under guidance, what the oracle and the scorer say."""
+    """Ratings by the oracle and scores by the scorer of edits under its guidance."""
     scorer = load_scorer(name)
     made = []
     scores = []
@@ -65,10 +65,10 @@ def edit(
 
 
 def compare(runs: Path, settings: Mapping[int, EditConfig]) -> dict[str, Any]:
-    """What guidance by each scorer brings.
+    """Effect of guidance by each scorer.
 
     Args:
-        settings: of the editor's sampling, by the number of denoising steps.
+        settings: the editor's sampling settings, by the number of denoising steps.
     """
     editor = load_editor("shapes-editor")
     weights = digests()

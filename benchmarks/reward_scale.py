@@ -1,9 +1,9 @@
-"""ReFL by the small `adiee` with the score as it is against quantiles of the true targets' scores:
+"""ReFL by the small `adiee`, with the unchanged score and with quantiles of the true targets' scores:
 python benchmarks/reward_scale.py [RUNS] [SETTING=VALUE …]
 
-Both train on right edits alone, as MagicBrush has them, with the same rows, steps and seeds; the recipe
-shapes-refl holds the rest. Each is taken at the setting of one grid that is best for it on val, the base
-included, and test is run once. RUNS/reward-scale keeps what is made: a program that was broken off goes on.
+Both train on right edits only, as in MagicBrush, with the same rows, steps and seeds; all other settings are
+those of the recipe shapes-refl. Each editor, including the base, uses the setting of one grid that is best
+for it on val, and test is run once. RUNS/reward-scale keeps results: an interrupted program is resumed.
 """
 
 import json

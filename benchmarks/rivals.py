@@ -1,4 +1,4 @@
-"""Scorers that see source, edited image and instruction alone, as BPM and ADIEE do; scores of many edits."""
+"""Scorers that see only source, edited image and instruction, as BPM and ADIEE; scores of many edits."""
 
 import os
 
@@ -14,7 +14,7 @@ from rewardedit.shapes import ShapesBatch
 from rewardedit.shapes.vlm_tasks import match_odds
 
 BATCH = 140
-# Scorers that see source, edited image and instruction alone, as BPM does.
+# Scorers that see only source, edited image and instruction, as BPM does.
 RIVALS = {
     "clip_t": ("clip_t", {}),
     "clip_i": ("clip_i", {"against": "source"}),
@@ -29,7 +29,7 @@ if "REWARDEDIT_LPIPS" in os.environ:  # the folder of its published weights
 
 
 class AskedVlm(Scorer):
-    """A scorer that asks a vision-language model as it is."""
+    """A scorer that queries a vision-language model without training it."""
 
     def __init__(self, vlm: Vlm) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class AskedVlm(Scorer):
 
 
 class Followed(AskedVlm):
-    """Whether a small vision-language model itself says that an edit followed its instruction: the log-odds
-    of "yes" against "no". So the model that the ADIEE scorer starts from judges.
+    """Log-odds of "yes" against "no" when a small vision-language model is asked if an edit followed its
+    instruction: the judgement of the model that the ADIEE scorer starts from.
     """
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
@@ -63,12 +63,12 @@ def load_rivals() -> dict[str, Scorer]:
 
 
 def batch_of(samples: ShapesBatch, edited: torch.Tensor) -> EditBatch:
-    """The edits without captions, targets and masks, where models are."""
+    """Batch of the edits without captions, targets and masks, on the models' device."""
     return EditBatch(samples.source, samples.instruction, edited).to(devices.default_device())
 
 
 def scored(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor) -> Scores:
-    """Of all edits."""
+    """Scores of all edits."""
     starts = range(0, len(samples), BATCH)
     batches = [batch_of(samples[i : i + BATCH], edited[i : i + BATCH]) for i in starts]
     parts = [score_batch(batch, {"": scorer})[""] for batch in batches]

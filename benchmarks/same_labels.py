@@ -1,9 +1,9 @@
-"""ViFi-CLIP's temporal pooling with an MLP head, trained on the ADIEE scorer's own rows, so that what the
-model gives and what the data gives can be told apart: python benchmarks/same_labels.py [OUT]
+"""ViFi-CLIP's temporal pooling with an MLP head, trained on the ADIEE scorer's own rows, to separate the
+contribution of the model from that of the data: python benchmarks/same_labels.py [OUT]
 
-It begins as the shipped ViFi-CLIP; benchmarks/adiee.py reads it from OUT (default: runs/same-labels). It has
-the rows of all the scorer's legs at once, as many steps as these have together, batches of the same size and
-the last leg's loss over classes. The two images that several rows of a batch share are read once, as there.
+It starts from the shipped ViFi-CLIP; benchmarks/adiee.py reads it from OUT (default: runs/same-labels). It
+uses the rows of all the scorer's phases at once, their total number of steps, batches of the same size and
+the last phase's loss over classes. Images that several rows of a batch share are read once, as there.
 """
 
 from dataclasses import replace
@@ -39,7 +39,7 @@ from rewardedit.training.small import SmallTrainConfig, fit
 START = "shapes-vifi-clip"
 LEGS = tuple(f"shapes-adiee-scorer{leg}" for leg in ("-first", "-second", "-third", ""))  # recipes
 LR = 5e-4  # of the recipe shapes-vifi-clip
-HEAD = "head.safetensors"  # beside ViFi-CLIP's own files
+HEAD = "head.safetensors"  # next to ViFi-CLIP's own files
 
 
 class LabelledViFiClip(ViFiClip):
@@ -56,7 +56,7 @@ class LabelledViFiClip(ViFiClip):
         self.head = nn.Sequential(nn.Linear(3 * width, 256), nn.GELU(), nn.Linear(256, len(GRADES)))
 
     def read(self, source: dict[str, Tensor], edited: dict[str, Tensor], words: Tensor) -> Tensor:
-        """(b, classes) The logits of the grades; each of fewer frames is for as many words in turn."""
+        """Logits of the grades, (b, classes); fewer frames than words are each repeated for several words."""
         video = self.video(source, edited)
         video = video.repeat_interleave(len(words) // len(video), 0)
         seen = torch.cat([video, words, video * words * video.shape[1]], dim=1)
@@ -69,14 +69,14 @@ class LabelledViFiClip(ViFiClip):
 
 
 def load_same_labels(folder: Path) -> LabelledViFiClip:
-    """What `train` has written."""
+    """Loads the scorer that `train` has written."""
     scorer = LabelledViFiClip.from_pretrained(str(folder))
     scorer.head.load_state_dict(load_file(folder / HEAD))
     return scorer.eval().requires_grad_(False)
 
 
 def config_of_legs(words: list[str]) -> Config:
-    """The last leg's recipe on the rows and for the steps of all, with settings laid over it."""
+    """The last phase's recipe with the rows and steps of all phases, with `words` as overrides."""
     legs: list[Config] = [load_recipe(name, [])[1] for name in LEGS]
     # One that takes a part of some rows follows one that takes all of them.
     data = {name: path for leg in reversed(legs) for name, path in leg.data.items()}
@@ -88,7 +88,7 @@ def config_of_legs(words: list[str]) -> Config:
 def train(config: Config, folder: Path) -> Path:
     """Trains on batches as the ADIEE scorer's trainer reads them and writes `folder/scorer`.
 
-    One that was interrupted goes on from its newest checkpoint in the folder.
+    An interrupted training is resumed from its newest checkpoint in the folder.
     """
     run.start(folder, config, resume=True)
     config = replace(config, train=replace(config.train, micro_batch_size=None))
@@ -96,7 +96,7 @@ def train(config: Config, folder: Path) -> Path:
     rows = open_named(config.data)
     usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
     scorer = LabelledViFiClip.from_pretrained(START).to(devices.default_device())
-    scorer.model.set_attn_implementation("eager")  # whose backward pass is faster on a CPU than SDPA's
+    scorer.model.set_attn_implementation("eager")  # its backward pass is faster on a CPU than SDPA's
     scorer.requires_grad_(True)
     scorer.model.text_model.embeddings.token_embedding.requires_grad_(False)
     own = config.train

@@ -2,9 +2,9 @@
 
 Command: python benchmarks/same_weights.py --before FOLDER
 
-Short trainings of both checkouts; of each the hashes of the weights, and of the losses and rewards in its
-log. FOLDER is a checkout of the earlier version with an environment of its own in .venv; settings that were
-renamed since have their old names there.
+Runs short trainings in both checkouts; compares hashes of their weights, and of the losses and rewards in
+their logs. FOLDER is a checkout of the earlier version with its own environment in .venv; settings that have
+been renamed since have their old names there.
 """
 
 import argparse
@@ -49,14 +49,14 @@ RUNS = {
 
 
 def old_word(word: str) -> str:
-    """A `key=value` word as versions before the renaming had it."""
+    """A `key=value` word with the name that the setting had before the renaming."""
     old_names = {new: old for old, new in RENAMED.items()}
     key, equals, value = word.partition("=")
     return old_names.get(key, key) + equals + value
 
 
 def hashes(tree: Path, words: list[str], folder: Path) -> dict[str, str]:
-    """Of the weights that a training leaves, and of the values in its log, by name."""
+    """Hashes of the weights that a training writes, and of the values in its log, by name."""
     command = [
         str(tree / ".venv" / "bin" / "python"),
         "-m",
@@ -78,7 +78,7 @@ def hashes(tree: Path, words: list[str], folder: Path) -> dict[str, str]:
 
 
 def commit_of(tree: Path) -> str:
-    """The commit that is checked out."""
+    """Commit that is checked out."""
     found = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], check=True, cwd=tree, capture_output=True, text=True
     )

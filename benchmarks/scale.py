@@ -1,11 +1,11 @@
-"""What the number of rows, workers and processes changes of a stage: python benchmarks/scale.py [PART …]
+"""Effect of the number of rows, workers and processes on a stage: python benchmarks/scale.py [PART …]
 
-rows: relabelling 10,000 and 200,000 rows of the shapes world by l1: peak memory, and rows a second after the
-first shard; medians of three runs in turn.
-workers: scoring photographs at 256 pixels a side: the share of time that the scorer waits for rows, with and
+rows: relabelling 10,000 and 200,000 rows of the shapes world by l1: peak memory, and rows per second after
+the first shard; medians of three alternating runs.
+workers: scoring photographs at a side of 256 pixels: share of time that the scorer waits for rows, with and
 without processes that read ahead; one thread scores.
 processes: the same photographs read and scored by one process and by two, each with one thread and no
-workers, from when all are ready to when the stage is whole.
+workers, measured from when all are ready until the stage is complete.
 
 Needs two idle cores.
 """
@@ -42,7 +42,7 @@ PARTS = ("rows", "workers", "processes")
 
 
 def relabel(rows: int) -> dict[str, float]:
-    """Peak GiB of a relabelling, and its rows a second after the first shard."""
+    """Peak GiB of a relabelling, and its rows per second after the first shard."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["relabel", f"data.rows={rows}", "relabel.scorer=l1", "--out", folder]
         seen: list[tuple[float, int]] = []
@@ -73,12 +73,12 @@ def relabel(rows: int) -> dict[str, float]:
 
 
 def middle(runs: list[dict[str, float]]) -> dict[str, float]:
-    """The median of each figure."""
+    """Median of each figure."""
     return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
 
 
 def photographs(folder: Path, rows: int) -> DataConfig:
-    """A table of JPEG files of 512 pixels a side, cut from real photographs at places that differ."""
+    """A table of JPEG files with a side of 512 pixels, cut from real photographs at different places."""
     generator = torch.Generator().manual_seed(0)
     images = [Image.fromarray(getattr(skimage.data, name)()) for name in PHOTOGRAPHS]
     records = []
@@ -94,7 +94,7 @@ def photographs(folder: Path, rows: int) -> DataConfig:
 
 
 def waiting(data: DataConfig, workers: int) -> dict[str, float]:
-    """The share of time that the scorer waits for rows, and rows a second."""
+    """Share of time that the scorer waits for rows, and rows per second."""
     torch.set_num_threads(1)
     scorer = {"ssim": load_scorer("ssim")}
     rows = open_rows(data)
@@ -110,7 +110,7 @@ def waiting(data: DataConfig, workers: int) -> dict[str, float]:
 
 
 def stage_seconds(folder: Path, data: DataConfig) -> float:
-    """How long this process and its fellows take to score all rows."""
+    """Seconds that this process and the others take to score all rows."""
     torch.set_num_threads(1)
     rows = open_rows(data)
     scorer = {"l1": load_scorer("l1")}
@@ -121,7 +121,7 @@ def stage_seconds(folder: Path, data: DataConfig) -> float:
 
 
 def launched(count: int, data: DataConfig) -> float:
-    """Seconds of the slowest of so many processes."""
+    """Seconds of the slowest of `count` processes."""
     with tempfile.TemporaryDirectory() as folder:
         own = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
         own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531", "OMP_NUM_THREADS": "1"}
@@ -134,10 +134,10 @@ def launched(count: int, data: DataConfig) -> float:
 
 
 def measure(parts: list[str], rows: int) -> dict[str, Any]:
-    """The figures of these parts."""
+    """Figures of these parts."""
     found: dict[str, Any] = {"n": max(NUMBERS)}
     if "rows" in parts:
-        # In turn, as a machine's speed varies over minutes; the smaller number of rows is done in seconds.
+        # Alternately, since a machine's speed varies over minutes; the smaller number of rows takes seconds.
         runs = [{number: relabel(number) for number in NUMBERS} for _ in range(3)]
         by_rows = {str(number): middle([run[number] for run in runs]) for number in NUMBERS}
         found |= {key: {n: f[key] for n, f in by_rows.items()} for key in ("peak_gib", "rows_per_s")}

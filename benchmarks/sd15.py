@@ -1,5 +1,5 @@
-"""Stable Diffusion 1.5's architecture with random weights: what a full-size run costs,
-where no weights can be fetched.
+"""Stable Diffusion 1.5's architecture with random weights, to measure the cost of full-size runs
+without downloading weights.
 """
 
 from pathlib import Path
@@ -92,7 +92,7 @@ def make_pipeline(device: str = "cpu", narrow: bool = False) -> StableDiffusionI
 
 
 def make_clip(tokenizer: CLIPTokenizer) -> CLIPModel:
-    """CLIP ViT-B/16 (86 M parameters in the image's tower) for this tokenizer."""
+    """CLIP ViT-B/16 (86 M parameters in the image tower) for this tokenizer."""
     text = {"vocab_size": len(tokenizer), "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     return CLIPModel(CLIPConfig(text_config=text, vision_config={"patch_size": 16, "hidden_size": 768}))
 

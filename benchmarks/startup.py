@@ -1,7 +1,7 @@
-"""CPU seconds of commands, beside another checkout's: python benchmarks/startup.py [--before FOLDER]
+"""CPU seconds of commands, compared with another checkout: python benchmarks/startup.py [--before FOLDER]
 
-FOLDER is a checkout of an earlier commit, with a virtual environment in its .venv. Seconds are those of the
-process and its children, user and system, the median of three runs after one that fills Python's and the
+FOLDER is a checkout of an earlier commit, with a virtual environment in its .venv. Seconds are user and
+system time of the process and its children, the median of three runs after one that fills Python's and the
 disk's caches; a training runs once.
 """
 
@@ -38,12 +38,12 @@ COMMAND = "import sys; from rewardedit.cli import main; sys.exit(main())"
 
 
 def cpu_seconds(command: list[str], folder: Path) -> float:
-    """What one run of a command takes of the CPU.
+    """CPU seconds of one run of a command.
 
     Raises:
-        RuntimeError: where the command fails.
+        RuntimeError: if the command fails.
     """
-    # Bytecode is kept, as it is where the package is installed.
+    # Bytecode is cached, as for an installed package.
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -59,8 +59,8 @@ def cpu_seconds(command: list[str], folder: Path) -> float:
 
 
 def commands(pair: Path, old: bool = False) -> dict[str, list[str]]:
-    """What is measured: the words after `python`, by what the table calls them; `old`: before settings were
-    renamed.
+    """Commands to measure: arguments of `python`, by their names in the table; with `old`, settings have the
+    names from before the renaming.
     """
     words = ["-c", COMMAND]
     score = [
@@ -83,7 +83,7 @@ def commands(pair: Path, old: bool = False) -> dict[str, list[str]]:
 
 
 def write_pair(folder: Path) -> None:
-    """Two images and an instruction of the shapes world."""
+    """Writes two images and an instruction of the shapes world."""
     sample = Shapes("val").batch(0, 1)
     to_pil(sample.source[0]).save(folder / "source.png")
     to_pil(sample.target[0]).save(folder / "edited.png")
@@ -91,7 +91,7 @@ def write_pair(folder: Path) -> None:
 
 
 def measure(python: Path, folder: Path, runs: int = RUNS, old: bool = False) -> dict[str, float]:
-    """The median CPU seconds of each command, of the checkout in `folder` by its Python."""
+    """Median CPU seconds of each command in the checkout `folder`, run by `python`."""
     found = {}
     with tempfile.TemporaryDirectory() as pair:
         write_pair(Path(pair))

@@ -1,4 +1,4 @@
-"""What the tables of the pages are put together from: cells, intervals, and where a result comes from."""
+"""Parts of the tables in the pages: cells, intervals, and the origin of a result."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,7 @@ BOTH = (
     *("agreement.py", "best_of_n.py", "heat.py", "throughput.py", "/adiee.py", "reward_guidance.py"),
     "hacking.py",
 )
-# which programs and recipes take a model, by parts of their commands
+# programs and recipes that use a model, by parts of their commands
 WITH = {
     "shapes-adiee-scorer": (*BOTH, "scorer=adiee", "train shapes-refl"),  # the recipe's own reward
     "shapes-vifi-clip": (*BOTH, "scorer=vifi_clip", "adiee_ablations.py", "/bpm.py", "/bpm_guidance.py"),
@@ -34,7 +34,7 @@ def read(name: str) -> Result | None:
 
 
 def recorded(name: str, write: Callable[[Result], str]) -> str:
-    """What `write` makes of a recorded result."""
+    """Text that `write` makes of a recorded result, or `NOT_RECORDED`."""
     result = read(name)
     return NOT_RECORDED if result is None else write(result)
 
@@ -47,7 +47,7 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], below: str = ""
 
 
 def interval(ends: Sequence[float], digits: int = 2) -> str:
-    """e.g. "[-0.10, +0.25]"."""
+    """An interval as text, e.g. "[-0.10, +0.25]"."""
     low, high = ends
     return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
 
@@ -62,7 +62,7 @@ def where(result: Result) -> str:
 
 
 def outgrown(result: Result) -> list[str]:
-    """The shipped models that gave a result and are others now, of those whose age is looked at."""
+    """Shipped models that a result used and that have changed since, among those that are checked."""
     taken = [name for name, parts in WITH.items() if any(part in result["command"] for part in parts)]
     looked_at = ["shapes-editor", *taken]
     made_with, now = result.get("models", {}), digests()
@@ -70,12 +70,12 @@ def outgrown(result: Result) -> list[str]:
 
 
 def is_current(result: Result) -> bool:
-    """Whether the world, the editor and, where it was used, the trained scorer were those of now."""
+    """True if the world, the editor and, if used, the trained scorer are still the current ones."""
     return result.get("world") == WORLD_VERSION and not outgrown(result)
 
 
 def measured(result: Result) -> str:
-    """`where`, and whether it was another world, another editor or another scorer than there is now."""
+    """Result of `where`, with a note if the world, the editor or the scorer has changed since."""
     if (world := result.get("world", 1)) != WORLD_VERSION:
         return f"{where(result)} World {world}: not comparable with world {WORLD_VERSION}."
     names = [EARLIER[name] for name in outgrown(result)]

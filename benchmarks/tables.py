@@ -66,7 +66,7 @@ KILLED = {
 
 
 def startup(result: Result) -> str:
-    """CPU seconds of commands that do little, before and after."""
+    """CPU seconds of short commands, before and after."""
     seconds = result["cpu_seconds"]
     columns = {name: words for name, words in (("before", "before"), ("after", "now")) if name in seconds}
     rows = [
@@ -80,7 +80,7 @@ def startup(result: Result) -> str:
 
 
 def kills(result: Result) -> str:
-    """Of runs that were killed and resumed, how many made what an unbroken run makes."""
+    """Number of killed and resumed runs that give the same result as an uninterrupted run."""
     rows = []
     for stage, found in result["stages"].items():
         moments = found["moments"]
@@ -91,7 +91,7 @@ def kills(result: Result) -> str:
 
 
 def stops(result: Result) -> str:
-    """Of runs that were killed or stopped and gone on with, how many made what an unbroken run makes."""
+    """Number of killed or stopped runs that, once resumed, give the same result as an uninterrupted run."""
     signals = ("SIGKILL", "SIGTERM", "SIGSTOP")
     rows = [
         (
@@ -105,7 +105,7 @@ def stops(result: Result) -> str:
 
 
 def code_metrics(result: Result) -> str:
-    """The code before and after it was put in order."""
+    """Metrics of the code before and after its restructuring."""
     rows = [
         (name, f"{before:g}", f"{result['after'][name]:g}")
         for name, before in result["before"].items()
@@ -115,7 +115,7 @@ def code_metrics(result: Result) -> str:
 
 
 def suite(result: Result) -> str:
-    """How long `make test` and `make faults` take, and what they give."""
+    """Times and results of `make test` and `make faults`."""
     faults = result["faults"]
     passed = f"{result['n']} tests pass in {result['seconds']:.0f} s ({result['cpu_seconds']:.0f} CPU s)"
     before = f"at {result['commit_before']} it took {result['seconds_before']:.0f} s"
@@ -126,7 +126,7 @@ def suite(result: Result) -> str:
     )
 
 
-# by its name in the pages: the recorded result, where there is one alone, and what writes it
+# by name in the pages: the recorded result, if there is exactly one, and the function that writes the table
 TABLES: dict[str, Callable[[], str]] = {
     "reward-conditioning": reward_conditioning,
     "labellers": labellers,
@@ -182,7 +182,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def fill(text: str) -> str:
-    """A page with every table made anew."""
+    """A page with all tables regenerated."""
     for name, make in TABLES.items():
         pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
         text = re.sub(pattern, lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", text, flags=re.S)
@@ -190,7 +190,7 @@ def fill(text: str) -> str:
 
 
 def main(write: bool) -> int:
-    """Writes the pages whose tables are not those of the results, or names them; how many there are."""
+    """Writes, or names, the pages whose tables differ from the results; returns their number."""
     changed = [page for page in PAGES if fill(page.read_text()) != page.read_text()]
     for page in changed:
         print(f"{page}: {'written' if write else 'is to be written; --write does it'}")

@@ -1,4 +1,4 @@
-"""Tables of ADIEE's scorer and of the data that it is trained on."""
+"""Tables of ADIEE's scorer and of its training data."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ CHECKS = {
 
 
 def adiee_data(result: Result) -> str:
-    """By rule and by method: how many rows, the oracle's mean, and the share of labels within 2.5 of it."""
+    """Number of rows, the oracle's mean and the share of labels within 2.5 of it, by rule and by method."""
     outputs = result["methods"]
     kept = ", ".join(f"{name} {method['kept']:,}" for name, method in outputs.items())
     true, shuffled = (
@@ -78,8 +78,8 @@ GRADED = {
 
 
 def adiee_graded(result: Result) -> str:
-    """By rule and by kind of damage or method: how many rows, the oracle's mean, and the share of labels
-    within 2.5 of it.
+    """Number of rows, the oracle's mean and the share of labels within 2.5 of it, by rule and by kind of
+    damage or method.
     """
     graded = [
         f"over {words} ρ = {result[name]['rho']:.2f} {interval(result[name]['ci95'])}"
@@ -110,7 +110,7 @@ def _rated(found: Result) -> tuple[str, str]:
 
 
 def vlm(result: Result) -> str:
-    """How much of what it is asked the small vision-language model answers rightly."""
+    """Accuracy of the small vision-language model's answers, by task."""
     words = {
         "caption": "the caption of an image",
         "second_caption": "the caption of the second of two images",
@@ -193,7 +193,7 @@ def model_or_data(result: Result) -> str:
 
 
 def prefix(result: Result) -> str:
-    """Time and peak memory of whole passes and of such as share the source's prefix."""
+    """Time and peak memory of complete passes and of passes that share the source's prefix."""
     rows = []
     for found in (value for value in result.values() if isinstance(value, dict) and "gradient" in value):
         tokens = f"{found['source_tokens']:,} + {found['candidate_tokens']:,}"
@@ -222,7 +222,7 @@ def adiee_ablations(result: Result) -> str:
 
 
 def vifi_rows(result: Result) -> str:
-    """Rank correlation of ViFi-CLIP by how much it was trained on."""
+    """Rank correlation of ViFi-CLIP by the amount of its training data."""
     rows = [(name, *rank_correlations(found)) for name, found in result["spearman"].items()]
     below = f"n = {result['n']:,} edits by unseen editors. {measured(result)}"
     return markdown(("ViFi-CLIP", "ρ", "ρ within an editor's edits"), rows, below)

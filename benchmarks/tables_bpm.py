@@ -1,4 +1,4 @@
-"""Tables of BPM: what it agrees with it looks, and what its masks do for guidance."""
+"""Tables of BPM: its agreement with the oracle, its regions, and guidance by its masks."""
 
 from table_parts import Result, difference, interval, markdown, measured
 
@@ -45,7 +45,7 @@ def bpm(result: Result) -> str:
 
 
 def bpm_regions(result: Result) -> str:
-    """The median IoU of masks with the true regions, by how they are located."""
+    """Median IoU of masks with the true regions, by how they are located."""
     ious = result["mask_iou"]
     edits, true = ious["edits"] | {"diffedit": ious["diffedit"]}, ious["true_edits"]
     rows = [
@@ -61,7 +61,7 @@ def bpm_regions(result: Result) -> str:
 
 
 def bpm_parts(result: Result) -> str:
-    """What BPM's parts do: ablations by alignment."""
+    """Ablations of BPM's parts, by alignment."""
     of_alpha = result["alpha"]
     found = result["components"]
     verdicts = result["verdicts"]
@@ -100,7 +100,7 @@ def bpm_parts(result: Result) -> str:
 
 
 def bpm_guidance(result: Result) -> str:
-    """Means of every way of keeping what lies outside a mask."""
+    """Means of every method of preserving the area outside a mask."""
     table = result["oracle"]
     rows = [
         (words, *(f"{table[way]['mean'][name]:.3f}" for name in MEASURES), *_gains(table[way]))
@@ -130,7 +130,7 @@ def _gains(found: Result) -> tuple[str, str]:
 
 
 def bpm_best_of(result: Result) -> str:
-    """The oracle's mean of what each scorer chooses of eight candidates."""
+    """The oracle's mean of each scorer's choices among eight candidates."""
     rows = [
         (name, f"{found['mean']:.2f}", "" if name == "one sample" else interval(found["ci95_vs_one_sample"]))
         for name, found in result["best_of_8"].items()

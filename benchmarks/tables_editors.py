@@ -1,4 +1,4 @@
-"""Tables of editors: how good they are, and what training, choice and guidance add."""
+"""Tables of editors: their quality, and the gains from training, selection and guidance."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def comparison(result: Result) -> str:
 
 
 def _compared(oracle: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Of each variant its description, the oracle's mean, and how far five is above it."""
+    """Description of each variant, the oracle's mean, and the lead of label five over it."""
     keys = {"base": "ci95", "conditioned_one": "ci95_vs_one"}
     rows = []
     for variant, words in ARMS.items():
@@ -85,7 +85,7 @@ def _compared(oracle: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def reward_conditioning() -> str:
-    """The quickstart with labels from instructions alone, and beside it from exact captions."""
+    """The quickstart with labels from instructions alone, and with labels from exact captions."""
     columns = {
         "quickstart-without-captions": "labels from instructions alone, by `vifi_clip`",
         "quickstart": "labels from exact captions, by `clip_d`",
@@ -94,7 +94,7 @@ def reward_conditioning() -> str:
     if not results:
         return NOT_RECORDED
     newest = max(result.get("world", 1) for result in results.values())
-    # What was measured in two worlds does not stand side by side.
+    # Results from two different worlds are not shown together.
     results = {words: result for words, result in results.items() if result.get("world", 1) == newest}
     compared = [_compared(result["oracle"]) for result in results.values()]
     rows = [(cells[0][0], *(mean for _, mean, _ in cells)) for cells in zip(*compared, strict=True)]
@@ -105,7 +105,7 @@ def reward_conditioning() -> str:
 
 
 def labellers() -> str:
-    """Whose labels condition best, and whose score is the best reward, each over the base at its best."""
+    """Gains by scorer, used for labels of conditioning or as a reward, each over the base at its best."""
     rows, sources = [], []
     for task, names in (("labels, asked for five", LABELLED_BY), ("reward (ReFL)", REWARDED_BY)):
         for name, words in names.items():
@@ -137,7 +137,7 @@ def by_edit_type(result: Result) -> str:
 
 
 def steps_of_editor(result: Result) -> str:
-    """Oracle means by the number of denoising steps, each at its best guidance, and what two seeds do."""
+    """Oracle means by the number of denoising steps, each at its best guidance, and edits from two seeds."""
     rows = []
     for steps, asked in result["settings"].items():
         ends = result.get(f"ci95_vs_{steps}")
@@ -155,7 +155,7 @@ def steps_of_editor(result: Result) -> str:
 
 
 def text_to_image(result: Result) -> str:
-    """How many of the objects of captions are drawn."""
+    """Share of the captions' objects that are drawn."""
     rows = [
         (objects, f"{100 * found['all_found']:.1f} %", f"{100 * found['objects_found']:.1f} %")
         for objects, found in (("1 to 3", result), *result["by_objects"].items())
@@ -169,7 +169,7 @@ def text_to_image(result: Result) -> str:
 
 
 def regions(result: Result) -> str:
-    """What the small detector and segmenter find."""
+    """Accuracy of the small detector and segmenter."""
     rows = [
         (
             "detector: objects that are there, the boxes of all of them and no others",
@@ -186,7 +186,7 @@ def regions(result: Result) -> str:
 
 
 def editors(result: Result) -> str:
-    """Editors of unlike quality, the best first."""
+    """Editors of different quality, the best first."""
     rows = []
     for name in sorted(result["mean"], key=lambda name: -result["mean"][name]):
         asked = result["settings"][name]
@@ -200,7 +200,7 @@ def editors(result: Result) -> str:
 
 
 def guidance(result: Result) -> str:
-    """Plain and guided edits with the intervals of their differences, and what a step costs."""
+    """Plain and guided edits with the intervals of their differences, and the cost of a step."""
     rows = []
     for name, words in ASPECTS.items():
         digits = 4 if name == "preservation" else 2
@@ -215,7 +215,7 @@ def guidance(result: Result) -> str:
 
 
 def best_of_n(result: Result) -> str:
-    """Oracle means of what each scorer chooses: without captions, and with the world's exact ones,
+    """Oracle means of each scorer's choices: without captions, and with the world's exact ones,
     the best case.
     """
     head = [f"chosen from {result['candidates']} by", "oracle mean (0–10)", "− one sample, 95 % interval"]
@@ -229,8 +229,8 @@ def best_of_n(result: Result) -> str:
 
 
 def _chosen(found: dict[str, Any], name: str) -> tuple[str, str]:
-    """The oracle's mean of what a scorer chooses, with the number of steps,
-    and how far it is above one sample.
+    """The oracle's mean of a scorer's choices, with the number of steps,
+    and the gain over one sample.
     """
     if name not in found["oracle"]:
         return "", ""
@@ -243,7 +243,7 @@ def _chosen(found: dict[str, Any], name: str) -> tuple[str, str]:
 
 
 def reward_guidance(result: Result) -> str:
-    """What following a scorer's gradient brings, at which denoising steps."""
+    """Gain from guidance by a scorer's gradient, in total and by part of the denoising steps."""
     found = result["guided_minus_plain"]
     parts = list(next(iter(found.values()))["by_part"])
     rows = []
@@ -275,7 +275,7 @@ def reward_guidance(result: Result) -> str:
 
 def refl(result: Result) -> str:
     """Variants of reward feedback learning: oracle, rewards, change outside the mask,
-    and what the hacking report says.
+    and findings of the hacking report.
     """
     conditioned = read("shapes-refl-conditioned")
     head = ["variant", "steps, guidance scale", "oracle (0–10)", "ReFL − variant, 95 % interval"]
@@ -311,7 +311,7 @@ def _refl_row(result: Result, variant: str, words: str) -> tuple[str, ...]:
 
 
 def refl_watch(result: Result) -> str:
-    """What watching saw on the fixed prompts: the base, and every variant at its end."""
+    """Monitored values on the fixed prompts: of the base, and of every variant at its end."""
     names = [name for name in result["watch"]["refl"]["last"] if name not in ("step", "flag")]
     looks = {
         "base": result["watch"]["refl"]["first"],
@@ -325,7 +325,7 @@ def refl_watch(result: Result) -> str:
 
 
 def hacking(result: Result) -> str:
-    """Shares of runs that are flagged: hacked in four ways, and honest."""
+    """Shares of flagged runs: hacked in four ways, and honest."""
     rows = []
     for kind, words in HACKS.items():
         at = result["at_first_flag"][kind]
@@ -346,7 +346,7 @@ def hacking(result: Result) -> str:
 
 
 def refl_step(result: Result) -> str:
-    """What a step costs beside a plain restatement of the papers' loop."""
+    """Cost of a step, compared with a plain version of the papers' loop."""
     parts = list(next(iter(result["steps"].values()))["ours"]["milliseconds"])
     rows = [
         (

@@ -1,4 +1,4 @@
-"""Tables of scorers: what they cost, and how well they agree with the oracle."""
+"""Tables of scorers: their cost, and their agreement with the oracle."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from table_parts import (
 from rewardedit.scorers.load import BUILT_IN, COMBINED, find_scorer
 from rewardedit.shapes import EDIT_TYPES
 
-WITHOUT_CAPTIONS = "source, edited, instruction"  # the group of scorers in `agreement` that see nothing else
+WITHOUT_CAPTIONS = "source, edited, instruction"  # the group of `agreement` with these inputs only
 ASPECTS_OF_RATING = {
     "overall": "score",
     "alignment": "alignment",
@@ -33,8 +33,8 @@ RETRIEVAL = {
 
 
 def scorers() -> str:
-    """Every built-in scorer: what its class says of itself, what it costs,
-    and how well it agrees with the oracle.
+    """Every built-in scorer: the metadata of its class, its cost,
+    and its agreement with the oracle.
     """
     costs = (read("throughput") or {"milliseconds_per_edit": {}})["milliseconds_per_edit"]
     agreements = (read("agreement") or {"rho": {WITHOUT_CAPTIONS: {}}})["rho"][WITHOUT_CAPTIONS]
@@ -53,7 +53,7 @@ def scorers() -> str:
 
 
 def throughput(result: Result) -> str:
-    """Milliseconds an edit: one by one, in batches, and candidates with and without `prepare`."""
+    """Milliseconds per edit: one by one, in batches, and candidates with and without `prepare`."""
     costs = result["milliseconds_per_edit"]
     ways = [way for way in next(iter(costs.values())) if way not in ("pixels", "batch")]
     rows = [
@@ -64,7 +64,7 @@ def throughput(result: Result) -> str:
 
 
 def retrieval(result: Result) -> str:
-    """Mean against temporal pooling."""
+    """Mean and temporal pooling compared."""
     test = result["test"]
     rows = [
         (words, *(f"{r[key]:.1f}" if "rank" in key else f"{100 * r[key]:.1f} %" for r in test.values()))
@@ -81,7 +81,7 @@ def retrieval(result: Result) -> str:
 
 
 def agreement(result: Result) -> str:
-    """Spearman's ρ of every scorer with the oracle, by what a scorer may look at."""
+    """Spearman's ρ of every scorer with the oracle, by the inputs that a scorer may use."""
 
     def shown(found: dict[str, Any]) -> str:
         return f"{found['rho']:.2f} [{found['ci95'][0]:.2f}, {found['ci95'][1]:.2f}]"
@@ -102,7 +102,7 @@ def agreement(result: Result) -> str:
 
 
 def agreement_by_edit_type(result: Result) -> str:
-    """The same with the overall rating, for each kind of instruction."""
+    """Spearman's ρ with the overall rating, for each kind of instruction."""
     rows = [
         (group, name, *(f"{row['kinds'][kind]['rho']:.2f}" for kind in EDIT_TYPES))
         for group, name, row in _by_rho(result)
@@ -111,7 +111,7 @@ def agreement_by_edit_type(result: Result) -> str:
 
 
 def _by_rho(result: Result) -> list[tuple[str, str, dict[str, Any]]]:
-    """Group, scorer and row; in each group the best first."""
+    """Groups, scorers and rows; the best first within each group."""
     return [
         (group, name, row)
         for group, rows in result["rho"].items()
@@ -120,7 +120,7 @@ def _by_rho(result: Result) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def heat(result: Result) -> str:
-    """How often a heat map's strongest pixels lie in a planted defect."""
+    """Share of heat maps' strongest pixels that lie in a planted defect."""
     rows = [
         (
             f"`{name}`",

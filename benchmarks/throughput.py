@@ -1,9 +1,9 @@
-"""What a score costs, and a sample of the shapes world: python benchmarks/throughput.py
+"""Cost of scores, and of samples of the shapes world: python benchmarks/throughput.py
 
-Milliseconds an edit, one by one and in batches of 64 (16 for the large models); and for 8 candidates of each
-source, with the source side prepared once against anew for every candidate. Small models at 64 pixels; LPIPS
-(AlexNet) and DINOv2 (base) at their own size, with random weights, which cost what trained ones do.
-The world's samples are counted in samples a second.
+Milliseconds per edit, one by one and in batches of 64 (16 for the large models); and for 8 candidates per
+source, with the source side prepared once, and again for every candidate. Small models at 64 pixels; LPIPS
+(AlexNet) and DINOv2 (base) at their own size, with random weights, which cost the same as trained ones.
+The world's samples are counted in samples per second.
 """
 
 import itertools
@@ -29,7 +29,7 @@ HEAVY = {"batch": 16, "rounds": 1}  # for the large models
 
 
 def milliseconds(work: Callable[[], object], edits: int, rounds: int) -> float:
-    """The median of several rounds, for each edit, after one to warm up."""
+    """Median of several rounds, per edit, after one round to warm up."""
     times = []
     for _ in range(rounds + 1):
         began = now()
@@ -39,7 +39,7 @@ def milliseconds(work: Callable[[], object], edits: int, rounds: int) -> float:
 
 
 def now() -> float:
-    """The time at which everything that a GPU was given is done."""
+    """Time after the GPU, if any, has finished all its work."""
     if devices.default_device() == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -49,7 +49,7 @@ def now() -> float:
 def measure(
     scorer: Scorer, size: int, batch: int = BATCH, rounds: int = ROUNDS, device: str = "cpu"
 ) -> dict[str, float]:
-    """Milliseconds an edit in the four ways; scorer and images are on `device`."""
+    """Milliseconds per edit in the four modes; scorer and images are on `device`."""
     samples = Shapes("val").batch(0, batch)
     grow = torch.nn.Upsample((size, size))
     fields = {"target": grow(samples.target), "source_caption": samples.source_caption}
@@ -84,7 +84,7 @@ def measure(
 
 
 def scorers(folder: Path, only: tuple[str, ...] = ()) -> dict[str, tuple[Scorer, int]]:
-    """Every built-in scorer (or some of them), and at which size it is measured."""
+    """Every built-in scorer (or some of them), and the image size for its measurement."""
     from tests.scorers.golden.make_golden import write_random_weights
 
     write_random_weights(folder / "lpips", "alex")
@@ -105,8 +105,8 @@ def scorers(folder: Path, only: tuple[str, ...] = ()) -> dict[str, tuple[Scorer,
 
 
 def samples_a_second(samples: int = 2800, rounds: int = ROUNDS) -> float:
-    """How many samples of the shapes world are made and drawn in a second, each round other ones;
-    the median.
+    """Samples of the shapes world that are made and drawn per second, the median over rounds
+    of different samples.
     """
     firsts = itertools.count(0, samples)
     return 1000 / milliseconds(lambda: Shapes().batch(next(firsts), samples), samples, rounds)

@@ -1,4 +1,4 @@
-"""Variants of a training that a program trains one after another, going on where it was broken off."""
+"""Variants of a training that a program trains one after another; an interrupted program is resumed."""
 
 import hashlib
 import json
@@ -16,9 +16,9 @@ from rewardedit.shapes.vocabulary import WORLD_VERSION
 
 
 def figures_of(folder: Path, made_of: Any, make: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """What `make` has measured in `folder`; it is called again where the figures are of something else.
+    """Figures that `make` has measured in `folder`; it is called again if they are of other settings.
 
-    A run that was broken off is left for `make` to go on with, where it was of the same.
+    An interrupted run with the same settings is left for `make` to resume.
     """
     made_of = json.loads(json.dumps({"made_of": made_of, "world": WORLD_VERSION}))
     mark = folder / "made_of.json"
@@ -33,7 +33,7 @@ def figures_of(folder: Path, made_of: Any, make: Callable[[Path], dict[str, Any]
 
 
 def run_of(config: Any, start: str, edits: dict[str, torch.Tensor]) -> list[Any]:
-    """What a variant's figures are made of: settings, the weights that it starts from, the rated edits."""
+    """Inputs of a variant's figures: settings, hash of its initial weights, hash of the rated edits."""
     weights = hashlib.sha256()
     for path in sorted(Path(resolve_model(start)).rglob("*.safetensors")):
         weights.update(path.read_bytes())

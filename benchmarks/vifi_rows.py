@@ -1,9 +1,9 @@
-"""How much data ViFi-CLIP wants, and what its hard negatives do: python benchmarks/vifi_rows.py [RUNS]
+"""Effect of the amount of data and of hard negatives on ViFi-CLIP: python benchmarks/vifi_rows.py [RUNS]
 
 The recipe shapes-vifi-clip on 1/8, 1/4, 1/2 and all of 22,400 rows, and on all of them without hard negatives
 of the same source, for 900 steps each. Rank correlation with the oracle on test edits by two editors
-that benchmarks/adiee.py calls unseen. RUNS/vifi-rows keeps what is made: a program that was broken off goes
-on.
+that benchmarks/adiee.py calls unseen. RUNS/vifi-rows keeps results: an interrupted program is
+resumed.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""This process among all that may write to a folder, and what those that died have left there."""
+"""Names of partial files by their writing process, so that those of dead processes can be recognised."""
 
 import hashlib
 import os
@@ -6,11 +6,11 @@ import secrets
 import socket
 from functools import cache
 
-LONGEST = 150  # bytes of a name in the hidden name that it is written under
+LONGEST = 150  # most bytes of a name that its hidden name includes
 
 
 def machine() -> str:
-    """Where this process's number means this process: its host and, of containers, its own numbering."""
+    """Scope in which this process's id is unique: the host and, in a container, its own id namespace."""
     try:
         numbering = os.readlink("/proc/self/ns/pid")
     except OSError:  # not Linux
@@ -19,7 +19,7 @@ def machine() -> str:
 
 
 def is_running(process: int) -> bool:
-    """True where this machine has a process of this number."""
+    """True if this machine has a process with this id."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -30,7 +30,7 @@ def is_running(process: int) -> bool:
 
 
 def partial_name(name: str) -> str:
-    """A hidden name, not used before, to write a file or folder under that is to be called `name`."""
+    """A new hidden name under which to write a file or folder that will be renamed to `name`."""
     return f"{_before_writer(name)}{_machine_digits()}-{os.getpid()}-{secrets.token_hex(4)}.partial"
 
 
@@ -40,7 +40,7 @@ def is_partial_of(partial: str, name: str) -> bool:
 
 
 def is_left_of(partial: str, name: str) -> bool:
-    """True for a `partial_name` of `name` that a process of this machine has left which is dead."""
+    """True for a `partial_name` of `name` that a dead process of this machine has left behind."""
     if not is_partial_of(partial, name):
         return False
     writer = partial.removeprefix(_before_writer(name)).removesuffix(".partial").split("-")

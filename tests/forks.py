@@ -31,7 +31,7 @@ _servers: list[socket.socket] = []  # this process's, if it has one
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a script's processes."""
+    """Exit statuses and output of a script's processes."""
 
     statuses: list[int]  # exit statuses, and −N where signal N killed
     output: str  # what they printed, to stdout and stderr

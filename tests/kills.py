@@ -55,7 +55,7 @@ REFUSED = 2  # status of a command whose folder is another process's
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one moment."""
+    """Outcome of a kill at one moment."""
 
     stage: str
     second: float  # after the stage's beginning
@@ -65,7 +65,7 @@ class Outcome:
     signal: str
 
     def line(self) -> str:
-        """What is printed of it."""
+        """Line that is printed for the outcome."""
         what = f"differs: {', '.join(self.differs[:3])}" if self.differs else "equal"
         where = f"in {self.killed_in}" if self.killed_in else "had ended"
         return f"{self.stage:<13}{self.second:6.2f} s  {self.signal} {where:<16} {what}"
@@ -119,7 +119,7 @@ def shards(base: Path, out: Path) -> list[str]:
 
 
 def other_shards(base: Path, out: Path) -> list[list[str]]:
-    """What a relabelling by shares is ended with."""
+    """Commands that finish a relabelling by shares."""
     return [[*relabel(base, out), "--shard", "2/2"], relabel(base, out)]
 
 
@@ -165,7 +165,7 @@ def ended_run(base: Path, out: Path) -> None:
 
 
 def write_ended_run(base: Path, folder: Path) -> None:
-    """What a run leaves of which a card can be written."""
+    """Writes the files of a finished run from which a model card can be written."""
     from rewardedit.files import write_json
 
     (folder / "pipeline").mkdir(parents=True)
@@ -313,13 +313,13 @@ def go_on(run: Run, base: Path, out: Path, sleeper: int | None) -> list[str]:
 
 
 def made(folder: Path) -> dict[str, bytes]:
-    """What a run has made, by its name."""
+    """Contents of the files that a run has made, by path."""
     paths = {path for pattern in MADE for path in folder.rglob(pattern) if "checkpoints" not in path.parts}
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(paths)}
 
 
 def marks(folder: Path, stages: dict[str, str]) -> dict[str, list[Path]]:
-    """What says that a stage of a run is whole, relative to the run's folder."""
+    """Files that mark the stages of a run as complete, relative to the run's folder."""
     found = {}
     for name, result in stages.items():
         path = folder / result
@@ -389,8 +389,8 @@ def outcomes(
 
 
 def figures(found: Sequence[Outcome]) -> dict[str, Any]:
-    """What is kept: by stage the moments in seconds, how many kills fell into the stage,
-    and how many runs are equal.
+    """Recorded figures by stage: the moments in seconds, the number of kills within the stage,
+    and the number of equal runs.
     """
     stages = {}
     for stage in dict.fromkeys(outcome.stage for outcome in found):

@@ -54,7 +54,7 @@ def scores(folder: Path) -> None:
 
 
 def failures(folder: Path) -> None:
-    """What cannot be made is told in a line."""
+    """A shard that cannot be made is reported in one line."""
 
     def wrong(number: int, path: Path) -> None:
         raise ValueError("row 3: the image is missing")

@@ -53,7 +53,7 @@ _libraries: list[torch.library.Library] = []  # what they register lasts as long
 
 
 class _Module(backend_registration._DummyBackendModule):
-    """What stands as `torch.standin`."""
+    """Module in place of `torch.standin`."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
@@ -82,8 +82,8 @@ class _Hooks(backend_registration._DummyPrivateUse1Hook):
 
 
 def is_wanted(marks: str) -> bool:
-    """Whether the tests of a choice such as "gpu and not slow" want it: torch would prefer it to CUDA, and
-    could then pin no memory.
+    """False if a choice of tests such as "gpu and not slow" excludes it: torch would prefer it to CUDA, and
+    could then not pin memory.
     """
     return "gpu" not in marks or "not gpu" in marks
 
@@ -168,7 +168,7 @@ def _autocast(op: Any, dtype: torch.dtype | None) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Rules:
-    """What an operation does, and what it lets pass."""
+    """Behaviour of an operation, and the inputs that it accepts."""
 
     view: bool  # gives other sizes and strides to the same memory
     copies: bool  # moves between devices

@@ -1,4 +1,4 @@
-"""Which rows of a data set can be used."""
+"""Usable and unusable rows of a data set."""
 
 import json
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 
 class Knowing(Scorer):
-    """What the oracle says, which it knows by source and instruction: as good as a scorer can be."""
+    """The oracle as a scorer, with the truth looked up by source and instruction: a perfect scorer."""
 
     def __init__(self, *samples):
         super().__init__()

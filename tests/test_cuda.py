@@ -27,7 +27,7 @@ def script(name: str, code: str, weight: float = 1.0) -> Part:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that is dead and not yet collected does not."""
+    """True if a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

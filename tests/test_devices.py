@@ -1,4 +1,4 @@
-"""Where models run, and in which type."""
+"""Devices and types of models."""
 
 import pytest
 import torch

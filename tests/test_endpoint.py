@@ -1,4 +1,4 @@
-"""How long an endpoint may take, and what it was asked for, by real sockets on this machine."""
+"""Timeouts and usage of endpoints, with real sockets on this machine."""
 
 import dataclasses
 import json
@@ -299,7 +299,7 @@ def test_what_refuses_the_first_chats_alike_ends_the_run_with_one_message(serve,
 
 @pytest.mark.parametrize("first", ["an answer", "content"])
 def test_refusals_of_rows_do_not_end_a_run(serve, first):
-    """Where the endpoint has answered before, or says that the content is at fault."""
+    """After an earlier answer, or if the endpoint says that the content is at fault."""
     said = b"blocked by our content filter" if first == "content" else b"no"
     begin = [at_once] if first == "an answer" else []
     endpoint = Endpoint(serve(*begin, answering("400 Bad", body=said)), "m", timeout=10, at_once=1)

@@ -1,4 +1,4 @@
-"""Who makes the shards of a stage: claims between processes, late and dead ones, and a Ray cluster."""
+"""Executors of a stage's shards: leases between processes, late and dead ones, and a Ray cluster."""
 
 import itertools
 import json

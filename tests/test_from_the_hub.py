@@ -1,4 +1,4 @@
-"""What `rewardedit share` uploads comes back whole by its hub name; here from the hub's cache, offline."""
+"""Uploads by `rewardedit share` load completely by their hub name; here offline, from the hub's cache."""
 
 import shutil
 from dataclasses import replace

@@ -68,7 +68,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(share, whol
 
 
 def test_a_file_that_may_not_grow_is_told_alike(tmp_path, capsys):
-    """Where no disk can be mounted: a limit on the size of files stands for a full disk."""
+    """A limit on file sizes replaces a full disk, for machines on which no disk can be mounted."""
     words = ["score", "name=shapes", "rows=200", "size=16", "--scorer", "l1", "--out"]
     out = tmp_path / "scores.parquet"
     with no_room():
@@ -80,7 +80,7 @@ def test_a_file_that_may_not_grow_is_told_alike(tmp_path, capsys):
 
 
 def test_what_numpy_says_of_a_full_disk_is_told_alike(tmp_path):
-    """Which raises an OSError without the system's number."""
+    """NumPy raises an OSError without an errno."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:

@@ -1,4 +1,4 @@
-"""What only a GPU can show, through the ways that a user goes: python -m pytest -m gpu"""
+"""Tests that need a GPU, through the public interface: python -m pytest -m gpu"""
 
 import json
 

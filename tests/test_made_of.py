@@ -1,4 +1,4 @@
-"""What stands beside scores and labels: the fingerprint of a judge, and what its endpoint was asked for."""
+"""Records stored with scores and labels: the fingerprint of a judge, and the usage of its endpoint."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def train_further(folder: Path) -> None:
 
 
 def interrupted_in(number: int) -> Callable[..., dict[str, Scores]]:
-    """What scores batches; it is interrupted when it has scored this one, before that is kept."""
+    """Replacement of `score_batch`, interrupted after scoring batch `number` and before it is stored."""
     real = scoring.score_batch
     done: list[int] = []
 
@@ -235,7 +235,7 @@ def test_what_was_asked_before_an_interruption_counts_too(
 
 
 def has_credit_for(calls: int) -> Callable[[str], tuple[int, bytes]]:
-    """What an endpoint replies that then wants money."""
+    """Replies of an endpoint that demands payment after some calls."""
     left = [calls]
 
     def reply(text: str) -> tuple[int, bytes]:

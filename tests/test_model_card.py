@@ -20,7 +20,7 @@ from rewardedit.trainers.reward_conditioned import Config
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-    """What a run leaves, without its weights."""
+    """Files of a finished run, without its weights."""
     data = DataConfig("magicbrush", path="osunlp/MagicBrush", size=256)
     text = dump(Config("mine", base="vinesmsuic/magicbrush-jul7", data=data))
     (tmp_path / "config.yaml").write_text(text)

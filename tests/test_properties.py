@@ -102,7 +102,7 @@ def tensors(
 
 @st.composite
 def batches(draw: st.DrawFn) -> dict[str, Any]:
-    """Of which half have what one may hope for: sound images, but for edited ones that overflowed."""
+    """Batches, half of which have valid images, except for edited images that overflowed."""
     is_sound = draw(st.booleans())
     rows = draw(st.integers(1, 3) if is_sound else st.integers(0, 3))
     h = draw(SIDES) or 11 * is_sound
@@ -196,7 +196,7 @@ def images(draw: st.DrawFn) -> Any:
 
 
 def of_a_row(image: Any) -> Any:
-    """What the types of a row let in: other forms are read, or refused, before there is a row."""
+    """Image of a form that a row allows; other forms are converted or rejected before a row is made."""
     is_rgb = isinstance(image, torch.Tensor) and image.ndim == 3 and image.shape[0] == 3
     fits = isinstance(image, Image.Image) or (is_rgb and image.is_floating_point())
     return image if fits else Image.new("RGB", (9, 9), "red")

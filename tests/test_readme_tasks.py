@@ -32,7 +32,7 @@ SHORT += [
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
-    """What the README says its reader has: two images, and 200 pairs of their own."""
+    """Files that the README assumes: two images, and 200 pairs of the reader's own."""
     folder = tmp_path_factory.mktemp("files")
     write_images(folder)
     write_pairs(folder)
@@ -56,7 +56,7 @@ def commands(text: str) -> list[list[str]]:
 
 
 def run(command: list[str]) -> str:
-    """What a command prints."""
+    """Output of a command."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()) as errors:
         status = main(command)

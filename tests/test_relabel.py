@@ -175,7 +175,7 @@ def test_a_scale_by_a_range_that_has_no_bounds_is_refused_before_a_row_is_scored
 
 
 class Unbounded(Scorer):
-    """Of no declared range."""
+    """A scorer without a declared range."""
 
     def score(self, batch, prepared):
         raise AssertionError("something was scored")

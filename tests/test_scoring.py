@@ -23,7 +23,7 @@ from rewardedit.shapes import Shapes
 
 
 class MaskArea(Scorer):
-    """How many pixels the mask asks to change."""
+    """Number of pixels in the mask."""
 
     needs = frozenset({"mask"})
 

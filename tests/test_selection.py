@@ -114,7 +114,7 @@ def test_candidates_are_those_of_the_seeds_that_were_asked_for(editor, sample):
 
 
 def test_images_of_the_best_alone_stay_in_memory(editor, sample):
-    """Of thousands of candidates all would fill it."""
+    """Images of thousands of candidates would fill the memory."""
     settings = EditConfig(2, 1.75, 1.0)
     asked = (editor, load_scorer("l1"), sample.source, sample.instruction)
     every = best_of_n(*asked, n=5, settings=settings, batch_size=2)

@@ -61,7 +61,7 @@ def test_an_interrupted_stage_goes_on_from_its_whole_shards(tmp_path):
 
 @pytest.mark.parametrize("stop", [None, 1])
 def test_what_was_made_of_something_else_is_refused_and_both_settings_are_shown(stop, tmp_path):
-    """Whether it is whole or was interrupted."""
+    """The stage may be complete or interrupted."""
     try:
         stage(tmp_path, {"relabel": Settings(), "data": {"first": 0}}, Maker(stop), 2)
     except KeyboardInterrupt:

@@ -1,1 +1,1 @@
-"""One file per training method; a leading underscore marks what several share."""
+"""One file per training method."""

@@ -1,18 +1,18 @@
-"""A scorer's training data, made by rules: no person and no other scorer says how good an edit is.
+"""Training data for a scorer, labelled by rules: neither people nor another scorer judge the edits.
 
-Method: ADIEE Sec. 3.1 and 3.2. Stages, each made once: captions → methods → measured → rows. A model writes
-captions where rows have none (`captions`); every editing method edits every row (`methods/NAME`); sources,
+Method: ADIEE Sec. 3.1 and 3.2. Stages, each computed once: captions → methods → measured → rows. A model
+captions rows without captions (`captions`); every editing method edits every row (`methods/NAME`); sources,
 targets and outputs are measured (`measured`); thresholds are taken from the data set's own sources and
-targets; rules label what they can, and edit sequences give further rows (`rows`, Parquet shards with the
+targets; rules label the images, and edit sequences give further rows (`rows`, Parquet shards with the
 images, which {name: labelled, path: RUN/rows} reads).
 
-Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers of
-another encoder; a half of sources, targets and turns goes through the autoencoder, whose traces would tell
-them from all methods' outputs; further kinds of failed edits, targets with damages of known strength
-(`rules.damaged`), and labels of outputs by how far they reach their target (`rules.unreached`), which the
-paper has not; images are mirrored or turned only where no text says a direction; rows of one source image
-have one `source_id`, by which they are split. `rules.preset=paper` takes the paper's threshold and leaves
-the additions out.
+Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers for
+another encoder; half of the sources, targets and turns pass through the autoencoder, whose traces would
+otherwise distinguish them from methods' outputs; there are additional kinds of failed edits, targets with
+damages of known strength (`rules.damaged`), and labels of outputs by their distance from the target
+(`rules.unreached`); images are mirrored or rotated only if no text mentions a direction; rows of one source
+image share a `source_id`, by which they are split. `rules.preset=paper` uses the paper's threshold and
+leaves the additions out.
 
 Command: rewardedit train magicbrush-adiee-data
 """
@@ -55,23 +55,23 @@ OWN_NAMES = (*OWN_LABELS, DAMAGED, *DAMAGES)
 
 @dataclass(frozen=True)
 class Config:
-    """Which edits are made, measured and labelled."""
+    """Rows, editing methods and rules that make a labelled data set."""
 
-    name: str  # of the run, and of its folder in runs/
-    # the rows that are edited, by names of one's own; all have the size and the policy of the first
+    name: str  # name of the run and of its folder in runs/
+    # rows to edit, as data sets under names of your choice; all have the size and the policy of the first
     data: dict[str, DataConfig] = field(default_factory=dict)
-    methods: dict[str, MethodConfig] = field(default_factory=dict)  # by name
-    # a model that writes captions for rows without any, which methods by prompt need; None: rows' own alone
+    methods: dict[str, MethodConfig] = field(default_factory=dict)  # editing methods by name
+    # captioner of rows without captions, which methods with prompts need; None: only the rows' own captions
     captions: CaptionsConfig | None = None
-    # edits in a row, which give further rows; by names of one's own
+    # sequences of edits that give further rows, under names of your choice
     sequences: dict[str, SequencesConfig] = field(default_factory=dict)
-    measure: MeasureConfig = field(default_factory=MeasureConfig)  # what the rules look at
-    rules: RulesConfig = field(default_factory=RulesConfig)  # thresholds and shares
-    autoencoder: str = "shapes-editor"  # the editor whose autoencoder a share of the images goes through
-    seed: int = 42  # of row 0's edits; row i has this + i
-    batch_size: int = 8  # rows that are edited at a time
-    bad_rows: float = 0.01  # more than this share of rows that cannot be used stops the run
-    examples: int = 4  # of each rule, in the report
+    measure: MeasureConfig = field(default_factory=MeasureConfig)  # scorers whose values the rules use
+    rules: RulesConfig = field(default_factory=RulesConfig)  # thresholds and shares of the label rules
+    autoencoder: str = "shapes-editor"  # editor whose autoencoder reconstructs a share of the images
+    seed: int = 42  # seed of row 0's edits; row i has this + i
+    batch_size: int = 8  # rows edited at a time
+    bad_rows: float = 0.01  # largest share of unusable rows; above it the run stops
+    examples: int = 4  # examples of each rule in the report
 
     def __post_init__(self) -> None:
         require_alike(self.data, "data.shapes.rows=100")
@@ -95,7 +95,7 @@ class Config:
 
 
 def plan(config: Config) -> list[str]:
-    """Lines to print; raises ValueError naming the first thing that is not there."""
+    """Lines to print; raises ValueError naming the first thing that is missing."""
     rows = open_named(config.data)
     sequences = [open_sequences(own) for own in config.sequences.values()]
     require_captions(config, rows)
@@ -117,15 +117,15 @@ def plan(config: Config) -> list[str]:
 
 
 def require_captions(config: Config, rows: Rows) -> None:
-    """Raises ValueError where outputs of strong methods are labelled by a percentile of CLIP-D, and no row
-    has the captions that it needs: before hours are spent on them.
+    """Raises ValueError if outputs of strong methods are labelled by a percentile of CLIP-D and no row has
+    the captions that it needs, before hours are spent on them.
     """
     own = config.rules
     strong = any(method.grade == "strong" for method in config.methods.values())
     if config.captions is not None or own.clip_d is not None or own.unreached or not strong:
         return
     for number in range(len(rows)):
-        with suppress(ValueError, OSError):  # of a row that cannot be read
+        with suppress(ValueError, OSError):  # an unreadable row
             if rows[number].source_caption and rows[number].target_caption:
                 return
     raise ValueError(
@@ -141,7 +141,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         The folder of the labelled rows.
 
     Raises:
-        ValueError: where too many rows cannot be used; `skipped.jsonl` lists them.
+        ValueError: if too many rows cannot be used; `skipped.jsonl` lists them.
     """
     run.start(folder, config, resume)
     spent = run.minutes_spent(folder)
@@ -151,7 +151,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     require_captions(config, rows)
 
-    # Captions before and after each edit, for methods by prompt and for CLIP-D.
+    # Captions before and after each edit, for methods with prompts and for CLIP-D.
     made_of: dict[str, Any] = {"all_data": config.data}
     uncaptioned: list[dict[str, Any]] = []
     if config.captions is not None:
@@ -169,7 +169,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         require_few_skipped(config, folder, len(rows), of_outputs(outputs), uncaptioned)
         spent()
 
-    # What the rules look at.
+    # Measurements for the rules.
     made_of = {**made_of, "methods": config.methods, "seed": config.seed}
     measured = measure(config.measure, rows, data, outputs, made_of, folder / "measured", config.batch_size)
     without_image = [*of_outputs(outputs), *of_sources(measured)]
@@ -194,19 +194,19 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         rows_folder = folder / "rows"
         write_report(folder / "report.html", config.name, rows_folder, measured, thresholds, config.examples)
 
-    if processes().is_main_process:  # the others are done: no collective, which would time out
+    if processes().is_main_process:  # no collective operation: the others are done, and it would time out
         finish()
     return folder / "rows"
 
 
 def all_source_ids(config: Config) -> list[str]:
-    """The source image of each row, with the data set's name, as sequences of the same data set have it."""
+    """Source id of each row, prefixed by the data set's name, as in sequences of the same data set."""
     found = config.data.values()
     return [f"{data.name}:{name}" for data in found for name in source_ids(open_rows(data))]
 
 
 def source_names(config: Config, folder: Path) -> Once[list[str]]:
-    """What `all_source_ids` says, computed once for all processes."""
+    """Result of `all_source_ids`, computed once for all processes."""
     made = {"data": config.data}
     (path,) = stage(folder, made, lambda _, path: write_json(path, all_source_ids(config)), name="{}.json")
     return Once(lambda: read_json_file(path))
@@ -219,12 +219,12 @@ def require_few_skipped(
     found: list[dict[str, Any]],
     before: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Lists what cannot be used; raises ValueError where too many rows are at fault."""
+    """Lists unusable rows; raises ValueError if too many rows are at fault."""
     require_few(folder, found, rows, config.bad_rows, before, partial(is_bad, config))
 
 
 def is_bad(config: Config, record: dict[str, Any]) -> bool:
-    """Whether a row is at fault; one whose captions a model wrote badly is listed, and no more."""
+    """True if a row is at fault; rows that a model captioned badly are listed only."""
     if record["image"] == "captions":
         return record["reason"] == EMPTY_CAPTION
     return config.captions is None or record["reason"] != NO_CAPTIONS
@@ -239,7 +239,7 @@ def label_rows(
     thresholds: Thresholds,
     made_of: dict[str, Any],
 ) -> list[Path]:
-    """Labelled rows as `train-00000.parquet` …: first those of the rows, then those of the sequences."""
+    """Writes labelled rows as `train-00000.parquet` …: first those of rows, then those of sequences."""
     parts = row_shards(rows, config.batch_size)
     sequences = [(own.name, open_sequences(own)) for own in config.sequences.values()]
     blocks = [
@@ -290,8 +290,8 @@ def label_part(
     names: list[str],
     labelling: Labelling,
 ) -> tuple[list[LabelledEdit], list[dict[str, Any]]]:
-    """The labelled rows of a shard of rows, and which rows can be read no more since they were measured; one
-    that could not be measured is left out, and listed already.
+    """Labelled rows of a shard, and rows that have become unreadable since they were measured; rows that
+    could not be measured are left out, since they are listed already.
     """
     values = read_measured(measured[number])
     known = [i for i in range(len(rows)) if (first + i, "source") in values]
@@ -316,7 +316,7 @@ def label_part(
 def label_sequences(
     name: str, sequences: Sequences, numbers: range, data: DataConfig, labelling: Labelling
 ) -> tuple[list[LabelledEdit], list[dict[str, Any]]]:
-    """The labelled rows of some sequences, and which sequences cannot be read."""
+    """Labelled rows of some sequences, and the sequences that cannot be read."""
     found: list[LabelledEdit] = []
     skipped: list[dict[str, Any]] = []
     for number in numbers:
@@ -332,12 +332,12 @@ def label_sequences(
 
 
 def autoencoder(name: str) -> Reconstruct:
-    """Images to what is left of them after an editor's autoencoder."""
+    """Function that reconstructs images with an editor's autoencoder."""
     editor = load_editor(name, device=devices.default_device(), dtype="float32")
     return lambda images: editor.family.reconstruct(editor.pipe, images)
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Makes the data set and says where it is."""
+    """Makes the data set and prints where it is."""
     out = train(config, folder, resume)
     say(f"labelled rows are in {out}; a recipe takes them as data, {{name: labelled, path: {out}}}")

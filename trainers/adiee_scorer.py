@@ -2,12 +2,13 @@
 
 Method: ADIEE Sec. 3.3 and App. B. Each row is a question about an edit, one of four at random, and the answer
 "It is [SCORE].": the loss is the cross-entropy of the answer's tokens plus ten times the error of the score
-that the token's last hidden state is decoded into. Trained are a LoRA of rank 8 on the language model's
-queries and values, the token's embeddings and the head, and not the vision tower and the projector.
+that is decoded from the token's last hidden state. Trained are a LoRA of rank 8 on the language model's
+queries and values, the token's embeddings and the head; the vision tower and the projector are frozen.
 
-Deviations from the released code: two images, not one side by side (`layout: concat`); one of five answers;
-questions in our words (`prompts: paper`); neither they nor images are learnt as text; one state is read in
-training and use; labels between classes are soft (`compat: code`); images are not flipped. The loop is ours.
+Deviations from the released code: two separate images instead of one composite (`layout: concat`); one
+answer of its five; our own wording of the questions (`prompts: paper`); no text loss on questions and images;
+the same state is read in training and use; labels between classes are soft (`compat: code`); no flipping of
+images. The loop is ours.
 
 Command: rewardedit train adiee-scorer data.magicbrush.path=FOLDER
 """
@@ -56,58 +57,60 @@ from rewardedit.training.vlm_lora import Embeddings, wrap_lora
 
 @dataclass(frozen=True)
 class TrainConfig(LoopConfig):
-    """ADIEE's settings where it names them (App. B)."""
+    """ADIEE's settings as far as the paper states them (App. B)."""
 
     max_steps: int = 15_000
-    epochs: float | None = None  # passes over the rows, of which max_steps follows; None: as max_steps says
+    epochs: float | None = None  # passes over the rows, which determine max_steps; None: max_steps applies
     batch_size: int = 192
-    micro_batch_size: int | None = None  # rows a process and forward pass; None: all that fall to a process
-    questions_per_edit: int = 1  # rows in turn that show one edit, whose images are read once for all of them
+    micro_batch_size: int | None = None  # rows per process and forward pass; None: all of a process's share
+    questions_per_edit: int = 1  # consecutive rows with the same edit, whose images are read once for all
     lr: float = 2e-5
     lr_warmup_steps: int = 0
-    # of the learning rate after the warm-up
+    # schedule of the learning rate after the warm-up
     lr_scheduler: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
-    beta2: float = 0.95  # of AdamW
+    beta2: float = 0.95  # AdamW's β₂
     weight_decay: float = 0.0
-    head_lr: float | None = None  # of the head; None: as all else
-    muon_lr: float | None = None  # of the language model's matrices; None: AdamW for all
-    text_weight: float = 1.0  # of the answer's cross-entropy
-    score_weight: float = 10.0  # of the score's error
-    # of the score's error where the label is 5 or more; above 1 where most rows are failures
+    head_lr: float | None = None  # learning rate of the head; None: train.lr
+    muon_lr: float | None = None  # Muon's learning rate of the language model's matrices; None: AdamW for all
+    text_weight: float = 1.0  # weight of the answer's cross-entropy
+    score_weight: float = 10.0  # weight of the score's error
+    # weight of the score's error for labels of 5 or more; set it above 1 if most rows are failures
     upper_weight: float = 1.0
-    gradient_checkpointing: bool = True  # of the language model
+    gradient_checkpointing: bool = True  # gradient checkpointing of the language model
     mixed_precision: Precision = "bf16"
 
     def over(self, rows: int) -> "TrainConfig":
-        """With the steps that `epochs` passes over so many rows take; as it is without them."""
+        """Settings with `max_steps` for `epochs` passes over the given number of rows; unchanged without
+        `epochs`.
+        """
         steps = self.max_steps if self.epochs is None else math.ceil(self.epochs * rows / self.batch_size)
         return replace(self, max_steps=steps)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Which model becomes which scorer, on which rows."""
+    """Model, training rows and form of an ADIEE scorer."""
 
-    name: str  # of the run, and of its folder in runs/
-    # rows with labels from 0 to 10, as `adiee_data` makes; by names of one's own, all of one size and policy
+    name: str  # name of the run and of its folder in runs/
+    # rows with labels from 0 to 10, as made by `adiee_data`; names are free, size and policy must be the same
     data: dict[str, DataConfig]
-    # hub name or folder; that of a scorer which was trained as a whole goes on with its token and head
+    # hub name or folder of the model; a scorer with a fully trained language model keeps its token and head
     model: str = "llava-hf/llama3-llava-next-8b-hf"
-    held_out: DataConfig | None = None  # labelled rows on which it is measured at the end
-    axes: tuple[str, ...] = ()  # that are scored beside the label, from the rows that have labels of them
-    head: HeadKind = "scalar"  # a number, or the expectation over the grades 0, 5 and 10
-    layout: Layout = "pair"  # two images, or both side by side in one
-    prompts: Prompts = "ours"  # whose words the four questions are, ours or the paper's
-    side: int | None = 512  # pixels a side that images are stretched to
-    token_like: str | None = None  # text whose last token [SCORE] begins as; None: the mean of all tokens
-    question_words: bool = False  # words that a small model's tokenizer takes apart become tokens
-    lora_rank: int | None = 8  # None: the language model as a whole
-    # Beside a LoRA: all of the input and output embeddings, as in ADIEE, or the token's row alone.
+    held_out: DataConfig | None = None  # labelled rows on which the scorer is measured at the end
+    axes: tuple[str, ...] = ()  # further axes to score, learned from the rows that have labels of them
+    head: HeadKind = "scalar"  # output: a number, or the expectation over the grades 0, 5 and 10
+    layout: Layout = "pair"  # input: two images, or both side by side in one
+    prompts: Prompts = "ours"  # wording of the four questions, ours or the paper's
+    side: int | None = 512  # side in pixels to which images are stretched
+    token_like: str | None = None  # text whose last token initialises [SCORE]; None: the mean of all tokens
+    question_words: bool = False  # make tokens of words that a small model's tokenizer splits
+    lora_rank: int | None = 8  # rank of the LoRA; None: train the whole language model
+    # embeddings trained with a LoRA: all input and output embeddings, as in ADIEE, or the token's row only
     embeddings: Embeddings = "all"
-    quantize: Bits | None = None  # of the frozen language model beside a LoRA, by bitsandbytes; None: none
+    quantize: Bits | None = None  # bits of the frozen language model under a LoRA (bitsandbytes); None: off
     compat: Literal["soft", "code"] = "soft"  # labels between classes: shared by both, or all to the lower
-    train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer and the loop
-    bad_rows: float = 0.01  # more than this share of rows that cannot be used stops the run
+    train: TrainConfig = field(default_factory=TrainConfig)  # settings of the optimizer and the loop
+    bad_rows: float = 0.01  # largest share of unusable rows; above it the run stops
 
     def __post_init__(self) -> None:
         require_alike(self.data, "data.magicbrush.name=labelled")
@@ -119,7 +122,7 @@ class Config:
 
 
 def plan(config: Config) -> list[str]:
-    """Lines to print; raises PlanIncomplete naming the first thing that is not there."""
+    """Lines to print; raises PlanIncomplete naming the first thing that is missing."""
     what = "its language model" if config.lora_rank is None else f"a LoRA of rank {config.lora_rank}"
 
     def model() -> str:
@@ -138,7 +141,7 @@ def plan(config: Config) -> list[str]:
 
 
 def require_settings(config: Config) -> None:
-    """Raises ValueError where settings do not fit one another, the model or what is installed."""
+    """Raises ValueError if settings do not fit one another, the model or the installed packages."""
     shares(config)
     require_precision(config.train.mixed_precision)
     kind = require_vlm(config.model)
@@ -149,28 +152,28 @@ def require_settings(config: Config) -> None:
 
 
 def make_scorer(config: Config) -> tuple[Adiee, Any]:
-    """`make_trainable` of the model that the settings name, on this process's device."""
+    """Loads the model that the settings name, on this process's device, and calls `make_trainable`."""
     device = devices.default_device()
-    # Frozen weights are kept in the type that a step computes in; those that are trained are fp32.
+    # Frozen weights are kept in the type that a step computes in; trained ones in fp32.
     half = autocast_type(devices.precision_here(config.train.mixed_precision))
     dtype = torch.float32 if half is None or config.lora_rank is None else half
     vlm = load_vlm(config.model, device=device, dtype=dtype, quantize=config.quantize)
     if device == "cpu":
-        vlm.model.set_attn_implementation("eager")  # whose backward pass is faster there than SDPA's
+        vlm.model.set_attn_implementation("eager")  # its backward pass is faster on CPUs than SDPA's
     return make_trainable(config, vlm, fetched(config.model, (SETTINGS, HEAD)))
 
 
 def make_trainable(config: Config, vlm: Vlm, folder: Path | None = None) -> tuple[Adiee, Any]:
-    """The model with its token and head, of which what is trained requires a gradient; and the model as PEFT
-    wraps it, None without a LoRA. The vocabulary grows before, as the adapter is to hold the token's row.
+    """Scorer with token and head, whose trained parameters require a gradient; and the model wrapped by PEFT,
+    None without a LoRA. The vocabulary grows before wrapping, since the adapter must hold the token's row.
 
     Args:
-        folder: that the model came from, whose head goes on where it is a scorer's.
+        folder: folder of the model; if it holds a scorer, training continues from its head.
     """
     number = add_token(vlm.model, vlm.processor, config.token_like)
     if config.question_words:
         add_words(vlm.model, vlm.processor, config.layout)
-    # Of a folder all of its path: the adapter may be loaded from elsewhere.
+    # Store a folder's full path: the adapter may be loaded from elsewhere.
     own = config.model not in NAMES and Path(config.model).is_dir()
     model = str(Path(config.model).resolve()) if own else config.model
     base = None if config.lora_rank is None else model
@@ -200,8 +203,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     scores with the labels of held-out rows.
 
     Raises:
-        ValueError: where more rows than `bad_rows` allows are of no use, or a batch does not part.
-        TrainingStopped: where the loss is not a number.
+        ValueError: if more rows than `bad_rows` allows are unusable, or a batch does not divide evenly.
+        TrainingStopped: if the loss or the gradient is not finite.
     """
     require_settings(config)  # before hours are spent
     run.start(folder, config, resume)
@@ -215,7 +218,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     require_axes(rows, usable, config.axes)
     config = replace(config, train=config.train.over(len(usable)))
     scorer, adapter = make_scorer(config)
-    torch.manual_seed(config.train.seed + processes().process_index)  # dropout of each process's own
+    torch.manual_seed(config.train.seed + processes().process_index)  # each process has its own dropout
     per_edit = config.train.questions_per_edit
     if per_edit > 1:
         require_clean_parts(scorer)
@@ -248,7 +251,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             scorer.save(aside, adapter)
         found: dict[str, Any] = {"minutes": spent()}
         if held_out is not None and config.held_out is not None:
-            if adapter is None:  # as it will be loaded: halving also rounds what a model computes anew
+            if adapter is None:  # as it will be loaded: halving also rounds buffers that loading recomputes
                 scorer = Adiee.from_pretrained(str(folder / "scorer")).to(devices.default_device())
             with loop.autocast():
                 found |= measure(scorer, held_out, config.held_out, shares(config)[0].stop)
@@ -257,7 +260,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 
 def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> TrainLoop:
-    """The loop over what requires a gradient: AdamW, its head at a learning rate of its own."""
+    """Loop over the parameters that require a gradient, with a separate learning rate for the head."""
     steps = len(shares(config))
     accelerator = make_accelerator(folder, config.train.mixed_precision, steps, config.train.tracker)
     head = list(scorer.head.parameters())
@@ -272,7 +275,7 @@ def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> Trai
     last = config.train.max_steps if config.train.lr_scheduler == "cosine" else None
     share = partial(learning_rate_share, warmup=config.train.lr_warmup_steps, last=last)
     lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
-    # Not prepared: losses call modules by parts, and a checkpoint needs no copy of what is frozen.
+    # Modules are not prepared: losses call parts of them, and a checkpoint needs no copy of frozen weights.
     optimizer = accelerator.prepare(optimizer)
     trained = rest + head
     own = [TrainedParameters(trained)]
@@ -282,7 +285,7 @@ def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> Trai
 
 
 def shares(config: Config) -> list[slice]:
-    """Which rows of a process's share of a batch go through the model together."""
+    """Micro-batches, as slices of a process's share of a batch."""
     share = config.train.batch_size // processes().num_processes
     size = config.train.micro_batch_size or share
     per_edit = config.train.questions_per_edit
@@ -296,7 +299,7 @@ def shares(config: Config) -> list[slice]:
 
 
 def read_steps(config: Config, rows: Rows, usable: list[int]) -> ReadAhead[list[tuple]]:
-    """What `read_step` reads of each step."""
+    """Reads the steps ahead, by `read_step`."""
     same = rows_by_edit(rows, usable) if config.train.questions_per_edit > 1 else None
     return ReadAhead(lambda step: read_step(config, rows, usable, step, same), config.train.max_steps)
 
@@ -304,8 +307,8 @@ def read_steps(config: Config, rows: Rows, usable: list[int]) -> ReadAhead[list[
 def read_step(
     config: Config, rows: Rows, usable: list[int], step: int, same: list[list[int]] | None = None
 ) -> list[tuple]:
-    """This process's micro-batches of a step, of the usable rows: edits, labels (b, axes), NaN where there is
-    none, ids, and which question is asked of each. `same`: of `rows_by_edit`, for several questions an edit.
+    """This process's micro-batches of a step, from the usable rows: edits, labels (b, axes) with NaN for
+    missing ones, ids and question numbers. `same`: result of `rows_by_edit`, for several questions per edit.
     """
     state = processes()
     share = config.train.batch_size // state.num_processes
@@ -330,7 +333,7 @@ def read_step(
 
 @torch.no_grad()
 def measure(scorer: Adiee, rows: Rows, data: DataConfig, batch_size: int = 32) -> dict[str, Any]:
-    """Spearman's ρ of scores and labels of held-out rows, the mean error, and how many are left out."""
+    """Spearman's ρ of scores and labels of held-out rows, mean error, and number of rows left out."""
     scores: list[float] = []
     labels: list[float] = []
     sources: list[str] = []
@@ -346,5 +349,5 @@ def measure(scorer: Adiee, rows: Rows, data: DataConfig, batch_size: int = 32) -
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Trains and says where the scorer is."""
+    """Trains and prints how to load the scorer."""
     print(f'scorer: load_scorer("adiee", checkpoint="{train(config, folder, resume)}")')

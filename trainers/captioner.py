@@ -1,8 +1,8 @@
-"""Captions before and after an edit: a vision-language model learns them from a few hundred rows.
+"""A captioner of images before and after an edit: a vision-language model, fine-tuned on a few hundred rows.
 
-Method: ADIEE Sec. 3.1 and App. A, which fine-tunes Qwen2-VL-7B with a LoRA on rows that people wrote captions
-for. Rows are conversations of two turns, as `rewardedit.synthesis.captions` holds them; TRL's SFT trainer
-trains on the model's own turns. Its `max_length` is None: cut conversations would lose image tokens.
+Method: ADIEE Sec. 3.1 and App. A, which fine-tunes Qwen2-VL-7B with a LoRA on rows captioned by people. Rows
+are conversations of two turns, as in `rewardedit.synthesis.captions`; TRL's SFT trainer trains on the model's
+turns only. Its `max_length` is None: truncated conversations would lose image tokens.
 
 Command: rewardedit train captioner data.path=FOLDER
 """
@@ -30,20 +30,20 @@ from rewardedit.training import run
 from rewardedit.training.stopping import Stopped, StopRequest, stop_request
 from rewardedit.training.vlm_lora import linear_layers
 
-ANSWERS = 2  # that a row gives: the source's caption, and the target's
+ANSWERS = 2  # answers per row: the source's caption and the target's
 
 
 @dataclass(frozen=True)
 class SftConfig:
-    """What TRL's trainer is told; the defaults are ADIEE's (App. B), which names LLaMA-Factory's example."""
+    """Settings of TRL's trainer; the defaults are ADIEE's (App. B), which cites LLaMA-Factory's example."""
 
-    epochs: float = 3.0  # how often each row is seen
-    batch_size: int = 8  # answers of an update
-    micro_batch_size: int = 1  # answers at a time
-    lr: float = 1e-4  # peak learning rate, from which it falls by a cosine
-    lr_warmup_ratio: float = 0.1  # share of the updates over which it rises to its peak
-    lora_rank: int = 8  # of the LoRA on all linear layers of the language model
-    seed: int = 0  # of the order
+    epochs: float = 3.0  # passes over the rows
+    batch_size: int = 8  # answers per update
+    micro_batch_size: int = 1  # answers per forward pass
+    lr: float = 1e-4  # peak learning rate, which then falls by a cosine
+    lr_warmup_ratio: float = 0.1  # share of the updates over which the learning rate rises to its peak
+    lora_rank: int = 8  # rank of the LoRA on all linear layers of the language model
+    seed: int = 0  # seed of the order of the rows
     save_steps: int = 50  # updates between two checkpoints
 
     def __post_init__(self) -> None:
@@ -56,14 +56,14 @@ class SftConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """One LoRA of a captioner."""
+    """Model, training rows and settings of a captioner's LoRA."""
 
-    name: str  # of the run, and of its folder in runs/
+    name: str  # name of the run and of its folder in runs/
     data: DataConfig  # rows with captions of the source and of the target
-    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder
-    prompts: Prompts = "ours"  # whose words it is asked in; captions.prompts is to say the same
-    train: SftConfig = field(default_factory=SftConfig)  # the optimizer and the loop
-    bad_rows: float = 0.01  # more than this share of rows that cannot be used stops the run
+    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder of the model
+    prompts: Prompts = "ours"  # wording of the questions; captions.prompts must be the same
+    train: SftConfig = field(default_factory=SftConfig)  # settings of the optimizer and the loop
+    bad_rows: float = 0.01  # largest share of unusable rows; above it the run stops
 
     def __post_init__(self) -> None:
         require_share(self.bad_rows)
@@ -71,7 +71,7 @@ class Config:
 
 
 def plan(config: Config) -> list[str]:
-    """Lines to print; raises ValueError naming the first thing that is not there."""
+    """Lines to print; raises ValueError naming the first thing that is missing."""
     rows = open_rows(config.data)
     require_captions(rows[0])
     require_vlm(config.model)
@@ -80,7 +80,7 @@ def plan(config: Config) -> list[str]:
 
 
 def require_captions(sample: EditSample) -> None:
-    """Raises ValueError where a row has no captions to learn from."""
+    """Raises ValueError if a row has no captions to learn from."""
     if not sample.source_caption or not sample.target_caption:
         raise ValueError(f"row {sample.id}: expected source_caption and target_caption; it lacks one")
 
@@ -88,10 +88,10 @@ def require_captions(sample: EditSample) -> None:
 def examples(
     rows: Rows, data: DataConfig, reserved: Sequence[str] = (), prompts: Prompts = "ours"
 ) -> list[dict[str, Any]]:
-    """Rows as TRL's conversations: the model learns its two answers, the second after its first.
+    """Rows as TRL's conversations: the model learns its two answers, the second given the first.
 
-    A conversation is given twice, with one answer each, so that only answers count in the loss. Of a row's
-    texts what is `reserved`, as it steers the model, is left out.
+    Each conversation is passed twice, with one answer each, so that only answers count in the loss. Texts in
+    `reserved`, which control the model, are removed from a row's texts.
     """
     found = []
     for i in range(len(rows)):
@@ -110,11 +110,11 @@ def examples(
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
-    """Trains, and saves the LoRA in `folder/lora`.
+    """Trains the LoRA and saves it in `folder/lora`.
 
     Raises:
-        ValueError: where TRL is not installed, or more rows than `bad_rows` allows cannot be read or have no
-            captions; where it is started as several processes.
+        ValueError: if TRL is not installed, if more rows than `bad_rows` allows cannot be read or have no
+            captions, or if it is started as several processes.
     """
     try:
         from trl import SFTTrainer
@@ -158,7 +158,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 
 class StopsWhenAsked(TrainerCallback):
-    """Ends TRL's training at the end of a step, after a checkpoint, where a signal has asked for it."""
+    """Ends TRL's training at the end of a step, after a checkpoint, if a signal has requested it."""
 
     def __init__(self, request: StopRequest) -> None:
         self.request = request
@@ -169,7 +169,7 @@ class StopsWhenAsked(TrainerCallback):
 
 
 def sft_config(config: Config, folder: Path, on_gpu: bool) -> Any:
-    """TRL's settings of the training, whose checkpoints go into `folder`."""
+    """TRL's settings of the training, with checkpoints in `folder`."""
     from trl import SFTConfig
 
     settings = SFTConfig(
@@ -194,12 +194,12 @@ def sft_config(config: Config, folder: Path, on_gpu: bool) -> Any:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint: Trainer writes into its place, and trainer_state.json last."""
+    """Newest complete checkpoint, by trainer_state.json, which Trainer writes last; None without one."""
     whole = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
     return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Trains and says where the LoRA is."""
+    """Trains and prints where the LoRA is."""
     out = train(config, folder, resume)
     say(f"the captioner's LoRA is in {out}; a recipe takes it as captions.adapter={out}")

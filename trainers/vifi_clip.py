@@ -1,13 +1,13 @@
 """ViFi-CLIP for edits: retrieval fine-tuning of a CLIP on edits and their instructions.
 
-Method: symmetric InfoNCE with a learned temperature over a batch gathered from all processes, beside it hard
-negatives that stand in every batch: the reversed pair, the identity pair, and another instruction for the
-same source (from rows that share it). The poster (Donabauer et al. 2025) names neither loss nor rates; the
+Method: symmetric InfoNCE with a learned temperature over a batch gathered from all processes, and hard
+negatives in every batch: the reversed pair, the identity pair, and another instruction for the same source
+(from rows that share it). The poster (Donabauer et al. 2025) states neither loss nor learning rates; the
 defaults of `TrainConfig` are those of ViFi-CLIP's released code (Rasheed et al. 2023),
-which trains all of CLIP but its token embeddings.
+which trains all of CLIP except its token embeddings.
 
-Deviations: no mixup, flips or colour jitter, which change what an instruction means; pairs with the same
-instruction are no negatives of each other.
+Deviations: no mixup, flips or colour jitter, which would change the meaning of an instruction; pairs with the
+same instruction are not negatives of each other.
 
 Command: rewardedit train humanedit-vifi-clip
 """
@@ -57,7 +57,7 @@ class TrainConfig(SmallTrainConfig):
     """ViFi-CLIP's settings: AdamW with β (0.9, 0.98), a cosine to a hundredth."""
 
     max_steps: int = 2000
-    batch_size: int = 256  # edits a process and step
+    batch_size: int = 256  # edits per process and step
     lr: float = 8e-6
     lr_warmup_steps: int = 100
     weight_decay: float = 1e-3
@@ -68,19 +68,19 @@ class TrainConfig(SmallTrainConfig):
 
 @dataclass(frozen=True)
 class Config:
-    """Which CLIP becomes which scorer, on which edits."""
+    """CLIP to start from, training edits and form of a ViFi-CLIP scorer."""
 
-    name: str  # of the run, and of its folder in runs/
-    checkpoint: str = "shapes-clip"  # the CLIP to start from: hub name or folder
-    pooling: str = "temporal"  # how the embeddings of source and edit become one
-    size: int | None = None  # pixels a side; None: the checkpoint's own
-    data: DataConfig = field(default_factory=DataConfig)  # the edits that are trained on, in `size`
-    # rows for retrieval, each instruction once; None: those of the sources that data.hold_out keeps back
+    name: str  # name of the run and of its folder in runs/
+    checkpoint: str = "shapes-clip"  # hub name or folder of the CLIP to start from
+    pooling: str = "temporal"  # how the embeddings of source and edit are combined
+    size: int | None = None  # image side in pixels; None: the checkpoint's own
+    data: DataConfig = field(default_factory=DataConfig)  # edits to train on, read at `size`
+    # rows for retrieval, each instruction once; None: rows of the sources that data.hold_out keeps back
     held_out: DataConfig | None = None
-    negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")  # hard ones, in every batch
-    lora_rank: int | None = None  # None: CLIP as a whole; the temporal pooling is always trained as a whole
-    train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer and the loop
-    bad_rows: float = 0.01  # more than this share of rows that cannot be read stops the run
+    negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")  # hard negatives in every batch
+    lora_rank: int | None = None  # rank of the LoRA; None: all of CLIP. Temporal pooling is always trained
+    train: TrainConfig = field(default_factory=TrainConfig)  # settings of the optimizer and the loop
+    bad_rows: float = 0.01  # largest share of unreadable rows; above it the run stops
 
     def __post_init__(self) -> None:
         require_share(self.bad_rows)
@@ -90,18 +90,18 @@ class Config:
 
 @dataclass
 class Pairs:
-    """The rows in memory-mapped bytes, and who shares what with whom."""
+    """Rows as memory-mapped bytes, and instructions by row and by source."""
 
     pictures: np.ndarray  # (n, 2, 3, s, s) uint8: source, edited
-    tokens: dict[str, Tensor]  # of the distinct instructions, each (texts, length)
-    text: Int[Tensor, " n"]  # which instruction a row has
-    siblings: list[list[int]]  # other instructions that the row's source has
+    tokens: dict[str, Tensor]  # tokens of the distinct instructions, each (texts, length)
+    text: Int[Tensor, " n"]  # index of each row's instruction
+    siblings: list[list[int]]  # other instructions of each row's source
 
     def __len__(self) -> int:
         return len(self.pictures)
 
     def another(self, row: int, draw: float) -> int:
-        """Another instruction of the row's source, its own where there is none; `draw` in [0, 1) chooses."""
+        """Another instruction of the row's source, chosen by `draw` in [0, 1); its own if there is none."""
         others = self.siblings[row]
         return others[int(draw * len(others))] if others else int(self.text[row])
 
@@ -124,7 +124,7 @@ def plan(config: Config) -> list[str]:
 
 
 def memory(config: Config, scorer: ViFiClip) -> dict[str, int]:
-    """Bytes that training needs of a GPU at most, found on `meta`."""
+    """Peak GPU memory of training in bytes, measured on `meta`."""
     scorer, side = scorer.to("meta").train(), scorer.preprocess.size
     make_trainable(scorer, config.lora_rank, config.train.gradient_checkpointing)
     trained = [p for p in scorer.parameters() if p.requires_grad]
@@ -143,11 +143,11 @@ def memory(config: Config, scorer: ViFiClip) -> dict[str, int]:
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
-    """Trains the scorer and saves it, fp16, to `folder/scorer`,
-    and its retrieval on held-out rows to metrics.json.
+    """Trains the scorer and saves it in fp16 to `folder/scorer`,
+    and its retrieval metrics on held-out rows to metrics.json.
 
     Raises:
-        TrainingStopped: where the loss is not a number.
+        TrainingStopped: if the loss or the gradient is not finite.
     """
     run.start(folder, config, resume)
     if config.held_out is not None:
@@ -158,7 +158,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         open_rows(config.data), _sized(config.data, scorer), scorer, folder / "pairs", config.bad_rows
     )
     on_cpu = devices.default_device() == "cpu"
-    if on_cpu:  # SDPA's kernel for CPUs takes two fifths of a step for its backward pass
+    if on_cpu:  # the backward pass of SDPA's CPU kernel takes two fifths of a step
         scorer.model.set_attn_implementation("eager")
     make_trainable(scorer, config.lora_rank, config.train.gradient_checkpointing)
 
@@ -187,7 +187,7 @@ def _sized(data: DataConfig, scorer: ViFiClip) -> DataConfig:
 
 
 def make_trainable(scorer: ViFiClip, lora_rank: int | None, checkpointing: bool = False) -> None:
-    """Everything but CLIP's token embeddings; or a LoRA on its attention, with temperature and pooling."""
+    """Makes all but CLIP's token embeddings trainable, or a LoRA on attention, temperature and pooling."""
     if checkpointing:
         scorer.model.gradient_checkpointing_enable({"use_reentrant": False})
     if lora_rank is not None:
@@ -203,14 +203,14 @@ def make_trainable(scorer: ViFiClip, lora_rank: int | None, checkpointing: bool 
 
 
 def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path, bad_rows: float = 0.01) -> Pairs:
-    """Reads all rows at the scorer's size into `folder`, or opens what an earlier run left whole there;
-    those that cannot be read are left out.
+    """Reads all rows at the scorer's size into `folder`, or opens the complete result of an earlier run;
+    unreadable rows are left out.
 
     Raises:
-        ValueError: where a larger share than `bad_rows` cannot be read.
+        ValueError: if a larger share than `bad_rows` cannot be read.
     """
     parts = row_shards(rows, READ_BATCH)
-    none = np.zeros((0, 2, 3, data.size, data.size), np.uint8)  # where no row of a shard can be read
+    none = np.zeros((0, 2, 3, data.size, data.size), np.uint8)  # for a shard without readable rows
 
     def read(number: int, path: Path) -> None:
         path.mkdir()
@@ -249,8 +249,8 @@ def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path, bad
 
 
 def contrast(config: Config, scorer: ViFiClip, pairs: Pairs, step: int, generator: torch.Generator) -> Tensor:
-    """The loss of one step, the same on every process:
-    each encodes its share of the batch and gathers all.
+    """Loss of one step, the same on every process:
+    each encodes its share of the batch and gathers all shares.
     """
     state = processes()
     b = config.train.batch_size
@@ -277,13 +277,13 @@ def contrast(config: Config, scorer: ViFiClip, pairs: Pairs, step: int, generato
 
 
 def read(scorer: ViFiClip, pairs: Pairs, text: Int[Tensor, " b"]) -> Float[Tensor, "b e"]:
-    """Features of instructions, of unit length, with gradient."""
+    """Normalised features of instructions, with gradient."""
     tokens = {name: value[text].to(scorer.model.device) for name, value in pairs.tokens.items()}
     return F.normalize(scorer.model.get_text_features(**tokens).pooler_output.float(), dim=-1)
 
 
 def gather(local: Float[Tensor, "b e"]) -> Float[Tensor, "all e"]:
-    """All processes' rows, one process after another; their gradients flow back to where they came from."""
+    """Rows of all processes, one process after another; gradients flow back to the process of each row."""
     if processes().num_processes == 1:
         return local
     from torch.distributed.nn.functional import all_gather
@@ -298,12 +298,12 @@ def info_nce(
     b: int,
     log_scale: Tensor,
 ) -> Float[Tensor, ""]:
-    """Symmetric InfoNCE of the first b videos and words; the rest are negatives of all of them.
+    """Symmetric InfoNCE of the first b videos and words; the others are negatives for all of them.
 
     Args:
-        text: which instruction each row of `words` is; a row's own instruction is no negative where it comes
-            again.
-        log_scale: of the inverse temperature, which is clamped to at most 100, as CLIP's is.
+        text: index of the instruction of each row of `words`; repetitions of a row's own instruction are not
+            negatives.
+        log_scale: logarithm of the inverse temperature, which is clamped to at most 100, as in CLIP.
     """
     scale = log_scale.exp().clamp(max=100)
     own = torch.arange(b, device=videos.device)
@@ -316,7 +316,7 @@ def info_nce(
 
 
 def held_out_of(config: Config) -> Rows | None:
-    """The rows on which retrieval is measured; None where no setting names any."""
+    """Rows on which retrieval is measured; None if no setting names any."""
     if config.held_out is not None:
         return open_rows(config.held_out)
     return held_out_rows(config.data) if config.data.hold_out else None
@@ -332,7 +332,7 @@ def retrieval(scorer: ViFiClip, rows: Rows, data: DataConfig) -> tuple[Retrieval
         prepared = PreparedRows(rows, own.size, own.policy, fields=())
         samples = []
         for i in range(len(rows)):
-            with suppress(ValueError):  # of a row that cannot be read
+            with suppress(ValueError):  # an unreadable row
                 sample = prepared.prepare(rows[i])
                 if sample.instruction not in seen:
                     seen.add(sample.instruction)
@@ -346,5 +346,5 @@ def retrieval(scorer: ViFiClip, rows: Rows, data: DataConfig) -> tuple[Retrieval
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
-    """Trains and says where the scorer is."""
+    """Trains and prints how to load the scorer."""
     print(f'scorer: load_scorer("vifi_clip", checkpoint="{train(config, folder, resume)}")')

@@ -1,1 +1,1 @@
-"""Training data made from other data: what editors produce for the rows of a data set."""
+"""Training data derived from other data: edits of a data set's rows, and their labels."""

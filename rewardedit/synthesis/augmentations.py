@@ -1,4 +1,4 @@
-"""Changes of a whole image that do no edit, and the words that forbid them."""
+"""Changes of a whole image that perform no edit, and the words in texts that rule them out."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rewardedit.images import resize
 
-# A mirrored or turned image makes "left" wrong, and text and dials unreadable.
+# Mirroring or rotation makes "left" wrong, and text and dials unreadable.
 # These are stems: -s, -ed and -ing may follow.
 DIRECTIONS = (
     *("left", "right", "top", "bottom", "above", "below", "under", "underneath", "beneath", "over"),
@@ -32,7 +32,7 @@ DIRECTIONS = (
     *("leftward", "leftwards", "rightward", "rightwards"),
     *("horizontal", "horizontally", "vertical", "vertically", "text", "word", "letter", "sign", "clock"),
 )
-# The cut that zooms in is itself what these ask for.
+# Instructions with these words ask for the zoom itself.
 VIEWS = (
     "zoom",
     "crop",
@@ -48,28 +48,28 @@ VIEWS = (
 )
 FLIPS = ("flip_horizontal", "flip_vertical", "rotate_90", "rotate_180", "rotate_270")
 AUGMENTATIONS = (*FLIPS, "zoom")
-ZOOM = 0.85  # the share of each side that the cut keeps
+ZOOM = 0.85  # share of each side that the crop keeps
 
 
 def says(texts: Iterable[str | None], words: tuple[str, ...]) -> bool:
-    """Whether one of the texts has one of the words, also with an ending."""
+    """True if one of the texts contains one of the words, possibly with an ending."""
     pattern = "|".join(re.escape(word) for word in words)
     whole = re.compile(rf"\b(?:{pattern})(?:s|es|ed|d|ing)?\b", re.IGNORECASE)
     return any(text is not None and whole.search(text) for text in texts)
 
 
 def allowed_augmentations(*texts: str | None) -> tuple[str, ...]:
-    """The augmentations under which an instruction and captions keep their meaning."""
+    """Augmentations that do not change the meaning of an instruction and captions."""
     flips = () if says(texts, DIRECTIONS) else FLIPS
     zoom = () if says(texts, VIEWS) else ("zoom",)
     return (*flips, *zoom)
 
 
 def augment(image: Float[Tensor, "3 h w"], name: str) -> Float[Tensor, "3 h w"]:
-    """A square image, augmented.
+    """Augments a square image.
 
     Raises:
-        ValueError: on another name, or an image that is not square.
+        ValueError: for an unknown name, or an image that is not square.
     """
     if name not in AUGMENTATIONS:
         raise ValueError(f"augmentation: expected one of {', '.join(AUGMENTATIONS)}; got {name!r}")

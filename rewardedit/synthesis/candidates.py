@@ -1,4 +1,4 @@
-"""Candidates: each row's own target and source, and what trained editors make of it (ADIEE Sec. 3.1)."""
+"""Candidates: each row's own target and source, and its edits by trained editors (ADIEE Sec. 3.1)."""
 
 import io
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ from rewardedit.synthesis.outputs import Output, make_outputs, read_outputs
 
 @dataclass(frozen=True)
 class CandidatesConfig:
-    """Which outputs stand beside the data set's own targets, and how the editors are asked."""
+    """Candidates besides the data set's own targets, and sampling settings of the editors."""
 
-    editors: tuple[str, ...] = ()  # hub names or folders
-    source: bool = True  # the untouched source as a candidate: the commonest failure
+    editors: tuple[str, ...] = ()  # hub names or folders of editors
+    source: bool = True  # include the unchanged source as a candidate: the most common failure
     num_inference_steps: int = 100  # denoising steps
     guidance_scale: float = 7.5  # text guidance scale
     image_guidance_scale: float = 1.5  # image guidance scale
-    batch_size: int = 8  # images that are edited at a time
-    seed: int = 42  # of row 0; row i has this + i
-    dtype: str | None = None  # of the editor's weights; None: float16 on a GPU, float32 on a CPU
+    batch_size: int = 8  # images edited at a time
+    seed: int = 42  # seed of row 0; row i has this + i
+    dtype: str | None = None  # type of the editor's weights; None: float16 on a GPU, float32 on a CPU
 
     def __post_init__(self) -> None:
         if not self.editors:
@@ -55,12 +55,12 @@ class CandidatesConfig:
 
 
 class WithCandidates(Sequence):
-    """Every row as often as it has candidates: target, source, one for each editor.
+    """Every row once per candidate: target, source, and one edit by each editor.
 
     Args:
-        outputs: shards of what each editor made of the rows, by the editor's name.
+        outputs: shards of each editor's edits of the rows, by the editor's name.
 
-    A candidate that its editor failed to make is refused when it is read, with the reason.
+    Reading a candidate that its editor failed to make raises ValueError with the reason.
     """
 
     def __init__(self, rows: Rows, config: CandidatesConfig, outputs: dict[str, list[AnyPath]]) -> None:
@@ -68,7 +68,7 @@ class WithCandidates(Sequence):
         self.outputs = outputs
         self.shard_rows = SHARD_BATCHES * config.batch_size
         self.kinds = ["target", *(["source"] if config.source else []), *outputs]
-        # Candidates are read row by row: each editor has one shard in use.
+        # Candidates are read row by row, so one shard per editor is kept.
         self._in_use: dict[str, tuple[int, list[Output]]] = {}
 
     def _read(self, name: str, shard: int) -> list[Output]:
@@ -82,7 +82,7 @@ class WithCandidates(Sequence):
         return len(self.rows) * len(self.kinds)
 
     def id_of(self, index: int) -> str:
-        """A candidate's id, also where its row cannot be read."""
+        """A candidate's id, even if its row cannot be read."""
         at, kind = divmod(index, len(self.kinds))
         return f"{row_id(self.rows, at)}/{self.kinds[kind]}"
 
@@ -111,12 +111,12 @@ def candidate_rows(
     folder: AnyPath,
     share: Share | None = None,
 ) -> Rows | StreamedRows:
-    """The rows that are scored: the data set's own, or each with its candidates, which are made in `folder`
-    where they are not there yet.
+    """Rows to score: the data set's own, or each with its candidates, which are made in `folder` unless they
+    are there already.
 
     Raises:
-        ValueError: where the folder holds candidates of other rows or by other editors; as `open_rows` and
-            `stream_files`; for candidates of rows that are to be streamed.
+        ValueError: if the folder holds candidates of other rows or by other editors; as `open_rows` and
+            `stream_files`; for candidates of streamed rows.
     """
     if config is None:
         return read_or_stream(data)
@@ -125,7 +125,7 @@ def candidate_rows(
     for k, editor in enumerate(config.editors):
         name = f"editor-{k}"
         method = config.method(editor)
-        # Where the rows or the editor become others, what was made before is of no use.
+        # If the rows or the editor change, earlier outputs cannot be reused.
         models = fingerprints(names_in([editor]))
         files = input_digests([data, method], folder)
         more = {key: digests for key, digests in (("models", models), ("files", files)) if digests}

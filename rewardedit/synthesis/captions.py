@@ -1,8 +1,8 @@
 """Captions of a row before and after its edit, by a vision-language model (ADIEE Sec. 3.1, App. A).
 
-Captions of two images by themselves differ in more than the edit. So the model is asked in two turns: for
-the source with the edit in mind, then for the image after the edit, with its own first caption before it. The
-answers are checked: the words in which the two differ have to do with the instruction.
+Independent captions of two images differ in more than the edit. So the model captions in two turns: first
+the source with the edit in mind, then the image after the edit, given its own first caption. The answers are
+checked: the words in which the two differ must relate to the instruction.
 """
 
 import re
@@ -29,7 +29,7 @@ BEFORE = (
 )
 AFTER = "Describe the image after that edit. Keep your words for all that stays as it is."
 Prompts = Literal["ours", "paper"]
-# The two questions, in our words and in those of ADIEE's released code.
+# The two questions, in our wording and in that of ADIEE's released code.
 PROMPTS: dict[Prompts, tuple[str, str]] = {
     "ours": (BEFORE, AFTER),
     "paper": (
@@ -38,8 +38,8 @@ PROMPTS: dict[Prompts, tuple[str, str]] = {
     ),
 }
 EMPTY_CAPTION = "a caption is empty"
-SHORT = 3  # letters of a stem
-# Words that say nothing of what an edit is about.
+SHORT = 3  # least number of letters of a stem
+# Words that carry no information about an edit.
 EMPTY = frozenset(
     (
         *("a", "an", "the", "and", "or", "of", "in", "on", "at", "to", "with", "from", "into", "by", "for"),
@@ -51,14 +51,14 @@ EMPTY = frozenset(
 
 @dataclass(frozen=True)
 class CaptionsConfig:
-    """Which model writes captions, for rows that have none."""
+    """Model and prompts that caption the rows without captions."""
 
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder: LLaVA-NeXT, Idefics3 or Qwen2.5-VL
     adapter: str | None = None  # folder of a LoRA that `captioner` trained
-    max_new_tokens: int = 64  # of a caption
-    batch_size: int = 4  # rows at a time
-    prompts: Prompts = "ours"  # whose words it is asked in, ours or the paper's; as its adapter was trained
-    check: bool = True  # leave out captions that differ in words that the instruction has nothing of
+    max_new_tokens: int = 64  # longest caption, in tokens
+    batch_size: int = 4  # rows captioned at a time
+    prompts: Prompts = "ours"  # wording of the questions, ours or the paper's; must match the adapter's
+    check: bool = True  # leave out captions whose differences do not relate to the instruction
 
 
 def write_captions(
@@ -69,11 +69,11 @@ def write_captions(
     more: dict[str, Any] | None = None,
     share: Share | None = None,
 ) -> "WithCaptions":
-    """The rows with captions, written into `folder` where they are not there yet; rows that have their own
-    keep them.
+    """Captions the rows, unless `folder` holds the captions already; rows that have their own captions keep
+    them.
 
     Args:
-        more: settings that the rows depend on beside `data`.
+        more: settings besides `data` that the rows depend on.
     """
     parts = row_shards(rows, config.batch_size)
 
@@ -113,8 +113,8 @@ def write_captions(
 
 
 def require_captioned(without: Sequence[dict[str, Any]], rows: int) -> None:
-    """Raises ValueError where most captions do not fit their instructions, as those of a model that says
-    anything do: what follows would take hours for few rows.
+    """Raises ValueError if most captions do not fit their instructions, as with a model that writes random
+    text: the next stages would take hours for few rows.
     """
     if 2 * len(without) > rows:
         raise ValueError(
@@ -130,8 +130,8 @@ def caption_pairs(
     max_new_tokens: int = 64,
     prompts: Prompts = "ours",
 ) -> list[tuple[Answer, Answer]]:
-    """Captions before and after, of b sources (b, 3, h, w) and their instructions. Texts that steer the
-    model, such as the place of an image, are taken out of what it is asked.
+    """Captions before and after the edit, for b sources (b, 3, h, w) and their instructions. Reserved texts
+    that control the model, such as image placeholders, are removed from the questions.
     """
     images = source[:, None]
     reserved = reserved_tokens(vlm)
@@ -147,36 +147,36 @@ def caption_pairs(
 
 
 def caption_of(answer: Answer) -> str:
-    """The caption that a model wrote, also where it was cut off."""
+    """Caption in a model's answer, even if it was cut off."""
     return normalised(text_of(answer))
 
 
 def first_question(instruction: str, prompts: Prompts = "ours") -> list[Turn]:
-    """The chat up to the caption of the source."""
+    """Chat up to the caption of the source."""
     return [ask(PROMPTS[prompts][0].format(instruction=instruction), image=True)]
 
 
 def second_question(instruction: str, before: str, prompts: Prompts = "ours") -> list[Turn]:
-    """The chat up to the caption of the image after the edit."""
+    """Chat up to the caption of the image after the edit."""
     return [*first_question(instruction, prompts), said(before), ask(PROMPTS[prompts][1])]
 
 
 def ask(text: str, image: bool = False) -> Turn:
-    """A user's turn, with the image before the text."""
+    """User's turn of a chat, with the image, if any, before the text."""
     shown: list[Turn] = [{"type": "image"}] if image else []
     return {"role": "user", "content": [*shown, {"type": "text", "text": text}]}
 
 
 def said(text: str) -> Turn:
-    """The model's turn."""
+    """Model's turn of a chat."""
     return {"role": "assistant", "content": [{"type": "text", "text": text}]}
 
 
 def disagreement(before: str, after: str, instruction: str) -> str | None:
-    """Why two captions do not fit an instruction; None where they do.
+    """Reason why two captions do not fit an instruction; None if they do.
 
-    They fit where a word that only one of them has, or has more often, is a word of the instruction, up to
-    its ending: "a cat" and "a cat with a hat" fit "add a hat", and no "make it night".
+    They fit if a word that only one of them has, or has more often, is a word of the instruction, up to its
+    ending: "a cat" and "a cat with a hat" fit "add a hat", but not "make it night".
     """
     if not before.strip() or not after.strip():
         return EMPTY_CAPTION
@@ -192,24 +192,24 @@ def disagreement(before: str, after: str, instruction: str) -> str | None:
 
 
 def _words(text: str) -> list[str]:
-    """Words, and each character of scripts that write none apart."""
+    """Words of a text; in scripts without spaces, single characters."""
     return re.findall(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+", text.lower())
 
 
 def _akin(one: str, other: str) -> bool:
-    """The same word, or one that begins as the other does: "fat" and "fatter", "paint" and "painting"."""
+    """True if one word begins with the other: "fat" and "fatter", "paint" and "painting"."""
     short, long = sorted((one, other), key=len)
     return short == long or (len(short) >= SHORT and long.startswith(short))
 
 
 class WithCaptions(Sequence):
-    """Rows with the captions that a stage wrote; those whose captions do not fit have none."""
+    """Rows with the captions that a stage wrote; captions that do not fit are left out."""
 
     def __init__(self, rows: Rows, paths: Sequence[Path], shard_rows: int) -> None:
         self.rows = rows
         self.paths = paths
         self.shard_rows = shard_rows
-        self._in_use: tuple[int, dict[int, dict[str, Any]]] = (-1, {})  # rows are read in order: one shard
+        self._in_use: tuple[int, dict[int, dict[str, Any]]] = (-1, {})  # one shard: rows are read in order
 
     def _read(self, shard: int) -> dict[int, dict[str, Any]]:
         if self._in_use[0] != shard:

@@ -1,4 +1,4 @@
-"""What became of the rows of a data set: which cannot be used, and how many each rule and method gave."""
+"""Counts of a data set's rows: unusable ones, and labelled ones by rule and method."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def of_captions(paths: list[Path]) -> list[dict[str, Any]]:
 
 
 def of_outputs(outputs: dict[str, list[Path]]) -> list[dict[str, Any]]:
-    """Rows of which a method made no image, with the reason."""
+    """Rows for which a method made no image, with the reason."""
     return [
         {"row": record["row"], "image": name, "reason": record["reason"]}
         for name, paths in outputs.items()
@@ -45,7 +45,7 @@ def of_sources(measured: list[Path]) -> list[dict[str, Any]]:
 def planned_rows(
     rules: RulesConfig, rows: int, methods: int, sequences: Sequence[Sequences]
 ) -> dict[str, int]:
-    """At most how many labelled rows each rule gives, and all outputs of methods and all sequences."""
+    """Largest numbers of labelled rows by rule, and from all outputs of methods and all sequences."""
     found = {"source": rows, "target": rows, "augmented_source": rows}
     for name in ("another_image", "another_instruction", "another_object", "another_word", "damaged"):
         found[name] = round(rows * rules.share(name))
@@ -59,7 +59,7 @@ def planned_rows(
 
 
 def summary(shards: list[Path], outputs: dict[str, list[Path]]) -> dict[str, Any]:
-    """How many rows each rule, label and method gave, and how many of a method's outputs no rule labels."""
+    """Number of rows by rule, label and method, and number of each method's outputs that no rule labels."""
     rules: Counter[str] = Counter()
     kept: Counter[str] = Counter()
     labels: Counter[str] = Counter()

@@ -1,9 +1,9 @@
-"""Targets with a known damage: what editors draw badly, on a scale from hardly seen to failed.
+"""Targets with a known damage: typical flaws of editors, on a scale from hardly visible to failed.
 
-An edit is wanted in degrees between right and failed (ADIEE has them from methods' outputs and sequences
-alone). Here the damage is made, so that its strength is known: the old image shines through where the edit
-is, its shape is bent or its colour stained, what was to move stays or is gone, what is drawn has another
-colour, something else of the image is bent, stained or faded, or the colours of the whole image drift.
+Training needs edits of all degrees between right and failed (ADIEE has them from methods' outputs and
+sequences alone). Here the damage is made, so that its strength is known: the source shines through where the
+edit is, its shape is bent or its colour stained, the object to be moved stays or vanishes, the drawn object
+has another colour, another part of the image is bent, stained or faded, or the colours of the image drift.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,20 +20,20 @@ from rewardedit.synthesis.places import drawn, edited_places, moved
 
 Image = Float[Tensor, "3 h w"]
 Mask = Float[Tensor, "1 h w"]
-SPOT = 0.14  # of the longer side: standard deviation of a spot
-NO_CHANGE = 0.05  # a spot that is to lie elsewhere keeps away from where the mask of the edit is above this
-VISIBLE = 0.06  # a damage that changes no place by more, over SPECK of the longer side, is none
+SPOT = 0.14  # standard deviation of a spot, as a share of the longer side
+NO_CHANGE = 0.05  # spots outside the edit avoid places where the edit's mask is above this
+VISIBLE = 0.06  # least visible change of a place, averaged over SPECK of the longer side
 SPECK = 0.02
-DETAIL = 0.1  # an edit with less of it anywhere drew nothing that could be bent
-UNLIKE = 0.5  # the least distance, in RGB, of a stain's colour from the edit's own
-DRAWN = 0.25  # what is so far, in RGB, from the colour around it is drawn in full
+DETAIL = 0.1  # an edit with less detail everywhere drew nothing that could be bent
+UNLIKE = 0.5  # least RGB distance of a stain's colour from the edit's own
+DRAWN = 0.25  # RGB distance from the surrounding colour at which a pixel counts fully as drawn
 TRIES = 20
-BUMPS = 8  # a side, of what displaces pixels; the half of it of what tints them
+BUMPS = 8  # bumps per side of the noise that displaces pixels; half as many of the noise that tints them
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A kind of damage, and the label of a target with it at each of its strengths."""
+    """A kind of damage, its strengths, and the label of a damaged target at each strength."""
 
     apply: Callable[[Image, Image, Mask, float, torch.Generator], Image]
     strengths: tuple[float, ...]
@@ -43,8 +43,8 @@ class Damage:
 def damaged(
     source: Image, target: Image, generator: torch.Generator, kinds: Sequence[str] = ()
 ) -> tuple[Image, str, float] | None:
-    """The target with one damage that is seen, its name and label; None where twenty tries made none. RGB in
-    [0, 1].
+    """The target with one visible damage, the damage's name and the label; None if `TRIES` tries made none
+    visible. RGB in [0, 1].
 
     Args:
         kinds: names of `DAMAGES`; none for all.
@@ -63,19 +63,19 @@ def damaged(
 
 
 def ghost(source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator) -> Image:
-    """A share of the source shines through where the edit is."""
+    """Lets a share of the source shine through where the edit is."""
     return target + strength * mask * (source - target)
 
 
 def bent(source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator) -> Image:
-    """What the edit drew is bent, by `strength` of the longer side; where it drew nothing, all stays."""
+    """Bends what the edit drew by `strength` of the longer side; returns the target if it drew nothing."""
     if float((mask * _detail(target)).max()) < DETAIL:
         return target
     return target + mask * (_bend(target, strength, generator) - target)
 
 
 def stained(source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator) -> Image:
-    """Another colour, clearly unlike its own, covers what the edit drew, by the share `strength`."""
+    """Covers what the edit drew with a clearly different colour, with opacity `strength`."""
     where = mask * (target - source).abs().amax(0, keepdim=True).mul(10).clamp(0, 1)
     own = (where * target).sum((1, 2), keepdim=True) / where.sum().clamp_min(1e-6)
     colours = [_colour(generator) for _ in range(TRIES)]
@@ -86,7 +86,7 @@ def stained(source: Image, target: Image, mask: Mask, strength: float, generator
 def moved_in_part(
     source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator
 ) -> Image:
-    """What was to move stays where it was beside its copy, or is gone and drawn nowhere."""
+    """Moves an object only in part: it stays in its old place besides its copy, or vanishes altogether."""
     places = edited_places(mask)
     if moved(source, target, places) is None:
         return target
@@ -97,7 +97,7 @@ def moved_in_part(
 def recoloured(
     source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator
 ) -> Image:
-    """What the edit drew has another colour, clearly unlike its own and that of the source there."""
+    """Draws the edit in another colour, clearly unlike its own and that of the source there."""
     places = edited_places(mask)
     found = moved(source, target, places)
     if found is None and len(places) != 1:
@@ -116,31 +116,31 @@ def recoloured(
 def bent_elsewhere(
     source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator
 ) -> Image:
-    """Something that nobody asked for is bent."""
+    """Bends a part of the image that the edit should not change."""
     return target + _elsewhere(target, mask, generator) * (_bend(target, strength, generator) - target)
 
 
 def stained_elsewhere(
     source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator
 ) -> Image:
-    """A spot of another colour lies where nobody asked for a change."""
+    """Puts a spot of another colour where the edit should not change the image."""
     return target + strength * _elsewhere(target, mask, generator) * (_colour(generator) - target)
 
 
 def faded_elsewhere(
     source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator
 ) -> Image:
-    """Something that nobody asked for fades into the median colour of the image."""
+    """Fades a part that the edit should not change into the median colour of the image."""
     most = target.flatten(1).median(1).values[:, None, None]
     return target + strength * _elsewhere(target, mask, generator) * (most - target)
 
 
 def drifted(source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator) -> Image:
-    """The colours of the whole image drift, here one way, there another."""
+    """Shifts the colours of the whole image, in different directions in different places."""
     return target + strength * _waves(3, *target.shape[-2:], generator, BUMPS // 2)
 
 
-# Labels as a person would give them who looks at a sheet of each strength.
+# Labels as a person would give them when looking at examples of each strength.
 DAMAGES = {
     "ghost": Damage(ghost, (0.15, 0.3, 0.5, 0.75), (7.5, 5.0, 2.5, 0.0)),
     "bent": Damage(bent, (0.012, 0.02, 0.03, 0.05), (9.0, 7.5, 5.0, 1.0)),
@@ -155,7 +155,7 @@ DAMAGES = {
 
 
 def _bend(image: Image, strength: float, generator: torch.Generator) -> Image:
-    """The image seen through uneven glass, displaced by about `strength` of its longer side."""
+    """The image as if seen through uneven glass, displaced by about `strength` of its longer side."""
     h, w = image.shape[-2:]
     side = max(h, w)
     shift = _waves(2, h, w, generator, BUMPS) * strength * side
@@ -167,18 +167,18 @@ def _bend(image: Image, strength: float, generator: torch.Generator) -> Image:
 
 
 def _waves(channels: int, h: int, w: int, generator: torch.Generator, bumps: int) -> Float[Tensor, "c h w"]:
-    """Smooth noise around 0, of standard deviation below 1."""
+    """Smooth noise around 0, with a standard deviation below 1."""
     grain = torch.randn(1, channels, bumps, bumps, generator=generator)
     return F.interpolate(grain, (h, w), mode="bicubic", align_corners=False)[0]
 
 
 def _colour(generator: torch.Generator) -> Float[Tensor, "3 1 1"]:
-    """Any colour, those at the ends of a channel more often."""
+    """A random colour; the extremes of a channel are more frequent."""
     return torch.rand(3, 1, 1, generator=generator).sub(0.5).mul(1.6).add(0.5).clamp(0, 1)
 
 
 def _spot(mask: Mask, generator: torch.Generator) -> Mask:
-    """A soft spot around a place that the mask allows, as likely as it is bright there."""
+    """A soft spot at a random place, drawn in proportion to the brightness of the mask."""
     h, w = mask.shape[-2:]
     chances = mask.flatten() + 1e-6
     place = int(torch.multinomial(chances, 1, generator=generator))
@@ -188,7 +188,7 @@ def _spot(mask: Mask, generator: torch.Generator) -> Mask:
 
 
 def _elsewhere(target: Image, mask: Mask, generator: torch.Generator) -> Mask:
-    """A spot that keeps off the edit, where there is something to see rather than plain background."""
+    """A spot outside the edit, on image content rather than plain background."""
     side = max(mask.shape[-2:])
     away = 1 - gaussian_blur(mask[None], 0.05 * side)[0]
     away = away * (mask < NO_CHANGE)
@@ -196,7 +196,7 @@ def _elsewhere(target: Image, mask: Mask, generator: torch.Generator) -> Mask:
 
 
 def _detail(image: Image) -> Mask:
-    """How much a place differs from what is around it."""
+    """Difference of each pixel from its surroundings."""
     around = gaussian_blur(image[None], 0.05 * max(image.shape[-2:]))[0]
     return (image - around).abs().amax(0, keepdim=True)
 

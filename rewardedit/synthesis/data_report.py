@@ -1,4 +1,4 @@
-"""A page that shows what labelled rows are made of: how many of which label, what was measured, examples."""
+"""Report page of labelled rows: counts by label, histograms of the measurements, examples."""
 
 import io
 from collections import Counter
@@ -12,21 +12,21 @@ from rewardedit.synthesis.measured import METRICS
 from rewardedit.synthesis.outputs import read_parquet
 
 TEXTS = ("id", "rule", "method", "label", "source_id")
-MOST_VALUES = 100_000  # of a histogram
-MOST_LABELS = 16  # columns of a table; of more, labels are counted by the nearest whole number
+MOST_VALUES = 100_000  # values of a histogram at most
+MOST_LABELS = 16  # columns of a table at most; with more labels, they are rounded to whole numbers
 
 
 def write_report(
     path: Path, title: str, rows: Path, measured: list[Path], thresholds: Thresholds, examples: int
 ) -> Path:
-    """Writes the page of the shards in the folder `rows`.
+    """Writes the report page of the shards in the folder `rows`.
 
     Args:
-        measured: the shards of all that was measured, whether a rule labels it or not.
-        examples: of each rule that are shown.
+        measured: shards of all measurements, whether a rule labels the image or not.
+        examples: number of examples shown for each rule.
     """
-    counts: Counter[tuple[str, str, str]] = Counter()  # of rule, method, label
-    shown: dict[str, dict[str, tuple[Path, str]]] = {}  # by rule: source, and where its example is
+    counts: Counter[tuple[str, str, str]] = Counter()  # by rule, method and label
+    shown: dict[str, dict[str, tuple[Path, str]]] = {}  # by rule and source: shard and id of the example
     shards = sorted(rows.glob("train-*.parquet"))
     for shard in shards:
         for record in read_parquet(shard, 1024, TEXTS):
@@ -56,7 +56,7 @@ def _by_whole_numbers(counts: Counter[tuple[str, str, str]]) -> Counter[tuple[st
 
 
 def _measured_values(measured: list[Path]) -> dict[str, dict[str, list[float]]]:
-    """What was measured, by metric and by what the image is: "source", "target" or a method's output."""
+    """Measurements by metric and by image: "source", "target" or the name of a method."""
     values: dict[str, dict[str, list[float]]] = {metric: {} for metric in METRICS}
     for path in measured:
         for record in read_parquet(path, 1024, ("image", *METRICS)):
@@ -68,7 +68,7 @@ def _measured_values(measured: list[Path]) -> dict[str, dict[str, list[float]]]:
 
 
 def _table(counts: Counter[tuple[str, str, str]], by: int) -> dict[str, dict[str, float]]:
-    """Rows by rule (`by` 0) or method (1), columns by label."""
+    """Table with a row for each rule (`by` 0) or method (1) and a column for each label."""
     labels = sorted({label for _, _, label in counts}, key=float)
     table: dict[str, dict[str, float]] = {}
     for key, n in counts.items():
@@ -79,7 +79,7 @@ def _table(counts: Counter[tuple[str, str, str]], by: int) -> dict[str, dict[str
 
 
 def _histograms(report: Report, values: dict[str, dict[str, list[float]]], thresholds: Thresholds) -> None:
-    """What was measured, by method, with the thresholds drawn in."""
+    """Adds a histogram of each metric, by method, with the thresholds marked."""
     limits = dict(zip(METRICS, (thresholds.clip_d, *thresholds.similarity), strict=True))
     for metric, series in values.items():
         if series:
@@ -92,7 +92,7 @@ def _histograms(report: Report, values: dict[str, dict[str, list[float]]], thres
 
 
 def _gallery(places: list[tuple[Path, str]]) -> Gallery:
-    """Source and edited image of rows, by shard and id."""
+    """Source and edited image of rows, given by shard and id."""
     gallery = Gallery(["source", "edited"])
     for shard, name in places:
         record = _read_row(shard, name)
@@ -107,7 +107,7 @@ def _gallery(places: list[tuple[Path, str]]) -> Gallery:
 
 
 def _read_row(shard: Path, name: str) -> dict[str, Any]:
-    """The row of that id."""
+    """Reads the row with this id."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Labelled rows: what the rules make of a data set's own images, of methods' outputs and of sequences."""
+"""Labels a data set's own images, the outputs of editing methods and edit sequences by the rules."""
 
 import random
 import zlib
@@ -50,28 +50,28 @@ from rewardedit.synthesis.unreached import labels_by_target
 
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
 DRAWS = 9  # random numbers of a row
-RIGHT_FROM = 8.0  # the label from which an output is as right as the target: it fails where that does
-HARDEST = 3  # other instructions, one of which an output of a method may stand under
-# Of a row under an instruction that is not its own: they tell of what was asked for.
+RIGHT_FROM = 8.0  # outputs with at least this label fail under the same instructions as the target
+HARDEST = 3  # best-fitting other instructions, of which an output may be paired with one
+# For a row with an instruction that is not its own: captions would reveal the original instruction.
 NO_CAPTIONS = {"source_caption": None, "target_caption": None}
 AT_ONCE = 8  # images that go through the autoencoder together
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """What rows are labelled by."""
+    """Rules, thresholds and models that label rows."""
 
     rules: RulesConfig
     thresholds: Thresholds
-    grades: dict[str, Grade]  # of each method
-    reconstruct: Reconstruct  # through the autoencoder
-    elsewhere: frozenset[str]  # methods whose outputs did not come out of an autoencoder of ours
+    grades: dict[str, Grade]  # grade of each method
+    reconstruct: Reconstruct  # encodes and decodes images with the autoencoder
+    elsewhere: frozenset[str]  # methods whose outputs were made elsewhere, not by our autoencoder
     seed: int
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A row whose edited image is not stored yet."""
+    """A row whose edited image is not encoded yet."""
 
     row: LabelledEdit
     edited: Float[Tensor, "3 h w"]
@@ -81,7 +81,7 @@ class Draft:
 class NotFollowed:
     """An instruction that a row's target does not follow."""
 
-    name: str  # in the row's id
+    name: str  # suffix of the row's id
     rule: str
     instruction: str
 
@@ -92,11 +92,11 @@ def own_rows(
     measured: dict[tuple[int, str], Measured],
     labelling: Labelling,
 ) -> list[LabelledEdit]:
-    """Labelled rows of the images that a data set has itself: targets, sources and what is made of them.
+    """Labelled rows of the images of the data set itself: targets, sources and images derived from them.
 
     Args:
-        part: rows with their targets, where they have any.
-        source_ids: of the rows of `part`.
+        part: rows with their targets, if any.
+        source_ids: source ids of the rows of `part`.
     """
     batch = part.batch
     assert batch is not None
@@ -124,7 +124,7 @@ def own_rows(
         other = _another(i, batch, source_ids)
         if other is not None and u[4] < rules.share("another_image"):
             add("another_image", batch.target[other], u[5], other_source_id=source_ids[other])
-        # All of these show the very image that the row's own instruction has: no trace tells which is right.
+        # All of these show the same image as the row's own instruction does: no trace reveals the right one.
         asked = not_followed(i, number, batch, source_ids, named, labelling)
         for wrong in asked:
             add(wrong.rule, target, u[3], wrong.name, instruction=wrong.instruction, **NO_CAPTIONS)
@@ -140,7 +140,7 @@ def damaged_drafts(
     number: int,
     labelling: Labelling,
 ) -> list[Draft]:
-    """Damaged forms of a row's target, each under the row's instruction and under one it does not follow."""
+    """Damaged forms of a row's target, each with the row's instruction and with one it does not follow."""
     rules = labelling.rules
     drafts: list[Draft] = []
     generator = seeded(labelling.seed + 5, number)
@@ -153,7 +153,7 @@ def damaged_drafts(
         name = f"{DAMAGED}-{of + 1}"
         drafts.append(_draft(base, DAMAGED, image, through, rules, name, label=label, method=kind))
         if asked:
-            wrong = asked[-1 - of % len(asked)]  # from the end, where the nearest to the row's own are
+            wrong = asked[-1 - of % len(asked)]  # from the end: those most similar to the row's own
             more = {"method": kind, "instruction": wrong.instruction, **NO_CAPTIONS}
             drafts.append(_draft(base, wrong.rule, image, through, rules, f"{name}/{wrong.name}", **more))
     return drafts
@@ -168,10 +168,12 @@ def _draft(
     name: str = "",
     **more: Any,
 ) -> Draft:
-    """A row by a rule; its image goes through the autoencoder where `through`, in [0, 1), says so."""
+    """A row labelled by a rule. Its image goes through the autoencoder if `through`, in [0, 1), is below the
+    share `rules.reconstructed`.
+    """
     values = {"label": OWN_LABELS.get(rule), **more}
     row = replace(base, id=f"{base.id}/{name or rule}", rule=rule, **values)
-    if through < rules.share("reconstructed"):  # what was measured was measured before
+    if through < rules.share("reconstructed"):  # measurements are of the image before reconstruction
         row = replace(row, reconstructed=True, **_values(None))
     return Draft(row, edited)
 
@@ -184,11 +186,11 @@ def not_followed(
     named: Sequence[str | None],
     labelling: Labelling,
 ) -> list[NotFollowed]:
-    """What the row's target, or what is near it, stands under as failed: other rows' instructions, then its
-    own altered.
+    """Instructions that the row's target, or an output near it, does not follow: first other rows'
+    instructions, then altered forms of its own.
 
     Args:
-        named: what `objects_named` says of the batch's instructions.
+        named: result of `objects_named` for the batch's instructions.
     """
     rules = labelling.rules
     u = draws(labelling.seed, number)
@@ -220,11 +222,11 @@ def output_rows(
     labelling: Labelling,
     seed: int,
 ) -> list[LabelledEdit]:
-    """Labelled rows of a method's outputs, one a row of `part`; those that no rule labels are dropped. Some
-    also stand under instructions that they do not follow.
+    """Labelled rows of a method's outputs, one per row of `part`; outputs that no rule labels are dropped.
+    Some are also paired with instructions that they do not follow.
 
-    Outputs went through an autoencoder when they were made; of those that were made elsewhere, a share goes
-    through it here, as of targets and sources.
+    Outputs went through an autoencoder when they were made; of outputs made elsewhere, a share goes through
+    it here, as for targets and sources.
     """
     batch, rules = part.batch, labelling.rules
     assert batch is not None
@@ -256,7 +258,7 @@ def output_rows(
             drafts.append(Draft(replace(row, label=label, rule=rule, **values), image))
         if rule == UNREACHED and label is not None:
             asked = not_followed(i, number, batch, source_ids, named, labelling)
-            # What is not right may follow an instruction with a word altered, but hardly another row's.
+            # A wrong output may follow an instruction with a word altered, but hardly another row's.
             asked = [own for own in asked if label >= RIGHT_FROM or own.rule == "another_instruction"]
         else:
             asked = of_another_row(i, number, method, batch, source_ids, labelling)
@@ -268,7 +270,7 @@ def of_another_row(
     i: int, number: int, method: str, batch: EditBatch, source_ids: Sequence[str], labelling: Labelling
 ) -> list[NotFollowed]:
     """Another row's instruction for a share of all outputs, labelled or not."""
-    # Methods get numbers of their own, or all outputs of a row would stand under one instruction.
+    # Each method has its own random numbers; otherwise all outputs of a row would get the same instruction.
     u = draws(labelling.seed + 3 + zlib.crc32(method.encode()), number)
     if u[0] >= labelling.rules.output_another_instruction:
         return []
@@ -278,7 +280,7 @@ def of_another_row(
 
 
 def under_another(row: LabelledEdit, asked: NotFollowed) -> LabelledEdit:
-    """An edit as the failed answer to an instruction that it was not made by."""
+    """The same edit, labelled as failed under an instruction that it does not follow."""
     return replace(
         row,
         id=f"{row.id}/{asked.name}",
@@ -292,12 +294,12 @@ def under_another(row: LabelledEdit, asked: NotFollowed) -> LabelledEdit:
 def sequence_rows(
     sequence: EditSequence, number: int, source_id: str, size: int, policy: str, labelling: Labelling
 ) -> list[LabelledEdit]:
-    """The labelled rows of a sequence (ADIEE Eq. 4), of one of its choices or of all; of a share of its turns
-    also one under a later turn's instruction, as failed.
+    """Labelled rows of a sequence (ADIEE Eq. 4), for one of its choices or for all; for a share of its turns
+    also a failed row with a later turn's instruction.
     """
     images = [fit(to_tensor(image, 3)[None], size, policy)[0] for image in sequence.images]
     through = draws(labelling.seed + 1, number, len(images)) < labelling.rules.share("reconstructed")
-    # Each image has one form as a source and one as an answer: a sequence is decoded and stored once.
+    # Each image has one form as a source and one as an edit: a sequence is decoded and encoded once.
     stored = [encode_png(image) for image in images]
     answers = [encode_png(image) for image in through_autoencoder(images, through.tolist(), labelling)]
 
@@ -330,8 +332,8 @@ def sequence_rows(
 
 
 def finished(drafts: Sequence[Draft], labelling: Labelling) -> list[LabelledEdit]:
-    """The rows with their edited images, through the autoencoder where they say so. An image that several
-    rows show is made once.
+    """Rows with their edited images, reconstructed by the autoencoder if marked so. An image that several
+    rows share is processed once.
     """
     images = {(id(draft.edited), draft.row.reconstructed): draft.edited for draft in drafts}
     edited = through_autoencoder(list(images.values()), [marked for _, marked in images], labelling)
@@ -342,7 +344,7 @@ def finished(drafts: Sequence[Draft], labelling: Labelling) -> list[LabelledEdit
 def through_autoencoder(
     images: Sequence[Tensor], marked: Sequence[bool], labelling: Labelling
 ) -> list[Float[Tensor, "3 h w"]]:
-    """The images, those that are marked through the autoencoder, a few at a time."""
+    """Passes the marked images through the autoencoder, a few at a time; returns all images."""
     found = list(images)
     chosen = [i for i, is_marked in enumerate(marked) if is_marked]
     for first in range(0, len(chosen), AT_ONCE):
@@ -354,17 +356,17 @@ def through_autoencoder(
 
 
 def draws(seed: int, number: int, n: int = DRAWS) -> Float[Tensor, " n"]:
-    """Random numbers in [0, 1) that belong to a row, in whatever process it is labelled."""
+    """Random numbers in [0, 1) of a row, the same in whichever process labels it."""
     return torch.rand(n, generator=seeded(seed, number))
 
 
 def seeded(seed: int, number: int) -> torch.Generator:
-    """A generator that belongs to a row."""
+    """Generator of a row's random numbers."""
     return torch.Generator().manual_seed(seed * 1_000_003 + number)
 
 
 def _row(part: RowBatch, batch: EditBatch, i: int, source_id: str) -> LabelledEdit:
-    """What all labelled rows of one row of a data set share."""
+    """Fields shared by all labelled rows of one data set row."""
     return LabelledEdit(
         id=part.ids[i],
         source=encode_png(batch.source[i]),
@@ -379,7 +381,7 @@ def _row(part: RowBatch, batch: EditBatch, i: int, source_id: str) -> LabelledEd
 
 
 def _another(i: int, batch: EditBatch, source_ids: Sequence[str]) -> int | None:
-    """The next row of the batch with another source and another instruction; None where there is none."""
+    """Next row of the batch with another source and another instruction; None if there is none."""
     for step in range(1, len(batch)):
         other = (i + step) % len(batch)
         if source_ids[other] != source_ids[i] and batch.instruction[other] != batch.instruction[i]:
@@ -388,7 +390,7 @@ def _another(i: int, batch: EditBatch, source_ids: Sequence[str]) -> int | None:
 
 
 def _values(measured: Measured | None) -> dict[str, float | None]:
-    """What is known of an image, by name."""
+    """Measurements of an image by metric; None for unknown ones."""
     if measured is None:
         return dict.fromkeys(METRICS)
     return dict(zip(METRICS, (measured.clip_d, *measured.similarity), strict=True))

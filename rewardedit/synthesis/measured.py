@@ -1,4 +1,4 @@
-"""What the label rules look at: CLIP-D and two similarities to the target, of all images."""
+"""Measurements for the label rules: CLIP-D and two similarities to the target, of all images."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -31,10 +31,10 @@ METRICS = ("clip_d", "similarity_1", "similarity_2")
 
 @dataclass(frozen=True)
 class MeasureConfig:
-    """By which scorers images are measured."""
+    """Scorers that measure the images."""
 
-    clip_d: ScorerSpec = "clip_d"  # directional similarity (ADIEE Eq. 1)
-    # two measures of likeness to the target that do not share a model (Eq. 2, 3)
+    clip_d: ScorerSpec = "clip_d"  # scorer of directional similarity (ADIEE Eq. 1)
+    # two scorers of similarity to the target that do not share a model (Eq. 2, 3)
     similarity: tuple[ScorerSpec, ...] = ("clip_i", {"dino_i": {"against": "target"}})
 
     def __post_init__(self) -> None:
@@ -44,10 +44,10 @@ class MeasureConfig:
             raise ValueError(f"similarity: expected two scorers; got {len(self.similarity)}")
 
     def load(self) -> dict[str, Scorer]:
-        """The scorers by the name of what they measure.
+        """Loads the scorers, by the name of their metric.
 
         Raises:
-            ValueError: for a similarity that is not to the target.
+            ValueError: if a similarity scorer does not use the target.
         """
         specs = dict(zip(METRICS, (self.clip_d, *self.similarity), strict=True))
         scorers = {name: load_scorer(spec).to(devices.default_device()) for name, spec in specs.items()}
@@ -73,13 +73,13 @@ def measure(
     """Measures all rows' sources, targets and outputs.
 
     Args:
-        outputs: the shards of each method, by its name.
-        made_of: what the outputs depend on.
+        outputs: shards of each method's outputs, by its name.
+        made_of: settings that the outputs depend on.
 
     Returns:
         Parquet shards with a record for each row and image: row, image ("source", "target" or a method's
-        name), clip_d, similarity_1, similarity_2 (null where they cannot be measured) and reason (where there
-        is no image).
+        name), clip_d, similarity_1, similarity_2 (null if they cannot be measured) and reason (if there is
+        no image).
     """
     parts = row_shards(rows, batch_size)
 
@@ -101,13 +101,13 @@ def measure(
 
 
 class Outputs:
-    """A method's outputs in the rows' order, some of which are not asked for."""
+    """A method's outputs in the order of the rows; some may be skipped."""
 
     def __init__(self, outputs: Iterator[Output]) -> None:
         self.outputs = outputs
 
     def take(self, numbers: Sequence[int]) -> list[Output]:
-        """The outputs of these rows, which come after all that were taken before."""
+        """Outputs of these rows, which must come after all rows taken before."""
         found = {output.row: output for output in self._until(numbers[-1])}
         return [found[number] for number in numbers]
 
@@ -119,7 +119,7 @@ class Outputs:
 
 
 def decode_output(output: Output) -> Float[Tensor, "3 h w"] | None:
-    """An output's image, RGB in [0, 1]; None where there is none."""
+    """An output's image, RGB in [0, 1]; None if it has none."""
     return None if output.image is None else load_image(io.BytesIO(output.image))
 
 
@@ -145,7 +145,7 @@ def _measure(
     images: list[Tensor | None],
     scorers: dict[str, Scorer],
 ) -> list[dict[str, Any]]:
-    """Records of one image a row. In the place of a missing one the source is measured, for nothing."""
+    """Records of one image per row. For a missing image the source is scored, and its values are dropped."""
     pairs = zip(images, batch.source, strict=True)
     edited = torch.stack([source if image is None else image for image, source in pairs])
     scores = score_batch(replace(batch, edited=edited), scorers)
@@ -159,7 +159,7 @@ def _measure(
 
 
 def has_captions(batch: EditBatch, i: int) -> bool:
-    """Whether a row has a caption before and after its edit."""
+    """True if a row has captions before and after its edit."""
     captions = (batch.source_caption, batch.target_caption)
     return all(texts is not None and bool((texts[i] or "").strip()) for texts in captions)
 
@@ -175,7 +175,7 @@ def _known(value: Tensor) -> float | None:
 
 
 def write_measured(records: Sequence[dict[str, Any]], path: Path) -> None:
-    """The records as one Parquet file."""
+    """Writes the records to one Parquet file."""
     import pyarrow as pa
 
     numbers = {metric: pa.float64() for metric in METRICS}
@@ -184,7 +184,7 @@ def write_measured(records: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def read_measured(path: Path) -> dict[tuple[int, str], Measured]:
-    """What was measured, by row and image; of a row that could not be read there is nothing."""
+    """Reads measurements by row and image; rows that could not be read have none."""
     return {
         (record["row"], record["image"]): measured_of(record)
         for record in read_parquet(path, 1024)
@@ -197,7 +197,7 @@ def measured_of(record: dict[str, Any]) -> Measured:
 
 
 def own_images(paths: Sequence[Path], image: str) -> list[Measured]:
-    """What was measured of all sources, or of all targets: what thresholds are taken from."""
+    """Measurements of all sources, or of all targets, from which thresholds are computed."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 

@@ -1,9 +1,9 @@
-"""Editing methods behind one interface: whatever makes an edited image of a source, an instruction and,
-for those that need them, captions of the image before and after.
+"""Editing methods behind one interface: they make an edited image from a source, an instruction and, if
+needed, captions of the image before and after.
 
-A method is called with b `Requests` and returns b images. What it makes of a row does not depend on the other
-rows of the batch: each has its own seed, and pipelines that mix rows are called one by one. Methods that
-diffusers has no pipeline for (Prompt-to-Prompt, Text2LIVE, MGIE, an API) enter as a folder of their outputs.
+A method is called with b `Requests` and returns b images. Its output for a row does not depend on the other
+rows of the batch: each row has its own seed, and pipelines that mix rows are called row by row. For methods
+without a diffusers pipeline (Prompt-to-Prompt, Text2LIVE, MGIE, an API), pass a folder of their outputs.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ NO_CAPTIONS = "it has no captions"
 
 @dataclass(frozen=True)
 class Requests:
-    """b edits that are wanted."""
+    """A batch of b requested edits."""
 
     ids: list[str]
     source: Float[Tensor, "b 3 h w"]  # RGB in [0, 1]
@@ -44,7 +44,7 @@ class Requests:
         return len(self.ids)
 
     def __getitem__(self, rows: slice | list[int]) -> "Requests":
-        """The rows of a slice, or of these numbers."""
+        """Requests of a slice, or of the given row numbers."""
 
         def take(values: Any) -> Any:
             if isinstance(rows, slice):
@@ -54,22 +54,22 @@ class Requests:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return Requests(**{name: value if value is None else take(value) for name, value in fields.items()})
 
-    def one_by_one(self) -> Iterator["Requests"]:  # each row as a batch of its own
+    def one_by_one(self) -> Iterator["Requests"]:  # each row as its own batch
         return (self[i : i + 1] for i in range(len(self)))
 
-    def generators(self) -> list[torch.Generator]:  # of noise, one a row
+    def generators(self) -> list[torch.Generator]:  # noise generators, one per row
         return [torch.Generator().manual_seed(seed) for seed in self.seeds]
 
 
 Method = Callable[[Requests], Edits | Float[Tensor, "b 3 h w"]]
-# Those below `editor` edit with a text-to-image model and two captions; an editor reads the instruction.
+# An editor reads the instruction; all other kinds but `folder` use a text-to-image model and two captions.
 Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "ledits_pp", "folder"]
 
 _KEPT = ("cross_attention_guidance",)
 _STRENGTH = ("strength",)
-_INVERTS = ("image_guidance_scale", "scheduler")  # what inverts the source samples as it inverts
+_INVERTS = ("image_guidance_scale", "scheduler")  # methods that invert sample with the same scheduler
 _SAMPLING = ("num_inference_steps", "guidance_scale", "dtype")
-# Settings of a method that kinds do not use.
+# Settings that each kind of method does not use.
 UNUSED: dict[Kind, tuple[str, ...]] = {
     "editor": (*_KEPT, *_STRENGTH),
     "sdedit": ("image_guidance_scale", *_KEPT),
@@ -83,22 +83,22 @@ UNUSED: dict[Kind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """One editing method, and how it is asked. The defaults are ImagenHub's of editors that follow
-    instructions, which ADIEE takes (App. B); those of other methods stand in the recipe.
+    """An editing method and its sampling settings. The defaults are ImagenHub's for editors that follow
+    instructions, as in ADIEE (App. B); the recipe has those of other methods.
     """
 
-    # editor: InstructPix2Pix and its successors; folder: made elsewhere, as by FLUX-Kontext
+    # kind of method; editor: InstructPix2Pix and its successors; folder: made elsewhere, as by FLUX-Kontext
     kind: Kind = "editor"
-    model: str = ""  # hub name or folder of the model; of the images ID.png for kind=folder
-    grade: Grade = "other"  # strong, weak, or neither: how good its outputs are as a rule
+    model: str = ""  # hub name or folder of the model; with kind=folder, the folder of images ID.png
+    grade: Grade = "other"  # usual quality of its outputs: strong, weak, or other for neither
     num_inference_steps: int = 100  # denoising steps
-    guidance_scale: float = 7.5  # of the text
-    image_guidance_scale: float = 1.5  # of the source; editors that know it
+    guidance_scale: float = 7.5  # guidance scale of the text
+    image_guidance_scale: float = 1.5  # guidance scale of the source, for editors that support it
     strength: float = 0.8  # how far the source is noised: SDEdit, CycleDiffusion, DiffEdit's inversion
-    # None: DDIM for methods that invert the source, else the model's own
+    # sampler; None: DDIM for methods that invert the source, otherwise the model's own
     scheduler: Literal["ddim", "euler_ancestral"] | None = None
     cross_attention_guidance: float = 0.15  # how much of the source's attention Pix2Pix-Zero keeps
-    dtype: str | None = None  # of the weights; None: float16 on a GPU, float32 on a CPU
+    dtype: str | None = None  # type of the weights; None: float16 on a GPU, float32 on a CPU
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -111,18 +111,18 @@ class MethodConfig:
         require_unset(self, UNUSED[self.kind], f"on kind: {self.kind}; leave it out")
 
     @property
-    def needs_captions(self) -> bool:  # which not every data set has
+    def needs_captions(self) -> bool:  # not every data set has them
         return self.kind not in ("editor", "folder")
 
 
 def load_method(config: MethodConfig, policy: str = "crop") -> Method:
-    """The method, ready to be called.
+    """Loads a method.
 
     Args:
-        policy: how outputs that were made elsewhere and are not square become so, as the sources did.
+        policy: how non-square outputs made elsewhere are made square; the same as for the sources.
 
     Raises:
-        ValueError: where its model or folder is not there, or diffusers has its pipeline no more.
+        ValueError: if its model or folder is missing, or diffusers no longer has its pipeline.
     """
     if config.kind == "folder":
         return FolderOfOutputs(config.model, policy)
@@ -132,7 +132,7 @@ def load_method(config: MethodConfig, policy: str = "crop") -> Method:
 
 
 def edit_with(config: MethodConfig) -> Method:
-    """An editor that follows instructions."""
+    """Method that samples from an editor that follows instructions."""
     dtype = devices.inference_dtype(config.dtype)
     editor = load_editor(config.model, device=devices.default_device(), dtype=dtype)
     set_scheduler(editor.pipe, config.scheduler)
@@ -147,12 +147,12 @@ def edit_with(config: MethodConfig) -> Method:
 
 
 class FolderOfOutputs:
-    """Outputs that were made elsewhere: FOLDER/ID.png (or another format), by the row's id; a slash in an id
-    is an underscore in the name.
+    """Outputs made elsewhere: FOLDER/ID.png (or another format), by the row's id; a slash in an id is an
+    underscore in the file name.
 
     Raises:
-        ValueError: where there is no such folder, or two files of one name; when called, where a row's output
-            is not there.
+        ValueError: if there is no such folder, or two files have the same name; when called, if a row's
+            output is missing.
     """
 
     def __init__(self, folder: str, policy: str = "crop") -> None:
@@ -167,7 +167,7 @@ class FolderOfOutputs:
         return torch.cat([fit(load_image(self.find(name))[None], size, self.policy) for name in wanted.ids])
 
     def find(self, name: str) -> Path:
-        """The file of a row's output."""
+        """File of a row's output."""
         stem = file_name(name.replace("/", "_"))
         if stem not in self.outputs:
             raise ValueError(f"{self.folder}: no output {stem}.png for row {name}")
@@ -175,7 +175,7 @@ class FolderOfOutputs:
 
 
 def sdedit(config: MethodConfig) -> Method:
-    """SDEdit (Meng et al. 2021): the source, noised, is denoised towards the target caption."""
+    """SDEdit (Meng et al. 2021): the noised source is denoised towards the target caption."""
     pipe = _pipeline("StableDiffusionImg2ImgPipeline", config)
     set_scheduler(pipe, config.scheduler)
 
@@ -194,15 +194,15 @@ def sdedit(config: MethodConfig) -> Method:
 
 
 def diffedit(config: MethodConfig) -> Method:
-    """DiffEdit (Couairon et al. 2022): where the predictions for the two captions differ, the inverted source
-    is denoised towards the target caption.
+    """DiffEdit (Couairon et al. 2022): the inverted source is denoised towards the target caption, only where
+    the predictions for the two captions differ.
     """
     pipe = _pipeline("StableDiffusionDiffEditPipeline", config, inverse_scheduler=None)
     set_ddim(pipe)
     steps = {"num_inference_steps": config.num_inference_steps}
 
     def edit(wanted: Requests) -> Float[Tensor, "b 3 h w"]:
-        # The mask's threshold is a mean over all rows that are given together, so each comes alone.
+        # The mask's threshold is a mean over all rows of a call, so each row is passed alone.
         masks = [
             pipe.generate_mask(
                 one.source,
@@ -238,8 +238,8 @@ def diffedit(config: MethodConfig) -> Method:
 
 
 def pix2pix_zero(config: MethodConfig) -> Method:
-    """Pix2Pix-Zero (Parmar et al. 2023): the inverted source is moved along the difference of the captions,
-    its cross-attention kept. As in ADIEE, the captions themselves stand for the words of the edit.
+    """Pix2Pix-Zero (Parmar et al. 2023): the inverted source is moved along the difference of the captions
+    while its cross-attention is kept. As in ADIEE, the captions take the place of the edit's words.
     """
     none: dict[str, Any] = {"inverse_scheduler": None, "caption_generator": None, "caption_processor": None}
     pipe = _pipeline("StableDiffusionPix2PixZeroPipeline", config, **none)
@@ -276,7 +276,7 @@ def cycle_diffusion(config: MethodConfig) -> Method:
     from diffusers import DDIMScheduler
 
     pipe = _pipeline("CycleDiffusionPipeline", config)
-    # Where a step does not lower the noise, or leaves none, its posterior would be 0 / 0.
+    # If a step did not lower the noise, or left none, its posterior would be 0 / 0.
     posterior = {"set_alpha_to_one": False, "steps_offset": 1, "timestep_spacing": "leading"}
     pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config, **posterior)
     if pipe.scheduler.config.prediction_type != "epsilon":
@@ -301,12 +301,12 @@ def cycle_diffusion(config: MethodConfig) -> Method:
 
 
 def ledits_pp(config: MethodConfig) -> Method:
-    """LEDITS++ (Brack et al. 2024): the inverted source, guided to the target caption within a mask."""
+    """LEDITS++ (Brack et al. 2024): the inverted source is guided to the target caption within a mask."""
     from diffusers import DPMSolverMultistepScheduler
 
     pipe = _pipeline("LEditsPPPipelineStableDiffusion", config)
     levels = len(pipe.unet.config.block_out_channels)
-    if levels < 3:  # its mask is read off the attention at a quarter of the latents' side
+    if levels < 3:  # its mask comes from the attention at a quarter of the latents' side
         raise ValueError(f"ledits_pp: expected a UNet of three levels or more; {config.model} has {levels}")
     pipe.scheduler = DPMSolverMultistepScheduler.from_config(  # the authors' own
         pipe.scheduler.config, algorithm_type="sde-dpmsolver++", solver_order=2
@@ -341,16 +341,16 @@ PROMPT_METHODS: dict[str, Callable[[MethodConfig], Method]] = {
 
 
 def _pipeline(class_name: str, config: MethodConfig, **more: Any) -> Any:
-    """A diffusers pipeline on the parts of a text-to-image model.
+    """A diffusers pipeline on the components of a text-to-image model.
 
     Raises:
-        ValueError: where the installed diffusers has no such pipeline, or the model is not there.
+        ValueError: if the installed diffusers has no such pipeline, or the model is missing.
     """
     import diffusers
 
     try:
         pipeline = getattr(diffusers, class_name)
-    except (AttributeError, ImportError, RuntimeError) as error:  # the last: lazily imported, and not there
+    except (AttributeError, ImportError, RuntimeError) as error:  # RuntimeError: a lazy import failed
         raise ValueError(
             f"{config.kind}: diffusers {diffusers.__version__} has no {class_name} any more; make the "
             "outputs with an earlier one, and take them as a folder: kind=folder"
@@ -364,10 +364,10 @@ def _pipeline(class_name: str, config: MethodConfig, **more: Any) -> Any:
 
 
 def edit_rows(method: Method, config: MethodConfig, wanted: Requests) -> list[Tensor | str]:
-    """What a method makes of each row: (3, h, w) in [0, 1], in the source's size, or the reason why it fails.
+    """Edits each row with a method: (3, h, w) in [0, 1], in the source's size, or the reason for a failure.
 
-    A batch that fails as a whole is asked for row by row, so that one bad row does not take others with it. A
-    fault of the GPU or of a disk is no row's and is raised.
+    A batch that fails as a whole is repeated row by row, so that one bad row does not spoil the others. A
+    fault of the GPU or a disk is not a row's fault and is raised.
     """
     if config.needs_captions:
         lacking = [not (before and after) for before, after in zip(*_captions(wanted), strict=True)]

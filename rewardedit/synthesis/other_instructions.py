@@ -1,4 +1,4 @@
-"""What else might have been asked of an image: instructions that its edit does not follow."""
+"""Other plausible instructions for an image, which its edit does not follow."""
 
 import random
 import re
@@ -10,18 +10,17 @@ from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.instructions.parsed import ParsedEdit
 
 SMALL_WORDS = frozenset(("a", "an", "the", "and", "of", "to", "in", "on", "at", "is", "be", "it", "with"))
-CLAUSES = re.compile(r"[,;.]|\b(?:and|with|on|in)\b")  # what parts a caption's objects
+CLAUSES = re.compile(r"[,;.]|\b(?:and|with|on|in)\b")  # separators between a caption's objects
 
 
 def other_instructions(i: int, batch: EditBatch, source_ids: Sequence[str]) -> list[str]:
-    """The instructions of the rows with other sources that ask for something else, first those that fit this
-    row's source best.
+    """Different instructions of rows with other sources, best fit to this row's source first.
 
-    An instruction fits by the share of its words that stand in the source's caption or in the row's own
-    instruction, if it names something of the caption that the row's own does not: what is there and was not
-    changed is the hardest to tell from what was. One comes last if all that it would add to its own source's
-    caption stands in this one's: it may ask for what is there already. Without captions the order is that of
-    the rows.
+    The fit of an instruction is the share of its words that occur in the source's caption or in the row's
+    own instruction, provided that it names something in the caption that the row's own does not: objects
+    that are present but unchanged are the hardest to distinguish from changed ones. An instruction comes
+    last if everything that it adds to its own source's caption already occurs in this one's: its result may
+    be there already. Without captions, instructions are in the order of the rows.
     """
     before, after = (
         captions or [None] * len(batch) for captions in (batch.source_caption, batch.target_caption)
@@ -43,12 +42,12 @@ def other_instructions(i: int, batch: EditBatch, source_ids: Sequence[str]) -> l
 
 
 def words_of(text: str) -> set[str]:
-    """In lower case, without those that name nothing."""
+    """Words of a text in lower case, without function words."""
     return set(re.findall(r"\w+", text.lower())) - SMALL_WORDS
 
 
 def objects_named(instructions: Sequence[str]) -> list[str | None]:
-    """The object that each instruction changes, by the grammar; None where it names none or means the whole
+    """Object that each instruction changes, by the grammar; None if it names no object or edits the whole
     background.
     """
     return [
@@ -60,8 +59,8 @@ def objects_named(instructions: Sequence[str]) -> list[str | None]:
 def another_words(
     i: int, batch: EditBatch, alike: Sequence[Sequence[str]], count: int, choice: random.Random
 ) -> list[str]:
-    """Up to `count` forms of the row's instruction with one word altered, none twice; only words of the
-    batch's instructions come in: no word is one that right instructions never have.
+    """Up to `count` distinct forms of the row's instruction with one word altered. New words come from the
+    batch's instructions, so that no word occurs in wrong instructions only.
     """
     known = {word for text in batch.instruction for word in re.findall(r"\w+", text.lower())}
     texts = (altered(batch.instruction[i], alike, choice, known=known) for _ in range(4 * count))
@@ -70,8 +69,8 @@ def another_words(
 
 
 def _may_hold(text: str, i: int, batch: EditBatch) -> bool:
-    """Whether an altered instruction only names another object of the image as what the place is near or
-    left of: the edit may lie so by chance.
+    """True if an altered instruction only replaces the reference object (as in "left of the tree") by another
+    object of the image: the edit may satisfy that by chance.
     """
     own, other = parse_all([batch.instruction[i], text])
     if not isinstance(own, ParsedEdit) or not isinstance(other, ParsedEdit):
@@ -83,15 +82,15 @@ def _may_hold(text: str, i: int, batch: EditBatch) -> bool:
 
 
 def another_object(i: int, batch: EditBatch, named: Sequence[str | None], u: float) -> str | None:
-    """The row's instruction for another object of its image, whose edit therefore does not follow it; None
-    where the batch names none.
+    """The row's instruction with its object replaced by another one of the image, so that the row's edit does
+    not follow it; None if there is no such object.
 
-    The other object is one that another row's instruction names and a clause of this row's source caption
-    describes, a clause that does not describe this row's own, which another clause has to.
+    The other object is named in another row's instruction and described by a clause of this row's source
+    caption. That clause must not describe the row's own object, and another clause must.
 
     Args:
-        named: what `objects_named` says of the batch's instructions.
-        u: in [0, 1), chooses among the objects that there are.
+        named: result of `objects_named` for the batch's instructions.
+        u: in [0, 1), chooses among the candidate objects.
     """
     own, captions = named[i], batch.source_caption
     text = batch.instruction[i]

@@ -1,4 +1,4 @@
-"""What editing methods make of the rows of a data set: a stage for each, Parquet shards with the images."""
+"""Outputs of editing methods for the rows of a data set: one stage per method, images in Parquet shards."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,16 +19,16 @@ CAPTIONS = ("source_caption", "target_caption")
 
 @dataclass(frozen=True)
 class Output:
-    """What a method made of a row: an image, or the reason why there is none."""
+    """Output of a method for a row: an image, or the reason why there is none."""
 
-    row: int  # of the data set
+    row: int  # index in the data set
     image: bytes | None  # PNG
     reason: str | None = None
 
 
 class _Sources(Sequence):
-    """Rows with their source in the place of an edit: the edits that a data set has beside its targets are
-    of no account here. A caption that says nothing is none.
+    """Rows with their source in place of an edit; edits that a data set has besides its targets are ignored
+    here. Blank captions become None.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -48,10 +48,10 @@ class _Sources(Sequence):
 def read_rows(
     rows: Rows, data: DataConfig, size: int, first: int = 0, fields: Sequence[str] = ()
 ) -> Iterator[RowBatch]:
-    """Rows, the first of which is row `first` of the data set, in batches of at most `size`.
+    """Reads rows, starting at row `first` of the data set, in batches of at most `size`.
 
     Args:
-        fields: optional fields of a batch that are read too; a batch ends where the next row has others.
+        fields: optional fields to read; a batch ends where the next row has different ones.
     """
     return read_shard(_Sources(rows), data, size, fields, first)
 
@@ -66,10 +66,10 @@ def make_outputs(
     more: dict[str, Any] | None = None,
     share: Share | None = None,
 ) -> list[AnyPath]:
-    """What a method makes of all rows; row i is edited from the noise of `seed` + i.
+    """Edits all rows with a method; row i starts from the noise of `seed` + i.
 
     Args:
-        more: settings that the rows depend on beside `data`.
+        more: settings besides `data` that the rows depend on.
 
     Returns:
         Parquet shards with an `Output` for every row, in order.
@@ -101,7 +101,7 @@ def make_outputs(
 
 
 def requests(part: RowBatch, seed: int) -> Requests:
-    """What a method is asked for."""
+    """Requests to an editing method for the rows of a part."""
     assert part.batch is not None
     return Requests(
         part.ids,
@@ -114,7 +114,7 @@ def requests(part: RowBatch, seed: int) -> Requests:
 
 
 def write_outputs(outputs: Sequence[Output], path: Path) -> None:
-    """The outputs as one Parquet file."""
+    """Writes the outputs to one Parquet file."""
     import pyarrow as pa
 
     schema = pa.schema({"row": pa.int64(), "image": pa.binary(), "reason": pa.string()})
@@ -124,14 +124,14 @@ def write_outputs(outputs: Sequence[Output], path: Path) -> None:
 
 
 def read_outputs(path: AnyPath) -> Iterator[Output]:
-    """What `write_outputs` wrote, a few rows in memory at a time."""
+    """Reads the outputs that `write_outputs` wrote, a few rows in memory at a time."""
     return (Output(**record) for record in read_parquet(path))
 
 
 def read_parquet(
     path: AnyPath, batch_size: int = 16, columns: Sequence[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file, a few in memory at a time."""
+    """Yields the rows of a Parquet file, a few in memory at a time."""
     import pyarrow.parquet as pq
 
     names = None if columns is None else list(columns)

@@ -1,4 +1,4 @@
-"""The separate places that an edit changes, and what is drawn and cleared there. RGB in [0, 1]."""
+"""Separate places that an edit changes, and what it draws and clears there. RGB in [0, 1]."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from rewardedit.regions.change_map import GRID, dilated
 
 Image = Float[Tensor, "3 h w"]
 Place = Bool[Tensor, "h w"]
-LEAST = 0.2  # of all that is changed: a smaller place is a rest of another
-RING = 3  # 1/64 of the longer side: how wide the surround of a place is
-BLUR = 1.0  # 1/64 of the longer side
+LEAST = 0.2  # least share of the changed area: a smaller place is a remnant of another
+RING = 3  # width of a place's surround, in 1/64 of the longer side
+BLUR = 1.0  # in 1/64 of the longer side
 
 
 def edited_places(mask: Float[Tensor, "1 h w"]) -> list[Place]:
-    """The separate places of an edit's change mask, largest first, without small ones."""
+    """Separate places of an edit's change mask, largest first, without small ones."""
     found = components(mask[0] > 0.5)
     areas = found.flatten(1).sum(1)
     order = areas.argsort(descending=True).tolist()
@@ -25,7 +25,7 @@ def edited_places(mask: Float[Tensor, "1 h w"]) -> list[Place]:
 
 
 def surround(image: Image, place: Place) -> Float[Tensor, "3 1 1"]:
-    """The median colour around a place; of the whole image where nothing is around it."""
+    """Median colour around a place; of the whole image if nothing is around it."""
     width = RING * max(1, round(max(image.shape[-2:]) / GRID))
     ring = (dilated(place[None, None].float(), width)[0, 0] > 0) & ~place
     around = image[:, ring] if ring.any() else image.flatten(1)
@@ -33,16 +33,16 @@ def surround(image: Image, place: Place) -> Float[Tensor, "3 1 1"]:
 
 
 def drawn(image: Image, place: Place) -> Float[Tensor, "h w"]:
-    """How far each pixel of a place is, in RGB, from the colour around it; 0 elsewhere."""
+    """RGB distance of each pixel of a place from the colour around it; 0 elsewhere."""
     unit = max(image.shape[-2:]) / GRID
     distance = (image - surround(image, place)).norm(dim=0, keepdim=True)
     return gaussian_blur(distance[None], BLUR * unit)[0, 0] * place
 
 
 def moved(source: Image, target: Image, places: Sequence[Place]) -> tuple[Place, Place] | None:
-    """The old and the new place of what an edit moves: of the two places that it changes, in the old one
-    something is in the source and nothing in the target, in the new one it is the other way round. None
-    where it is not so.
+    """Old and new place of an object that an edit moves. Of the two places that the edit changes, the old one
+    shows something in the source and nothing in the target, the new one the reverse. None if this is not the
+    case.
     """
     if len(places) != 2:
         return None

@@ -1,7 +1,7 @@
-"""Labels of edits by how far they are from the target, as a share of what is edited.
+"""Labels edits by their distance from the target, as a share of the edited area.
 
-For data sets whose targets are all but the only right answer, such as drawn ones. No person and no model is
-asked.
+For data sets where the target is nearly the only right answer, such as drawn images. Needs neither people
+nor models.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from rewardedit.synthesis.label_rules import FAILED, LEFT_BEHIND, UNREACHED, UNT
 from rewardedit.synthesis.places import edited_places, moved
 
 LEVELS = (0.04, 0.1)  # OKLab distances below and above which a pixel counts as alike and as different
-BLUR = 0.7  # of the images, in 1/64 of their side: noise of single pixels is no difference
-LEAST = 0.004  # of the image's pixels: a target that changes less is compared with this
+BLUR = 0.7  # blur of the images, in 1/64 of their side: noise of single pixels is not a difference
+LEAST = 0.004  # least share of edited pixels: targets that change less count as changing this much
 LITTLE = 0.1  # an edit that changes less, as a share of what the target changes, counts as none
-# Edits that leave no choice. An added or moved object may lie elsewhere, and a resized one be larger still:
-# what is far from the target may be right as well.
+# Edits with only one right result. An added or moved object may lie elsewhere, and a resized one be larger
+# still: an edit that is far from the target may be right as well.
 NO_CHOICE = ("remove", "recolour", "replace", "background")
-NEAR = 0.2  # up to here other edits are those of the target
+NEAR = 0.2  # largest distance at which edits of other types get a label as well
 CLEARED = 0.3  # the least share of a moved object's old place that must look different
 
 
@@ -36,14 +36,14 @@ def unreached(
     edited: Float[Tensor, "b 3 h w"],
     mask: Float[Tensor, "b 1 h w"] | None = None,
 ) -> Float[Tensor, " b"]:
-    """The pixels in which an edited image differs from the target, by those that are edited.
+    """Number of pixels that differ between edited image and target, divided by the number of edited pixels.
 
-    0 is the target. The source is at 1 without a mask, and below it where a part of what the mask holds
-    looks the same before and after. What is changed beside the target counts as well as what is not done,
-    so that there is no upper limit. Images are RGB in [0, 1].
+    0 for the target itself. The source has 1 without a mask, and less if a part of the masked area looks
+    the same before and after. Unwanted changes count as well as missing ones, so there is no upper limit.
+    Images are RGB in [0, 1].
 
     Args:
-        mask: what is edited, objects before and after; None: the pixels in which source and target differ.
+        mask: edited area, objects before and after; None: the pixels in which source and target differ.
     """
     return _differ(edited, target) / _edited(source, target, mask)
 
@@ -51,7 +51,7 @@ def unreached(
 def untouched(
     source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"]
 ) -> list[bool]:
-    """Whether next to nothing of what the target changes was changed."""
+    """True for each edit that changes almost nothing, relative to the change of the target."""
     changed = _differ(edited, source) / _edited(source, target)
     return ((changed <= LITTLE) & (_differ(source, target) >= LEAST)).tolist()
 
@@ -59,7 +59,7 @@ def untouched(
 def left_behind(
     source: Float[Tensor, "3 h w"], target: Float[Tensor, "3 h w"], edited: Float[Tensor, "3 h w"]
 ) -> bool:
-    """Whether what the target clears, as a move does the old place of its object, is still there."""
+    """True if an object that the target moves is still visible in its old place."""
     places = edited_places(change_mask(source[None], target[None])[0])
     found = moved(source, target, places)
     if found is None:
@@ -69,10 +69,10 @@ def left_behind(
 
 
 def label_unreached(share: float, edit: Parsed, labels: Sequence[tuple[float, float]]) -> float | None:
-    """The label of an edit that did not reach a share of its target; None where it may be right all the same.
+    """Label of an edit by its distance `share` from the target; None if the edit may be right all the same.
 
     Args:
-        labels: shares, rising, and their labels, between which it is interpolated.
+        labels: ascending shares and their labels; values in between are interpolated.
     """
     no_choice = isinstance(edit, ParsedEdit) and edit.edit_type in NO_CHOICE
     if share > NEAR and not no_choice:
@@ -83,11 +83,11 @@ def label_unreached(share: float, edit: Parsed, labels: Sequence[tuple[float, fl
 def labels_by_target(
     batch: EditBatch, images: Sequence[Tensor | None], rules: RulesConfig
 ) -> list[tuple[str, float | None]] | None:
-    """The rule and the label of each edited image by its distance to the row's target, no label where that
-    says nothing or there is no image; None for rows without targets.
+    """Rule and label of each edited image, by its distance to the row's target. The label is None if the
+    distance is inconclusive or the image is missing. Returns None for rows without targets.
 
     Args:
-        rules: `unreached` and `left_behind` of them.
+        rules: only `unreached` and `left_behind` are used.
     """
     if batch.target is None:
         return None
@@ -116,7 +116,7 @@ def labels_by_target(
 
 
 def _edited(source: Tensor, target: Tensor, mask: Tensor | None = None) -> Float[Tensor, " b"]:
-    """The share of pixels that is edited."""
+    """Share of pixels that is edited."""
     changed = _differ(source, target)
     if mask is not None:
         changed = torch.maximum(changed, mask.flatten(1).mean(1))
@@ -124,17 +124,17 @@ def _edited(source: Tensor, target: Tensor, mask: Tensor | None = None) -> Float
 
 
 def _is_move(edit: Parsed) -> bool:
-    """Whether an instruction asks for an object in another place."""
+    """True if an instruction asks to move an object."""
     return isinstance(edit, ParsedEdit) and edit.edit_type == "move"
 
 
 def _differ(a: Tensor, b: Tensor) -> Float[Tensor, " b"]:
-    """The share of pixels in which images differ, those in between by degrees."""
+    """Share of pixels in which images differ; slight differences count in part."""
     return _differences(a, b).flatten(1).mean(1)
 
 
 def _differences(a: Tensor, b: Tensor) -> Float[Tensor, "b h w"]:
-    """Where images differ, 0 to 1."""
+    """Difference of images at each pixel, 0 to 1."""
     unit = max(1, round(max(a.shape[-2:]) / GRID))
     distance = gaussian_blur(oklab(a) - oklab(b), BLUR * unit).norm(dim=1)
     low, high = LEVELS

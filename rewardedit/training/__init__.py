@@ -1,1 +1,1 @@
-"""What trainers are built from."""
+"""Building blocks of the trainers."""

@@ -8,25 +8,25 @@ T = TypeVar("T")
 
 
 class ReadAhead(Generic[T]):
-    """What `read` makes of each step, made in a thread of its own while the caller is at the step before."""
+    """Calls `read` for the next step in a separate thread while the caller computes the current one."""
 
     def __init__(self, read: Callable[[int], T], steps: int) -> None:
         """
         Args:
-            read: of a step; it draws nothing from a shared generator, for it runs out of turn.
-            steps: none is read beyond the last of them.
+            read: reads a step; must not use a shared random generator, since it runs ahead of the caller.
+            steps: number of steps; none is read beyond the last one.
         """
         self.read = read
         self.steps = steps
         self._reader = ThreadPoolExecutor(1, "rows")
         self._next: Future[T] = Future()
-        self._next_step = -1  # which is being read
+        self._next_step = -1  # the step that is being read
 
     def __call__(self, step: int) -> T:
-        """Of any step; in order they are there sooner.
+        """Returns what `read` returns for a step; steps in order are read ahead.
 
         Raises:
-            Exception: what `read` raised.
+            Exception: whatever `read` raised.
         """
         found = self._next.result() if self._next_step == step else self.read(step)
         self._next_step = step + 1
@@ -35,5 +35,5 @@ class ReadAhead(Generic[T]):
         return found
 
     def close(self) -> None:
-        """Waits for what is being read."""
+        """Waits for the step that is being read."""
         self._reader.shutdown()

@@ -1,8 +1,8 @@
-"""Checkpoints of a training: written aside and renamed, and read without running what they hold.
+"""Training checkpoints: written under a temporary name and renamed; reading them runs no code in them.
 
 A folder step-000100 holds what accelerate saves of models, optimizers and random numbers, which is read as
-weights and plain values alone, and state-0.safetensors and further ones: the state of the learning rate, the
-averages and the trained parameters, its tensors as they are and all else as JSON in the file's metadata.
+weights and plain values only, and state-0.safetensors and so on: the states of the learning rate, the
+averages and the trained parameters, with tensors as they are and all else as JSON in the file's metadata.
 """
 
 import json
@@ -24,7 +24,7 @@ from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
 
 KEPT_CHECKPOINTS = 2
 STATE = "state-{}.safetensors"
-EARLIER_STATE = "custom_checkpoint_{}.pkl"  # as versions before wrote it, through accelerate
+EARLIER_STATE = "custom_checkpoint_{}.pkl"  # as earlier versions wrote it, through accelerate
 PLAIN = str | bool | int | float | None  # values that JSON holds as they are
 
 
@@ -38,8 +38,8 @@ class Stateful(Protocol):
 
 
 class TrainedParameters:
-    """What a checkpoint holds of a model that accelerate does not prepare: the parameters that are trained,
-    in their order.
+    """State in a checkpoint of a model that accelerate does not prepare: its trained parameters, in their
+    order.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -55,8 +55,8 @@ class TrainedParameters:
 
 
 def save_checkpoint(accelerator: Accelerator, folder: Path, step: int, states: Sequence[Stateful]) -> None:
-    """`checkpoints/step-000100`: all prepared objects and `states`; written aside and renamed, older ones
-    removed.
+    """Writes `checkpoints/step-000100` with all prepared objects and `states`, under a temporary name first;
+    removes old checkpoints.
     """
     parent = folder / "checkpoints"
     final = parent / f"step-{step:06d}"
@@ -70,7 +70,7 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, step: int, states: S
         if accelerator.is_main_process:
             for i, state in enumerate(states):
                 write_state(state.state_dict(), aside / STATE.format(i))
-    except BaseException:  # a full disk has no room for half a checkpoint
+    except BaseException:  # do not leave half a checkpoint on a full disk
         remove(aside)
         raise
     accelerator.wait_for_everyone()
@@ -81,20 +81,20 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, step: int, states: S
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The whole checkpoints of a run, oldest first."""
+    """Complete checkpoints of a run, oldest first."""
     return sorted((folder / "checkpoints").glob("step-*"), key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
-    """The number of steps that were done when a checkpoint was written."""
+    """Number of steps done when a checkpoint was written."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
 def load_newest_checkpoint(accelerator: Accelerator, folder: Path, states: Sequence[Stateful]) -> int:
-    """Loads the newest checkpoint and returns its step; 0 where there is none.
+    """Loads the newest checkpoint and returns its step; 0 if there is none.
 
     Raises:
-        ValueError: where a file of it cannot be read, or holds more than weights and plain values.
+        ValueError: if one of its files cannot be read, or holds more than weights and plain values.
     """
     found = checkpoints(folder)
     if not found:
@@ -102,7 +102,7 @@ def load_newest_checkpoint(accelerator: Accelerator, folder: Path, states: Seque
     checkpoint = found[-1]
     try:
         on_main_process(lambda: convert_earlier(checkpoint))
-        # Accelerate passes over random numbers that it cannot read, and the run would go on with others.
+        # Accelerate ignores random states that it cannot read; the run would continue with different ones.
         load_plain(checkpoint / f"random_states_{accelerator.process_index}.pkl")
         accelerator.load_state(str(checkpoint))
         for i, state in enumerate(states):
@@ -111,14 +111,14 @@ def load_newest_checkpoint(accelerator: Accelerator, folder: Path, states: Seque
         if is_of_the_machine(error) or isinstance(error, torch.OutOfMemoryError):
             raise
         raise ValueError(unreadable(checkpoint, error)) from error
-    # Accelerate goes on with its count of micro-batches, and updates where it is a multiple of those of an
-    # update: with another number of processes it might never be.
+    # Accelerate restores its count of micro-batches and updates when it is a multiple of those per update;
+    # with another number of processes this might never happen.
     accelerator.step = 0
     return step_of(checkpoint)
 
 
 def unreadable(checkpoint: Path, error: BaseException) -> str:
-    """The reason why a checkpoint cannot be loaded, and what to do."""
+    """Error message: why a checkpoint cannot be loaded, and what to do."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, pickle.UnpicklingError):
         reason = "a file holds code or is cut off, and only weights and plain values are read"
@@ -126,8 +126,8 @@ def unreadable(checkpoint: Path, error: BaseException) -> str:
 
 
 def convert_earlier(checkpoint: Path) -> None:
-    """Writes the states that an earlier version kept as pickles in this version's form, without running
-    anything that they hold.
+    """Converts states that an earlier version stored as pickles to this version's format, without running
+    code in them.
     """
     for i, path in enumerate(sorted(checkpoint.glob(EARLIER_STATE.format("*")))):
         try:
@@ -139,17 +139,17 @@ def convert_earlier(checkpoint: Path) -> None:
 
 
 def write_state(state: dict[str, Any], path: Path) -> None:
-    """Tensors as safetensors; where they stand, and all other values, as JSON in the metadata."""
+    """Writes tensors as safetensors; their positions, and all other values, as JSON in the metadata."""
     tensors: dict[str, Tensor] = {}
     plain = json.dumps(_packed(state, tensors))
     save_file(tensors, path, {"state": plain})
 
 
 def read_state(path: Path) -> Any:
-    """The state that `write_state` wrote, its tensors on the CPU.
+    """Reads the state that `write_state` wrote, its tensors on the CPU.
 
     Raises:
-        OSError, ValueError, SafetensorError: where there is no such file, or it is none of these.
+        OSError, ValueError, SafetensorError: if there is no such file, or it is no such state.
     """
     with safe_open(path, "pt") as file:
         plain = json.loads((file.metadata() or {})["state"])
@@ -157,7 +157,7 @@ def read_state(path: Path) -> Any:
 
 
 def _packed(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The value with a number in the place of each tensor, which is added to `tensors`."""
+    """Replaces each tensor in the value by a number, and adds the tensor to `tensors`."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()

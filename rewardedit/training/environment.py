@@ -1,5 +1,5 @@
-"""Where a run or a measurement was made: versions, device, commit and date,
-as they are written beside its results.
+"""Environment of a run or a measurement: versions, device, commit and date,
+stored next to its results.
 """
 
 import platform
@@ -17,8 +17,8 @@ PACKAGES = ("rewardedit", "torch", "diffusers", "transformers", "peft", "acceler
 
 
 def environment() -> dict[str, Any]:
-    """Versions, of the offline world and its models too, device and commit, as a run directory and a
-    benchmark result record them.
+    """Versions (including the offline world and its models), device and commit, as recorded in a run folder
+    and in a benchmark result.
     """
     return {
         "python": platform.python_version(),
@@ -32,7 +32,7 @@ def environment() -> dict[str, Any]:
 
 
 def commit(folder: Path) -> str | None:
-    """The commit of the checkout that a folder is in; None where git or its files are not there."""
+    """Commit of the checkout that contains a folder; None without git or a repository."""
     try:
         found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=folder)
     except OSError:

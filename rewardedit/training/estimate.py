@@ -1,5 +1,5 @@
-"""What a recipe will do, found out before any of it is done: rows, trained parameters, memory, time,
-missing files.
+"""Plans of recipes, computed before anything runs: rows, trained parameters, memory, time, missing
+files.
 """
 
 import time
@@ -31,11 +31,11 @@ from rewardedit.training.trainable import (
     require_source_channels,
 )
 
-EFFICIENCY = 0.35  # of a plain matrix product's rate that training a UNet reaches
+EFFICIENCY = 0.35  # speed of training a UNet, as a share of that of a plain matrix product
 
 
 class PlanIncomplete(ValueError):
-    """Something is not there that a plan needs: `lines` is what can be said without it."""
+    """Something that a plan needs is missing; `lines` holds the parts that do not need it."""
 
     def __init__(self, lines: list[str], reason: str) -> None:
         super().__init__(reason)
@@ -43,10 +43,10 @@ class PlanIncomplete(ValueError):
 
 
 def plan_of(*parts: Callable[[], str | list[str]]) -> list[str]:
-    """The lines of all parts of a plan.
+    """Collects the lines of all parts of a plan.
 
     Raises:
-        PlanIncomplete: where a part raises a ValueError, with the lines of the others and the first reason.
+        PlanIncomplete: if a part raises a ValueError, with the lines of the others and the first reason.
     """
     lines: list[str] = []
     reasons: list[str] = []
@@ -66,7 +66,7 @@ def plan(config: Any) -> list[str]:
     """Lines to print for a reward-conditioned recipe.
 
     Raises:
-        PlanIncomplete: naming the first file, data set or model that is not there.
+        PlanIncomplete: naming the first file, data set or model that is missing.
     """
     editors = config.candidates.editors if config.candidates else ()
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
@@ -95,10 +95,10 @@ def plan(config: Any) -> list[str]:
 
 
 def require_trainable(train: TrainConfig, base: str, size: int) -> None:
-    """What can be known before any stage is made, of which none is to be made for nothing.
+    """Checks the training settings before any stage runs, so that no stage runs in vain.
 
     Raises:
-        ValueError: where a batch does not divide among the processes, fp16 is asked for without a GPU, or a
+        ValueError: if a batch does not divide among the processes, fp16 is requested without a GPU, or a
             LoRA for a base without channels for the source image.
     """
     train.micro_batches(processes().num_processes)
@@ -108,8 +108,8 @@ def require_trainable(train: TrainConfig, base: str, size: int) -> None:
 
 
 def plan_training(editor: Blueprint, train: TrainConfig, variants: int, calls: float = 1.0) -> list[str]:
-    """Parameters and time of fine-tuning an editor; `calls` are UNet calls a step,
-    in those of a plain step.
+    """Parameters and time of fine-tuning an editor; `calls` is the number of UNet calls per step, relative to
+    a step without a reward.
     """
     unet = trained_unet(editor, train)
     trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
@@ -126,19 +126,19 @@ def plan_training(editor: Blueprint, train: TrainConfig, variants: int, calls: f
 
 
 def memory_line(estimate: Callable[[int], dict[str, int]]) -> str:
-    """What each stage needs of a GPU's memory, or why that cannot be said."""
+    """Line with the GPU memory of each stage, or the reason why it cannot be estimated."""
     try:
         return table(estimate(processes().num_processes))
-    # a scorer of one's own that knows no `meta` device is no reason to refuse a recipe
+    # a user's scorer that does not support the `meta` device is no reason to refuse a recipe
     except Exception as error:
         return f"memory: not estimated ({type(error).__name__}: {str(error).splitlines()[0]})"
 
 
 def load_blueprint(name: str, size: int) -> Blueprint:
-    """An editor without weights, from the configurations in its folder.
+    """Loads an editor without weights, from the configurations in its folder.
 
     Raises:
-        ValueError: where there is no such pipeline, or it is a LoRA.
+        ValueError: if there is no such pipeline, or it is a LoRA.
     """
     require_pipeline(name)
     _pipeline_config(name)
@@ -159,10 +159,10 @@ def _pipeline_config(name: str) -> dict[str, Any]:
 
 
 def load_family(name: str) -> EditFamily:
-    """The family of a base, without its weights.
+    """Family of a base editor, found without loading its weights.
 
     Raises:
-        ValueError: where there is no such pipeline, it is a LoRA, or it is none that could be an editor.
+        ValueError: if there is no such pipeline, it is a LoRA, or it cannot be an editor.
     """
     require_pipeline(name)
     class_name = _pipeline_config(name)["_class_name"]
@@ -173,10 +173,10 @@ def load_family(name: str) -> EditFamily:
 
 
 def load_scheduler(name: str) -> Any:
-    """The scheduler of a base, without its weights.
+    """Scheduler of a base editor, loaded without its weights.
 
     Raises:
-        ValueError: where there is no such pipeline, or it is a LoRA.
+        ValueError: if there is no such pipeline, or it is a LoRA.
     """
     require_pipeline(name)
     kind = getattr(diffusers, _pipeline_config(name)["scheduler"][1])
@@ -191,7 +191,7 @@ def _sub_config(kind: Any, name: str, subfolder: str) -> Any:
 
 
 def _rate(train: TrainConfig) -> float:
-    """Operations a second of a matrix product here, in the type that training uses."""
+    """Operations per second of a matrix product on this device, in the type that training uses."""
     device = devices.default_device()
     dtype = autocast_type(devices.precision_here(train.mixed_precision)) or torch.float32
     n = 4096 if device == "cuda" else 768

@@ -1,6 +1,6 @@
-"""Fine-tuning an editor on the InstructPix2Pix objective: what every method that trains an editor shares.
+"""Fine-tuning an editor on the InstructPix2Pix objective, shared by all methods that train an editor.
 
-The loop over it stands in each method's own file; see `rewardedit.training.loop`.
+Each method has its own loop in its own file; see `rewardedit.training.loop`.
 """
 
 from dataclasses import dataclass
@@ -36,10 +36,10 @@ from rewardedit.training.trainable import (
 
 @dataclass
 class MicroBatch:
-    """What one process passes through the editor at a time, and the random numbers of the diffusion loss."""
+    """Rows that one process passes through the editor at a time, and random numbers of the diffusion loss."""
 
-    rows: Int[Tensor, " b"]  # of the cache
-    slots: Int[Tensor, " b"]  # their places in the batch of the whole update, over all processes
+    rows: Int[Tensor, " b"]  # indices in the cache
+    slots: Int[Tensor, " b"]  # their places in the whole update's batch, over all processes
     noise: Float[Tensor, "b c h w"]
     times: Int[Tensor, " b"]
     inputs: "Inputs"
@@ -48,7 +48,7 @@ class MicroBatch:
 
 @dataclass
 class Inputs:
-    """What the diffusion loss takes of the rows, some of whose conditioning is dropped."""
+    """Inputs of the diffusion loss; the conditioning of some rows is dropped."""
 
     edited: Float[Tensor, "b c h w"]  # scaled latents
     source: Float[Tensor, "b c h w"]  # unscaled
@@ -57,12 +57,12 @@ class Inputs:
     label: Int[Tensor, " b"]
 
     def to(self, device: torch.device) -> "Inputs":
-        """The same on another device; from pinned memory beside what is computed there."""
+        """Copies the inputs to another device; from pinned memory, in parallel to its computations."""
         return Inputs(*(tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
 
 
 class Finetuning:
-    """An editor, cached rows and their labels in, a pipeline or LoRA out."""
+    """Fine-tunes an editor on cached rows and their labels; the result is a pipeline or a LoRA."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class Finetuning:
         folder: Path,
         resume: bool = False,
     ) -> None:
-        """Loads the base and makes of it what is trained;
-        `loop.steps()` goes on from the newest checkpoint with `resume`.
+        """Loads the base and prepares its trained modules.
+        With `resume`, `loop.steps()` continues from the newest checkpoint.
 
         Raises:
-            ValueError: where no row has a label.
+            ValueError: if no row has a label.
         """
         self.config = config
         self.base = base
@@ -91,7 +91,7 @@ class Finetuning:
                 "no row has a label to train on; look at the scores' reasons in the relabelled shards"
             )
 
-        # New weights, of a LoRA or an embedding, are drawn from this seed, alike on every process.
+        # New weights, of a LoRA or an embedding, are drawn from this seed, the same on every process.
         set_seed(config.seed)
         folder.mkdir(parents=True, exist_ok=True)
         self.micro_batch_size, passes = config.micro_batches(processes().num_processes)
@@ -137,16 +137,16 @@ class Finetuning:
         return None if module is None else self.accelerator.prepare(module)
 
     def micro_batches(self, step: int) -> list[MicroBatch]:
-        """This process's share of a step's rows, cut into micro-batches; those of the next step are read from
-        the disk meanwhile.
+        """This process's share of a step's rows, split into micro-batches; meanwhile those of the next step
+        are read from disk.
         """
         return self._rows_of(step)
 
     def _read(self, step: int) -> list[MicroBatch]:
         """The micro-batches of a step.
 
-        Noise, times and dropout are drawn for the whole batch alike on every process, so that neither their
-        number nor the micro-batch changes what a row is trained on.
+        Every process draws the same noise, times and dropout for the whole batch, so that neither the number
+        of processes nor the micro-batch size changes what a row is trained on.
         """
         config = self.config
         drawn = batch_rows(len(self.labelled_rows), config.batch_size, step, config.seed)
@@ -165,7 +165,7 @@ class Finetuning:
         return found
 
     def diffusion_loss(self, micro: MicroBatch) -> Float[Tensor, ""]:
-        """InstructPix2Pix's objective on the data's own pairs, mean over the rows."""
+        """InstructPix2Pix's objective on the data set's own pairs, mean over the rows."""
         device = self.accelerator.device
         inputs = micro.inputs.to(device)
         embeds = inputs.embeds
@@ -185,7 +185,7 @@ class Finetuning:
         return losses.mean()
 
     def _inputs(self, rows: Int[Tensor, " b"], dropout: Float[Tensor, " b"]) -> Inputs:
-        """The inputs of rows; `dropout`, uniform in [0, 1), says which conditioning is dropped."""
+        """Inputs of rows; `dropout`, uniform in [0, 1), decides which conditioning is dropped."""
         no_text, no_image = conditioning_dropout(dropout, self.config.conditioning_dropout)
         edited, source = self.cache.latents(rows)
         if self.config.null_text_target == "source":
@@ -198,16 +198,16 @@ class Finetuning:
         return inputs
 
     def current_editor(self) -> Editor:
-        """The editor with its weights as they are."""
+        """The editor with its current weights."""
         return Editor(self.editor.pipe, self.editor.settings, self.labels.prompt, self.modules.embedding)
 
     def is_validation_step(self) -> bool:
-        """Whether previews are due after the current step."""
+        """True if previews are due after the current step."""
         every = self.config.validate_every
         return bool(every) and (self.loop.step + 1) % every == 0
 
     def save_previews(self) -> None:
-        """Edits of a few rows, to look at; with the averaged weights where it is called inside
+        """Saves edits of a few rows for inspection; with the averaged weights if called inside
         `loop.ema_weights()`.
         """
         step = self.loop.step + 1
@@ -221,8 +221,8 @@ class Finetuning:
                 log_images(self.accelerator, sorted(folder.glob("*.png")), step)
 
     def save(self) -> Path:
-        """The folder of the result: `pipeline/`, which stock diffusers loads, or `lora/`;
-        with the averaged weights.
+        """Saves the result with the averaged weights and returns its folder: `pipeline/`, which stock
+        diffusers loads, or `lora/`.
         """
         self.loop.finish()
         self._rows_of.close()

@@ -1,14 +1,14 @@
-"""What is required of the labels of rows that a scorer learns from."""
+"""Checks of the labels that a scorer learns from."""
 
 from rewardedit.batch import EditSample
 from rewardedit.data import Rows
 
 
 def require_label(sample: EditSample) -> float:
-    """The row's label.
+    """Returns the row's label.
 
     Raises:
-        ValueError: where it has none, or it or one of its axes' labels lies outside 0 to 10.
+        ValueError: if it has none, or if its label or that of one of its axes lies outside 0 to 10.
     """
     if sample.label is None:
         raise ValueError(f"row {sample.id}: expected a label from 0 to 10; it has none")
@@ -19,7 +19,7 @@ def require_label(sample: EditSample) -> float:
 
 
 def require_axes(rows: Rows, usable: list[int], axes: tuple[str, ...]) -> None:
-    """Raises ValueError where no usable row has a label of an axis, which would train nothing."""
+    """Raises ValueError if no usable row has a label of one of the axes, which would train nothing."""
     missing = set(axes)
     for row in usable:
         if not missing:

@@ -25,13 +25,15 @@ from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.training.trainable import RewardLabels, load_base
 from rewardedit.untrusted import read_settings_file
 
-ENCODE_BATCH = 64  # texts, or at most images, that are encoded at a time
-ENCODE_PIXELS = 2**21  # of the images: 32 of 256 pixels a side, for which the VAE needs 5 GiB
+ENCODE_BATCH = 64  # texts encoded at a time, and most images
+ENCODE_PIXELS = 2**21  # most pixels encoded at a time: 32 images of side 256, for which the VAE needs 5 GiB
 
 
 @dataclass
 class LatentCache:
-    """Rows with their latents: `edited` scaled by the VAE's factor, `source` as the mode, unscaled."""
+    """Rows with their latents; `latents` scales those of edited images by the VAE's factor, sources stay
+    unscaled modes.
+    """
 
     rows: Rows | StreamedRows
     data: DataConfig
@@ -41,7 +43,7 @@ class LatentCache:
     scaling: float
     edited: np.ndarray  # (n, c, h, w) fp16, unscaled
     source: np.ndarray
-    # by row: why it cannot be read; its latents are zero, and no training uses it
+    # reasons by row; latents of unreadable rows are zero, and no training uses them
     unreadable: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -56,8 +58,8 @@ class LatentCache:
         return edited * self.scaling, source
 
     def texts(self, editor: Editor, labels: RewardLabels) -> "TextCache":
-        """Prompts of all rows under their labels; each distinct text is encoded once,
-        and the same texts are kept.
+        """Prompts of all rows with their labels. Each distinct text is encoded once, and the result is kept
+        on disk.
         """
         texts = write_prompts(editor.pipe, self.instructions, labels.label, labels.prompt)
         distinct = sorted({"", *texts})
@@ -73,11 +75,11 @@ class LatentCache:
 
 @dataclass
 class TextCache:
-    """Prompts by row, as embeddings of the text encoder at the start and as its tokens."""
+    """Prompts by row, as embeddings of the untrained text encoder and as its tokens."""
 
     embeds: np.ndarray  # (distinct texts, n, d) fp16
     tokens: np.ndarray  # (distinct texts, n) int32
-    index: Int[Tensor, " rows"]  # which text a row has
+    index: Int[Tensor, " rows"]  # index of each row's text
     empty: int  # the index of the empty text
     label: Int[Tensor, " rows"]
     null: int  # the label of a dropped prompt
@@ -85,7 +87,7 @@ class TextCache:
     def take(
         self, rows: Int[Tensor, " b"], dropped: Bool[Tensor, " b"]
     ) -> tuple[Float[Tensor, "b n d"], Int[Tensor, "b n"], Int[Tensor, " b"]]:
-        """Embeddings, tokens and labels of rows, those of the empty text and the null label where dropped."""
+        """Embeddings, tokens and labels of rows; of the empty text and the null label where dropped."""
         index = torch.where(dropped, self.empty, self.index[rows])
         label = torch.where(dropped, self.null, self.label[rows])
         embeds, tokens = (torch.from_numpy(array[index.numpy()]) for array in (self.embeds, self.tokens))
@@ -93,7 +95,7 @@ class TextCache:
 
 
 def _encode(editor: Editor, texts: list[str], folder: Path, made_of: dict[str, str]) -> None:
-    """The texts' embeddings as an array (texts, n, d) of fp16, `embeds.npy`, and their tokens (texts, n),
+    """Writes the texts' embeddings, (texts, n, d) in fp16, to `embeds.npy`, and their tokens, (texts, n), to
     `tokens.npy`.
     """
     size = SHARD_BATCHES * ENCODE_BATCH
@@ -114,7 +116,7 @@ def _encode(editor: Editor, texts: list[str], folder: Path, made_of: dict[str, s
 
 
 def encode_batch_size(size: int) -> int:
-    """How many images of that size are encoded at a time where nothing else is said."""
+    """Default number of images with this side that are encoded at a time."""
     return max(1, min(ENCODE_BATCH, ENCODE_PIXELS // size**2))
 
 
@@ -126,15 +128,14 @@ def make_cache(
     candidates: CandidatesConfig | None = None,
     batch_size: int | None = None,
 ) -> LatentCache:
-    """Encodes all rows, or opens the cache in `folder` where an earlier run left a whole one of the same
-    rows.
+    """Encodes all rows, or opens the cache in `folder` if an earlier run completed it for the same rows.
 
     Args:
-        candidates: that `rows` have beside the data's own edits.
-        batch_size: how many images are encoded at a time; None: as `encode_batch_size` says.
+        candidates: candidates that `rows` have besides the data set's own edits.
+        batch_size: number of images encoded at a time; None: `encode_batch_size`.
 
     Raises:
-        ValueError: where the folder holds latents of other rows, or by another editor.
+        ValueError: if the folder holds latents of other rows, or by another editor.
     """
     size = batch_size or encode_batch_size(require_size(data))
     parts = shards_of(rows, size)
@@ -165,7 +166,7 @@ def make_cache(
 
     stage(folder, made_of, encode, len(parts), finish=join)
 
-    # Arrays stay on disk: a step reads its rows alone.
+    # Arrays stay on disk: a step reads only its own rows.
     texts = read_settings_file(folder / "rows.json")
     arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("edited", "source")]
     scaling = float(editor.pipe.vae.config.scaling_factor)
@@ -176,8 +177,8 @@ def make_cache(
 def _encode_rows(
     rows: Rows, data: DataConfig, size: int, encode: Callable[[Tensor], np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
-    """The latents of `edited` and `source`, (n, c, h, w) fp16 and zero where a row cannot be read; and the
-    ids, the instructions and the reasons of these rows.
+    """Latents of `edited` and `source`, (n, c, h, w) in fp16 and zero for unreadable rows; and the rows' ids,
+    instructions and reasons why they cannot be read.
     """
     ids = [""] * len(rows)
     instructions = [""] * len(rows)
@@ -203,8 +204,8 @@ def _encode_rows(
 
 
 def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarray, dict[str, list[str]]]:
-    """The sources as memory-mapped bytes (n, 3, s, s), black where a row cannot be read, and captions where
-    any row has one; "" for rows without.
+    """Sources as memory-mapped bytes (n, 3, s, s), black for unreadable rows; and captions if any row has
+    one, "" for rows without.
     """
     parts = row_shards(rows, ENCODE_BATCH)
     names = ("source_caption", "target_caption")
@@ -215,7 +216,7 @@ def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarra
         images = np.zeros((len(part), 3, require_size(data), require_size(data)), np.uint8)
         captions: dict[str, list[str | None]] = {name: [None] * len(part) for name in names}
         for found in read_shard(part, data, ENCODE_BATCH, fields=names):
-            for row in found.unreadable:  # which no training uses
+            for row in found.unreadable:  # no training uses these rows
                 for texts in captions.values():
                     texts[row] = ""
             if found.batch is None:
@@ -241,17 +242,17 @@ def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarra
 
 
 def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:
-    """Each of the arrays that the shards hold, as one file in `folder`."""
+    """Joins each of the shards' arrays into one file in `folder`."""
     for name in names:
         join_arrays([shard / f"{name}.npy" for shard in shards], folder / f"{name}.npy")
 
 
 def _once(editor: Editor) -> Once[Editor]:
-    """The editor; a worker elsewhere loads it anew, onto its own device."""
+    """The editor, for a stage; a worker in another process loads it again, onto its own device."""
     name = _name(editor)
     return Once(lambda: load_base(name, devices.default_device()), editor)
 
 
 def _name(editor: Editor) -> str:
-    """Where an editor was loaded from."""
+    """Hub name or folder that an editor was loaded from."""
     return str(editor.pipe.config.get("_name_or_path"))

@@ -1,7 +1,6 @@
-"""The part of a training that does not depend on the method: steps, gradients, updates, averages, log,
-checkpoints.
+"""Method-independent part of a training: steps, gradients, updates, averages, log, checkpoints.
 
-A method's loop stands in its own file and reads
+The loop of a method is in the method's own file and looks like this:
 
     for step in loop.steps():
         for micro_batch in …:
@@ -39,23 +38,23 @@ from rewardedit.training.trackers import Tracker, installed_trackers, require_tr
 
 
 class TrainingStopped(RuntimeError):
-    """Training cannot go on: the loss or the gradient is not a number. The message names the batch."""
+    """Training cannot continue: the loss or the gradient is not finite. The message names the batch."""
 
 
 @dataclass(frozen=True)
 class LoopConfig:
-    """How long to train, and what to keep of it."""
+    """Length, optimizer, precision, log and checkpoints of a training."""
 
-    max_steps: int = 10_000  # updates of the weights in all
-    batch_size: int = 64  # rows an update
+    max_steps: int = 10_000  # total number of weight updates
+    batch_size: int = 64  # rows per update
     lr: float = 5e-5  # peak learning rate
     lr_warmup_steps: int = 500  # updates over which the learning rate rises to its peak
-    weight_decay: float = 1e-2  # of what AdamW trains; what Muon trains has none
-    max_grad_norm: float = 1.0  # the gradient's largest norm
+    weight_decay: float = 1e-2  # weight decay of AdamW's parameters; Muon's have none
+    max_grad_norm: float = 1.0  # norm to which larger gradients are clipped
     ema: float | None = None  # decay of the moving average of the weights; None: no average
-    mixed_precision: Precision = "no"  # of the computation; the weights that are trained stay in float32
-    seed: int = 0  # of the order of the rows, noise, time steps and dropout
-    # where metrics, settings and previews are logged beside the run's folder
+    mixed_precision: Precision = "no"  # precision of the computation; trained weights stay in float32
+    seed: int = 0  # seed of the order of the rows, noise, time steps and dropout
+    # tracker that logs metrics, settings and previews, besides the files in the run's folder
     tracker: Tracker = "tensorboard"
     log_every: int = 50  # updates between two lines of metrics
     checkpoint_every: int = 1000  # updates between two checkpoints
@@ -76,7 +75,7 @@ class LoopConfig:
 
 
 class TrainLoop:
-    """Counts the steps of one training and does at each what every method needs."""
+    """Runs the steps of one training, with the work at each step that all methods share."""
 
     def __init__(
         self,
@@ -94,12 +93,12 @@ class TrainLoop:
         """
         Args:
             optimizer: prepared by `accelerator`.
-            parameters: those that are trained.
-            resume: `steps` goes on from the newest checkpoint in `folder`.
-            label: of the progress bar.
+            parameters: the trained parameters.
+            resume: whether `steps` continues from the newest checkpoint in `folder`.
+            label: text of the progress bar.
             wrapped: prepared modules, whose own hooks average gradients over processes; without any, `update`
                 averages them.
-            states: further ones that a checkpoint is to hold.
+            states: further states to store in checkpoints.
         """
         self.config = config
         self.accelerator = accelerator
@@ -115,17 +114,17 @@ class TrainLoop:
             self.ema = EMAModel(parameters, decay=config.ema, use_ema_warmup=True, inv_gamma=10.0, power=1.0)
         self.states = [*states, lr_scheduler, *([] if self.ema is None else [self.ema])]
         self.step = 0
-        self._losses: list[float] = []  # of the steps since the last line of the log
-        self._loss = 0.0  # of the step's micro-batches so far
-        self._ids: list[str] = []  # of their rows
+        self._losses: list[float] = []  # losses of the steps since the last line of the log
+        self._loss = 0.0  # mean loss of the step, summed over its micro-batches so far
+        self._ids: list[str] = []  # ids of their rows
         # sums and numbers of rows since the last line of the log
         self._recorded: dict[str, tuple[float, int]] = {}
 
     def steps(self) -> Iterator[int]:
-        """The steps that are to be done, beside a progress bar; after each a checkpoint where one is due.
+        """Yields the remaining steps and shows a progress bar; after each step, saves a checkpoint if due.
 
         Raises:
-            Stopped: at the end of a step, after a checkpoint, where a signal asks a process to end.
+            Stopped: at the end of a step, after a checkpoint, if a process has received a signal to stop.
         """
         first = load_newest_checkpoint(self.accelerator, self.folder, self.states) if self.resume else 0
         if self.ema is not None:
@@ -138,7 +137,7 @@ class TrainLoop:
             for step in bar:
                 self.step = step
                 yield step
-                # Only now, when all of the step is done: a run that was killed before does it again.
+                # Only now, when the whole step is done: a run killed before this point repeats it.
                 done = step + 1
                 stops = any_process(request.number is not None)
                 if done % self.config.checkpoint_every == 0 or self.is_last() or stops:
@@ -149,21 +148,21 @@ class TrainLoop:
                 bar.set_postfix_str(f"loss {self.last_loss:.4f} · {rate:.0f} images/s", refresh=False)
 
     def accumulate(self) -> AbstractContextManager[Any]:
-        """Around the forward and backward pass of one micro-batch."""
+        """Context of the forward and backward pass of one micro-batch."""
         return self.accelerator.accumulate(*self.wrapped)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Around a forward pass: the precision of the configuration."""
+        """Context of a forward pass, in the configured precision."""
         return self.accelerator.autocast()
 
     def backward(self, loss: Tensor, ids: list[str]) -> None:
         """Adds the gradients of a micro-batch's mean loss.
 
         Args:
-            ids: of the rows, for the error.
+            ids: ids of the rows, for the error message.
 
         Raises:
-            TrainingStopped: where the loss is NaN or infinite.
+            TrainingStopped: if the loss is NaN or infinite.
         """
         require_finite(loss.detach(), self.step, ids)
         self._ids += ids
@@ -171,15 +170,15 @@ class TrainLoop:
         self._loss += loss.item() / self.accelerator.gradient_accumulation_steps
 
     def update(self) -> None:
-        """One step of the optimizer, the learning rate and the averages; then the log.
+        """Advances the optimizer, the learning rate and the averages by one step; then writes the log.
 
         Raises:
-            TrainingStopped: where the gradient is NaN or infinite, before anything is made of it.
+            TrainingStopped: if the gradient is NaN or infinite, before it is used.
         """
         if not self.wrapped:
             average_gradients(self.accelerator, self.parameters)
         norm = self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
-        if self.accelerator.scaler is None:  # which in fp16 passes over such a step itself
+        if self.accelerator.scaler is None:  # in fp16 the scaler skips such a step itself
             require_finite(norm, self.step, self._ids, "gradient")
         self._ids = []
         self.optimizer.step()
@@ -198,18 +197,18 @@ class TrainLoop:
             self._log(done)
 
     def is_last(self) -> bool:
-        """Whether the current step is the last one."""
+        """True at the last step."""
         return self.step + 1 == self.config.max_steps
 
     def record(self, name: str, mean: Tensor, rows: int) -> None:
-        """A mean over so many rows, for the next line of the log,
-        which has the mean over all rows of all processes.
+        """Records a mean over a number of rows for the next line of the log,
+        which holds the mean over all rows of all processes.
         """
         total, n = self._recorded.get(name, (0.0, 0))
         self._recorded[name] = (total + float(mean.detach()) * rows, n + rows)
 
     def _log(self, step: int) -> None:
-        """A line of metrics.jsonl and of the tracker."""
+        """Writes a line to metrics.jsonl and to the trackers."""
         names = list(self._recorded)
         sums = sum_of_processes(torch.tensor([self._recorded[name] for name in names], dtype=torch.float64))
         means = {name: total / max(n, 1) for name, (total, n) in zip(names, sums.tolist(), strict=True)}
@@ -224,7 +223,7 @@ class TrainLoop:
 
     @contextmanager
     def ema_weights(self) -> Iterator[None]:
-        """While it is open, the trained parameters hold their moving averages."""
+        """Within the block, the trained parameters hold their moving averages."""
         if self.ema is None:
             yield
             return
@@ -236,10 +235,10 @@ class TrainLoop:
             self.ema.restore(self.parameters)
 
     def finish(self) -> None:
-        """Leaves the parameters at their moving averages and closes the trackers.
+        """Sets the parameters to their moving averages and closes the trackers.
 
-        The processes stay joined for what comes after. Accelerate's own `end_training` takes the process
-        group apart while DDP still holds it, which can wait for ever.
+        The process group stays open for later work. Accelerate's own `end_training` destroys it while DDP
+        still holds it, which can hang.
         """
         if self.ema is not None:
             self.ema.copy_to(self.parameters)
@@ -250,11 +249,11 @@ class TrainLoop:
 def make_accelerator(
     folder: Path, precision: Precision, accumulation_steps: int, tracker: Tracker
 ) -> Accelerator:
-    """An accelerate handle that logs where it was asked to; it computes in fp32, and says so, where bf16 is
-    asked for on a CPU or a GPU that has no units for it.
+    """Creates an `Accelerator` that logs to the given tracker. It computes in fp32, and reports that, if bf16
+    is requested on a CPU or a GPU without bf16 units.
 
     Raises:
-        ValueError: if fp16 is asked for without a GPU.
+        ValueError: if fp16 is requested without a GPU.
     """
     devices.require_precision(precision)
     here = devices.precision_here(precision)
@@ -279,9 +278,9 @@ def make_accelerator(
 
 
 def batch_rows(rows: int, batch: int, step: int, seed: int) -> Tensor:
-    """Which rows step `step` trains on: passes over the data in a new order each, cut into batches.
+    """Rows that step `step` trains on: passes over the data, each in a new order, cut into batches.
 
-    A function of its arguments alone, so that a resumed run and one of several processes see the same
+    Depends on its arguments only, so that resumed runs and runs on several processes see the same
     batches.
     """
     first = step * batch
@@ -292,22 +291,22 @@ def batch_rows(rows: int, batch: int, step: int, seed: int) -> Tensor:
     return torch.tensor(drawn)
 
 
-# a step may lie in two passes; drawing the order of millions of rows takes longer than a step
+# a step may span two passes; drawing the order of millions of rows takes longer than a step
 @lru_cache(maxsize=2)
 def row_order(rows: int, seed: int, epoch: int) -> Tensor:
-    """The order of one pass over the data."""
+    """Order of the rows in one pass over the data."""
     return torch.randperm(rows, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
-    """The generator of one step's noise, time steps and dropout, on the CPU:
+    """Generator of one step's noise, time steps and dropout, on the CPU:
     the same on every device and after a resume.
     """
     return torch.Generator().manual_seed((seed * 2_000_003 + step) % 2**63)
 
 
 def average_gradients(accelerator: Accelerator, parameters: list[nn.Parameter]) -> None:
-    """The mean of all processes' gradients on each of them, for modules that are not wrapped."""
+    """Averages gradients over all processes, for modules that are not wrapped."""
     if accelerator.num_processes > 1:
         for p in parameters:
             if p.grad is not None:
@@ -315,7 +314,7 @@ def average_gradients(accelerator: Accelerator, parameters: list[nn.Parameter]) 
 
 
 def require_finite(value: Tensor, step: int, ids: list[str], what: str = "loss") -> None:
-    """Stops a run whose loss, or the norm of whose gradient, is NaN or infinite.
+    """Stops a run if its loss or its gradient norm is NaN or infinite.
 
     Raises:
         TrainingStopped: naming the step and the batch.

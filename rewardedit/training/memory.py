@@ -1,5 +1,5 @@
-"""What a recipe needs of a GPU's memory, stage by stage, before any of it runs: sizes of models,
-and runs on `meta`.
+"""Estimates of the GPU memory that each stage of a recipe needs, before any of it runs: from sizes of
+models and from runs on `meta`.
 """
 
 from dataclasses import dataclass
@@ -26,15 +26,15 @@ from rewardedit.training.trainable import (
     require_source_channels,
 )
 
-SCORE_BATCH = 64  # edits that are scored at a time for the mapping of rewards, as relabelling does by default
-GUIDED = 3  # rows of a UNet call for each edit that is sampled: text, image and neither
-# bytes of optimizer state for each trained parameter, at most
+SCORE_BATCH = 64  # edits scored at a time for the mapping of rewards, the default of relabelling
+GUIDED = 3  # rows of a UNet call per sampled edit: text, image and neither
+# bytes of optimizer state per trained parameter, at most
 MOMENTS = {"adamw": 8, "adamw8bit": 2, "muon": 8}
 
 
 @dataclass(frozen=True)
 class Blueprint:
-    """An editor without weights, on `meta`, and the side of the images that it is to edit."""
+    """An editor without weights, on `meta`, and the side of the images to edit."""
 
     family: EditFamily
     unet: Any
@@ -52,7 +52,7 @@ class Blueprint:
         text_encoder: dict[str, Any],
         size: int,
     ) -> "Blueprint":
-        """From the configurations of its parts."""
+        """Builds the editor from the configurations of its parts."""
         with torch.device("meta"):
             denoiser: Any = UNet2DConditionModel.from_config(unet)
             takes_source = denoiser.config.in_channels > denoiser.config.out_channels
@@ -67,7 +67,7 @@ class Blueprint:
             )
 
     def bytes(self, number: int = FULL) -> int:
-        """Of all its weights."""
+        """Bytes of all weights, with `number` bytes each."""
         return sum(parameters(module) for module in (self.unet, self.vae, self.text_encoder)) * number
 
     def latents(self, batch: int) -> Tensor:
@@ -106,12 +106,12 @@ class Blueprint:
 
 @dataclass(frozen=True)
 class Training:
-    """The sizes of a fine-tuning, between steps and in one."""
+    """Bytes that fine-tuning needs, between steps and within one."""
 
     resident: int  # weights, gradients, the optimizer's state and moving averages
-    step: int  # more, at most, in a forward and backward pass
-    update: int  # more in the optimizer's step
-    casts: int  # more while the model that is being trained samples: autocast's copy of its weights
+    step: int  # additional, at most, in a forward and backward pass
+    update: int  # additional in the optimizer's step
+    casts: int  # additional while the model in training samples: autocast's copy of its weights
 
 
 def training(
@@ -121,7 +121,7 @@ def training(
     reward: RewardConfig | None = None,
     scorer: Scorer | None = None,
 ) -> Training:
-    """What fine-tuning needs, on the pairs alone or with a reward."""
+    """Memory of fine-tuning, on the pairs alone or with a reward."""
     micro_batch, _ = train.micro_batches(processes)
     unet = trained_unet(editor, train)
     half = autocast_type(train.mixed_precision)
@@ -156,7 +156,7 @@ def training(
 
 
 def trained_unet(editor: Blueprint, train: TrainConfig) -> Any:
-    """The UNet as it is fine-tuned, on `meta`.
+    """The UNet, prepared for fine-tuning, on `meta`.
 
     Raises:
         ValueError: for a LoRA on a base without channels for the source image.
@@ -201,7 +201,7 @@ def _scoring(
 
 
 def scored(editor: Blueprint, scorer: Scorer, edited: Tensor) -> Tensor:
-    """Scores of edits that have all that a scorer may ask for."""
+    """Scores of edits in a batch with every input that a scorer may need."""
     b = len(edited)
     texts = ["a word"] * len(edited)
     mask = torch.empty(b, 1, editor.size, editor.size, device="meta")
@@ -209,21 +209,21 @@ def scored(editor: Blueprint, scorer: Scorer, edited: Tensor) -> Tensor:
 
 
 def scoring(editor: Blueprint, scorer: Scorer) -> int:
-    """Bytes that scoring an edit needs, without gradient."""
+    """Bytes needed to score an edit, without gradient."""
     with torch.no_grad():
         return measure(lambda: scored(editor, scorer, editor.images(1))).peak
 
 
 def reward_conditioned(config: Any, editor: Blueprint, scorer: Scorer, processes: int = 1) -> dict[str, int]:
-    """Bytes that each stage of such a recipe needs at most;
-    candidates come from editors of the same architecture.
+    """Most bytes that each stage of a reward-conditioned recipe needs,
+    with candidates from editors of the same architecture.
     """
     scorer.to("meta")
     needed = training(editor, config.train, processes)
     train = config.train
     stages = {}
     if config.candidates is not None and config.candidates.editors:
-        number = getattr(torch, config.candidates.dtype or "float16").itemsize  # as a GPU's default
+        number = getattr(torch, config.candidates.dtype or "float16").itemsize  # the default on a GPU
         stages["candidates"] = (
             editor.bytes(number) + config.candidates.batch_size * editor.sampled * number // FULL
         )
@@ -235,7 +235,7 @@ def reward_conditioned(config: Any, editor: Blueprint, scorer: Scorer, processes
 
 
 def refl(config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int = 1) -> dict[str, int]:
-    """Bytes that each stage of such a recipe needs at most; both scorers stay in memory all the time."""
+    """Most bytes that each stage of a ReFL recipe needs; both scorers stay in memory throughout."""
     train = config.train
     reward = config.reward
     first, *_ = [scorer.to("meta") for scorer in scorers.values()]

@@ -1,4 +1,4 @@
-"""What a step needs of a GPU's memory, found by running it on the `meta` device: real modules, no data,
+"""GPU memory of a step, measured by running it on the `meta` device: real modules, no data,
 no GPU.
 """
 
@@ -18,28 +18,28 @@ from torch.utils._pytree import tree_leaves, tree_map
 GIB = 2**30
 OVERHEAD = GIB  # CUDA's context and its kernels' workspaces
 FULL = 4
-HALF = 2  # bytes of a number in fp32, and in bf16 or fp16
+HALF = 2  # FULL: bytes of a number in fp32; HALF: in bf16 or fp16
 
 
 def parameters(module: nn.Module) -> int:
-    """How many numbers a module holds."""
+    """Number of parameters of a module."""
     return sum(p.numel() for p in module.parameters())
 
 
 def weights(module: nn.Module) -> int:
-    """Bytes of a module's numbers, each in its own type."""
+    """Bytes of a module's parameters, each in its own type."""
     return sum(p.numel() * p.element_size() for p in module.parameters())
 
 
 def table(stages: dict[str, int]) -> str:
-    """e.g. "memory, GiB: candidates 4.1, scores 3.2, step 17.0"."""
+    """Line of the stages' memory: "memory, GiB: candidates 4.1, scores 3.2, step 17.0"."""
     return "memory, GiB: " + ", ".join(f"{name} {size / GIB:.1f}" for name, size in stages.items())
 
 
 @dataclass(frozen=True)
 class Bytes:
-    """Of one part of a step: what its forward pass keeps for the backward pass,
-    and the most that it holds at a time.
+    """Bytes of one part of a step: those that its forward pass keeps for the backward pass,
+    and its peak.
     """
 
     kept: int
@@ -47,10 +47,10 @@ class Bytes:
 
 
 def measure(forward: Callable[[], Tensor], autocast: torch.dtype | None = None) -> Bytes:
-    """Runs a forward pass and, where its result has a gradient, the backward pass; counts tensors on `meta`.
+    """Runs a forward pass and, if its result has a gradient, the backward pass; counts tensors on `meta`.
 
-    What was there before is not counted. `autocast` is the type of a mixed-precision run;
-    types are as CUDA chooses them.
+    Existing tensors are not counted. `autocast` is the type of a mixed-precision run;
+    types are chosen as on CUDA.
     """
     counter = _Counter()
     with _WholeNumbers(), _LikeCuda(autocast), counter:
@@ -97,7 +97,7 @@ def _key(tensor: Tensor) -> int:
 
 
 def _flat(values: Any) -> Iterator[Any]:
-    """What stands in tuples and lists, one inside the other."""
+    """Yields the items of nested tuples and lists."""
     for value in values:
         if isinstance(value, tuple | list):
             yield from _flat(value)
@@ -109,7 +109,7 @@ def _named(*names: str) -> set[Any]:
     return {getattr(torch, name) for name in names}
 
 
-# Autocast's lists for CUDA, as far as these models go: what runs in half precision, and what in fp32.
+# Autocast's lists for CUDA, as far as these models need them: operations in half precision, and in fp32.
 IN_HALF = _named("conv2d", "matmul", "bmm", "baddbmm", "addmm", "mm") | {
     torch._C._nn.linear,
     Tensor.matmul,
@@ -127,8 +127,8 @@ READ = {Tensor.tolist, Tensor.item, Tensor.__bool__, Tensor.__float__, Tensor.__
 
 
 class _WholeNumbers(TorchFunctionMode):
-    """Keeps whole numbers on the CPU, with their values, and brings them to `meta` where they meet other
-    tensors there: a vision-language model looks up in its tokens where an image's stand.
+    """Keeps integer tensors on the CPU, with their values, and moves them to `meta` where they meet tensors
+    there: a vision-language model looks up the positions of image tokens in its input ids.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -153,7 +153,7 @@ class _WholeNumbers(TorchFunctionMode):
 
 
 def _indices(index: Any) -> Any:
-    """An index with its tensors on `meta`, and a mask as the places where it holds."""
+    """An index with its tensors on `meta`; a mask becomes the positions where it is true."""
     found: list[Any] = []
     for part in index if isinstance(index, tuple) else (index,):
         if isinstance(part, Tensor) and part.dtype == torch.bool and not part.is_meta:
@@ -164,15 +164,15 @@ def _indices(index: Any) -> Any:
 
 
 def _to_meta(value: Any) -> Any:
-    """A tensor on `meta`, but for a single number, which any device takes; what is computed from whole
-    numbers is moved as they are.
+    """Moves a tensor to `meta`; leaves single numbers, which operations accept on any device, and other
+    values as they are.
     """
     return value.to("meta") if isinstance(value, Tensor) and value.dim() else value
 
 
 class _LikeCuda(TorchFunctionMode):
-    """On `meta`, does as CUDA does: autocast's types, attention that keeps no n × n matrix,
-    and values (all zero) to read.
+    """Makes `meta` behave like CUDA: autocast's types, attention that keeps no n × n matrix,
+    and values to read, which are all zero.
     """
 
     def __init__(self, autocast: torch.dtype | None) -> None:
@@ -181,7 +181,7 @@ class _LikeCuda(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is Tensor.backward:  # what checkpointing computes again there is to be seen too
+        if func is Tensor.backward:  # to count what checkpointing recomputes there, too
             with self:
                 gradient = (torch.ones_like(args[0]),)
                 return _engine_run_backward(
@@ -214,7 +214,7 @@ class _LikeCuda(TorchFunctionMode):
 
 def _efficient_attention(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
     groups = query.shape[1] // key.shape[1]
-    if groups > 1:  # queries share keys and values, which are repeated for them
+    if groups > 1:  # groups of queries share keys and values, which are repeated
         key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
     return torch.ops.aten._scaled_dot_product_efficient_attention(query, key, value, None, True, scale=scale)[
         0

@@ -12,21 +12,21 @@ from torch import Tensor, nn
 from rewardedit import devices
 
 MOMENTUM = 0.95
-QUINTIC = (3.4445, -4.7750, 2.0315)  # of the Newton-Schulz iteration
+QUINTIC = (3.4445, -4.7750, 2.0315)  # coefficients of the Newton-Schulz iteration
 
 
 class Muon(torch.optim.AdamW):
     """AdamW, but groups with `muon=True` step along their orthogonalised Nesterov momentum (Jordan et al.
     2024).
 
-    torch's own Muon takes matrices alone; here a convolution (out, in, h, w) counts as a matrix (out,
-    in·h·w). Muon groups know neither weight decay nor betas.
+    torch's own Muon takes matrices only; here a convolution (out, in, h, w) counts as a matrix (out,
+    in·h·w). Muon groups have neither weight decay nor betas.
     """
 
     def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
         super().__init__([{"muon": False, **group} for group in groups], **options)
-        # A gradient scaler leaves it to fused optimizers to skip a step whose gradients overflowed. The
-        # kernel of AdamW does, Muon's part would not: so the scaler skips the step, as it does for any other
+        # A gradient scaler relies on fused optimizers to skip a step whose gradients overflowed. AdamW's
+        # kernel does, Muon's part would not; so the scaler skips the step, as it does for any other
         # optimizer.
         self._step_supports_amp_scaling = False
 
@@ -39,20 +39,20 @@ class Muon(torch.optim.AdamW):
         for group in (g for g in self.param_groups if g["muon"]):
             for p in (p for p in group["params"] if p.grad is not None):
                 state = self.state[p]
-                if not state:  # AdamW wants a "step" in every state that it loads
+                if not state:  # AdamW requires a "step" in every state that it loads
                     state |= {"step": torch.zeros(()), "momentum": torch.zeros_like(p.grad)}
                 momentum = state["momentum"].lerp_(p.grad, 1 - MOMENTUM)
                 direction = orthogonalised(p.grad.lerp(momentum, MOMENTUM).flatten(1))
                 tall = max(1.0, direction.shape[0] / direction.shape[1]) ** 0.5
                 p.add_(direction.view_as(p), alpha=-group["lr"] * tall)
-                p.grad = None  # AdamW leaves it out
+                p.grad = None  # so that AdamW skips it
         super().step()
         return loss
 
 
 def parameter_groups(module: nn.Module, lr: float, muon_lr: float | None) -> list[dict[str, Any]]:
-    """A group of what is trained in `module`; with `muon_lr`, another of its matrices and convolutions, first
-    and last layer (conv_in, conv_out) left out."""
+    """Groups of the trained parameters of `module`: one, or with `muon_lr` a second one for its matrices and
+    convolutions, except the first and last layer (conv_in, conv_out)."""
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     hidden = [
         name for name, p in named.items() if p.ndim > 1 and not name.startswith(("conv_in", "conv_out"))
@@ -64,8 +64,8 @@ def parameter_groups(module: nn.Module, lr: float, muon_lr: float | None) -> lis
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
-    """The matrix with its singular values moved near 1 (0.7 to 1.2), by five Newton-Schulz steps, in bf16
-    where that saves time."""
+    """Moves the matrix's singular values near 1 (0.7 to 1.2), by five Newton-Schulz steps, in bf16 where that
+    saves time."""
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = wide.bfloat16() if devices.computes_in_bf16(wide.device.type) else wide
     x = x / (wide.norm() + 1e-7)
@@ -77,7 +77,7 @@ def orthogonalised(matrix: Tensor) -> Tensor:
 
 
 def learning_rate_share(step: int, warmup: int, last: int | None, floor: float = 0.0) -> float:
-    """The share of the learning rate at a step from 0 on: a linear warm-up over `warmup` steps, times a
+    """Share of the learning rate at a step, counted from 0: a linear warm-up over `warmup` steps, times a
     cosine from the first step to the floor at step `last` (None: times 1).
     """
     share = min(1.0, (step + 1) / max(warmup, 1))

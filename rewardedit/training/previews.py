@@ -1,4 +1,4 @@
-"""Previews: what the editor in training makes of a few rows, for looking at."""
+"""Previews: edits of a few rows by the editor in training, for inspection."""
 
 import warnings
 from pathlib import Path
@@ -16,10 +16,10 @@ STEPS = 20
 
 
 def save_previews(editor: Editor, rows: Rows | StreamedRows, data: DataConfig, n: int, folder: Path) -> None:
-    """Writes source and edit of the first n rows side by side, 00.png …, each process its own share of them.
-    Of streamed rows they are those of the first file.
+    """Writes source and edit of the first n rows side by side, as 00.png …; each process writes its share.
+    Streamed rows are taken from the first file.
 
-    A preview that fails ends no run: a warning says why.
+    A preview that fails does not end the run: a warning gives the reason.
     """
     state = processes()
     if isinstance(rows, StreamedRows):

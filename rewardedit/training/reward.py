@@ -1,5 +1,5 @@
-"""The reward's part of a training step: a rollout that carries a gradient, its score,
-and the loss of that.
+"""Reward part of a training step: a rollout that carries a gradient, its score,
+and the loss.
 """
 
 import math
@@ -29,8 +29,8 @@ from rewardedit.training.finetune import MicroBatch
 from rewardedit.training.latents import LatentCache, TextCache
 from rewardedit.training.loop import step_generator
 
-GRADED = (0.0, 10.0)  # the range of which the papers' hinge of 10 is the end
-STEEP = 10.0  # times the flattest slope, from which a mapping is told of
+GRADED = (0.0, 10.0)  # range for which the papers' hinge of 10 is the maximum
+STEEP = 10.0  # ratio of steepest to flattest slope above which a mapping is reported
 PRESETS: dict[str, dict[str, Any]] = {
     "adiee": {
         "num_inference_steps": tuple(range(10, 101, 5)),
@@ -58,37 +58,37 @@ PRESETS["adiee"] |= {"scale": "auto", "weight": 1e-3}
 PRESETS["imagereward"] |= {"scale": "standard", "weight": 1e-3}
 PRESETS["draft"] |= {"scale": "none", "weight": 1.0}
 
-REFERENCE_SEED = 1_000_003  # the reference distance's noise is other than the rollouts'
+REFERENCE_SEED = 1_000_003  # so that the reference distance's noise differs from the rollouts'
 
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """Which score trains the editor, and how. What is None is the preset's, which fills it in."""
+    """Score that trains the editor, and settings of its use. The preset fills in settings that are None."""
 
-    scorer: ScorerSpec = "vifi_clip"  # differentiable; its score is the reward
-    # the paper whose values fill in what is null here
+    scorer: ScorerSpec = "vifi_clip"  # differentiable scorer whose score is the reward
+    # paper whose values fill in settings that are null
     preset: Literal["adiee", "imagereward", "draft"] = "adiee"
-    weight: float | None = None  # λ
-    loss: Literal["hinge", "linear"] | None = None  # relu(hinge − s), or −s
-    hinge: float | None = None  # of the hinge, in units of the mapped score
-    # the score before the loss. none: as it is; range: to 0–10 by the scorer's declared range; standard: by
-    # mean and standard deviation over the rows; quantiles: to 0–10 by the rows' quantiles, for rows that hold
-    # failed edits too. auto: none where the range is 0–10, range where it has other bounds, else standard
+    weight: float | None = None  # λ, weight of the reward's loss
+    loss: Literal["hinge", "linear"] | None = None  # loss of the score s: relu(hinge − s), or −s
+    hinge: float | None = None  # threshold of the hinge loss, in units of the mapped score
+    # mapping of the score before the loss. none: unchanged; range: to 0–10 by the scorer's declared range;
+    # standard: by mean and standard deviation over the rows; quantiles: to 0–10 by the rows' quantiles, for
+    # rows that include failed edits. auto: none for the range 0–10, range for other bounds, else standard
     scale: Literal["auto", "none", "range", "standard", "quantiles"] | None = None
-    # weight of the diffusion loss on the data's own pairs beside it (ADIEE Eq. 8)
+    # weight of the diffusion loss on the data set's own pairs (ADIEE Eq. 8)
     diffusion_weight: float = 1.0
-    reference_weight: float = 0.0  # weight of the distance from what the starting model predicts (LoRA only)
-    num_inference_steps: tuple[int, ...] | None = None  # of a rollout: one is drawn, alike on every process
-    # how many of them are left out at the end: drawn between these two, one is taken
+    reference_weight: float = 0.0  # weight of the distance to the starting model's prediction (LoRA only)
+    num_inference_steps: tuple[int, ...] | None = None  # rollout lengths; one is drawn for all processes
+    # least and most steps left out at a rollout's end: a number is drawn; at least one step is taken
     stop_before_end: tuple[int, int] | None = None
-    grad_steps: int | None = 1  # None: all
-    # what is decoded and scored: the last step's result, or its prediction of the clean latents
+    grad_steps: int | None = 1  # last steps of a rollout that carry a gradient; None: all
+    # output that is decoded and scored: the last step's result, or its prediction of the clean latents
     scored: Scored | None = None
-    # of rollouts: the editor's own, or DDPM on its noise schedule
+    # scheduler of rollouts: the editor's own, or DDPM on its noise schedule
     scheduler: Literal["editor", "ddpm"] = "editor"
-    guidance_scale: float | None = None  # of rollouts; None: without classifier-free guidance
-    image_guidance_scale: float = 1.0  # of rollouts
-    # whose activations are computed again; UNet: train.gradient_checkpointing
+    guidance_scale: float | None = None  # text guidance scale of rollouts; None: no classifier-free guidance
+    image_guidance_scale: float = 1.0  # image guidance scale of rollouts
+    # modules whose activations are recomputed; for the UNet see train.gradient_checkpointing
     gradient_checkpointing: tuple[Literal["vae", "scorer"], ...] = ()
 
     def __post_init__(self) -> None:
@@ -119,30 +119,30 @@ class RewardConfig:
             )
         if self.guidance_scale is None and self.image_guidance_scale != 1.0:
             raise ValueError("image_guidance_scale: has no effect without guidance_scale; give that too")
-        self.rollout(torch.Generator())  # its numbers fit each other
+        self.rollout(torch.Generator())  # raises if its numbers do not fit each other
 
     def stops_before_end(self, steps: int) -> tuple[int, int]:
-        """The least and the most that a rollout of so many steps leaves out."""
+        """Least and most steps that a rollout of the given length leaves out."""
         assert self.stop_before_end is not None
         return self.stop_before_end[0], min(self.stop_before_end[1], steps - 1)
 
     @property
     def unet_calls(self) -> float:
-        """UNet calls of a training step on average, in those of a step without rollouts."""
+        """Mean UNet calls of a training step, relative to a step without rollouts."""
         steps = self.mean_steps
         grad = steps if self.grad_steps is None else self.grad_steps
-        return 1 + grad + (steps - grad) / 3  # forward alone is a third of a step
+        return 1 + grad + (steps - grad) / 3  # the forward pass alone is a third of a step
 
     @property
     def mean_steps(self) -> float:
-        """How many steps a rollout takes on average."""
+        """Mean number of steps of a rollout."""
         assert self.num_inference_steps is not None
         return sum(steps - sum(self.stops_before_end(steps)) / 2 for steps in self.num_inference_steps) / len(
             self.num_inference_steps
         )
 
     def rollout(self, generator: torch.Generator) -> RolloutConfig:
-        """The rollout of one training step."""
+        """Settings of one training step's rollout, drawn at random."""
         assert self.num_inference_steps is not None
         assert self.scored is not None
         steps = self.num_inference_steps[
@@ -164,7 +164,7 @@ def reward_loss(
     scale: RewardScale | None = None,
 ) -> Float[Tensor, ""]:
     """Mean over the valid rows of relu(hinge − s) or −s,
-    s being the score mapped to 0–10 where a scale is given.
+    where s is the score, mapped if a scale is given.
     """
     kept = score[valid]
     mapped = kept if scale is None else scale(kept, clamp=False)
@@ -173,10 +173,10 @@ def reward_loss(
 
 
 def chosen_scale(config: RewardConfig, scorer: Scorer) -> Literal["none", "range", "standard", "quantiles"]:
-    """The scale that the reward takes, with what `auto` stands for by this scorer's range.
+    """Scale of the reward; `auto` is resolved by the scorer's range.
 
     Raises:
-        ValueError: where it is the range, and that has no bounds.
+        ValueError: if it is `range` and the scorer's range has no bounds.
     """
     assert config.scale is not None
     bounded = all(map(math.isfinite, scorer.range))
@@ -193,10 +193,10 @@ def chosen_scale(config: RewardConfig, scorer: Scorer) -> Literal["none", "range
 
 
 def reward_mapping(config: RewardConfig, scorer: Scorer, scores: Sequence[float]) -> RewardScale | None:
-    """The mapping of the score before the loss, from the scores of some rows; None where it stays as it is.
+    """Mapping of the score before the loss, from the scores of some rows; None if it stays unchanged.
 
     Raises:
-        ValueError: where the scorer's range, or the rows' scores, give none.
+        ValueError: if the scorer's range, or the rows' scores, do not define a mapping.
     """
     scale = chosen_scale(config, scorer)
     if scale == "none":
@@ -216,10 +216,10 @@ def reward_mapping(config: RewardConfig, scorer: Scorer, scores: Sequence[float]
 
 
 def load_rewards(reward: ScorerSpec, held_out: ScorerSpec) -> dict[str, Scorer]:
-    """The scorer that trains and the one that watches, by their names.
+    """Loads the scorer that trains and the one that monitors, by their names.
 
     Raises:
-        ValueError: where the first has no gradient with its options; the second is not loaded then.
+        ValueError: if the first has no gradient with its options; then the second is not loaded.
     """
     first = load_scorer(reward)
     if not first.differentiable:
@@ -229,7 +229,7 @@ def load_rewards(reward: ScorerSpec, held_out: ScorerSpec) -> dict[str, Scorer]:
 
 
 def require_effect(config: RewardConfig, scale: RewardScale | None, scores: Sequence[float]) -> None:
-    """Raises ValueError where the hinge is zero on every row that was scored, and so would train nothing."""
+    """Raises ValueError if the hinge loss is zero on every scored row, and so would train nothing."""
     score = torch.tensor(scores, dtype=torch.float64)
     valid = score.isfinite()
     if (
@@ -246,13 +246,13 @@ def require_effect(config: RewardConfig, scale: RewardScale | None, scores: Sequ
 
 
 def rollout_scheduler(config: RewardConfig, family: EditFamily, scheduler: Any) -> Any:
-    """The scheduler that rollouts take, tried on a rollout of two pixels.
+    """Scheduler of the rollouts, tested on a rollout of 2 × 2 latents.
 
     Raises:
-        ValueError: where the gradient cannot pass through it, or it cannot be scored where the recipe says.
+        ValueError: if no gradient passes through it, or it does not provide the output to be scored.
     """
     if config.scheduler == "ddpm":
-        # Latents have no bounds to be clipped to, also where the editor's file does not say so.
+        # Latents have no bounds for clipping, even if the editor's file does not say so.
         scheduler = DDPMScheduler.from_config(scheduler.config, clip_sample=False)
     if not config.weight:
         return scheduler
@@ -275,17 +275,17 @@ def rollout_scheduler(config: RewardConfig, family: EditFamily, scheduler: Any) 
 
 @dataclass
 class RolloutPrompts:
-    """What rollouts of a training set start from: its sources,
-    and its instructions as the editor is to be prompted.
+    """Inputs of rollouts on a training set: its sources,
+    and its instructions as prompts of the editor.
     """
 
     cache: LatentCache
     texts: TextCache
     images: np.ndarray  # (n, 3, s, s) uint8, the sources
-    captions: dict[str, list[str]]  # source_caption, target_caption, where any row has one
+    captions: dict[str, list[str]]  # source_caption, target_caption, if any row has one
 
     def batch(self, rows: Int[Tensor, " b"], edited: Float[Tensor, "b 3 h w"]) -> EditBatch:
-        """The rows with their edits, for a scorer."""
+        """Batch of the rows with their edits, for a scorer."""
         index = rows.tolist()
         source = torch.from_numpy(self.images[rows.numpy()]).to(edited.device).float() / 255
         captions = {name: [texts[i] for i in index] for name, texts in self.captions.items()}
@@ -302,9 +302,9 @@ class RolloutPrompts:
 def slot_noise(
     shape: tuple[int, int, int], slots: Int[Tensor, " b"], step: int, seed: int
 ) -> tuple[Float[Tensor, "b c h w"], list[torch.Generator]]:
-    """Noise of each slot of the whole update's batch by itself, and the generators that it came from.
+    """Independent noise for each slot of the whole update's batch, and the generators that made it.
 
-    So a row has the same noise however the batch is divided over processes and micro-batches.
+    A row therefore has the same noise however the batch is divided over processes and micro-batches.
     """
     generators = [step_generator(seed + int(slot), step) for slot in slots]
     return torch.stack([torch.randn(shape, generator=g) for g in generators]), generators
@@ -318,8 +318,8 @@ class RewardRollouts:
     ) -> None:
         """
         Args:
-            seed: of the rollouts' lengths and noise.
-            pipe: the editor's pipeline; its VAE is made to save memory where the configuration says so.
+            seed: seed of the rollouts' lengths and noise.
+            pipe: the editor's pipeline; gradient checkpointing of its VAE is enabled if configured.
         """
         self.config = config
         self.scorer = scorer
@@ -332,7 +332,7 @@ class RewardRollouts:
             pipe.vae.enable_gradient_checkpointing()
 
     def edit(self, unet: Any, micro: MicroBatch, step: int) -> Float[Tensor, "b 3 h w"]:
-        """Edits of these rows: all steps without gradient but the last ones; decoded."""
+        """Decoded edits of these rows; only the last `grad_steps` steps carry a gradient."""
         device = self.pipe.device
         config = self.config.rollout(step_generator(self.seed + 1, step))
         noise, generators = slot_noise(self.prompts.cache.shape, micro.slots, step, self.seed + 2)
@@ -341,7 +341,7 @@ class RewardRollouts:
         return self.family.decode(self.pipe.vae, latents)
 
     def score(self, micro: MicroBatch, edited: Float[Tensor, "b 3 h w"]) -> Scores:
-        """The scores of these rows' edits, with gradient."""
+        """Scores of these rows' edits, with gradient."""
 
         def scores(images: Tensor) -> Scores:
             return self.scorer(self.prompts.batch(micro.rows, images))
@@ -353,8 +353,8 @@ class RewardRollouts:
         )
 
     def reference_distance(self, unet: Any, micro: MicroBatch, step: int) -> Float[Tensor, ""]:
-        """Mean squared distance between what the editor and the starting model, its adapter off,
-        predict of noisy rows.
+        """Mean squared distance between the predictions of the editor and of the starting model (the adapter
+        disabled) for noised rows.
         """
         device = self.pipe.device
         scheduler = noising(self.pipe.scheduler)

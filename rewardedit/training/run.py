@@ -1,5 +1,5 @@
-"""The folder of a run: config.yaml (resolved), environment.json, metrics.jsonl, metrics.json (final),
-checkpoints/ and what the trainer leaves (pipeline/, report.html …).
+"""Contents of a run's folder: config.yaml (resolved), environment.json, metrics.jsonl, metrics.json (final),
+checkpoints/ and the trainer's results (pipeline/, report.html …).
 """
 
 import json
@@ -22,22 +22,22 @@ from rewardedit.training.environment import environment
 from rewardedit.training.run_folder import CONFIG, ENVIRONMENT, begun, hold
 
 INPUTS = "inputs.json"
-# Settings that a resumed run may have otherwise: how long, how tolerant, how much is shown, what it is
-# measured on.
-# train.compile was a setting once, and changed no result.
+# Settings that may change when a run is resumed: its length, tolerance of bad rows, number of examples and
+# evaluation data.
+# train.compile is a former setting that changed no result.
 CHANGEABLE = ("train.max_steps:", "train.compile:", "bad_rows:", "examples:", "held_out", "evaluate")
 
 
 def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) -> None:
-    """Makes the run directory and writes down what is about to run, where and with what.
+    """Creates the run's folder and records its settings, environment and inputs.
 
     Args:
-        alone: whether the training is one process's, each of which would do all of it.
+        alone: whether the training needs a single process, since each process would do all of the work.
 
     Raises:
-        ValueError: where a run to be resumed had other settings; more steps than before are no others. Where
-            its packaged models had other weights, or its local inputs another content. Where several
-            processes start one that is for one alone.
+        ValueError: if a run to be resumed had other settings (except `CHANGEABLE` ones, such as more steps),
+            its packaged models had other weights, or its local inputs other contents; if several processes
+            start a training for one process.
     """
     configs.require_counts(config)
     count = processes().num_processes
@@ -45,7 +45,7 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
         raise ValueError(f"this training does not divide its work: start it as one process; got {count}")
 
     def write() -> None:
-        hold(folder)  # until the process ends, where a command does not hold it already
+        hold(folder)  # until the process ends, unless the command holds it already
         path = folder / CONFIG
         if resume and path.is_file():
             require_resumable(folder, configs.load_yaml(path), config)
@@ -53,7 +53,7 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
             require_same_inputs(folder, config)
         trainer = type(config).__module__.rpartition(".")[2]
         write_json(folder / ENVIRONMENT, {"trainer": trainer, **environment()})
-        with replaced(path) as aside:  # after it: a run that has settings says what it is of
+        with replaced(path) as aside:  # after environment.json: a run with settings also names its trainer
             aside.write_text(configs.dump(config))
         write_json(folder / INPUTS, input_digests(config, folder))
         begun(folder)
@@ -62,8 +62,8 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
 
 
 def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None:
-    """Raises ValueError where a run's settings have changed, but for `train.max_steps`:
-    there may be more of them.
+    """Raises ValueError if a run's settings have changed, except those of `CHANGEABLE`,
+    or if `train.max_steps` is below the steps done.
     """
     now = configs.parse_value(configs.dump(config))
     changed = differences(before, now)
@@ -85,8 +85,8 @@ def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None
 
 
 def require_same_weights(folder: Path, config: Any) -> None:
-    """Raises ValueError where a packaged model that a run takes, such as shapes-editor or a scorer's own, has
-    other weights than when the run was begun.
+    """Raises ValueError if a packaged model that a run uses, such as shapes-editor or a scorer's own, has
+    other weights than when the run began.
     """
     path = folder / "environment.json"
     before = json.loads(path.read_text()).get("models", {}) if path.is_file() else {}
@@ -101,13 +101,13 @@ def require_same_weights(folder: Path, config: Any) -> None:
 
 
 def require_same_inputs(folder: Path, config: Any) -> None:
-    """Raises ValueError where a local file or folder that a run takes holds something else than when it
+    """Raises ValueError if a local file or folder that a run uses has other contents than when the run
     began.
     """
     path = folder / INPUTS
     now = input_digests(config, folder)
     before = json.loads(path.read_text()) if path.is_file() else {}
-    # What is named no more is a change of settings, of which `require_resumable` says whether it may be.
+    # An input that is no longer named is a change of settings, which `require_resumable` checks.
     others = [name for name, digest in before.items() if now.get(name, digest) != digest]
     if others:
         raise ValueError(
@@ -117,8 +117,8 @@ def require_same_inputs(folder: Path, config: Any) -> None:
 
 
 def packaged_models(settings: Any) -> set[str]:
-    """The packaged models that settings name, and those that their scorers load. A run's own `name`, which
-    may be that of the model that it makes, is none.
+    """Packaged models that settings name, and those that their scorers load. A run's own `name` is skipped,
+    since it may be that of the model that it makes.
     """
     if isinstance(settings, str):
         return {settings} & NAMES.keys()
@@ -134,8 +134,8 @@ def packaged_models(settings: Any) -> set[str]:
 
 
 def minutes_spent(folder: Path) -> Callable[[], float]:
-    """Counts the minutes of a run, those of its earlier calls among them, and keeps their number in
-    minutes.json; what an earlier call did after it last counted is not known.
+    """Counts the minutes of a run, including those before it was resumed, and stores the number in
+    minutes.json; time after the last count of an earlier call is lost.
     """
     file = folder / "minutes.json"
     before = json.loads(file.read_text())["minutes"] if file.is_file() else 0.0
@@ -152,11 +152,11 @@ def minutes_spent(folder: Path) -> Callable[[], float]:
 
 @contextmanager
 def usage_told(folder: Path) -> Iterator[None]:
-    """Counts what endpoints are asked for in a run, by its earlier calls and its stages too; says it at the
-    end, and adds it to metrics.json where there was no error.
+    """Counts the endpoint usage of a run, including its earlier calls and its stages; reports it at the end,
+    and adds it to metrics.json if there was no error.
 
-    Each process keeps what it asks outside of stages in a file of its own in the folder; of one that ends
-    after the main process it stands in that alone.
+    Each process stores its usage outside of stages in its own file in the folder; that of a process which
+    ends after the main process is in that file only.
     """
     state = processes()
     try:

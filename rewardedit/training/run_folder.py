@@ -1,7 +1,7 @@
-"""Whose the folder of a run is: one process owns it at a time, and only a run of ours is ever removed.
+"""Ownership of a run's folder: one process owns it at a time, and only runs of this package are removed.
 
-An earlier run that is to be replaced is renamed to .NAME.earlier beside it, comes back where the new one does
-not begin, and is deleted when it has begun.
+An earlier run to be replaced is renamed to .NAME.earlier next to it, restored if the new one does not begin,
+and deleted once it has begun.
 """
 
 import json
@@ -20,20 +20,20 @@ from rewardedit.writers import is_partial_of
 
 try:
     import fcntl
-except ImportError:  # on Windows, where two runs in a folder are not told apart
+except ImportError:  # on Windows, where two runs in one folder are not detected
     fcntl = None
 
 CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"
 OWNER = ".owner"
 WRITTEN_FIRST = (CONFIG, ENVIRONMENT, "inputs.json")
-# Descriptors of the owner's files that a process has locked, by its id, which a fork does not inherit, and
-# their folders.
+# Descriptors of the owner files that a process has locked, by the process's id (a forked process has another)
+# and the folder.
 _HELD: dict[tuple[int, Path], int] = {}
 
 
 def why_no_run(folder: Path) -> str | None:
-    """The reason why a folder is no run of ours, that may be removed; None where it is one."""
+    """Reason why a folder is not a run of this package, and must not be removed; None if it is one."""
     if folder.is_symlink():
         return "it is a link"
     if not (is_plain_file(folder / CONFIG) and is_plain_file(folder / ENVIRONMENT)):
@@ -50,15 +50,15 @@ def why_no_run(folder: Path) -> str | None:
 
 
 def is_plain_file(path: Path) -> bool:
-    """True for a regular file that is no link."""
+    """True for a regular file that is not a link."""
     return path.is_file() and not path.is_symlink()
 
 
 def trainer_of(folder: Path) -> str:
-    """The name of the trainer that a run is of.
+    """Name of the trainer of a run.
 
     Raises:
-        ValueError: where its environment.json does not say it.
+        ValueError: if its environment.json does not contain it.
     """
     path = folder / ENVIRONMENT
     try:
@@ -71,10 +71,10 @@ def trainer_of(folder: Path) -> str:
 
 
 def holds_something(folder: Path) -> bool:
-    """True for a folder in which there is more than a run leaves that was ended before it had begun.
+    """True for a folder that holds more than the remains of a run that ended before it had begun.
 
     Raises:
-        ValueError: where it is no folder.
+        ValueError: if it is not a folder.
     """
     if not folder.exists():
         return False
@@ -84,12 +84,12 @@ def holds_something(folder: Path) -> bool:
 
 
 def _is_left(name: str) -> bool:
-    """True for what is in a folder whose run was ended before its settings were written down."""
+    """True for names of files that a run leaves if it ends before its settings are written."""
     return name in (OWNER, ENVIRONMENT) or any(is_partial_of(name, written) for written in WRITTEN_FIRST)
 
 
 def earlier(folder: Path) -> Path:
-    """The name under which an earlier run waits until the new one has begun."""
+    """Path to which an earlier run is renamed until the new one has begun."""
     whole = folder.absolute()
     return whole.with_name(f".{whole.name}.earlier")
 
@@ -98,14 +98,14 @@ def earlier(folder: Path) -> Path:
 def run_folder(
     folder: Path, resume: bool = False, overwrite: bool = False, settings: Any = None
 ) -> Iterator[None]:
-    """A folder for a run, which is this process's alone within the block; one process decides for all.
+    """Reserves a run's folder for this process within the block; the main process decides for all.
 
     Args:
-        settings: of the run; what they name is not removed.
+        settings: settings of the run; files that they name are not removed.
 
     Raises:
-        ValueError: where another process owns the folder; where it holds something and is neither resumed nor
-            written over, or is no run; where there is nothing to resume.
+        ValueError: if another process owns the folder; if it holds something and is neither resumed nor
+            overwritten, or is not a run; if there is nothing to resume.
     """
     on_main_process(lambda: _enter(folder, resume, overwrite, settings))
     try:
@@ -146,10 +146,10 @@ def _enter(folder: Path, resume: bool, overwrite: bool, settings: Any) -> None:
 
 
 def named_inside(settings: Any, folder: Path) -> str | None:
-    """A text in settings that is the path of something in a folder, or of the folder; None without one."""
+    """First text in the settings that is a path of the folder or of something in it; None without one."""
     whole = folder.resolve()
     if isinstance(settings, str):
-        with suppress(OSError, ValueError):  # longer than a name may be, or with a null in it
+        with suppress(OSError, ValueError):  # too long for a name, or with a null character
             at = Path(settings).resolve()
             if Path(settings).exists() and (at == whole or whole in at.parents):
                 return settings
@@ -161,14 +161,14 @@ def named_inside(settings: Any, folder: Path) -> str | None:
 
 
 def begun(folder: Path) -> None:
-    """Deletes the earlier run whose place a run takes that has now written down its settings."""
+    """Deletes the earlier run, now that the run that replaces it has written its settings."""
     before = earlier(folder)
     if before.is_dir() and why_no_run(before) is None:
         remove(before)
 
 
 def _leave(folder: Path) -> None:
-    """Ends the ownership; where no run has begun, the earlier one comes back, and an empty folder goes."""
+    """Ends the ownership; if no run has begun, restores the earlier one and removes an empty folder."""
     _bring_back(folder)
     release(folder)
     with suppress(OSError):  # it holds something
@@ -176,9 +176,9 @@ def _leave(folder: Path) -> None:
 
 
 def _bring_back(folder: Path) -> None:
-    """Gives an earlier run its name back where the one that was to replace it has not begun."""
+    """Renames an earlier run back if the run that should replace it has not begun."""
     before = earlier(folder)
-    held = _key(folder) in _HELD  # else it may be another's by now
+    held = _key(folder) in _HELD  # otherwise another process may own it by now
     if not held or not before.is_dir() or before.is_symlink() or holds_something(folder):
         return
     for path in folder.iterdir():
@@ -191,11 +191,12 @@ def _bring_back(folder: Path) -> None:
 
 
 def hold(folder: Path) -> None:
-    """Makes this process the owner of a run's folder until `release`, or its end; nothing where it is.
+    """Makes this process the owner of a run's folder until `release`, or until the process ends; does nothing
+    if it is the owner already.
 
     Raises:
-        ValueError: where another process is, or is the owner of the run that the folder is a variant of, or
-            of one of its variants.
+        ValueError: if another process owns the folder, the run that it is a variant of, or one of its
+            variants.
     """
     key = _key(folder)
     if key in _HELD and _is_file(folder / OWNER, _HELD[key]):
@@ -216,8 +217,8 @@ def release(folder: Path) -> None:
     """Ends this process's ownership of a run's folder."""
     descriptor = _HELD.pop(_key(folder), None)
     if descriptor is not None:
-        if _is_file(folder / OWNER, descriptor):  # before it is unlocked: others may not have it yet
-            with suppress(PermissionError):  # on Windows, where it is open
+        if _is_file(folder / OWNER, descriptor):  # before unlocking, while no other process can own it
+            with suppress(PermissionError):  # on Windows, which removes no open file
                 (folder / OWNER).unlink()
         os.close(descriptor)
 
@@ -227,14 +228,14 @@ def _key(folder: Path) -> tuple[int, Path]:
 
 
 def _locked(folder: Path) -> int:
-    """The descriptor of the owner's file of a folder, locked.
+    """Opens and locks the owner file of a folder; returns its descriptor.
 
     Raises:
-        ValueError: where another process, or another run of this one, has locked it.
+        ValueError: if another process, or another run of this one, has locked it.
     """
     path = folder / OWNER
     while True:
-        # No link is followed: what it leads to would be written over.
+        # Links are not followed: their targets would be overwritten.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
         if fcntl is None:
             return descriptor
@@ -244,7 +245,7 @@ def _locked(folder: Path) -> int:
             told = os.read(descriptor, 1000)
             os.close(descriptor)
             raise ValueError(f"{folder}: {_owner(told)} runs in it; wait until it has ended") from None
-        except OSError:  # of a file system without locks
+        except OSError:  # a file system without locks
             return descriptor
         if _is_file(path, descriptor):  # its owner may have removed it meanwhile
             return descriptor
@@ -255,12 +256,12 @@ def _owner(told: bytes) -> str:
     try:
         owner = read_json(told)
         return f"process {int(owner['pid'])} of the machine {str(owner['host'])[:80]}"
-    except (ValueError, LookupError, TypeError):  # it is just writing that
+    except (ValueError, LookupError, TypeError):  # it is writing the file just now
         return "another process"
 
 
 def _is_file(path: Path, descriptor: int) -> bool:
-    """True where a path leads to the open file."""
+    """True if a path leads to the open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:

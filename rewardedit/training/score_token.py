@@ -1,4 +1,4 @@
-"""The losses of a vision-language model that answers with a token whose state is a score (ADIEE Sec. 3.3)."""
+"""Losses of a vision-language model that answers with a token whose state is a score (ADIEE Sec. 3.3)."""
 
 import torch
 import torch.nn.functional as F
@@ -21,11 +21,11 @@ def losses(
     per_edit: int = 1,
     upper_weight: float = 1.0,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The cross-entropy of the answers' tokens, and the error of the score read at [SCORE].
+    """Cross-entropy of the answers' tokens, and error of the score read at [SCORE].
 
     Args:
-        per_edit: so many rows in turn show one edit.
-        upper_weight: of the errors of scores whose labels are at least 5.
+        per_edit: number of consecutive rows that show the same edit.
+        upper_weight: weight of the errors of scores whose labels are at least 5.
     """
     texts = []
     for instruction, question in zip(batch.instruction, asked, strict=True):
@@ -39,13 +39,13 @@ def losses(
         hidden = scorer.model.model(**inputs, use_cache=False).last_hidden_state
     raw = scorer.head(scorer.at_token(hidden, ids))
     known = labels.isfinite()
-    # Each label weighs alike, however a batch is divided.
+    # Every label has the same weight, however a batch is divided.
     score = score_loss(raw[known], labels[known], compat, upper_weight) * known.float().mean()
     return answer_loss(scorer, hidden, ids), score
 
 
 def answer_loss(scorer: Adiee, hidden: Float[Tensor, "b n d"], input_ids: Tensor) -> Float[Tensor, ""]:
-    """Cross-entropy of the tokens of "It is [SCORE].", each from the state before it."""
+    """Cross-entropy of the tokens of "It is [SCORE].", each predicted from the state before it."""
     tokenizer = scorer.vlm.processor.tokenizer
     before = len(tokenizer(ANSWER[: ANSWER.index(TOKEN)], add_special_tokens=False).input_ids)
     after = len(tokenizer(ANSWER, add_special_tokens=False).input_ids) - before - 1
@@ -62,8 +62,8 @@ def score_loss(
     compat: str = "soft",
     upper_weight: float = 1.0,
 ) -> Float[Tensor, ""]:
-    """L1 of a number; cross-entropy of classes with the label shared by its two neighbours among 0, 5 and 10
-    (`compat="code"`: all to the lower one). The mean counts errors of labels from 5 on `upper_weight` times.
+    """L1 for a scalar head; for a class head, cross-entropy with the label shared by its two neighbours among
+    0, 5 and 10 (`compat="code"`: all to the lower one). Errors of labels from 5 on weigh `upper_weight`.
     """
     weight = 1 + (upper_weight - 1) * (labels >= GRADES[1])
     if raw.shape[1] == 1:

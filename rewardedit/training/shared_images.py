@@ -1,9 +1,9 @@
-"""Rows that show one and the same edit, under several instructions or asked in several ways: a training reads
-its two images once for all of them.
+"""Rows that show the same edit, with several instructions or questions: training reads its two images once
+for all of them.
 
-Most tokens of a question about an edit are those of its images, and they come before the question. Keys and
-values of the images are therefore computed once, with their gradient, and every question of the edit attends
-to them; what it says is what it says alone.
+Most tokens of a question about an edit are those of its images, and they precede the question. Keys and
+values of the images are therefore computed once, with their gradient, and every question about the edit
+attends to them; the result is the same as for each question alone.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from rewardedit.scorers.adiee_text import IMAGES
 
 
 def rows_by_edit(rows: Rows, usable: Sequence[int]) -> list[list[int]]:
-    """Of each usable row the places in `usable` of all rows with the same two images, its own among them."""
+    """Positions in `usable`, for each usable row, of all rows with the same two images, including itself."""
     groups: dict[Hashable, list[int]] = {}
     keys = [images_key(rows[number]) or number for number in usable]
     for place, key in enumerate(keys):
@@ -30,8 +30,8 @@ def rows_by_edit(rows: Rows, usable: Sequence[int]) -> list[list[int]]:
 
 
 def images_key(sample: EditSample) -> bytes | None:
-    """The same for rows that show the same pixels; None where an image is not a PIL image, as those of stored
-    rows are.
+    """Digest of a row's two images, the same for equal pixels; None if an image is not a PIL image, as those
+    of stored rows are.
     """
     images = (sample.source, sample.edited)
     if not all(isinstance(image, Image.Image) for image in images):
@@ -44,8 +44,8 @@ def images_key(sample: EditSample) -> bytes | None:
 
 
 def with_its_edit(place: int, same: Sequence[int], count: int, generator: torch.Generator) -> list[int]:
-    """The row and others of the same edit, drawn without repetition, `count` in all; where there are fewer
-    they come again, to be asked in other ways.
+    """The row and others of the same edit, drawn without repetition, `count` in all; if there are fewer, they
+    are repeated, for other questions.
     """
     others = [other for other in same if other != place]
     order = torch.randperm(len(others), generator=generator).tolist()
@@ -54,7 +54,7 @@ def with_its_edit(place: int, same: Sequence[int], count: int, generator: torch.
 
 
 def require_shared_images(kind: str, gradient_checkpointing: bool) -> None:
-    """Raises ValueError where the images of a kind of model cannot be read once for several questions."""
+    """Raises ValueError if a kind of model cannot read images once for several questions."""
     if kind not in WITH_PREFIX:
         raise ValueError(f"questions_per_edit: expected a model of {', '.join(WITH_PREFIX)}; got {kind}")
     if gradient_checkpointing:
@@ -62,7 +62,7 @@ def require_shared_images(kind: str, gradient_checkpointing: bool) -> None:
 
 
 def require_clean_parts(scorer: Adiee) -> None:
-    """Raises ValueError where a text is not the same in two parts, as images that are read once need it."""
+    """Raises ValueError if a text in two parts has other tokens than as a whole; shared images forbid it."""
     if not scorer.parts_cleanly(IMAGES[scorer.settings.layout]):
         raise ValueError("questions_per_edit: the tokenizer gives a text other tokens in two parts")
 
@@ -73,20 +73,20 @@ def read_once(
     source: Float[Tensor, "edits 3 h w"],
     edited: Float[Tensor, "edits 3 h w"],
 ) -> tuple[Float[Tensor, "b n d"], Int[Tensor, "b n"]]:
-    """The last hidden states of questions, and their tokens, after the images.
+    """Last hidden states of the questions, after the images, and their tokens.
 
     Args:
-        texts: b of them, in turn as many about each of the edits.
+        texts: b questions; consecutive ones belong to the same edit, equally many to each.
     """
     images = IMAGES[scorer.settings.layout]
     before, _ = scorer.split(texts[0], images)
     shared = scorer.inputs([before] * len(source), source, edited)
-    shared.pop("attention_mask", None)  # all are of one length
+    shared.pop("attention_mask", None)  # all have the same length
     cache = scorer.model.model(**shared, use_cache=True).past_key_values
     cache.batch_repeat_interleave(len(texts) // len(source))
     ids = scorer.vlm.tokens([scorer.split(text, images)[1] for text in texts])
     begin = shared["input_ids"].shape[1]
     positions = torch.arange(begin, begin + ids.shape[1], device=ids.device).expand(len(ids), -1)
-    # Padding comes last, where nothing that counts sees it.
+    # Padding comes last, where no token in use attends to it.
     out = scorer.model.model(input_ids=ids, past_key_values=cache, position_ids=positions, use_cache=True)
     return out.last_hidden_state, ids

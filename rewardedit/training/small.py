@@ -1,5 +1,5 @@
-"""Models that are trained on a loss of their own: AdamW or Muon, a cosine schedule,
-modules that losses call by parts.
+"""Training of small models on custom losses: AdamW or Muon, a cosine schedule,
+and losses that call parts of modules.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ LossOf = Callable[[int, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class SmallTrainConfig(LoopConfig):
-    """What the small models' recipes set."""
+    """Settings of the small models' trainings."""
 
     max_steps: int = 1000
     lr: float = 1e-3
     lr_warmup_steps: int = 100
-    schedule_steps: int | None = None  # over which the learning rate falls; None: max_steps
+    schedule_steps: int | None = None  # steps over which the learning rate falls; None: max_steps
     mixed_precision: Precision = "bf16"
     tracker: Tracker = "none"
-    muon_lr: float | None = None  # of hidden matrices and convolutions; None: AdamW for all
-    beta2: float = 0.99  # of AdamW
+    muon_lr: float | None = None  # Muon's learning rate of hidden matrices, convolutions; None: AdamW for all
+    beta2: float = 0.99  # AdamW's β₂
     floor: float = 0.0  # share of the learning rate at which the cosine ends
 
 
@@ -42,10 +42,10 @@ def fit(
     resume: bool,
     lrs: dict[str, float] | None = None,
 ) -> None:
-    """Trains the modules in place (they end with their averaged weights) on `loss_of(step, generator)`."""
+    """Trains modules in place on `loss_of(step, generator)`; they end with their averaged weights."""
     folder.mkdir(parents=True, exist_ok=True)
     accelerator = make_accelerator(folder, config.mixed_precision, 1, config.tracker)
-    for module in modules.values():  # not wrapped, as losses call modules by parts
+    for module in modules.values():  # not wrapped, since losses call parts of modules
         accelerator.prepare_model(module.train(), evaluation_mode=True)
     rates = {
         name: ((lrs or {}).get(name, config.lr), None if name in (lrs or {}) else config.muon_lr)
@@ -77,13 +77,13 @@ def fit(
 
 
 def schedule(config: SmallTrainConfig) -> Callable[[int], float]:
-    """The share of the learning rate at each step."""
+    """Function that gives the share of the learning rate at each step."""
     last = config.schedule_steps or config.max_steps
     return partial(learning_rate_share, warmup=config.lr_warmup_steps, last=last, floor=config.floor)
 
 
 def count(module: nn.Module) -> str:
-    """e.g. "0.65 M parameters"."""
+    """Number of parameters as text, e.g. "0.65 M parameters"."""
     return f"{sum(p.numel() for p in module.parameters()) / 1e6:.2f} M parameters"
 
 
@@ -91,8 +91,8 @@ def small_unet(in_channels: int, channels: tuple[int, ...], text_width: int, **m
     """A diffusers `UNet2DConditionModel` for latents (4, 16, 16); levels below the first attend to text.
 
     Args:
-        channels: of each level, multiples of 32 below the first.
-        more: further settings of the class.
+        channels: channels of each level; multiples of 32 below the first.
+        more: further arguments of the class.
     """
     from diffusers import UNet2DConditionModel
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in a training: it goes on to the end of the step, where a checkpoint is written."""
+"""Ctrl-C and SIGTERM in a training: it finishes the current step and writes a checkpoint."""
 
 import os
 import signal
@@ -17,23 +17,23 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, message: str, number: int | None) -> None:
         """
         Args:
-            number: of the signal; None where another process got it.
+            number: number of the signal; None if another process received it.
         """
         super().__init__(message)
         self.status = 128 + (number or signal.SIGTERM)
 
 
 class StopRequest:
-    """Tells whether a signal has asked for the end, and which."""
+    """Number of the signal that requested the stop; None if there was none."""
 
     number: int | None = None
 
 
 @contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """Within the block a signal sets `number`, and the same one a second time does what it did before: it
-    ends the process. A launcher may send SIGTERM after Ctrl-C; that is no second time. Threads other than the
-    main one get no signals, and change nothing.
+    """Within the block, a signal sets `number`; the same signal a second time has its usual effect and ends
+    the process. SIGTERM after Ctrl-C, as launchers may send it, does not count as a second time. Outside the
+    main thread, which alone receives signals, nothing changes.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -41,12 +41,12 @@ def stop_request() -> Iterator[StopRequest]:
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        with suppress(OSError):  # not print, which the signal may have interrupted
+        with suppress(OSError):  # not print: the signal may have interrupted one
             os.write(2, SAID)
         request.number = request.number or number
         signal.signal(number, before[signal.Signals(number)])
 
-    # A handler that no Python code has set, as a launcher's may be, cannot be given back.
+    # A handler not set by Python code, as a launcher's may be, cannot be restored.
     before = {number: handler for number in SIGNALS if (handler := signal.getsignal(number)) is not None}
     for number in before:
         signal.signal(number, ask)

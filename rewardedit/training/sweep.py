@@ -1,4 +1,4 @@
-"""The fixed prompts edited with shares of a fine-tuning's change, from the base (0) to the result (1)."""
+"""Edits of the fixed prompts with a share of a fine-tuning's change, from the base (0) to the result (1)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)
 def sweep(
     base: str, result: Path, monitor: HackingMonitor, scales: tuple[float, ...] = SCALES
 ) -> list[dict[str, Any]]:
-    """What the fixed prompts become with so much of the change, from 0 (the base) to 1 (the result)."""
+    """Evaluates the fixed prompts with each share of the change, from 0 (the base) to 1 (the result)."""
     editor = load_editor(str(result), device=devices.default_device(), dtype=devices.inference_dtype())
     out = []
     set_scale = (
@@ -33,7 +33,7 @@ def _scale_of_lora(editor: Editor) -> Callable[[float], None]:
 
 
 def _scale_of_weights(editor: Editor, base: str, result: Path) -> Callable[[float], None]:
-    """Sets the UNet to a share of the way from base to result; both wait in main memory, in fp32."""
+    """Function that sets the UNet between base and result, both kept in main memory in fp32."""
     family = editor.family
     first = family.denoiser(load_editor(base, device="cpu", dtype=torch.float32).pipe)
     tuned = family.denoiser(load_editor(str(result), device="cpu", dtype=torch.float32).pipe)

@@ -1,4 +1,4 @@
-"""Where a training is logged beside metrics.jsonl: every experiment tracker that accelerate knows."""
+"""Logging of a training besides metrics.jsonl: to every experiment tracker that accelerate supports."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from rewardedit.config import load_yaml
 from rewardedit.extras import install_command
 from rewardedit.processes import say
 
-# accelerate's names; "all" takes every one that is installed.
+# accelerate's names; "all" uses every one that is installed.
 Tracker = Literal[
     "tensorboard",
     "wandb",
@@ -28,10 +28,10 @@ Tracker = Literal[
     "none",
 ]
 PROJECT = "rewardedit"
-EXTRAS = ("tensorboard", "wandb")  # of this package; the others are installed by their own names
-DEFAULT = "tensorboard"  # done without where it is not installed
-# What `log_images` of each of accelerate's trackers takes for one image; the trackers that are not here have
-# none.
+EXTRAS = ("tensorboard", "wandb")  # extras of this package; other trackers are installed by their own names
+DEFAULT = "tensorboard"  # skipped if it is not installed
+# Form in which `log_images` of each of accelerate's trackers takes one image; the other trackers have no such
+# method.
 AS_BATCH = "batch"
 AS_LIST = "list"
 AS_IMAGE = "image"
@@ -45,7 +45,7 @@ TAKES_IMAGES = {
 
 
 def require_tracker(tracker: Tracker) -> None:
-    """Raises ValueError where a tracker that was asked for by name is not installed."""
+    """Raises ValueError if a tracker that was requested by name is not installed."""
     if tracker in ("none", "all", DEFAULT) or tracker in map(str, get_available_trackers()):
         return
     raise ValueError(f"tracker: {tracker} is not installed; {_install(tracker)}, or take tracker: none")
@@ -56,8 +56,8 @@ def _install(tracker: str) -> str:
 
 
 def installed_trackers(tracker: Tracker) -> list[str]:
-    """Trackers that a setting stands for; the default is left out where it is missing, which is said in one
-    line.
+    """Trackers that a setting stands for. The default is left out if it is not installed, and a line reports
+    that.
     """
     available = [str(name) for name in get_available_trackers()]
     if tracker == "none":
@@ -88,22 +88,22 @@ def start_trackers(accelerator: Accelerator, folder: Path) -> None:
 
 
 def run_settings(folder: Path) -> dict[str, Any]:
-    """The resolved recipe of the run in `folder`, or of the comparison that it is part of,
+    """Resolved recipe of the run in `folder`, or of the comparison that it is part of,
     and `folder` itself.
     """
     config = (folder.parent.parent if folder.parent.name == "variants" else folder) / "config.yaml"
-    recipe = load_yaml(config) if config.is_file() else {}  # trained from Python there is none
+    recipe = load_yaml(config) if config.is_file() else {}  # a run started from Python has none
     return {**recipe, "folder": str(folder)}
 
 
 def run_name(folder: Path, settings: Mapping[str, Any]) -> str:
-    """The recipe's name; of a part of a comparison, e.g. "shapes-refl-pairs_only"."""
+    """Name of the recipe; for a part of a comparison, e.g. "shapes-refl-pairs_only"."""
     recipe = settings.get("name", folder.name)
     return f"{recipe}-{folder.name}" if folder.parent.name == "variants" else recipe
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str | int | float | bool]:
-    """Settings by their dotted names, e.g. `train.lr`; lists and None, which not every tracker takes,
+    """Settings by their dotted names, e.g. `train.lr`; lists and None, which not every tracker accepts,
     become text.
     """
     flat: dict[str, str | int | float | bool] = {}
@@ -116,12 +116,12 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str | in
 
 
 def without_images(accelerator: Accelerator) -> list[str]:
-    """The accelerator's trackers that take no images."""
+    """The accelerator's trackers that accept no images."""
     return [tracker.name for tracker in accelerator.trackers if tracker.name not in TAKES_IMAGES]
 
 
 def log_images(accelerator: Accelerator, files: list[Path], step: int) -> None:
-    """Logs image files as `validation/NAME`, on the main process, to the trackers that take images."""
+    """Logs image files as `validation/NAME`, on the main process, to the trackers that accept images."""
     for path in files:
         name = f"validation/{path.stem}"
         with Image.open(path) as image:

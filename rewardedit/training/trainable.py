@@ -1,4 +1,4 @@
-"""What is fine-tuned, and how: settings, labels, the trained parameters of an editor and their optimizer."""
+"""Settings, labels, trained parameters and optimizer of fine-tuning an editor."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,27 +22,27 @@ from rewardedit.training.optimizer import Muon, parameter_groups
 
 @dataclass(frozen=True)
 class TrainConfig(LoopConfig):
-    """How to fine-tune; the defaults are those of ADIEE's reward-conditioned MagicBrush."""
+    """Settings of fine-tuning; the defaults are those of ADIEE's reward-conditioned MagicBrush."""
 
     ema: float | None = 0.9999
-    micro_batch_size: int | None = None  # images a process and forward pass; None: all that fall to a process
-    # of the learning rate after the warm-up
+    micro_batch_size: int | None = None  # images per process and forward pass; None: all of a process's share
+    # schedule of the learning rate after the warm-up
     lr_scheduler: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
-    # adamw8bit needs bitsandbytes; muon takes hidden matrices, and AdamW the rest
+    # optimizer; adamw8bit needs bitsandbytes; muon trains hidden matrices, with AdamW for the rest
     optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
-    muon_lr: float = 5e-3  # of matrices and convolutions between first and last layer, with optimizer=muon
+    muon_lr: float = 5e-3  # Muon's learning rate, for matrices and convolutions except first and last layer
     gradient_checkpointing: bool = False  # gradient checkpointing of the UNet
-    conditioning_dropout: float = 0.05  # share of text alone, of both, and of image alone
-    # γ of the min-SNR weighting of the diffusion loss; None: all time steps weigh alike
+    conditioning_dropout: float = 0.05  # share of rows without text, without both, and without image, each
+    # γ of the min-SNR weighting of the diffusion loss; None: all time steps have the same weight
     min_snr: float | None = None
-    lora_rank: int | None = None  # None: full fine-tuning
-    lora_alpha: int | None = None  # None: as lora_rank
-    # of the learned reward embedding; with text_encoder_lr, of the label words' token embeddings
+    lora_rank: int | None = None  # rank of the LoRA; None: full fine-tuning
+    lora_alpha: int | None = None  # α of the LoRA; None: as lora_rank
+    # learning rate of the reward embedding; with text_encoder_lr, of the label words' token embeddings
     embedding_lr: float = 1e-2
-    # None: the text encoder stays as it is, and prompts are encoded once
+    # learning rate of the text encoder; None: it is frozen, and prompts are encoded once
     text_encoder_lr: float | None = None
-    null_text_target: Literal["edited", "source"] = "edited"  # what a row is to become whose text is dropped
-    attention: Backend = "auto"  # kernel of the UNet's attention; auto takes the faster
+    null_text_target: Literal["edited", "source"] = "edited"  # training target of rows without text
+    attention: Backend = "auto"  # kernel of the UNet's attention; auto takes the faster one
     # images that the VAE encodes at a time; None: 2 million pixels' worth, at most 64
     encode_batch_size: int | None = None
     validate_every: int = 0  # updates between two validations; 0: none
@@ -67,14 +67,14 @@ class TrainConfig(LoopConfig):
 
     @property
     def result(self) -> str:
-        """The name of the folder of what comes of it."""
+        """Name of the result's folder."""
         return "lora" if self.lora_rank else "pipeline"
 
     def micro_batches(self, processes: int) -> tuple[int, int]:
-        """Images of one forward pass, and how many passes a process makes for an update.
+        """Images of one forward pass, and forward passes of a process per update.
 
         Raises:
-            ValueError: where the batch does not divide among the processes and their passes.
+            ValueError: if the batch does not divide among the processes and their passes.
         """
         micro = self.micro_batch_size or max(1, self.batch_size // processes)
         unit = processes * micro
@@ -90,7 +90,7 @@ class TrainConfig(LoopConfig):
 
 @dataclass
 class RewardLabels:
-    """What the rows of a training set are labelled with: parallel to its rows."""
+    """Labels of a training set, parallel to its rows."""
 
     prompt: RewardPrompt | None  # None: fine-tuning without conditioning
     label: list[int | None]  # None: the row is left out (its score is invalid, or below a threshold)
@@ -101,23 +101,23 @@ class TrainedModules:
     unet: Any
     embedding: RewardEmbedding | None
     text_encoder: Any | None  # None: not trained
-    # of the text encoder's, its token embeddings, where those of the label's words learn faster
+    # the text encoder's token embeddings, if those of the label's words have their own learning rate
     words: nn.Parameter | None
     trained: list[nn.Parameter] = field(default_factory=list)
 
 
 def load_base(name: str, device: str | torch.device) -> Editor:
-    """The editor that fine-tuning starts from.
+    """Loads the editor that fine-tuning starts from.
 
     Raises:
-        ValueError: where it is a LoRA, whose adapter a fine-tuning would not know from its own.
+        ValueError: if it is a LoRA, whose adapter fine-tuning could not distinguish from its own.
     """
     require_pipeline(name)
     return load_editor(name, attention="sdpa", device=device, dtype="float32")
 
 
 def require_pipeline(name: str) -> None:
-    """Raises ValueError where a base is a LoRA."""
+    """Raises ValueError if a base is a LoRA."""
     if (Path(resolve_model(name)) / LORA).is_file():
         raise ValueError(
             f"base {name!r} is a LoRA; fuse it (pipe.fuse_lora, pipe.unload_lora_weights) and save the "
@@ -126,7 +126,7 @@ def require_pipeline(name: str) -> None:
 
 
 def make_trainable(editor: Editor, config: TrainConfig, labels: RewardLabels) -> TrainedModules:
-    """Freezes all but the UNet (or its LoRA), the reward embedding and, where asked for, the text encoder.
+    """Freezes all but the UNet (or its LoRA), the reward embedding and, if requested, the text encoder.
 
     Raises:
         ValueError: for a LoRA on a base without channels for the source image.
@@ -160,11 +160,11 @@ def make_trainable(editor: Editor, config: TrainConfig, labels: RewardLabels) ->
 
 
 def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
-    """The text encoder's token embeddings, where from now on those of the label's words alone have gradients.
+    """The text encoder's token embeddings; from now on only those of the label's words have gradients.
 
-    An editor that has learned to overlook what follows the instruction has next to no gradient towards the
-    label; the words' own embeddings, at a rate of their own (as in textual inversion),
-    are what gets it started.
+    An editor that has learned to ignore what follows the instruction has almost no gradient towards the
+    label; training the words' embeddings at their own learning rate (as in textual inversion)
+    gets it started.
     """
     tokens = pipe.tokenizer(list(prompt.words), add_special_tokens=False).input_ids
     embeddings = pipe.text_encoder.get_input_embeddings().weight
@@ -175,13 +175,13 @@ def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
 
 
 def autocast_type(precision: Precision) -> torch.dtype | None:
-    """The type that most of a step runs in; None without mixed precision."""
+    """Type of most computations in a step; None without mixed precision."""
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
 
 def cast_frozen(module: nn.Module, dtype: torch.dtype | None) -> None:
-    """Casts weights that are not trained to the type that most of a step runs in: autocast keeps casts of
-    trained ones alone, and would cast these anew at every call. Those of norms stay in fp32: a CPU's autocast
+    """Casts frozen weights to the type of most computations in a step: autocast caches casts of trained
+    weights only, and would cast these again at every call. Weights of norms stay in fp32: autocast on a CPU
     leaves norms as they are, and their input may be in fp32.
     """
     module.to(dtype or torch.float32)
@@ -191,7 +191,7 @@ def cast_frozen(module: nn.Module, dtype: torch.dtype | None) -> None:
 
 
 def require_source_channels(takes_source: bool, config: TrainConfig) -> None:
-    """Raises ValueError where a LoRA would be trained on a text-to-image UNet, whose channels for the source
+    """Raises ValueError if a LoRA would be trained on a text-to-image UNet, whose channels for the source
     image would be neither trained nor saved.
     """
     if config.lora_rank and not takes_source:
@@ -202,7 +202,7 @@ def require_source_channels(takes_source: bool, config: TrainConfig) -> None:
 
 
 def add_lora(family: EditFamily, denoiser: Any, config: TrainConfig) -> None:
-    """A LoRA adapter on the attention layers, in fp32; at the start it changes nothing."""
+    """Adds a LoRA adapter to the attention layers, in fp32; initially it changes nothing."""
     from peft import LoraConfig
 
     denoiser.add_adapter(

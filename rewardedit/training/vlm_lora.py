@@ -4,15 +4,15 @@ from typing import Any, Literal
 
 from torch import nn
 
-Embeddings = Literal["all", "token"]  # which are trained beside the LoRA
+Embeddings = Literal["all", "token"]  # embeddings that are trained besides the LoRA
 
 
 def wrap_lora(model: Any, token: int, rank: int, embeddings: Embeddings) -> Any:
-    """The model as PEFT wraps it, with a LoRA on the queries and values of the language model alone: vision
-    towers name theirs alike. It is put into the model's own modules, which can be called as before.
+    """Wraps the model by PEFT, with a LoRA on the queries and values of the language model only: vision
+    towers use the same names. It modifies the model's own modules, which can be called as before.
 
     Args:
-        token: the id of the token whose embeddings are trained, alone or with all others.
+        token: id of the token whose embeddings are trained, alone or with all others.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -26,7 +26,7 @@ def wrap_lora(model: Any, token: int, rank: int, embeddings: Embeddings) -> Any:
 
 
 def linear_layers(model: Any) -> list[str]:
-    """The names of all linear layers in the language model of a vision-language model."""
+    """Names of all linear layers in the language model of a vision-language model."""
     inner = {id(module) for module in model.model.get_decoder().modules()}
     return [
         name
@@ -36,7 +36,7 @@ def linear_layers(model: Any) -> list[str]:
 
 
 def language_layers(model: Any) -> list[str]:
-    """The names of the layers that make queries and values in the language model of a vision-language
+    """Names of the layers that compute queries and values in the language model of a vision-language
     model.
     """
     inner = {id(module) for module in model.model.get_decoder().modules()}

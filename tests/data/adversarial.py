@@ -131,7 +131,7 @@ def tinted(strength: float) -> Make:
 
 
 def other_cell(s: ShapesBatch) -> int:
-    """Of an object that the instruction does not name."""
+    """Cell of an object that the instruction does not name."""
     return int(np.flatnonzero(without_edited(s.after, s.edits).present[0])[0])
 
 
@@ -233,7 +233,7 @@ def half_left(s: ShapesBatch) -> Tensor:
 
 
 def smudge(strength: float) -> Make:
-    """Where the old object was the ground is a little darker."""
+    """Darkens the background a little where the old object was."""
     return lambda s: s.target * (1 - strength * asked_mask(s, "before"))
 
 

@@ -24,7 +24,7 @@ def photograph(name: str) -> Image.Image:
 
 
 def same(image: Any, name: str) -> bool:
-    """Whether an image is that photograph, pixel for pixel."""
+    """True if an image equals the named photograph, pixel for pixel."""
     return np.array_equal(np.asarray(image), np.asarray(photograph(name)))
 
 

@@ -42,7 +42,7 @@ def faded(image: np.ndarray) -> np.ndarray:
 
 
 def levels(values: np.ndarray) -> np.ndarray:
-    """What becomes of them in a file of 256 levels."""
+    """Values as a file of 256 levels stores them."""
     return np.round(values.astype(np.float32) * np.float32(255))
 
 

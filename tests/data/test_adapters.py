@@ -31,7 +31,7 @@ from tests.data.layouts import (
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """What 🤗 datasets keeps of the files goes where the files are."""
+    """Puts the cache of 🤗 datasets next to the files."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -46,7 +46,7 @@ def result(sample: EditSample):
 
 
 def facts(sample: EditSample) -> dict:
-    """What a sample says, its images as numbers."""
+    """Fields of a sample, with its images as numbers."""
     values = {f.name: getattr(sample, f.name) for f in dataclasses.fields(sample)}
     images = {name: to_tensor(values.pop(name), 3).tolist() for name in ("source",)}
     return values | images | {n: None if values[n] is None else values[n].size for n in ("target", "mask")}

@@ -86,7 +86,7 @@ def centre(scenes, row: int, cell: int) -> np.ndarray:
 
 
 def test_what_is_put_in_a_relation_lies_in_it():
-    """Of every relation there are examples, and of each direction also without a reference."""
+    """There are examples of every relation, and of each direction also without a reference object."""
     samples = Shapes("val", kinds=("add", "move")).batch(0, 1400)
     seen = set()
     for i, parsed in enumerate(samples.parsed):
@@ -215,7 +215,7 @@ def test_every_block_and_every_draw_has_qualities_of_its_own():
 
 
 def test_the_photographs_are_scikit_image_s():
-    """Where nothing is drawn over them the 256 levels of a file are the same;
+    """Photographs that nothing is drawn on have the same 256 levels as the original files;
     no value is off by more than 0.005 of a level.
     """
     for local, (name, original) in zip(photographs(), make.originals().items(), strict=True):

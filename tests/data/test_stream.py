@@ -10,7 +10,7 @@ from rewardedit.data.stream import read_each
 
 
 def reading(error: Exception) -> list[Any]:
-    """What becomes of three rows, of which the second raises."""
+    """Results of reading three rows, the second of which raises."""
 
     def read(row: int) -> int:
         if row == 1:

@@ -190,7 +190,7 @@ class Run:
         self.began = time.monotonic()
 
     def is_done(self) -> bool:
-        """Whether the tests have ended, or are ended now because they take too long."""
+        """True if the tests have ended; stops them if they take too long."""
         self.seconds = time.monotonic() - self.began
         process, status = os.waitpid(self.process, os.WNOHANG)
         self.is_late = not process and self.seconds > LIMIT
@@ -201,8 +201,8 @@ class Run:
         return bool(process) or self.is_late
 
     def finish(self) -> dict[str, str]:
-        """What became of each test: "passed", "failed", or why neither can be said;
-        takes the fault out again.
+        """Outcome of each test: "passed", "failed", or the reason why neither is known;
+        removes the fault again.
         """
         if self.fault is not None:
             git_apply(self.fault, self.copy, "--reverse")
@@ -241,7 +241,7 @@ def run_all(
 
 
 def _is_case(case: ElementTree.Element, test: str) -> bool:
-    """Whether a case of pytest's report is the named test, or one of its parameter sets."""
+    """True if a case of pytest's report is the named test, or one of its parameter sets."""
     name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
     return name == test or name.startswith(f"{test}[")
 

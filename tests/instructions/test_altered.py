@@ -51,7 +51,7 @@ def test_an_article_fits_its_word():
 
 
 def test_other_articles_stay_as_they_are():
-    """What would be changed beside the word would tell that one is altered."""
+    """Any other change besides the word would reveal that an instruction is altered."""
     found = all_of("give a unicorn an hour and a red hat", [("red", "orange", "blue")])
     assert found == {"give a unicorn an hour and an orange hat", "give a unicorn an hour and a blue hat"}
 

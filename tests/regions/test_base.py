@@ -1,4 +1,4 @@
-"""Where an edit takes place, from what is found of its objects."""
+"""Regions of an edit, from the boxes and masks found for its objects."""
 
 from dataclasses import replace
 

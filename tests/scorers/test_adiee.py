@@ -48,8 +48,8 @@ def llava(tmp_path_factory) -> Vlm:
 
 
 def near(a: Tensor, b: Tensor, share: float = 1e-4) -> bool:
-    """Whether two results differ by no more than a share of what the rows of the first differ among
-    themselves: an offset that all rows have hides nothing.
+    """True if two results differ by no more than a share of the spread among the rows of the first;
+    a common offset of all rows cannot hide a difference.
     """
     scale = (a - a.mean(0)).norm() if len(a) > 1 else a.norm()
     return bool((a - b).norm() <= share * scale)

@@ -75,7 +75,7 @@ def test_scores_are_one_a_row_finite_where_valid_and_within_range(scorer, sample
 
 
 def test_scores_of_photographs_are_within_range(scorer):
-    """Of edits that nobody trained on: nothing left, all inverted, another image, noise, a hair's change."""
+    """Unusual edits: two-level noise, inversion, another image, noise, a tiny change."""
     photos = [data.astronaut(), data.coffee(), data.chelsea(), data.rocket(), data.immunohistochemistry()]
     source = torch.cat([fit(to_tensor(image, 3)[None], 64) for image in photos])
     noise = torch.rand(source.shape, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Which vision-language models a judge loads, by tiny random ones: their processors, weights and adapters."""
+"""Vision-language models that a judge loads, as tiny random ones: processors, weights and adapters."""
 
 import dataclasses
 import json
@@ -190,7 +190,7 @@ def save_lora(folder: Path, vlm: Vlm, targets: list[str]) -> str:
 
 @pytest.fixture(scope="module")
 def adapter(qwen: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of the language model's and the vision tower's attention."""
+    """A LoRA on the attention of the language model and the vision tower."""
     return save_lora(tmp_path_factory.mktemp("adapter"), load_vlm(qwen), ["q_proj", "v_proj", "qkv"])
 
 

@@ -28,7 +28,7 @@ INSTRUCTION = "make it night"
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
-    """What 🤗 datasets keeps of the files lies beside nothing that is tested."""
+    """Keeps the cache of 🤗 datasets away from the files under test."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
@@ -74,7 +74,7 @@ def write_parquet_table(folder: Path, names: list[str]) -> DataConfig:
 
 
 def columns(names: list[str]) -> dict[str, list]:
-    """Of InstructPix2Pix's data, with images that are named rather than stored."""
+    """Columns of InstructPix2Pix's data, with images given by name instead of content."""
     image = {"bytes": None, "path": "good.png"}
     return {
         "original_prompt": ["a cat" for _ in names],

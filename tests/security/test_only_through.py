@@ -97,7 +97,7 @@ ALLOWED: dict[str, dict[str, str]] = {
 
 
 def used(path: Path) -> set[str]:
-    """Which of the names above a module uses."""
+    """Names, of those above, that a module uses."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""What a stranger's recipe, folder or checkpoint can do where it is trained: nothing is erased, runs or is
+"""Training from an untrusted recipe, folder or checkpoint: no file is deleted, no code runs and nothing is
 sent.
 """
 

@@ -256,7 +256,7 @@ def test_what_a_dead_process_left_half_written_is_removed_and_that_of_the_living
 
 @pytest.fixture
 def events(monkeypatch) -> list[tuple[str, str]]:
-    """What reached the disk and what got its name, in order."""
+    """Files synced to disk and files renamed, in order."""
     found: list[tuple[str, str]] = []
     sync = os.fsync
     replace = os.replace

@@ -142,7 +142,7 @@ def test_what_is_moved_is_recoloured_in_its_new_place_alone():
 
 
 def test_nothing_can_be_seen_to_be_damaged_where_there_is_nothing():
-    """Of one colour, before and after: only a spot of another colour and drifting colours are seen."""
+    """Images of one colour before and after: only a spot of another colour and a colour drift are visible."""
     flat = torch.full((3, 16, 16), 0.5)
     found = [damaged(flat, flat, torch.Generator().manual_seed(seed)) for seed in range(40)]
     assert {name for _, name, _ in filter(None, found)} == {"stained_elsewhere", "drifted"}

@@ -75,7 +75,7 @@ def test_the_first_rule_that_holds_gives_the_label(measured, grade, expected):
 
 
 def test_thresholds_are_percentiles_of_the_data_set():
-    """Of 0, 1 … 20 the 5th percentile is 1 (5 % of the way), the 25th is 5."""
+    """The 5th percentile of 0, 1 … 20 is 1 (5 % of the way), the 25th is 5."""
     sources = [Measured(None, (i / 10, i / 100)) for i in range(21)]
     targets = [Measured(i / 10, (1.0, 1.0)) for i in range(21)]
     found = find_thresholds(RulesConfig(clip_d_percentile=25), sources, targets)

@@ -1,4 +1,4 @@
-"""What rows the rules make of targets, outputs and sequences."""
+"""Rows that the rules make from targets, outputs and sequences."""
 
 from dataclasses import replace
 from typing import Literal

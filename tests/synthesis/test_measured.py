@@ -1,4 +1,4 @@
-"""What the rules look at."""
+"""Measurements that the rules use."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which other instructions a row's target is labelled under."""
+"""Other instructions that a row's target is labelled with."""
 
 import random
 

@@ -103,7 +103,7 @@ def test_an_adapter_without_the_token_is_refused(rows, model, tmp_path):
     ],
 )
 def test_a_training_resumes(rows, model, tmp_path, weights, muon_lr, settings):
-    """Of a whole model, and of a LoRA with its dropout."""
+    """For a whole model, and for a LoRA with its dropout."""
     asked, fewer = (config(rows, model, steps, **settings) for steps in (4, 2))
     asked, fewer = (replace(c, train=replace(c.train, muon_lr=muon_lr)) for c in (asked, fewer))
     whole = trainer.train(asked, tmp_path / "whole")
@@ -177,7 +177,7 @@ def test_muon_has_the_language_model_s_matrices_and_not_the_head(rows, model, tm
 
 @pytest.mark.parametrize("quantize", [None, "4bit", "8bit"])
 def test_an_adapter_is_what_was_trained(rows, tmp_path, quantize):
-    """What is loaded scores as what was trained, row by row, and without the LoRA otherwise."""
+    """A loaded scorer gives the trained one's scores, row by row, and others without the LoRA."""
 
     model = str(tmp_path / "vlm")
     save_vlm(model, "llava_next", width=64)  # bitsandbytes packs rows of 32

@@ -528,7 +528,7 @@ def test_scorers_of_other_families_are_accepted():
 
 
 def test_a_reward_without_a_gradient_is_refused_before_the_other_scorer_is_loaded(tiny_judge, monkeypatch):
-    """Whether a judge has one depends on its options."""
+    """A judge's options decide if it has a gradient."""
     judge = {"vlm_judge": {"checkpoint": tiny_judge, "answer": "text"}}
     config = build(Config, {"name": "x", "reward": {"scorer": judge}, "watch": {"held_out": "clip_d"}})
     loaded = []

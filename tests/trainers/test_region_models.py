@@ -243,7 +243,7 @@ def test_defects_stay_within_the_image_and_differ():
 
 @pytest.mark.slow
 def test_detector_and_segmenter_are_trained_and_saved(tmp_path, monkeypatch):
-    """What is saved can be loaded and asked."""
+    """Saved models can be loaded and used."""
     from rewardedit.cli import main
     from rewardedit.regions.grounded_sam import GroundedSam
 

@@ -117,7 +117,7 @@ def test_rows_come_out_alike_in_any_batch():
 
 
 def test_a_leg_may_end_before_its_learning_rate_has_fallen():
-    """Of a cosine over 8 steps, half is left after 4; without a schedule of its own nothing is."""
+    """Half of a cosine over 8 steps is left after 4; without a separate schedule, nothing is left."""
     config = Config("x", legs=(Leg(4, 8), Leg(8, 8, 0.5)))
     first, second = (leg_config(config, number) for number in (1, 2))
     assert first.max_steps == 4

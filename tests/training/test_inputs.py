@@ -1,4 +1,4 @@
-"""What a fine-tuning step is given: scaled targets, sources as modes, and nothing of what is dropped."""
+"""Inputs of a fine-tuning step: scaled targets, sources as modes, and dropped conditioning left out."""
 
 import numpy as np
 import pytest

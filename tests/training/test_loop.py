@@ -147,7 +147,7 @@ def test_the_same_signal_a_second_time_ends_a_training_at_once(tmp_path):
 
 
 def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path):
-    """Whose own states accelerate pickled."""
+    """An earlier version stored its own states as pickles, through accelerate."""
     with pytest.raises(Stopped):
         train_with_signals(tmp_path / "run", [signal.SIGTERM])
     (checkpoint,) = checkpoints(tmp_path / "run")

@@ -1,5 +1,5 @@
-"""What a recipe needs of a GPU's memory: the reckoning by hand, the VAE's checkpointing,
-and each full-size recipe's card.
+"""GPU memory of recipes: a calculation by hand, the VAE's checkpointing,
+and the GPU of each full-size recipe.
 """
 
 import re

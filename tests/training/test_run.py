@@ -1,4 +1,4 @@
-"""What all trainers share: files that are whole or not there, checkpoints, and the order of the rows."""
+"""Common parts of all trainers: files that are complete or absent, checkpoints, and the order of the rows."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""Where a training logs to: metrics, the run's settings and previews,
-in every tracker that accelerate knows.
+"""Logging of a training: metrics, the run's settings and previews,
+in every tracker that accelerate supports.
 """
 
 import contextlib

@@ -95,7 +95,7 @@ def write_published_weights(folder: Path, net: str, packaged: Path, heads: list[
 
 
 def official(net: str, folder: Path) -> list[float]:
-    """What the package `lpips` says of the pairs, with the weights of a folder."""
+    """Distances of the pairs by the package `lpips`, with the weights of a folder."""
     import lpips
 
     metric = lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
