@@ -101,6 +101,19 @@ def test_ruff_is_content():
         assert done.returncode == 0, done.stdout
 
 
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    """ "Returns …", "Boxes of …", and no relative clause ("What a layer attends to")."""
+    relative = {"What", "Whether", "Of", "How", "Where", "Which", "Who", "Whose", "When"}
+    files = [path for folder in ("rewardedit", "trainers") for path in (ROOT / folder).rglob("*.py")]
+    kinds = (ast.Module, ast.FunctionDef, ast.ClassDef)
+    nodes = [
+        node for path in files for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)
+    ]
+    lines = [doc for doc in map(ast.get_docstring, nodes) if doc]
+    assert len(lines) > 1500
+    assert [line.splitlines()[0] for line in lines if line.split()[0].strip(",.:") in relative] == []
+
+
 def test_weights_are_few_and_safe():
     assets = [p for p in ROOT.glob("rewardedit/shapes/assets/**/*") if p.is_file()]
     weights = [p for p in assets if p.suffix == ".safetensors"]

@@ -128,7 +128,7 @@ class Config:
 
 @dataclass
 class SharedInputs:
-    """What all variants are trained on."""
+    """Inputs that all variants are trained on."""
 
     scorers: dict[str, Scorer]  # the training reward first, then the held-out one
     scale: RewardScale | None
@@ -261,7 +261,7 @@ def reward_scale(config: Config, rows: Rows, folder: Path, scorer: Scorer) -> Re
 
 
 def _labels(config: Config, rows: Rows, folder: Path) -> RewardLabels:
-    """What the prompts of the pairs say: nothing, or the labels that a reward-conditioned base knows."""
+    """Labels in the prompts of the pairs: none, or those that a reward-conditioned base knows."""
     prompt = RewardPrompt.load(files_of_editor(config.base))
     if prompt is None or config.labels is None:
         return RewardLabels(None, [0] * len(rows))

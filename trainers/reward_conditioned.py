@@ -158,7 +158,7 @@ def finetune(
 
 
 def variant_labels(config: Config, variant: str, rows: Relabelled) -> RewardLabels:
-    """What each variant is trained on: the same rows, and its own way (or none) of saying their scores."""
+    """Labels that a variant is trained on: of the same rows, in its own words or none."""
     if variant == "unconditioned":
         return RewardLabels(None, rows.label)
     if variant in PROMPTS:

@@ -35,7 +35,7 @@ EXACT = "oracle"
 
 @dataclass(frozen=True)
 class Judge:
-    """What one edit is worth, higher is better."""
+    """Values of edits, higher is better: by a scorer, or exact ones of a world."""
 
     name: str
     scorer: Scorer | None = None  # None: the exact rating of a world

@@ -83,9 +83,7 @@ def differences(scores: dict[str, dict[str, Tensor]], test: HeldOut, main: str) 
 
 
 def change_outside(health: dict[str, dict[str, Tensor]], test: HeldOut) -> dict[str, Any]:
-    """How much more each variant changes outside the true mask than the base does, for edits that have an
-    outside; {} without masks.
-    """
+    """Changes outside the true mask, each variant against the base; {} without masks."""
     if test.batch.mask is None:
         return {}
     outside = {name: values["change_outside"] for name, values in health.items()}

@@ -14,7 +14,7 @@ WORLD = "shapes"
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """What is held out, and the grid from which each variant takes what is best for it on val."""
+    """Held-out rows, and the grid from which each variant takes its best settings on val."""
 
     n: int = 512  # test edits, at most
     val_n: int = 140  # edits on which the settings are chosen, at most

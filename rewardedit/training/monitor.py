@@ -37,7 +37,7 @@ LOG = "watch.jsonl"
 
 @dataclass(frozen=True)
 class MonitorConfig:
-    """Which prompts are edited, and what is done about a flag; how often is `train.validate_every`."""
+    """Fixed prompts that are edited every `train.validate_every` steps, and what follows a flag."""
 
     n: int = 64  # fixed prompts, each of its own source image
     # whose; None: the val split of the shapes world, or source images held out from the training data
@@ -119,7 +119,7 @@ def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, S
 
 @runtime_checkable
 class Monitor(Protocol):
-    """What evaluates an editor in training."""
+    """Evaluates an editor during its training."""
 
     def check(self, editor: Editor, step: int) -> bool:
         """Evaluates the current weights; returns True to stop training. All processes call it together."""
@@ -289,7 +289,7 @@ def require_fields(prompts: EditBatch, scorers: dict[str, Scorer]) -> None:
 
 
 def watched(results: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """What the fixed prompts said of each variant: the first look, the last, and how many raised a flag."""
+    """Checks of each variant on the fixed prompts: the first, the last, and how many raised a flag."""
     out = {}
     for variant, path in results.items():
         looks = read_settings_file(path.parent / "watch.json")["looks"]

@@ -37,8 +37,8 @@ def photographs(folder, sources: int = 12, turns: int = 2) -> DataConfig:
 def test_val_and_test_have_no_source_image_in_common():
     sources = [f"{i // 3}" for i in range(60)]
     for seed in range(5):
-        val, test = split_by_source(sources, 12, 40, seed)
-        assert (len(val), len(test)) == (12, 40)
+        val, test = split_by_source(sources, 13, 40, seed)
+        assert (len(val), len(test)) == (13, 40)
         assert not {sources[i] for i in val} & {sources[i] for i in test}
     assert split_by_source(sources, 12, 40, 0) != split_by_source(sources, 12, 40, 1)
     val, test = split_by_source(sources, 140, 512, 0)
