@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+SIDE = 64  # pixels a side of the images that the small models know
 FOLDER = Path(__file__).parent / "shapes" / "assets"
 NAMES = {
     "shapes-adiee-scorer": "adiee",

@@ -452,3 +452,30 @@ def test_pairs_of_the_offline_world_are_written_as_a_table_that_recipes_read(tmp
             assert getattr(rows[i], name).sub(getattr(world, name)[i]).abs().max() <= 0.5 / 255 + 1e-6
     assert main(words) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+def test_a_small_model_that_meets_a_photograph_is_warned_of(photo, tmp_path, capsys):
+    warned = "drawings of 64 × 64 pixels; results for other images (here 70 × 50) are meaningless; name"
+    assert main(["score", photo, photo, "make it red", "--scorer", "vifi_clip"]) == 0
+    err = capsys.readouterr().err
+    assert (
+        f"vifi_clip: small models (shapes-vifi-clip) know only the offline world's {warned} a published model"
+        in err
+    )
+    assert main(["score", photo, photo, "make it red", "--scorer", "l1"]) == 0
+    assert "warning" not in capsys.readouterr().err
+    words = ["edit", photo, "make it red", "--steps", "1", "--best-of", "2", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    err = capsys.readouterr().err
+    assert f"--model: small models (shapes-editor) know only the offline world's {warned} an editor" in err
+    assert "warning: --scorer: small models (shapes-adiee-scorer) know only" in err
+
+    of_the_world = tmp_path / "64.png"
+    Image.new("RGB", (64, 64)).save(of_the_world)
+    assert main(["score", str(of_the_world), str(of_the_world), "make it red", "--scorer", "vifi_clip"]) == 0
+    assert "warning" not in capsys.readouterr().err
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"source": photo, "target": photo, "instruction": "x"}))
+    data = f"data={{name: table, path: {tmp_path / 'rows.jsonl'}, size: 64}}"
+    main(["train", "shapes-refl", data, "evaluate=null", "--dry-run"])
+    err = capsys.readouterr().err
+    assert "warning: base, reward.scorer: small models (shapes-adiee-scorer, shapes-editor) know only" in err

@@ -121,11 +121,13 @@ def test_choose_the_best_of_8_with_a_function_of_ones_own(here):
 def test_fine_tune_on_pairs_of_ones_own_and_get_a_red_flag_if_it_cheats(here):
     honest, edit, cheating = commands(sections("Train on your own pairs"))
 
-    said = run([*honest, *SHORT])
+    said = run([*honest, *SHORT, "evaluate.num_inference_steps=[1]", "evaluate.guidance_scale=[1.5]"])
     watched = json.loads(Path("runs/own/watch.json").read_text())
     assert "red flag" not in said
     assert not [check["flag"] for check in watched["looks"] + watched["sweep"] if check["flag"]]
     assert "red flag" not in Path("runs/own/watch.html").read_text()
+    assert "held-out edits; mean, refl − variant with its 95 % interval over source images" in said
+    assert Path("runs/own/report.html").is_file()
     run(edit)
     assert len(list(Path("edited").glob("photo*.png"))) == 2, "the source and its edit"
 

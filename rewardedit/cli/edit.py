@@ -90,9 +90,12 @@ def require_used(args: argparse.Namespace, editor: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
     from rewardedit.cli.announce import announce_scorers
+    from rewardedit.cli.small_models import EDITOR, SCORER, file_size, warn_of_small_models
     from rewardedit.diffusion.editors import EditConfig, load_editor
     from rewardedit.editing import JobConfig, open_masks, read_jobs, require_numbers, run_jobs
+    from rewardedit.models import names_in
     from rewardedit.scorers import load_scorer
+    from rewardedit.scorers.load import packaged_models
 
     # Faults of the input are reported before a model is loaded.
     jobs = read_jobs(args.input, args.instruction, read_columns_option(args.columns))
@@ -105,6 +108,9 @@ def run(args: argparse.Namespace) -> None:
         open_masks(mask, "cpu")
     device = devices.default_device()
     judge = read_scorer(args.scorer) if args.scorer else JUDGE if args.best_of > 1 else None
+    size = file_size(jobs[0].path)
+    warn_of_small_models({"--model": names_in(args.model)}, size, EDITOR)
+    warn_of_small_models({"--scorer": packaged_models(judge) if judge else set()}, size, SCORER)
     announce_scorers(spec for spec in (judge, None if isinstance(mask, str) else mask) if spec)
     scorer = load_scorer(judge).to(device) if judge else None
     dtype = devices.inference_dtype(args.dtype)

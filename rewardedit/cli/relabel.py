@@ -26,6 +26,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from rewardedit.cli.announce import announce, announcements
+    from rewardedit.cli.small_models import warn_of_training
     from rewardedit.files import to_path
     from rewardedit.language.usage import add_up, told
     from rewardedit.processes import say
@@ -37,6 +38,7 @@ def run(args: argparse.Namespace) -> None:
     values = configs.override({}, args.settings)
     announce(announcements(values))  # before third-party code is imported
     config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
+    warn_of_training(config)
     unused = [key for key in values if key not in SETTINGS]
     if unused:
         raise ValueError(

@@ -49,9 +49,11 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
     from rewardedit.cli.announce import announce_scorers
+    from rewardedit.cli.small_models import SCORER, first_size, warn_of_small_models
     from rewardedit.data.stream import StreamedRows
     from rewardedit.files import to_path
     from rewardedit.scorers import Scorer, load_scorer
+    from rewardedit.scorers.load import packaged_models
     from rewardedit.stages.lazy import Once
 
     out = to_path(args.out) if args.out else None
@@ -62,6 +64,8 @@ def run(args: argparse.Namespace) -> None:
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
     announce_scorers(map(read_scorer, args.scorer), **options)  # before one is imported
     specs = read_scorers(args.scorer)
+    models = {name: packaged_models(spec, **options) for name, spec in specs.items()}
+    warn_of_small_models(models, first_size(rows), SCORER)
     in_shards = out is not None and out.suffix == ".parquet"
     if isinstance(rows, StreamedRows) and not in_shards:
         raise ValueError("stream: goes with --out FILE.parquet, which is made file by file")

@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.cli.announce import announce, announcements, own_code, sizes_on_hub
     from rewardedit.cli.checks import hub_cache
     from rewardedit.cli.needs import find_needs
+    from rewardedit.cli.small_models import warn_of_training
     from rewardedit.training.run_folder import holds_something
 
     folder = None if args.out is None else Path(args.out)
@@ -78,6 +79,7 @@ def run(args: argparse.Namespace) -> None:
     sizes = {} if args.dry_run else sizes_on_hub(needs)
     lines = announcements(config, needs, replaced, sizes)
     announce([line for line in lines if line not in code])
+    warn_of_training(config)
     if args.dry_run:
         print_plan(module, config, needs)
         return

@@ -75,11 +75,16 @@ def packaged_files(spec: str | Mapping[str, Any], **options: Any) -> dict[str, s
     """The packaged models that `load_scorer(spec, **options)` loads, each with a digest of its files, so that
     scores by another version of them are recognised; no weights are read.
     """
+    return fingerprints(packaged_models(spec, **options))
+
+
+def packaged_models(spec: str | Mapping[str, Any], **options: Any) -> set[str]:
+    """The names of the packaged models that `load_scorer(spec, **options)` loads."""
     found: set[str] = set()
     for name, term in all_terms(spec):
         defaults = {key: value.default for key, value in _parameters(name).items()}
         found |= find_scorer(name).packaged(defaults | term.options | options)
-    return fingerprints(found)
+    return found
 
 
 def scorer_fingerprints(
