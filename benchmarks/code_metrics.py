@@ -26,6 +26,10 @@ DONE = re.compile(
 )
 
 
+RELATIVE = {"What", "Whether", "Of", "How", "Where", "Which", "Who", "Whose", "When"}
+WORLD = re.compile(r'shapes-|"shapes"|offline world|[Oo]racle|Shapes[A-Z(]')
+
+
 @cache
 def parse(path: Path) -> ast.Module:
     """A module's syntax tree."""
@@ -72,6 +76,49 @@ def per_hundred_statements(tree: Path) -> tuple[float, float]:
         for node in nodes
     )
     return round(100 * comprehensions / statements, 2), round(100 * tuples / statements, 2)
+
+
+def nested_comprehensions(tree: Path) -> float:
+    """Comprehensions inside another one, per 100 statements."""
+    nodes = [node for _, module in modules(tree) for node in ast.walk(module)]
+    statements = sum(isinstance(node, ast.stmt) for node in nodes)
+    outer = [node for node in nodes if isinstance(node, COMPREHENSIONS)]
+    nested = {inner for node in outer for inner in ast.walk(node) if inner is not node}
+    return round(100 * sum(isinstance(node, COMPREHENSIONS) for node in nested) / statements, 2)
+
+
+def relative_docstrings(tree: Path) -> float:
+    """Percentage of docstrings that begin with a relative word, such as "What a layer attends to"."""
+    kinds = (ast.Module, ast.FunctionDef, ast.ClassDef)
+    nodes = [node for _, module in modules(tree) for node in ast.walk(module) if isinstance(node, kinds)]
+    first = [doc.split()[0].strip(",.:") for doc in map(ast.get_docstring, nodes) if doc]
+    return round(100 * sum(word in RELATIVE for word in first) / len(first), 1)
+
+
+def complex_functions(tree: Path) -> int:
+    """Functions with a cyclomatic complexity above 9 (ruff C901)."""
+    options = ["--select", "C901", "--config", "lint.mccabe.max-complexity=9", "--output-format", "json"]
+    command = [str(Path(sys.executable).with_name("ruff")), "check", *options, "rewardedit", "trainers"]
+    return len(json.loads(subprocess.run(command, cwd=tree, capture_output=True, text=True).stdout))
+
+
+def rooms(tree: Path) -> dict[str, int]:
+    """Counts of loose modules, trainers and recipes, and what of the library names the offline world."""
+    own = ("rewardedit/shapes/", "rewardedit/data/shapes/")
+    lines = [
+        (path, line)
+        for path, _ in modules(tree, ("rewardedit",))
+        if not path.startswith(own)
+        for line in (tree / path).read_text().splitlines()
+    ]
+    importing = {path for path, line in lines if re.match(r"\s*from rewardedit\.(data\.)?shapes\b", line)}
+    return {
+        "modules at the top of rewardedit/": len(list((tree / "rewardedit").glob("*.py"))),
+        "files in trainers/": len(list((tree / "trainers").glob("*.py"))),
+        "recipes in recipes/": len(list((tree / "recipes").glob("*.yaml"))),
+        "lines outside the offline world that name it": sum(bool(WORLD.search(line)) for _, line in lines),
+        "modules outside the offline world that import it": len(importing),
+    }
 
 
 def private_imports(tree: Path) -> list[str]:
@@ -174,6 +221,10 @@ def measure(tree: Path, pyright: bool = True) -> dict[str, Any]:
         "longest function of trainers": longest[0],
         "comprehensions per 100 statements": comprehensions,
         "tuple assignments per 100 statements": tuples,
+        "nested comprehensions per 100 statements": nested_comprehensions(tree),
+        "docstrings that begin with a relative word, %": relative_docstrings(tree),
+        "functions of a complexity above 9": complex_functions(tree),
+        **rooms(tree),
         "private cross-imports": len(private_imports(tree)),
         **({"unresolved imports": unresolved_imports(tree)} if pyright else {}),
         **{f"places that {what}": len(found) for what, found in places.items()},
@@ -184,6 +235,7 @@ def measure(tree: Path, pyright: bool = True) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="figures of the code, before and after")
     parser.add_argument("--before", type=Path, required=True, help="a checkout of the earlier version")
+    parser.add_argument("--name", default="code-metrics", help="of the result (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help=WRITE)
     args = parser.parse_args()
     before = args.before.resolve()
@@ -192,7 +244,7 @@ def main() -> None:
     )
     figures = {"before": measure(before), "after": measure(ROOT)}
     line = CommandLine("code_metrics.py", ["--before", commit.stdout.strip()], args.write)
-    line.keep("code-metrics", figures)
+    line.keep(args.name, figures)
 
 
 if __name__ == "__main__":
