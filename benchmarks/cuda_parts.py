@@ -170,6 +170,7 @@ def trainer_runs(base: Path, clip: str, scorer: Path, tiny: bool) -> dict[str, t
             "train.batch_size=4",
             "train.micro_batch_size=null",
             "train.validate_every=0",
+            "evaluate=null",
             *on_cpu,
         ]
         labels = ["candidates=null", "relabel.scorer=clip_d"]

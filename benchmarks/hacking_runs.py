@@ -30,6 +30,7 @@ from rewardedit.stages import stage as stage_module
 from rewardedit.trainers import refl
 from rewardedit.training.latents import cache_sources, make_cache
 from rewardedit.training.reward import RewardConfig, RolloutPrompts
+from rewardedit.training.reward_scale import fit_reward_scale
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 BASE = "shapes-editor"
@@ -217,12 +218,9 @@ def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
             continue
         reward, settings = settings_of(kind, seed)
         assert isinstance(reward.scorer, str)
-        watch = refl.MonitorConfig(held_out=HELD_OUT[reward.scorer])
-        config = refl.Config("hacking", BASE, DATA, reward, settings, watch)
         if reward.scorer not in scales:
-            scales[reward.scorer] = refl.reward_scale(
-                config, rows, work / reward.scorer, load_scorer(reward.scorer)
-            )
+            scores = work / reward.scorer / "relabelled"
+            scales[reward.scorer] = fit_reward_scale(reward, rows, DATA, scores, load_scorer(reward.scorer))
         drawn = np.random.default_rng(seed + 1).permutation(len(prompts.samples))[:N].tolist()
         recorder = Recorder(prompts, drawn, take(prompts.samples, drawn) if kind == "reward_only" else None)
         shutil.rmtree(work / "run", ignore_errors=True)

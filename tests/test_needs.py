@@ -20,8 +20,8 @@ def test_all_settings_that_name_models_are_looked_at():
         "hub name",
         "folder of the trained",
         "folder with weights",
-        "pipeline that is trained",
-        "the CLIP",
+        "to train further",
+        "CLIP model whose",
     )
     found = {
         setting.name.split(".")[-1]

@@ -21,7 +21,7 @@ import torch
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch
-from rewardedit.data import DataConfig, Rows, leading_rows, open_rows, require_size
+from rewardedit.data import DataConfig, Rows, open_rows, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.data.worlds import Samples
 from rewardedit.diffusion.editors import files_of_editor
@@ -54,17 +54,14 @@ from rewardedit.training.reward import (
     RewardConfig,
     RewardRollouts,
     RolloutPrompts,
-    chosen_scale,
     load_rewards,
-    require_effect,
     reward_loss,
-    reward_mapping,
     rollout_scheduler,
 )
+from rewardedit.training.reward_scale import fit_reward_scale
 from rewardedit.training.sweep import SCALES, sweep
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
-FIRST = 256  # rows that show whether an unmapped score has an effect
 Variant = Literal["refl", "predicted_x0", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
 WHOLE = {"scored": "prev_sample", "stop_before_end": (0, 0)}  # DRaFT scores what a whole rollout ends with
 CHANGES: dict[str, dict[str, Any]] = {
@@ -186,7 +183,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     # Stages, each kept in the run's folder: scores → labels → latents and sources.
     rows = open_rows(config.data)
-    scale = reward_scale(config, rows, folder, scorers[spec_name(config.reward.scorer)])
+    judge = scorers[spec_name(config.reward.scorer)]
+    scale = fit_reward_scale(config.reward, rows, config.data, folder / "relabelled", judge)
     editor = load_base(config.base, devices.default_device())
     labels = _labels(config, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch_size)
@@ -241,23 +239,6 @@ def require_rollouts(config: Config) -> None:
 def variant_reward(config: Config, variant: str) -> RewardConfig:
     """The recipe's reward with what the variant changes of it."""
     return replace(config.reward, **CHANGES.get(variant, {}))
-
-
-def reward_scale(config: Config, rows: Rows, folder: Path, scorer: Scorer) -> RewardScale | None:
-    """The mapping of the score before the loss; the rows' scores, which it depends on or whose effect is
-    asked for, are kept in the run's folder.
-    """
-    reward = config.reward
-    scale = chosen_scale(reward, scorer)
-    if scale == "none" and reward.loss == "linear":
-        return None
-    if scale in ("none", "range"):
-        rows = leading_rows(rows, FIRST)
-    scores = RelabelConfig(scorer=reward.scorer, scale="range" if scale == "range" else "quantiles")
-    found = relabel(scores, rows, config.data, folder / "relabelled")
-    mapping = reward_mapping(reward, scorer, found.score)
-    require_effect(reward, mapping, found.score)
-    return mapping
 
 
 def _labels(config: Config, rows: Rows, folder: Path) -> RewardLabels:
