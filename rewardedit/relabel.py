@@ -3,7 +3,9 @@ and the scale gives labels and texts (ADIEE Sec. 3.4).
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from rewardedit import devices, models
@@ -21,6 +23,9 @@ from rewardedit.stages.lazy import Once
 from rewardedit.stages.stage import Share
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.untrusted import read_settings_file
+
+SCALE = "scale.json"
+LABELLED = "part-{:05d}.parquet"  # names of the labelled shards
 
 
 @dataclass(frozen=True)
@@ -99,53 +104,16 @@ def relabel(
         ValueError: if the folder holds labels by another scorer, of other rows, or in other words; if no row
             can be scored, or the scores give no scale.
     """
-    editors = [] if candidates is None else list(candidates.editors)
-    made_of = {
-        "relabel": config,
-        "data": data,
-        "candidates": candidates,
-        "rows": count_rows(rows),
-        "models": packaged_files(config.scorer) | models.fingerprints(models.names_in(editors)),
-    }
-    if digests := input_digests([config, data, candidates], folder):
-        made_of["files"] = digests
+    made_of = _made_of(config, rows, data, folder, candidates)
     name = spec_name(config.scorer)
-
-    @Once
-    def loaded() -> dict[str, Scorer]:
-        return {name: load_scorer(config.scorer)}
-
-    def load() -> dict[str, Scorer]:
-        return {name: scorer.to(devices.default_device()) for name, scorer in loaded().items()}
-
-    if fingerprints := scorer_fingerprints({name: config.scorer}, loaded):
+    loaded = Once(partial(_load, config.scorer, name))
+    load = partial(_on_device, loaded)
+    fingerprints = scorer_fingerprints({name: config.scorer}, loaded)
+    if fingerprints:
         made_of["fingerprints"] = fingerprints
 
-    if config.scale == "range" and not (folder / "scale.json").exists():
-        low, high = load()[name].range  # before all rows are scored
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise ValueError(f"scale=range: the scores of {name} have no bounds; take scale=quantiles")
-
-    def label(scored: list[AnyPath]) -> None:
-        found, reasons = read_columns(scored, "score", "reason")
-        if not found:
-            raise ValueError(NO_ROWS)
-        if all(value is None for value in found):
-            raise ValueError(f"no row can be scored by {config.scorer}; the first: {reasons[0]}")
-        values = [float("nan") if value is None else value for value in found]
-        if config.scale == "quantiles":
-            scale = RewardScale.from_quantiles(values)
-        else:
-            scale = RewardScale.from_range(*load()[name].range)
-        for number, path in enumerate(scored):
-            with replaced(folder / f"part-{number:05d}.parquet") as aside:
-                write_records(label_rows(read_records(path), config.reward_prompt(scale)), aside)
-        described: dict[str, Any] = {"knots": list(scale.knots), "scorer": name}
-        if fingerprints:
-            described["fingerprint"] = fingerprints[name]
-        if used := read_usage([folder / USAGE]):
-            described["usage"] = as_settings(used)
-        write_json(folder / "scale.json", described)
+    if config.scale == "range" and not (folder / SCALE).exists():
+        _require_bounds(name, load()[name])  # before all rows are scored
 
     scored = score_shards(
         folder,
@@ -156,10 +124,102 @@ def relabel(
         data.policy,
         config.batch_size,
         data.workers,
-        finish=label,
+        finish=partial(_label, config, folder, load, fingerprints.get(name)),
         share=share,
     )
-    labelled = [folder / f"part-{number:05d}.parquet" for number in range(len(scored))]
-    scale = read_scale(folder / "scale.json")
-    score, labels = read_columns(labelled, "score", "label")
-    return Relabelled([float("nan") if value is None else value for value in score], labels, scale)
+    return _read_labelled(folder, len(scored))
+
+
+def _made_of(
+    config: RelabelConfig,
+    rows: Rows | StreamedRows,
+    data: DataConfig,
+    folder: AnyPath,
+    candidates: CandidatesConfig | None,
+) -> dict[str, Any]:
+    """Everything that scores and labels depend on, except the scorer's fingerprint."""
+    editors = [] if candidates is None else list(candidates.editors)
+    made_of = {
+        "relabel": config,
+        "data": data,
+        "candidates": candidates,
+        "rows": count_rows(rows),
+        "models": packaged_files(config.scorer) | models.fingerprints(models.names_in(editors)),
+    }
+    if digests := input_digests([config, data, candidates], folder):
+        made_of["files"] = digests
+    return made_of
+
+
+def _load(scorer: ScorerSpec, name: str) -> dict[str, Scorer]:
+    return {name: load_scorer(scorer)}
+
+
+def _on_device(loaded: Callable[[], dict[str, Scorer]]) -> dict[str, Scorer]:
+    """Scorers, loaded if need be, on the default device of the process that scores."""
+    return {name: scorer.to(devices.default_device()) for name, scorer in loaded().items()}
+
+
+def _require_bounds(name: str, scorer: Scorer) -> None:
+    """Raises ValueError if a scorer declares no finite range, which gives no scale."""
+    low, high = scorer.range
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"scale=range: the scores of {name} have no bounds; take scale=quantiles")
+
+
+def _label(
+    config: RelabelConfig,
+    folder: AnyPath,
+    load: Callable[[], dict[str, Scorer]],
+    fingerprint: dict[str, Any] | None,
+    scored: list[AnyPath],
+) -> None:
+    """Fits the scale to all scores, and writes the labelled shards and `scale.json`."""
+    scale = _fit_scale(config, _read_scores(config, scored), load)
+    prompt = config.reward_prompt(scale)
+    for number, path in enumerate(scored):
+        with replaced(folder / LABELLED.format(number)) as aside:
+            write_records(label_rows(read_records(path), prompt), aside)
+
+    described: dict[str, Any] = {"knots": list(scale.knots), "scorer": spec_name(config.scorer)}
+    if fingerprint is not None:
+        described["fingerprint"] = fingerprint
+    if used := read_usage([folder / USAGE]):
+        described["usage"] = as_settings(used)
+    write_json(folder / SCALE, described)
+
+
+def _read_scores(config: RelabelConfig, scored: list[AnyPath]) -> list[float]:
+    """Scores of all shards, NaN for invalid ones.
+
+    Raises:
+        ValueError: if there is none, or no valid one.
+    """
+    scores, reasons = read_columns(scored, "score", "reason")
+    if not scores:
+        raise ValueError(NO_ROWS)
+    if all(score is None for score in scores):
+        raise ValueError(f"no row can be scored by {config.scorer}; the first: {reasons[0]}")
+    return _with_nan(scores)
+
+
+def _fit_scale(
+    config: RelabelConfig, scores: list[float], load: Callable[[], dict[str, Scorer]]
+) -> RewardScale:
+    """The scale of the scores' quantiles, or of the range that the scorer declares."""
+    if config.scale == "quantiles":
+        return RewardScale.from_quantiles(scores)
+    return RewardScale.from_range(*load()[spec_name(config.scorer)].range)
+
+
+def _read_labelled(folder: AnyPath, shards: int) -> Relabelled:
+    """Scores and labels of a number of labelled shards, and their scale."""
+    labelled = [folder / LABELLED.format(number) for number in range(shards)]
+    scale = read_scale(folder / SCALE)
+    scores, labels = read_columns(labelled, "score", "label")
+    return Relabelled(_with_nan(scores), labels, scale)
+
+
+def _with_nan(scores: list[float | None]) -> list[float]:
+    """Scores with NaN in place of None."""
+    return [float("nan") if score is None else score for score in scores]

@@ -23,12 +23,10 @@ import torch
 
 from rewardedit import devices
 from rewardedit.batch import collate
-from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size, source_ids
-from rewardedit.data.bad_rows import CheckedRows, require_share, usable_rows
+from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size
+from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.data.datasets import images_of, require_alike, warn_of_shared_sources
-from rewardedit.data.reading import read_batches
 from rewardedit.devices import Precision, require_precision
-from rewardedit.evaluation.statistics import spearman
 from rewardedit.files import replaced, write_json
 from rewardedit.language.vlm import Bits, Vlm, load_vlm, require_bitsandbytes, require_vlm
 from rewardedit.models import NAMES, fetched
@@ -36,12 +34,11 @@ from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, width_of
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, HeadKind, ScoreHead
 from rewardedit.scorers.adiee_text import QUESTIONS, Layout, Prompts, add_token, add_words
-from rewardedit.scoring import score_batch
 from rewardedit.training import run
 from rewardedit.training.ahead import ReadAhead
 from rewardedit.training.checkpoints import TrainedParameters
 from rewardedit.training.estimate import plan_of
-from rewardedit.training.labels import require_axes, require_label
+from rewardedit.training.labels import measure, require_axes, require_label
 from rewardedit.training.loop import LoopConfig, TrainLoop, batch_rows, make_accelerator, step_generator
 from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
 from rewardedit.training.score_token import losses
@@ -209,6 +206,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     require_settings(config)  # before hours are spent
     run.start(folder, config, resume)
     spent = run.minutes_spent(folder)
+
     torch.manual_seed(config.train.seed)
     held_out = None if config.held_out is None else open_rows(config.held_out)
     if config.held_out is not None:
@@ -217,11 +215,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     usable = usable_rows(rows, images_of(config.data), require_label, folder, config.bad_rows, config.data)
     require_axes(rows, usable, config.axes)
     config = replace(config, train=config.train.over(len(usable)))
+
     scorer, adapter = make_scorer(config)
     torch.manual_seed(config.train.seed + processes().process_index)  # each process has its own dropout
     per_edit = config.train.questions_per_edit
     if per_edit > 1:
         require_clean_parts(scorer)
+
     loop = make_loop(config, scorer, folder, resume)
     scorer.train()
     micro_batches = read_steps(config, rows, usable)
@@ -242,21 +242,33 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             spent()
     micro_batches.close()
     loop.finish()
+
     scorer.eval()
     if processes().is_main_process:
-        with replaced(folder / "scorer") as aside:
-            aside.mkdir()
-            if adapter is None:
-                scorer.model.half()
-            scorer.save(aside, adapter)
-        found: dict[str, Any] = {"minutes": spent()}
+        _save(scorer, adapter, folder / "scorer")
+        metrics: dict[str, Any] = {"minutes": spent()}
         if held_out is not None and config.held_out is not None:
-            if adapter is None:  # as it will be loaded: halving also rounds buffers that loading recomputes
-                scorer = Adiee.from_pretrained(str(folder / "scorer")).to(devices.default_device())
+            saved = _as_loaded(scorer, adapter, folder / "scorer")
             with loop.autocast():
-                found |= measure(scorer, held_out, config.held_out, shares(config)[0].stop)
-        write_json(folder / "metrics.json", found)
+                metrics |= measure(saved, held_out, config.held_out, shares(config)[0].stop)
+        write_json(folder / "metrics.json", metrics)
     return folder / "scorer"
+
+
+def _save(scorer: Adiee, adapter: Any, folder: Path) -> None:
+    """Saves the scorer with its adapter; without one, its language model in float16."""
+    with replaced(folder) as aside:
+        aside.mkdir()
+        if adapter is None:
+            scorer.model.half()
+        scorer.save(aside, adapter)
+
+
+def _as_loaded(scorer: Adiee, adapter: Any, folder: Path) -> Adiee:
+    """The saved scorer as it will be loaded: halving also rounds buffers that loading recomputes."""
+    if adapter is not None:
+        return scorer
+    return Adiee.from_pretrained(str(folder)).to(devices.default_device())
 
 
 def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> TrainLoop:
@@ -329,23 +341,6 @@ def read_step(
         batch = collate(samples, require_size(images), images.policy, fields=())
         found.append((batch, labels, [sample.id for sample in samples], questions[part]))
     return found
-
-
-@torch.no_grad()
-def measure(scorer: Adiee, rows: Rows, data: DataConfig, batch_size: int = 32) -> dict[str, Any]:
-    """Spearman's ρ of scores and labels of held-out rows, mean error, and number of rows left out."""
-    scores: list[float] = []
-    labels: list[float] = []
-    sources: list[str] = []
-    names = source_ids(rows)
-    for part in read_batches(CheckedRows(rows, require_label), data.size, data.policy, batch_size, fields=()):
-        if part.batch is not None:
-            labels += [require_label(rows[i]) for i in part.numbers]
-            scores += score_batch(part.batch, {"": scorer})[""].score.tolist()
-            sources += [names[i] for i in part.numbers]
-    error = float((torch.tensor(scores) - torch.tensor(labels)).abs().mean())
-    found = {"error": error, "left_out": len(rows) - len(labels)}
-    return {"n": len(labels), "held_out": {**spearman(scores, labels, sources).as_dict(), **found}}
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

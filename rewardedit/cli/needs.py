@@ -99,19 +99,27 @@ def _named_by(name: str, hint: Any, value: Any) -> Iterator[Named]:
     if value is None:
         return
     if _is_scorer(hint):
-        for spec in value if isinstance(value, tuple) else (value,):
+        for spec in _each(value):
             yield from models_of_scorer(spec)
-    elif dataclasses.is_dataclass(value):
-        yield from named(value)
-    elif isinstance(value, dict):
-        for group in value.values():
-            if dataclasses.is_dataclass(group):
-                yield from named(group)
+    elif dataclasses.is_dataclass(value) or isinstance(value, dict):
+        for group in _groups(value):
+            yield from named(group)
     elif name in MODEL_SETTINGS:
-        for model in value if isinstance(value, tuple) else (value,):
+        for model in _each(value):
             yield Named("model", model)
     elif name == "optimizer" and value == "adamw8bit":
         yield Named("package", "bitsandbytes")
+
+
+def _each(value: Any) -> tuple[Any, ...]:
+    """The values of a setting that may have one or several."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _groups(value: Any) -> list[Any]:
+    """Groups of settings: the value itself, or those of a mapping."""
+    values = value.values() if isinstance(value, dict) else (value,)
+    return [group for group in values if dataclasses.is_dataclass(group)]
 
 
 def _is_scorer(hint: Any) -> bool:

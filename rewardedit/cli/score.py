@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +48,12 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit import devices
     from rewardedit.cli.announce import announce_scorers
     from rewardedit.cli.small_models import SCORER, first_size, warn_of_small_models
-    from rewardedit.data.stream import StreamedRows
-    from rewardedit.files import to_path
-    from rewardedit.scorers import Scorer, load_scorer
     from rewardedit.scorers.load import packaged_models
     from rewardedit.stages.lazy import Once
 
-    out = to_path(args.out) if args.out else None
-    if out is not None and out.suffix not in SUFFIXES:
-        raise ValueError(f"--out {args.out}: expected a name that ends in {', '.join(SUFFIXES)}")
+    out = _read_out(args.out)
     rows, size, policy = read_input(args)
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
@@ -67,34 +62,61 @@ def run(args: argparse.Namespace) -> None:
     models = {name: packaged_models(spec, **options) for name, spec in specs.items()}
     warn_of_small_models(models, first_size(rows), SCORER)
     in_shards = out is not None and out.suffix == ".parquet"
-    if isinstance(rows, StreamedRows) and not in_shards:
-        raise ValueError("stream: goes with --out FILE.parquet, which is made file by file")
-    if args.engine != PROCESSES and not in_shards:
-        raise ValueError(f"--engine {args.engine}: goes with --out FILE.parquet, which is made in shards")
+    if not in_shards:
+        _refuse_shards(rows, args.engine)
 
-    @Once
-    def loaded() -> dict[str, Scorer]:
-        return {name: load_scorer(spec, **options) for name, spec in specs.items()}
-
-    def load() -> dict[str, Scorer]:
-        device = devices.default_device()  # of the process that scores
-        return {name: scorer.to(device) for name, scorer in loaded().items()}
-
-    def settings() -> dict[str, Any]:
-        own = {"scorers": specs, "options": options, "size": size, "policy": policy, **as_settings(args)}
-        return made_of(args, rows, own, loaded, out)
+    loaded = Once(partial(_load_scorers, specs, options))
+    load = partial(_on_device, loaded)
+    own = {"scorers": specs, "options": options, "size": size, "policy": policy, **as_settings(args)}
+    settings = partial(made_of, args, rows, own, loaded, out)
 
     if args.heatmap or args.explain:
         batch = one_edit(args, rows, size, policy, specs)
         (scorer,) = load().values()
-        for path, write in ((args.heatmap, write_heatmap), (args.explain, write_explanation)):
-            if path:
-                write(batch, scorer, Path(path))
+        _draw(args, batch, scorer)
 
     if in_shards:
         write_parquet(out, settings(), rows, load, size, policy, args.json)
     else:
         write_or_print(out, settings, args.json, rows, load, size, policy)
+
+
+def _read_out(name: str | None) -> Any:
+    """The path that --out names; None without one.
+
+    Raises:
+        ValueError: if its suffix is not one of `SUFFIXES`.
+    """
+    from rewardedit.files import to_path
+
+    out = to_path(name) if name else None
+    if out is not None and out.suffix not in SUFFIXES:
+        raise ValueError(f"--out {name}: expected a name that ends in {', '.join(SUFFIXES)}")
+    return out
+
+
+def _refuse_shards(rows: Any, engine: str) -> None:
+    """Raises ValueError for rows or an engine that need an output in shards."""
+    from rewardedit.data.stream import StreamedRows
+
+    if isinstance(rows, StreamedRows):
+        raise ValueError("stream: goes with --out FILE.parquet, which is made file by file")
+    if engine != PROCESSES:
+        raise ValueError(f"--engine {engine}: goes with --out FILE.parquet, which is made in shards")
+
+
+def _load_scorers(specs: dict[str, ScorerSpec], options: dict[str, str]) -> dict[str, Any]:
+    from rewardedit.scorers import load_scorer
+
+    return {name: load_scorer(spec, **options) for name, spec in specs.items()}
+
+
+def _on_device(loaded: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Scorers, loaded if need be, on the default device of the process that scores."""
+    from rewardedit import devices
+
+    device = devices.default_device()
+    return {name: scorer.to(device) for name, scorer in loaded().items()}
 
 
 def made_of(
@@ -291,6 +313,13 @@ def read_batch(sample: Any, size: int | None, policy: str) -> Any:
     from rewardedit.data.reading import PreparedRows
 
     return collate([PreparedRows([sample], size, policy).prepare(sample)])
+
+
+def _draw(args: argparse.Namespace, batch: Any, scorer: Any) -> None:
+    """Draws one edit as --heatmap and --explain ask."""
+    for path, write in ((args.heatmap, write_heatmap), (args.explain, write_explanation)):
+        if path:
+            write(batch, scorer, Path(path))
 
 
 def write_heatmap(batch: Any, scorer: Any, path: Path) -> None:

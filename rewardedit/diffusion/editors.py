@@ -211,26 +211,71 @@ def load_editor(
         if lora is not None or device != "auto" or dtype != "auto":
             raise ValueError("load_editor: a pipeline that is loaded already takes no lora, device and dtype")
         return as_editor(name)
+
     name = str(name)
     device = devices.default_device() if device == "auto" else device
     on_cpu = torch.device(device).type == "cpu"
     dtype = (torch.float32 if on_cpu else torch.float16) if dtype == "auto" else devices.number_type(dtype)
-    weights = None if lora is None else find_lora(lora)
-    path = files_of_editor(name) if weights is None else weights.parent
+
+    if lora is None:
+        path = files_of_editor(name)
+        settings, own_base = _read_beside(path)
+        weights = _own_lora(name, path, own_base)
+        base = name if own_base is None else own_base
+    else:
+        weights = find_lora(lora)
+        path = weights.parent
+        settings, _ = _read_beside(path)
+        base = name
+    asked = _settings_of(path, settings, base)
+
+    pipe = _load_pipeline(base, dtype)
+    if weights is not None:
+        _add_lora(pipe, weights, base)
+    pipe = pipe.to(device)
+    pipe.set_progress_bar_config(disable=True)
+
+    prompt = RewardPrompt.load(path)
+    embedding = None
+    if prompt is not None and prompt.embedding:
+        embedding = _load_embedding(path, device, dtype)
+    choice = set_attention(family_of(pipe).denoiser(pipe), attention)
+    return Editor(pipe, asked, prompt, embedding, choice)
+
+
+def _read_beside(path: Path) -> tuple[dict[str, Any], Any]:
+    """Settings next to an editor, and the base that they name beside them; None if they name none."""
     settings = read_settings_file(path / SETTINGS) if (path / SETTINGS).is_file() else {}
     base = settings.pop("base", None)
-    if weights is None and not (path / "model_index.json").is_file() and _loras_in(path):
+    return settings, base
+
+
+def _own_lora(name: str, path: Path, base: Any) -> Path | None:
+    """The file of LoRA weights in an editor's folder; None for a pipeline without them.
+
+    Raises:
+        ValueError: if there is a LoRA without the name of its base, or a base without its LoRA.
+    """
+    if not (path / "model_index.json").is_file() and _loras_in(path):
         if base is None:
             raise ValueError(
                 f"editor {name!r}: a LoRA, which says nothing of its base; give both: --model BASE --lora "
                 f'{name}, in Python load_editor("BASE", lora="{name}")'
             )
-        weights = find_lora(str(path))
-    if weights is None and (path / LORA).is_file():  # next to a whole pipeline
-        weights = path / LORA
-    if weights is None and base is not None:
+        return find_lora(str(path))
+    if (path / LORA).is_file():  # next to a whole pipeline
+        return path / LORA
+    if base is not None:
         raise ValueError(f"editor {name!r}: {SETTINGS} names the base {base}, but there is no {LORA} for it")
-    base = name if lora is not None or base is None else base
+    return None
+
+
+def _settings_of(path: Path, settings: dict[str, Any], base: Any) -> EditConfig:
+    """Sampling settings that were read next to an editor.
+
+    Raises:
+        ValueError: if one is unknown or has a wrong value, or the base is not a name.
+    """
     known = [field.name for field in fields(EditConfig)]
     if set(settings) - set(known):
         raise ValueError(
@@ -239,22 +284,16 @@ def load_editor(
         )
     if not isinstance(base, str):
         raise ValueError(f"{path / SETTINGS}: base: expected the name of a pipeline; got another value")
-    asked = configs.build(EditConfig, settings, f"{path / SETTINGS}: ")
-    pipe = _load_pipeline(base, dtype)
-    if weights is not None:
-        _add_lora(pipe, weights, base)
-    pipe = pipe.to(device)
-    pipe.set_progress_bar_config(disable=True)
-    prompt = RewardPrompt.load(path)
-    embedding = None
-    if prompt is not None and prompt.embedding:
-        with pretrained.reading(str(path)):
-            vectors = load_file(path / EMBEDDING)
-            labels, dim = vectors["vectors.weight"].shape
-            embedding = RewardEmbedding(labels - 1, dim).to(device, dtype)
-            embedding.load_state_dict(vectors)
-    choice = set_attention(family_of(pipe).denoiser(pipe), attention)
-    return Editor(pipe, asked, prompt, embedding, choice)
+    return configs.build(EditConfig, settings, f"{path / SETTINGS}: ")
+
+
+def _load_embedding(path: Path, device: str | torch.device, dtype: torch.dtype) -> RewardEmbedding:
+    with pretrained.reading(str(path)):
+        vectors = load_file(path / EMBEDDING)
+        labels, dim = vectors["vectors.weight"].shape
+        embedding = RewardEmbedding(labels - 1, dim).to(device, dtype)
+        embedding.load_state_dict(vectors)
+    return embedding
 
 
 def find_lora(name: str) -> Path:

@@ -25,6 +25,7 @@ from rewardedit.untrusted import read_json_file
 MADE_OF = "made_of.json"
 MAKING = "making.json"
 Share = tuple[int, int]  # (3, 16): the third of 16 parts of the shards
+Finish = Callable[[list[AnyPath]], None]  # makes a result from the paths of all shards
 
 
 class StageUnfinished(RuntimeError):
@@ -37,7 +38,7 @@ def stage(
     make: Make,
     shards: int = 1,
     name: str = "part-{:05d}",
-    finish: Callable[[list[AnyPath]], None] | None = None,
+    finish: Finish | None = None,
     share: Share | None = None,
 ) -> list[AnyPath]:
     """Makes the missing shards in `folder`, and returns the paths of all shards when they are complete.
@@ -62,44 +63,27 @@ def stage(
     state = processes()
     paths = [folder / name.format(i) for i in range(shards)]
     settings = plain({**made_of, "shards": shards})
-    removed = paths if finish is not None else []
+    is_over = partial(_is_over, folder, settings)
 
     if state.is_main_process:
         _begin(folder, settings, paths)
-    nap = Nap()
-    while not state.is_main_process:  # the main process is about to write the settings
-        found = _read_settings(folder)
-        if found is not None and (found == settings or _is_begun(folder, paths)):
-            break
-        nap()
+    else:
+        _await(partial(_has_begun, folder, settings, paths))
 
-    is_over = partial(_is_over, folder, settings)
     part, parts = (1, 1) if share is None else share
     local = range(part - 1, shards, parts)
     if not is_over():
         engine()(Shards(make, paths, local, is_over))
 
     if share is not None and not is_over():
-        there = sum(is_whole_shard(path) for path in paths)
-        if there < shards:
-            raise StageUnfinished(
-                f"{folder}: {there} of {shards} shards are there; go on with the other shares"
-            )
-        if finish is not None:  # several processes must not finish at the same time
-            raise StageUnfinished(f"{folder}: all {shards} shards are there; go on once without a share")
+        _require_end_by_share(folder, paths, finish)
 
-    claims = Claims()
-    nap = Nap()
-    while not is_over():
-        if state.is_main_process:
-            with claims.claim(folder / MADE_OF) as granted:  # the same command may run more than once
-                if granted and not is_over():
-                    _end(folder, paths, finish, is_over)
-                    break
-        nap()
     if state.is_main_process:
+        _end_by_lease(folder, paths, finish, is_over)
         with suppress(FileNotFoundError):  # others have removed the folder
-            _clear(folder, removed)
+            _clear(folder, paths if finish is not None else [])
+    else:
+        _await(is_over)
     return paths
 
 
@@ -123,10 +107,42 @@ def _is_over(folder: AnyPath, settings: dict[str, Any]) -> bool:
     return (folder / MADE_OF).exists()
 
 
+def _await(condition: Callable[[], bool]) -> None:
+    """Polls a condition of the folder, which other processes bring about."""
+    nap = Nap()
+    while not condition():
+        nap()
+
+
+def _require_end_by_share(folder: AnyPath, paths: list[AnyPath], finish: Finish | None) -> None:
+    """Raises StageUnfinished if a call for a share must leave the end to another call."""
+    there = sum(is_whole_shard(path) for path in paths)
+    if there < len(paths):
+        raise StageUnfinished(
+            f"{folder}: {there} of {len(paths)} shards are there; go on with the other shares"
+        )
+    if finish is not None:  # several processes must not finish at the same time
+        raise StageUnfinished(f"{folder}: all {len(paths)} shards are there; go on once without a share")
+
+
+def _end_by_lease(
+    folder: AnyPath, paths: list[AnyPath], finish: Finish | None, is_over: Callable[[], bool]
+) -> None:
+    """Ends the stage, or waits until another command has: the same command may run more than once."""
+    claims = Claims()
+    nap = Nap()
+    while not is_over():
+        with claims.claim(folder / MADE_OF) as granted:
+            if granted and not is_over():
+                _end(folder, paths, finish, is_over)
+                return
+        nap()
+
+
 def _end(
     folder: AnyPath,
     paths: list[AnyPath],
-    finish: Callable[[list[AnyPath]], None] | None,
+    finish: Finish | None,
     is_over: Callable[[], bool],
 ) -> None:
     """Makes the result of all shards and marks it as complete; does nothing if others have done so while this
@@ -236,6 +252,12 @@ def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> N
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / MAKING, settings)
+
+
+def _has_begun(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> bool:
+    """True if the main process has written the settings, or others that must not be replaced are there."""
+    found = _read_settings(folder)
+    return found is not None and (found == settings or _is_begun(folder, paths))
 
 
 def _is_begun(folder: AnyPath, paths: list[AnyPath]) -> bool:

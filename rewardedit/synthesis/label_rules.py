@@ -91,6 +91,8 @@ LEFT_BEHIND = "left_behind"  # a method's output that leaves the object to be mo
 ANOTHER_INSTRUCTION = "output_another_instruction"  # a method's output with another row's: FAILED
 ANOTHER_TURN = "another_turn"  # a turn's edit with a later turn's instruction: FAILED
 SHARES = ("reconstructed", "another_image", "another_object", ANOTHER_INSTRUCTION, ANOTHER_TURN)  # 0 to 1
+PERCENTILES = ("similarity_percentile", "clip_d_percentile")  # 0 to 100
+COUNTS = ("another_instruction", "another_word", "damaged")  # at least 0
 DROPPED = "dropped"  # no rule holds
 
 
@@ -147,31 +149,10 @@ class RulesConfig:
     another_turn: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value in PRESETS[self.preset].items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
-        if self.clip_d is not None and self.clip_d_percentile != 50.0:
-            raise ValueError(
-                f"clip_d_percentile: the threshold is fixed, clip_d: {self.clip_d:g}; give one of the two"
-            )
-        for name in ("similarity_percentile", "clip_d_percentile"):
-            if not 0 <= getattr(self, name) <= 100:
-                raise ValueError(f"{name}: expected 0 to 100; got {getattr(self, name)}")
-        for name in SHARES:
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}: expected a share from 0 to 1; got {getattr(self, name)}")
-        for name in ("another_instruction", "another_word", "damaged"):
-            if self.share(name) < 0:
-                raise ValueError(f"{name}: expected at least 0; got {getattr(self, name)}")
-        shares = [share for share, _ in self.unreached]
-        if any(not (share >= 0 and 0 <= label <= 10) for share, label in self.unreached) or shares != sorted(
-            set(shares)
-        ):
-            raise ValueError(
-                "unreached: expected rising shares with labels from 0 to 10, such as [[0, 10], [1, 0]]"
-            )
-        if any(len({word.lower() for word in kind}) < 2 for kind in self.alike):
-            raise ValueError("alike: expected at least two words of each kind, such as [[left, right]]")
+        self._take_preset()
+        self._require_numbers()
+        self._require_unreached()
+        self._require_alike()
         if unknown := set(self.damages) - set(DAMAGES):
             raise ValueError(f"damages: {', '.join(sorted(unknown))} unknown; there are {', '.join(DAMAGES)}")
         if self.left_behind and not self.unreached:
@@ -179,11 +160,52 @@ class RulesConfig:
         if self.another_word and not self.alike:
             raise ValueError("another_word: expected kinds of words in alike, such as [[left, right]]")
 
+    def _take_preset(self) -> None:
+        """Fills in the settings that are None."""
+        for name, value in PRESETS[self.preset].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+
+    def _require_numbers(self) -> None:
+        """Raises ValueError if the threshold is given twice, or a number lies outside its range."""
+        if self.clip_d is not None and self.clip_d_percentile != 50.0:
+            raise ValueError(
+                f"clip_d_percentile: the threshold is fixed, clip_d: {self.clip_d:g}; give one of the two"
+            )
+        for name in PERCENTILES:
+            if not 0 <= getattr(self, name) <= 100:
+                raise ValueError(f"{name}: expected 0 to 100; got {getattr(self, name)}")
+        for name in SHARES:
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: expected a share from 0 to 1; got {getattr(self, name)}")
+        for name in COUNTS:
+            if self.share(name) < 0:
+                raise ValueError(f"{name}: expected at least 0; got {getattr(self, name)}")
+
+    def _require_unreached(self) -> None:
+        """Raises ValueError if the shares do not rise, or a share or a label lies outside its range."""
+        shares = [share for share, _ in self.unreached]
+        are_valid = all(share >= 0 and 0 <= label <= 10 for share, label in self.unreached)
+        if not are_valid or shares != sorted(set(shares)):
+            raise ValueError(
+                "unreached: expected rising shares with labels from 0 to 10, such as [[0, 10], [1, 0]]"
+            )
+
+    def _require_alike(self) -> None:
+        """Raises ValueError if a group holds fewer than two words."""
+        if any(_count_words(kind) < 2 for kind in self.alike):
+            raise ValueError("alike: expected at least two words of each kind, such as [[left, right]]")
+
     def share(self, name: str) -> float:
         """Returns a share, or a count, which the preset may have filled in."""
         value = getattr(self, name)
         assert value is not None
         return value
+
+
+def _count_words(kind: tuple[str, ...]) -> int:
+    """Number of different words, whatever their case."""
+    return len({word.lower() for word in kind})
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -1,7 +1,16 @@
-"""Checks of the labels that a scorer learns from."""
+"""Checks of the labels that a scorer learns from, and its agreement with labels of held-out rows."""
+
+from typing import Any
+
+import torch
 
 from rewardedit.batch import EditSample
-from rewardedit.data import Rows
+from rewardedit.data import DataConfig, Rows, source_ids
+from rewardedit.data.bad_rows import CheckedRows
+from rewardedit.data.reading import read_batches
+from rewardedit.evaluation.statistics import spearman
+from rewardedit.scorers import Scorer
+from rewardedit.scoring import score_batch
 
 
 def require_label(sample: EditSample) -> float:
@@ -27,3 +36,20 @@ def require_axes(rows: Rows, usable: list[int], axes: tuple[str, ...]) -> None:
         missing -= rows[row].axes.keys()
     if missing:
         raise ValueError(f"axes: no row has a label of {', '.join(sorted(missing))}")
+
+
+@torch.no_grad()
+def measure(scorer: Scorer, rows: Rows, data: DataConfig, batch_size: int = 32) -> dict[str, Any]:
+    """Spearman's ρ of scores and labels of held-out rows, mean error, and number of rows left out."""
+    scores: list[float] = []
+    labels: list[float] = []
+    sources: list[str] = []
+    names = source_ids(rows)
+    for part in read_batches(CheckedRows(rows, require_label), data.size, data.policy, batch_size, fields=()):
+        if part.batch is not None:
+            labels += [require_label(rows[i]) for i in part.numbers]
+            scores += score_batch(part.batch, {"": scorer})[""].score.tolist()
+            sources += [names[i] for i in part.numbers]
+    error = float((torch.tensor(scores) - torch.tensor(labels)).abs().mean())
+    found = {"error": error, "left_out": len(rows) - len(labels)}
+    return {"n": len(labels), "held_out": {**spearman(scores, labels, sources).as_dict(), **found}}
