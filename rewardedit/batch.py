@@ -21,6 +21,8 @@ from rewardedit.values import finite_rows, require_text, require_texts
 # what spreadsheets, pandas and others write for a missing text
 NO_TEXTS = frozenset(("", "nan", "none", "null", "<na>"))
 
+_CHANNELS = {"source": 3, "edited": 3, "target": 3, "mask": 1}  # channels of the fields that are images
+
 ImageLike = Image.Image | Float[Tensor, "3 _ _"]  # a tensor is RGB in [0, 1]
 
 
@@ -111,35 +113,48 @@ class EditBatch:
     is_finite: ClassVar[tuple[bool, ...]] = ()
 
     def __post_init__(self) -> None:
-        for name in ("source", "edited", "target", "mask"):
-            value = getattr(self, name)
-            if not isinstance(value, Tensor | None) or (name in ("source", "edited") and value is None):
-                raise ValueError(
-                    f"{name}: expected a tensor; got {type(value).__name__}; collate makes batches of images"
-                )
-        if self.source.ndim != 4 or not self.source.numel():
-            raise ValueError(
-                f"source: expected at least one image, (b, 3, h, w); got {tuple(self.source.shape)}"
-            )
-        b, _, h, w = self.source.shape
-        for name, channels in (("source", 3), ("edited", 3), ("target", 3), ("mask", 1)):
-            value = getattr(self, name)
-            if value is not None and value.shape != (b, channels, h, w):
-                raise ValueError(
-                    f"{name}: expected {(b, channels, h, w)} to fit source; got {tuple(value.shape)}"
-                )
-        for name in ("instruction", "source_caption", "target_caption"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, str) or len(value) != b):
-                got = "a single string" if isinstance(value, str) else f"{len(value)}"
-                raise ValueError(f"{name}: expected a list of {b} strings, one a row; got {got}")
-            if value is not None:
-                require_texts(name, value)
+        self._require_tensors()
+        self._require_shapes()
+        self._require_texts()
+
         if self.mask is not None:
             object.__setattr__(self, "mask", to_labels(self.mask))
         given = {name: getattr(self, name) for name in ("source", "target", "mask")}
         given = {name: value for name, value in given.items() if value is not None}
         object.__setattr__(self, "is_finite", finite_rows(given, self.edited))
+
+    def _require_tensors(self) -> None:
+        for name in _CHANNELS:
+            value = getattr(self, name)
+            if not isinstance(value, Tensor | None) or (name in ("source", "edited") and value is None):
+                raise ValueError(
+                    f"{name}: expected a tensor; got {type(value).__name__}; collate makes batches of images"
+                )
+
+    def _require_shapes(self) -> None:
+        if self.source.ndim != 4 or not self.source.numel():
+            raise ValueError(
+                f"source: expected at least one image, (b, 3, h, w); got {tuple(self.source.shape)}"
+            )
+
+        b, _, h, w = self.source.shape
+        for name, channels in _CHANNELS.items():
+            value = getattr(self, name)
+            if value is not None and value.shape != (b, channels, h, w):
+                raise ValueError(
+                    f"{name}: expected {(b, channels, h, w)} to fit source; got {tuple(value.shape)}"
+                )
+
+    def _require_texts(self) -> None:
+        b = len(self.source)
+        for name in ("instruction", "source_caption", "target_caption"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, str) or len(value) != b:
+                got = "a single string" if isinstance(value, str) else f"{len(value)}"
+                raise ValueError(f"{name}: expected a list of {b} strings, one a row; got {got}")
+            require_texts(name, value)
 
     def __len__(self) -> int:
         return len(self.instruction)
@@ -263,36 +278,49 @@ def collate(
     if unknown:
         raise ValueError(f"collate: expected fields among {', '.join(OPTIONAL)}; got {', '.join(unknown)}")
 
-    def stack(name: str, images: list[Any]) -> Tensor:
-        tensors = [to_tensor(image, channels=1 if name == "mask" else 3) for image in images]
-        if size is not None:
-            tensors = [fit(tensor[None], size, policy)[0] for tensor in tensors]
-        if len({tensor.shape for tensor in tensors}) > 1:
-            shapes = sorted({tuple(tensor.shape[1:]) for tensor in tensors})
-            raise ValueError(f"{name}: rows differ in size, {shapes}; give a size to bring them to one")
-        return torch.stack(tensors)
+    edited = _edits(samples)
+    required = {
+        "source": _stack("source", [sample.source for sample in samples], size, policy),
+        "instruction": [sample.instruction for sample in samples],
+        "edited": _stack("edited", edited, size, policy),
+    }
 
-    edited = [sample.edited if sample.edited is not None else sample.target for sample in samples]
+    optional: dict[str, Any] = {}
+    for name in fields:
+        values = _optional_field(name, samples)
+        if values is not None:
+            optional[name] = _stack(name, values, size, policy) if name in _CHANNELS else values
+    return EditBatch(**required, **optional)
+
+
+def _edits(samples: Sequence[EditSample]) -> list[Any]:
+    """The edited image of each row, or else its target."""
+    edited = [sample.target if sample.edited is None else sample.edited for sample in samples]
     missing = [sample.id for sample, image in zip(samples, edited, strict=True) if image is None]
     if missing:
         raise ValueError(f"row {missing[0]}: expected an edited image or a target; it has neither")
-    required = {
-        "source": stack("source", [sample.source for sample in samples]),
-        "instruction": [sample.instruction for sample in samples],
-        "edited": stack("edited", edited),
-    }
-    optional: dict[str, Any] = {}
-    for name in fields:
-        values = [getattr(sample, name) for sample in samples]
-        lacking = [sample.id for sample, value in zip(samples, values, strict=True) if value is None]
-        if len(lacking) == len(samples):
-            continue
-        if lacking:
-            raise ValueError(
-                f"{_rows(lacking)} {name}, and others of the batch do; part them by split_by_fields"
-            )
-        optional[name] = stack(name, values) if name in ("target", "mask") else values
-    return EditBatch(**required, **optional)
+    return edited
+
+
+def _optional_field(name: str, samples: Sequence[EditSample]) -> list[Any] | None:
+    """A field of all rows; None if no row has it."""
+    values = [getattr(sample, name) for sample in samples]
+    lacking = [sample.id for sample, value in zip(samples, values, strict=True) if value is None]
+    if len(lacking) == len(samples):
+        return None
+    if lacking:
+        raise ValueError(f"{_rows(lacking)} {name}, and others of the batch do; part them by split_by_fields")
+    return values
+
+
+def _stack(name: str, images: list[Any], size: int | None, policy: str) -> Tensor:
+    tensors = [to_tensor(image, _CHANNELS[name]) for image in images]
+    if size is not None:
+        tensors = [fit(tensor[None], size, policy)[0] for tensor in tensors]
+    if len({tensor.shape for tensor in tensors}) > 1:
+        shapes = sorted({tuple(tensor.shape[1:]) for tensor in tensors})
+        raise ValueError(f"{name}: rows differ in size, {shapes}; give a size to bring them to one")
+    return torch.stack(tensors)
 
 
 def _rows(ids: list[str]) -> str:

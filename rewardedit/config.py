@@ -233,41 +233,67 @@ def shown(value: Any) -> str:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
+    """Returns a setting's value as its type hint has it; ValueError if it cannot be that."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in args:
-            return None
-        errors = []
-        for arm in (a for a in args if a is not type(None)):
-            try:
-                return _convert(arm, value, where)
-            except ValueError as error:
-                errors.append(error)
-        raise errors[0]
+        return _convert_union(args, value, where)
     if dataclasses.is_dataclass(hint):
-        if not isinstance(value, dict):
-            raise ValueError(f"{where}: expected a group of settings; got {shown(value)}")
-        return build(typing.cast(type, hint), value, f"{where}.")
+        return _convert_group(typing.cast(type, hint), value, where)
     if origin is tuple:
-        if not isinstance(value, list | tuple):
-            value = [value]
-        if args[-1] is not Ellipsis and len(value) != len(args):
-            raise ValueError(f"{where}: expected {len(args)} values; got {list(value)}")
-        return tuple(_convert(args[0], v, where) for v in value)
+        return _convert_tuple(args, value, where)
     if origin is dict:
-        if not isinstance(value, dict):
-            raise ValueError(f"{where}: expected keys and values; got {shown(value)}")
-        return {str(k): _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
+        return _convert_dict(args, value, where)
     if origin is typing.Literal:
-        if value not in args:
-            near = difflib.get_close_matches(str(value), [str(a) for a in args], 1)
-            hint_text = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(
-                f"{where}: expected one of {', '.join(map(str, args))}; got {shown(value)}{hint_text}"
-            )
+        return _convert_literal(args, value, where)
+    return _convert_plain(hint, value, where)
+
+
+def _convert_union(args: tuple[Any, ...], value: Any, where: str) -> Any:
+    """The value as the first of the types that it can be, with the first one's error if it is none."""
+    if value is None and type(None) in args:
+        return None
+    errors = []
+    for arm in (a for a in args if a is not type(None)):
+        try:
+            return _convert(arm, value, where)
+        except ValueError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _convert_group(kind: type, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: expected a group of settings; got {shown(value)}")
+    return build(kind, value, f"{where}.")
+
+
+def _convert_tuple(args: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    """A list as a tuple; a single value is a list of one."""
+    if not isinstance(value, list | tuple):
+        value = [value]
+    if args[-1] is not Ellipsis and len(value) != len(args):
+        raise ValueError(f"{where}: expected {len(args)} values; got {list(value)}")
+    return tuple(_convert(args[0], v, where) for v in value)
+
+
+def _convert_dict(args: tuple[Any, ...], value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: expected keys and values; got {shown(value)}")
+    return {str(k): _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
+
+
+def _convert_literal(args: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value in args:
         return value
+    near = difflib.get_close_matches(str(value), [str(a) for a in args], 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(f"{where}: expected one of {', '.join(map(str, args))}; got {shown(value)}{hint}")
+
+
+def _convert_plain(hint: Any, value: Any, where: str) -> Any:
+    """A number, a text or a boolean: 3 is also a float and 3.0 also an int, but True is no number."""
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():

@@ -119,17 +119,44 @@ def to_tensor(image: Image.Image | np.ndarray | Tensor, channels: int) -> Float[
     if isinstance(image, np.ndarray):
         image = _from_array(image, channels, name)
     if isinstance(image, Tensor):
-        if image.ndim != 3 or image.shape[0] != channels:
-            raise ValueError(f"expected a tensor ({channels}, h, w); got {tuple(image.shape)}")
-        if channels == 1:
-            image = to_labels(image)
-        require_unit_range(name, image)
-        return image.float()
+        return _from_tensor(image, channels, name)
     if not isinstance(image, Image.Image):
         raise ValueError(
             f"{name}: expected a PIL image, an array or a tensor; got {type(image).__name__}; "
             "load_image reads files"
         )
+    _require_pixels(image, name)
+    return _from_pil(image, channels)
+
+
+def _from_array(array: np.ndarray, channels: int, name: str) -> Image.Image | Tensor:
+    """An array for `to_tensor`: 8-bit and gray 16-bit integers as a PIL image, other numbers as a tensor."""
+    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    is_gray = array.ndim == 2
+    if not is_gray and (array.ndim != 3 or array.shape[2] != channels):
+        wanted = "(h, w)" if channels == 1 else "(h, w) or (h, w, 3)"
+        raise ValueError(f"{name}: expected an array {wanted}; got {array.shape}")
+    if not array.size:
+        raise ValueError(f"{name}: expected an image with pixels; got none, {array.shape}")
+    if array.dtype in (np.uint8, np.uint16) and (is_gray or array.dtype == np.uint8):
+        return Image.fromarray(np.ascontiguousarray(array))
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{name}: expected an array of numbers in [0, 1] or 0…255; got {array.dtype}")
+    numbers = torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
+    return numbers.expand(channels, -1, -1) if is_gray else numbers.permute(2, 0, 1)
+
+
+def _from_tensor(image: Tensor, channels: int, name: str) -> Float[Tensor, "c h w"]:
+    if image.ndim != 3 or image.shape[0] != channels:
+        raise ValueError(f"expected a tensor ({channels}, h, w); got {tuple(image.shape)}")
+    if channels == 1:
+        image = to_labels(image)
+    require_unit_range(name, image)
+    return image.float()
+
+
+def _require_pixels(image: Image.Image, name: str) -> None:
+    """Raises ValueError where an image is damaged, empty, or of numbers whose range is not known."""
     try:
         decode(image)
     except CONTENT_ERRORS as error:  # opened by the caller, and damaged further on
@@ -141,17 +168,26 @@ def to_tensor(image: Image.Image | np.ndarray | Tensor, channels: int) -> Float[
     if image.mode in ("F", "I"):
         kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
         raise ValueError(f"its pixels are {kind}, whose range is not known; save it in 8 or 16 bits")
-    read = _floats
-    if channels == 1:
-        is_brushed = image.has_transparency_data and any(_brushed(part).any() for _, part in _parts(image))
-        read = _brushed if is_brushed else label_reader(image) or _floats
+
+
+def _from_pil(image: Image.Image, channels: int) -> Float[Tensor, "c h w"]:
+    """The pixels of an image that is decoded, upright."""
+    read = _mask_reader(image) if channels == 1 else _floats
     orientation = _orientation(image)
     size = (image.height, image.width) if orientation < 5 else (image.width, image.height)
+
     found = np.empty((channels, *size), dtype=np.float32)
     lying = LYING[orientation](found) if orientation in LYING else found
     for top, part in _parts(image):  # few rows at a time: the whole is held only as the result
         lying[:, top : top + part.height] = read(part, channels).transpose(2, 0, 1)
     return torch.from_numpy(found)
+
+
+def _mask_reader(image: Image.Image) -> Callable[[Image.Image, int], np.ndarray]:
+    """Returns the function that reads parts of a mask: their transparency, labels or brightness."""
+    if image.has_transparency_data and any(_brushed(part).any() for _, part in _parts(image)):
+        return _brushed
+    return label_reader(image) or _floats
 
 
 ImagesLike = str | Path | Image.Image | np.ndarray | Tensor | Sequence[Any]  # one image or several
@@ -188,23 +224,6 @@ def read_images(images: ImagesLike, channels: int = 3) -> Float[Tensor, "b c h w
         shapes = sorted({tuple(tensor.shape[1:]) for tensor in tensors})
         raise ValueError(f"expected images of one size; got {shapes}; bring them to one by images.fit")
     return torch.stack(tensors)
-
-
-def _from_array(array: np.ndarray, channels: int, name: str) -> Image.Image | Tensor:
-    """An array for `to_tensor`: 8-bit and gray 16-bit integers as a PIL image, other numbers as a tensor."""
-    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
-    is_gray = array.ndim == 2
-    if not is_gray and (array.ndim != 3 or array.shape[2] != channels):
-        wanted = "(h, w)" if channels == 1 else "(h, w) or (h, w, 3)"
-        raise ValueError(f"{name}: expected an array {wanted}; got {array.shape}")
-    if not array.size:
-        raise ValueError(f"{name}: expected an image with pixels; got none, {array.shape}")
-    if array.dtype in (np.uint8, np.uint16) and (is_gray or array.dtype == np.uint8):
-        return Image.fromarray(np.ascontiguousarray(array))
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"{name}: expected an array of numbers in [0, 1] or 0…255; got {array.dtype}")
-    numbers = torch.from_numpy(array.astype(np.float64 if array.dtype.kind == "f" else np.int64))
-    return numbers.expand(channels, -1, -1) if is_gray else numbers.permute(2, 0, 1)
 
 
 def to_pil(image: Float[Tensor, "3 h w"]) -> Image.Image:

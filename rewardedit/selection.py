@@ -1,7 +1,8 @@
 """Best-of-N: edit many times, score, keep the best."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from tqdm import tqdm
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.diffusion.editors import EditConfig, as_editor
 from rewardedit.diffusion.edits import Edits
+from rewardedit.encoded import Encoded
 from rewardedit.images import ImagesLike, read_images
 from rewardedit.scorers import Scorer
 
@@ -93,10 +95,7 @@ def best_of_n(
     if not isinstance(scorer, Scorer):
         kind = type(scorer).__name__
         raise ValueError(f"scorer: expected one such as load_scorer gives; got {kind}")
-    fields = {
-        name: read_images(value, CHANNELS[name]) if name in CHANNELS else [value]
-        for name, value in (fields or {}).items()
-    }
+    fields = _read_fields(fields or {})
     missing = sorted(scorer.needs - set(fields))
     if missing:
         raise ValueError(f"{type(scorer).__name__} needs {', '.join(missing)}; give them as fields")
@@ -111,38 +110,70 @@ def best_of_n(
     with torch.no_grad():
         encoded = editor.encode(source, [instruction], score=score)
         prepared = scorer.prepare(source.to(device), [instruction])
-
-        def scored(k: int, edits: Edits) -> Scores:
-            given = {
-                name: v.expand(k, *v.shape[1:]) if isinstance(v, Tensor) else v * k
-                for name, v in fields.items()
-            }
-            batch = EditBatch(source.expand(k, -1, -1, -1), [instruction] * k, edits.images, **given)
-            scores = scorer(batch.to(device), prepared.take([0] * k)).cpu()
-            reason = [lacks or text for lacks, text in zip(edits.reason, scores.reason, strict=True)]
-            return replace(scores, reason=reason)
-
-        def candidates(size: int) -> tuple[dict[int, Tensor], Scores]:
-            images: dict[int, Tensor] = {}
-            scores: list[Scores] = []
-            with tqdm(total=n, desc="candidates", unit="edit", delay=5, leave=False, disable=n == 1) as bar:
-                for start in range(0, n, size):
-                    part = seeds[start : start + size]
-                    edits = editor.sample(encoded.take([0] * len(part)), part, settings=settings, **options)
-                    scores = [join([*scores, scored(len(part), edits)])]
-                    images |= enumerate(edits.images, start)
-                    # Cloned, or a row would keep its whole batch in memory.
-                    best = sorted(_ranked(images, scores[0])[:keep])
-                    images = {i: images[i].clone() if i >= start else images[i] for i in best}
-                    bar.update(len(part))
-            return images, scores[0]
+        sample = partial(editor.sample, settings=settings, **options)
+        scored = partial(_scored, scorer, device, prepared, source, instruction, fields)
 
         size = min(batch_size or MOST_AT_ONCE, n)
-        images, scores = find_executable_batch_size(candidates, starting_batch_size=size)()
+        candidates = find_executable_batch_size(_candidates, starting_batch_size=size)
+        images, scores = candidates(seeds, encoded, sample, scored, keep)
 
     if not bool(scores.valid.any()):
         raise ValueError(f"none of {n} candidates could be scored: {scores.reason[0]}")
     return Selection(torch.stack(list(images.values())), scores, seeds, list(images))
+
+
+def _read_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: read_images(value, CHANNELS[name]) if name in CHANNELS else [value]
+        for name, value in fields.items()
+    }
+
+
+def _candidates(
+    size: int,
+    seeds: list[int],
+    encoded: Encoded,
+    sample: Callable[[Encoded, list[int]], Edits],
+    scored: Callable[[int, Edits], Scores],
+    keep: int,
+) -> tuple[dict[int, Tensor], Scores]:
+    """Makes one candidate for each seed, `size` of them at once; returns the images of the `keep` best, by
+    their indices, and the scores of all.
+    """
+    n = len(seeds)
+    images: dict[int, Tensor] = {}
+    scores: list[Scores] = []
+    with tqdm(total=n, desc="candidates", unit="edit", delay=5, leave=False, disable=n == 1) as bar:
+        for start in range(0, n, size):
+            part = seeds[start : start + size]
+            edits = sample(encoded.take([0] * len(part)), part)
+            scores = [join([*scores, scored(len(part), edits)])]
+            images |= enumerate(edits.images, start)
+            # Cloned, or a row would keep its whole batch in memory.
+            best = sorted(_ranked(images, scores[0])[:keep])
+            images = {i: images[i].clone() if i >= start else images[i] for i in best}
+            bar.update(len(part))
+    return images, scores[0]
+
+
+def _scored(
+    scorer: Scorer,
+    device: torch.device,
+    prepared: Encoded,
+    source: Float[Tensor, "1 3 h w"],
+    instruction: str,
+    fields: dict[str, Any],
+    k: int,
+    edits: Edits,
+) -> Scores:
+    """Scores k edits; one without an image has the editor's reason."""
+    given = {
+        name: v.expand(k, *v.shape[1:]) if isinstance(v, Tensor) else v * k for name, v in fields.items()
+    }
+    batch = EditBatch(source.expand(k, -1, -1, -1), [instruction] * k, edits.images, **given)
+    scores = scorer(batch.to(device), prepared.take([0] * k)).cpu()
+    reason = [lacks or text for lacks, text in zip(edits.reason, scores.reason, strict=True)]
+    return replace(scores, reason=reason)
 
 
 def join(scores: Sequence[Scores]) -> Scores:

@@ -12,6 +12,7 @@ from rewardedit.processes import notice
 
 PICTURES = ("source", "edited", "target", "mask")
 TEXTS = ("id", "instruction", "source_caption", "target_caption", "edit_type")
+FIELDS = (*PICTURES, *TEXTS)
 
 # Names that others give the columns; those of images without "_image", "_img" or "_path" at their end.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -48,39 +49,19 @@ def name_columns(
         ValueError: if two columns could be one field, none holds a required one, a name is misspelt, or
             `columns` names a column that does not exist.
     """
-    fields = (*PICTURES, *TEXTS)
     names = list(dict.fromkeys(name for record in records for name in record))
     names = [name for name in names if not INDEX.fullmatch(_plain(name))]
     found = _given(file, names, columns or {})
-    found |= {name: name for name in fields if name not in found and name in names}
-    left = [name for name in names if name not in found.values()]
-    for field in fields:
-        if field in found:
-            continue
-        candidates = [name for name in left if _field(name) == field]
-        if len(candidates) > 1:
-            raise ValueError(
-                f"{file}: {field}: expected one column; got {', '.join(candidates)}; say which by "
-                f"columns={{{field}: {candidates[0]}}}"
-            )
-        if candidates:
-            found[field] = candidates[0]
-            left.remove(candidates[0])
-    image = next((name for name in left if _picture(name) in IMAGE), None)
-    if image is not None:
-        free = [name for name in ("source", "edited") if name not in found]
-        if free and not (free == ["edited"] and "target" in found):
-            found[free[0]] = image
-            left.remove(image)
+    found |= {name: name for name in FIELDS if name not in found and name in names}
+    found |= _by_aliases(file, _others(names, found), _lacking(found))
+    found |= _plain_image(_others(names, found), found)
+
+    left = _others(names, found)
     for name in left:
-        _refuse_misspelt(file, name, [field for field in fields if field not in found])
-    for wanted in required:
-        if left and not any(field in found for field in wanted):
-            raise ValueError(
-                f"{file}: no column holds the {' or '.join(wanted)}; the others are {', '.join(left)}; say "
-                f"which by columns={{{wanted[0]}: {left[0]}}}"
-            )
+        _refuse_misspelt(file, name, _lacking(found))
+    _require_found(file, required, found, left)
     _tell(file, found, left)
+
     rows = []
     for record in records:
         row = {field: _cell(record[name]) for field, name in found.items() if name in record}
@@ -88,16 +69,51 @@ def name_columns(
     return rows
 
 
+def _others(names: Sequence[str], found: Mapping[str, str]) -> list[str]:
+    """The columns that hold none of the fields found."""
+    return [name for name in names if name not in found.values()]
+
+
+def _lacking(found: Mapping[str, str]) -> list[str]:
+    """The fields that no column holds."""
+    return [field for field in FIELDS if field not in found]
+
+
 def _given(file: Path, names: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
-    fields = (*PICTURES, *TEXTS)
     for field, name in columns.items():
-        if field not in fields:
-            near = difflib.get_close_matches(field, fields, 1)
-            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(fields)}"
+        if field not in FIELDS:
+            near = difflib.get_close_matches(field, FIELDS, 1)
+            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(FIELDS)}"
             raise ValueError(f"columns: {field} is no field of a row; {hint}")
         if name not in names:
             raise ValueError(f"{file}: columns: no column {name} for {field}; it has {', '.join(names)}")
     return dict(columns)
+
+
+def _by_aliases(file: Path, names: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
+    """Those of the fields that a column holds by another name, with the column."""
+    found = {}
+    for field in fields:
+        candidates = [name for name in names if _field(name) == field]
+        if len(candidates) > 1:
+            raise ValueError(
+                f"{file}: {field}: expected one column; got {', '.join(candidates)}; say which by "
+                f"columns={{{field}: {candidates[0]}}}"
+            )
+        if candidates:
+            found[field] = candidates[0]
+    return found
+
+
+def _plain_image(names: Sequence[str], found: Mapping[str, str]) -> dict[str, str]:
+    """The first column that is named an image and no more, as the source, or else as the edited image of a
+    table without target; {} if there is none, or nothing for it to be.
+    """
+    image = next((name for name in names if _picture(name) in IMAGE), None)
+    free = [name for name in ("source", "edited") if name not in found]
+    if image is None or not free or (free == ["edited"] and "target" in found):
+        return {}
+    return {free[0]: image}
 
 
 def _plain(name: str) -> str:
@@ -132,6 +148,18 @@ def _refuse_misspelt(file: Path, name: str, fields: Sequence[str]) -> None:
                     f"{file}: unknown column {name!r}; did you mean {known}? Rename it, or say "
                     f"columns={{{field}: {name}}}"
                 )
+
+
+def _require_found(
+    file: Path, required: Sequence[Sequence[str]], found: Mapping[str, str], left: Sequence[str]
+) -> None:
+    """Raises ValueError if a group has no field that was found, though other columns are left."""
+    for wanted in required:
+        if left and not any(field in found for field in wanted):
+            raise ValueError(
+                f"{file}: no column holds the {' or '.join(wanted)}; the others are {', '.join(left)}; say "
+                f"which by columns={{{wanted[0]}: {left[0]}}}"
+            )
 
 
 def _edits(a: str, b: str) -> int:
