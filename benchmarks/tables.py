@@ -175,6 +175,7 @@ TABLES: dict[str, Callable[[], str]] = {
             ("bpm-guidance", "bpm-guidance", bpm_guidance),
             ("bpm-best-of-8", "bpm-guidance", bpm_best_of),
             ("code-metrics", "code-metrics", code_metrics),
+            ("code-metrics-house", "code-metrics-house", code_metrics),
             ("suite", "suite", suite),
         )
     },

@@ -101,6 +101,19 @@ def test_ruff_is_content():
         assert done.returncode == 0, done.stdout
 
 
+def test_scoring_and_training_load_no_module_of_the_offline_world():
+    script = """
+import sys
+import rewardedit.scoring
+import rewardedit.trainers.refl
+import rewardedit.training.monitor
+loaded = [name for name in sys.modules if name.startswith("rewardedit.shapes")]
+assert not loaded, loaded
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
 def test_docstrings_begin_with_a_verb_or_a_noun():
     """ "Returns …", "Boxes of …", and no relative clause ("What a layer attends to")."""
     relative = {"What", "Whether", "Of", "How", "Where", "Which", "Who", "Whose", "When"}
