@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
             print(f"\n{WORLD}:")
         for path in sorted(folder.glob("*.yaml")):
             first = path.read_text().splitlines()[0].lstrip("# ")
-            print(f"{path.stem:<36}{first}")
+            print(f"{path.stem:<41}{first}")
 
 
 def recipe_folders() -> list[Path]:
