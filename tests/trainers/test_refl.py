@@ -93,7 +93,7 @@ def test_imagereward_standardises_what_its_hinge_looks_at(tiny_editor, tmp_path,
     nothing = RewardConfig(
         "l1", preset="imagereward", scale="none", hinge=0.0, num_inference_steps=(3,), stop_before_end=(0, 0)
     )
-    monkeypatch.setattr(refl, "FIRST", 5)  # where nothing is mapped, a few rows say enough
+    monkeypatch.setattr("rewardedit.training.reward_scale.FIRST", 5)  # unmapped, a few rows say enough
     with pytest.raises(ValueError, match="zero for all 5 rows that were scored"):
         train(Config("x", tiny_editor, DATA, nothing, TrainConfig(**FAST), LOOK), tmp_path / "nothing")
     config = trained(
