@@ -22,7 +22,6 @@ from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import read_shards
 from rewardedit.shapes import Shapes
-from rewardedit.trainers import refl
 from rewardedit.trainers.refl import Config, TrainConfig, plan, train, variant_reward
 from rewardedit.trainers.reward_conditioned import RelabelConfig
 from rewardedit.training import reward as reward_of_training
