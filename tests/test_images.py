@@ -234,3 +234,11 @@ def test_a_large_image_is_made_small_in_two_steps(monkeypatch):
     monkeypatch.setattr(F, "interpolate", lambda *a, **k: steps.append(k["mode"]) or step(*a, **k))
     torch.testing.assert_close(resize(large, (8, 8)), once, rtol=0, atol=0.01)
     assert steps == ["area", "bicubic"]
+
+
+@pytest.mark.parametrize("size", [(8, 8), (40, 24)])
+def test_half_precision_is_resized_on_a_cpu_too(size):
+    image = torch.rand(1, 3, 17, 11, generator=torch.Generator().manual_seed(0)).half()
+    made = images.resize(image, size)
+    assert made.dtype == torch.float16
+    torch.testing.assert_close(made.float(), images.resize(image.float(), size), rtol=0, atol=1e-3)
