@@ -282,7 +282,7 @@ def resize(
     if mode == "lanczos":  # which torch lacks
         rows, columns = (lanczos(old, new).to(image) for old, new in zip(image.shape[-2:], size, strict=True))
         return (rows @ image @ columns.T).clamp(0, 1)
-    if image.dtype == torch.float16 and image.device.type == "cpu":  # which torch has no kernel for
+    if image.dtype in (torch.float16, torch.bfloat16) and image.device.type == "cpu":  # torch has no kernel
         return resize(image.float(), size, mode).to(image.dtype)
     # CUDA's kernel needs shared memory for a few times the scale, and fails from some 47-fold on.
     within = (min(image.shape[-2], MOST_SHRUNK * size[0]), min(image.shape[-1], MOST_SHRUNK * size[1]))
