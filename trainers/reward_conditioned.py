@@ -19,6 +19,7 @@ from typing import Literal
 from rewardedit import devices
 from rewardedit.data import DataConfig, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
+from rewardedit.data.worlds import WORLDS
 from rewardedit.evaluation.compare import compare
 from rewardedit.evaluation.evaluate_config import EvaluateConfig, require_judge, require_variants
 from rewardedit.evaluation.held_out import comparison_data, require_comparison
@@ -43,10 +44,10 @@ METRIC_NAMES = {
     "words": "words_five",
     "learned_embedding": "learned_embedding_five",
 }
-HELD_OUT = (
-    "l1",
-    "clip_i",
-)  # rewards of which the first is watched that is of another family than the labels'
+# A reward of another family than the labels' tells whether an editor has hacked its labels: the first of
+# these for the offline world, and of those below for other rows, for which no small model is taken.
+HELD_OUT: tuple[ScorerSpec, ...] = ("l1", "clip_i")
+HELD_OUT_OF_OTHERS: tuple[ScorerSpec, ...] = ({"ssim": {"against": "target"}},)
 Variant = Literal["conditioned", "unconditioned", "best_rows_only", "words", "learned_embedding"]
 # variants that say the labels otherwise than the recipe
 PROMPTS: dict[str, Literal["adiee", "learned"]] = {"words": "adiee", "learned_embedding": "learned"}
@@ -121,7 +122,8 @@ def rewards_of(config: Config) -> dict[str, ScorerSpec]:
     """The scorer of the labels, and one of another family that tells whether an editor has hacked it."""
     own = config.relabel.scorer
     judges = config.evaluate.scorers if config.evaluate else ()
-    others = [spec for spec in (*judges, *HELD_OUT) if not families(spec) & families(own)]
+    usual = HELD_OUT if config.data.name in (*WORLDS, "labelled") else HELD_OUT_OF_OTHERS
+    others = [spec for spec in (*judges, *usual) if not families(spec) & families(own)]
     return {spec_name(spec): spec for spec in (own, *others[:1])}
 
 

@@ -203,11 +203,14 @@ def judges(evaluate: EvaluateConfig, rewards: dict[str, Scorer]) -> dict[str, Sc
 def judge_of(
     evaluate: EvaluateConfig, rows: HeldOut, rewards: dict[str, Scorer], scorers: dict[str, Scorer]
 ) -> Judge:
-    """Returns the judge of the settings: a world's exact rating, or a scorer that trained no editor."""
+    """Returns the judge of the settings: a world's exact rating, else a scorer that trained no editor, else
+    the one that did. Scorers that prefer an unchanged source would choose settings that do not edit.
+    """
     if evaluate.choose_by is None and rows.truth is not None:
         return Judge(EXACT)
     others = [name for name in scorers if name != next(iter(rewards), None)]
-    name = evaluate.choose_by or next(iter(others), next(iter(scorers)))
+    judging = [name for name in others if getattr(scorers[name], "against", None) != "source"]
+    name = evaluate.choose_by or next(iter(judging), next(iter(scorers)))
     return Judge(name, scorers[name])
 
 

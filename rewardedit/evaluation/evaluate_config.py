@@ -24,8 +24,8 @@ class EvaluateConfig:
     data: DataConfig | None = None
     # scorers that judge beside the training's own, best of families that did not train the editor
     scorers: tuple[ScorerSpec, ...] = ()
-    # name of the scorer by which settings are chosen; None: a world's exact rating, else the first scorer of
-    # another family than the training's
+    # name of the scorer by which settings are chosen; None: a world's exact rating, else the first scorer
+    # that did not train the editor and does not prefer an unchanged source, else the training's own
     choose_by: str | None = None
     num_inference_steps: tuple[int, ...] | None = None  # denoising steps; None: as many as the base takes
     # text guidance scales; None: the base's, a seventh less and a seventh more

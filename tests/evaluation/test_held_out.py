@@ -10,7 +10,7 @@ from rewardedit import load_editor, load_scorer
 from rewardedit.cli import main
 from rewardedit.data import DataConfig, open_rows, source_ids
 from rewardedit.diffusion.editors import save_editor
-from rewardedit.evaluation.compare import compare
+from rewardedit.evaluation.compare import compare, judge_of
 from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.evaluation.held_out import comparison_data, held_out, require_comparison, split_by_source
 
@@ -134,4 +134,15 @@ def test_a_training_on_photographs_ends_with_a_comparison(tiny_editor, tmp_path,
     assert set(metrics["rewards"]) == {"base", "conditioned_five", "conditioned_one"}
 
     assert main([*words, "evaluate.choose_by=dino", "--dry-run"]) == 2
-    assert "evaluate.choose_by: expected one of l1, clip_i; got 'dino'" in capsys.readouterr().err
+    assert "evaluate.choose_by: expected one of l1; got 'dino'" in capsys.readouterr().err
+
+
+def test_settings_are_chosen_by_no_scorer_that_prefers_an_unchanged_source(tmp_path):
+    data = photographs(tmp_path / "data")
+    _, rows = held_out(EvaluateConfig(data=data), data)
+    trained, kept = load_scorer({"l2": {"against": "target"}}), load_scorer("l1")
+    near = load_scorer({"ssim": {"against": "target"}})
+    rewards = {"l2": trained, "l1": kept}
+    assert judge_of(EvaluateConfig(), rows, rewards, {**rewards, "ssim": near}).name == "ssim"
+    assert judge_of(EvaluateConfig(), rows, rewards, rewards).name == "l2", "the training's own"
+    assert judge_of(EvaluateConfig(choose_by="l1"), rows, rewards, rewards).name == "l1"
