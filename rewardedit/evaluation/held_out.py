@@ -105,7 +105,7 @@ def without_held_out(data: DataConfig, own: DataConfig | None, n: int) -> DataCo
 
 def read_held_out(
     data: DataConfig, own: DataConfig | None, val_n: int, n: int, seed: int
-) -> tuple[HeldOut, ...]:
+) -> tuple[HeldOut, HeldOut]:
     """Reads rows for choosing settings and rows for the test, of different source images.
 
     Both are smaller, in the same proportion, if there are fewer rows than val_n + n.
@@ -120,7 +120,8 @@ def read_held_out(
     rows = held_out_rows(data) if own is None else open_rows(own)
     val, test = split_by_source(source_ids(rows), val_n, n, seed)
     shape = data if own is None or own.size is None else own
-    return tuple(_read(rows, part, require_size(shape), shape.policy) for part in (val, test))
+    size = require_size(shape)
+    return _read(rows, val, size, shape.policy), _read(rows, test, size, shape.policy)
 
 
 def split_by_source(sources: Sequence[str], val_n: int, n: int, seed: int) -> tuple[list[int], list[int]]:
@@ -232,12 +233,8 @@ def held_out(evaluate: EvaluateConfig, data: DataConfig | None) -> tuple[HeldOut
     own = evaluate.data or data
     name = WORLD if own is None else world_of(own)
     if own is None or name is not None:
-        found = world(name or WORLD)
-        splits = {"val": evaluate.val_n, "test": evaluate.n}
-        val, test = (
-            of_world(found.samples(split, evaluate.seed, evaluate.backdrops, 0, n))
-            for split, n in splits.items()
-        )
-        return val, test
-    val, test = read_held_out(data or own, evaluate.data, evaluate.val_n, evaluate.n, evaluate.seed)
-    return val, test
+        samples = world(name or WORLD).samples
+        val = samples("val", evaluate.seed, evaluate.backdrops, 0, evaluate.val_n)
+        test = samples("test", evaluate.seed, evaluate.backdrops, 0, evaluate.n)
+        return of_world(val), of_world(test)
+    return read_held_out(data or own, evaluate.data, evaluate.val_n, evaluate.n, evaluate.seed)

@@ -123,7 +123,7 @@ def test_a_run_that_was_killed_before_it_had_begun_is_started_by_the_same_comman
         (tmp_path / name).write_text("{}")
     for resume in (False, True):
         with run_folder(tmp_path, resume=resume):
-            pass
+            assert json.loads((tmp_path / OWNER).read_text())["pid"] == os.getpid()
 
 
 def test_a_run_whose_inputs_lie_in_its_folder_is_not_removed_for_itself(run):
