@@ -34,7 +34,7 @@ from rewardedit.training.reward_scale import fit_reward_scale
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 BASE = "shapes-editor"
-DATA = DataConfig(rows=280, first=140_000)
+DATA = DataConfig("shapes", rows=280, first=140_000)
 # Sampling of the fixed prompts: 0.25 points below ten steps at their best on val, at 0.4 of their cost.
 SETTINGS = EditConfig(num_inference_steps=4, guidance_scale=1.5, image_guidance_scale=1.2)
 N = 80  # fixed prompts of a run

@@ -1,30 +1,60 @@
-"""Models by name: on the hub, in folders, and the offline world's, each made by the recipe of its name."""
+"""Models by name: published ones on the hub, folders, and the small ones that come with the package."""
 
+import difflib
 import hashlib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-SIDE = 64  # pixels a side of the images that the small models know
+# Published models that are taken where none is named.
+CLIP = "openai/clip-vit-large-patch14"
+DINO = "facebook/dinov2-base"
+DETECTOR = "IDEA-Research/grounding-dino-base"
+SEGMENTER = "facebook/sam-vit-base"
+JUDGE = "Qwen/Qwen2.5-VL-7B-Instruct"
+EDITOR = "vinesmsuic/magicbrush-jul7"
+
+# The small models that come with the package know a generated world; their names begin with its name.
+WORLDS = {"shapes": "rewardedit.shapes.plug"}  # module of each world, which has it as WORLD
+SMALL = "shapes/"
+SIDE = 64  # pixels a side of the images that they know
 FOLDER = Path(__file__).parent / "shapes" / "assets"
 NAMES = {
-    "shapes-adiee-scorer": "adiee",
-    "shapes-clip": "clip",
-    "shapes-detector": "detector",
-    "shapes-editor": "editor",
-    "shapes-segmenter": "segmenter",
-    "shapes-text-to-image": "text_to_image",
-    "shapes-vifi-clip": "vifi_clip",
-    "shapes-vlm": "vlm",
+    "shapes/adiee": "adiee",
+    "shapes/clip": "clip",
+    "shapes/detector": "detector",
+    "shapes/editor": "editor",
+    "shapes/segmenter": "segmenter",
+    "shapes/text-to-image": "text_to_image",
+    "shapes/vifi-clip": "vifi_clip",
+    "shapes/vlm": "vlm",
 }
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+RELATIVE = re.compile(r"(\.{0,2}|runs|data)/.*")  # paths that look like hub names
+
+
+def is_of_the_hub(name: str) -> bool:
+    """True for a name in the form of the hub's that is neither a local path nor a packaged model."""
+    if name in NAMES or RELATIVE.fullmatch(name):
+        return False
+    return bool(HUB_NAME.fullmatch(name)) and not Path(name).exists()
 
 
 def resolve_model(name: str) -> str:
     """Location of a model: the folder of a packaged one, a run's pipeline/ or lora/,
     and any other path or hub name as it is.
+
+    Raises:
+        ValueError: if the name is one of the small models', but no such model is there.
     """
     if name in NAMES:
         return str(FOLDER / NAMES[name])
+    if name.startswith(SMALL) and not Path(name).exists():
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"no model {name!r}; the small models are {', '.join(NAMES)}{hint}")
     inner = [Path(name) / result for result in ("pipeline", "lora") if (Path(name) / result).is_dir()]
     return str(inner[0]) if inner else name
 
@@ -39,19 +69,48 @@ def fetched(name: str, files: Sequence[str] | None = None) -> Path:
         ValueError: if nothing can be downloaded under a hub name.
     """
     folder = Path(resolve_model(name))
-    if folder.is_dir() or name.count("/") != 1:
+    if folder.is_dir() or not is_of_the_hub(name):
         return folder
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         return Path(snapshot_download(name, allow_patterns=None if files is None else list(files)))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except HfHubHTTPError as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"model {name}: no folder here, and it cannot be fetched from the hub ({first}); check the name "
-            "and the network"
+            f"model {name}: no folder here, and it cannot be fetched from the hub ({first}); check the name"
         ) from error
+    except OSError as error:
+        raise ValueError(no_network(name)) from error
+
+
+def no_network(name: str) -> str:
+    """The message for a model that is not in the cache while the hub cannot be reached."""
+    return (
+        f"{name} is not in the cache and the hub cannot be reached; connect once, or copy a cache that has "
+        f"it (hf download {name}); to try things out without a download, take the small models of "
+        'drawn shapes: --world shapes, in Python checkpoint="shapes/clip" or load_editor("shapes/editor")'
+    )
+
+
+def require_checkpoint(scorer: str, checkpoint: str | None, recipe: str, small: str) -> str:
+    """Returns the checkpoint of a scorer for which no weights are published.
+
+    Args:
+        recipe: the recipe that trains one.
+        small: the small one that comes with the package.
+
+    Raises:
+        ValueError: if it is None.
+    """
+    if checkpoint is None:
+        raise ValueError(
+            f"scorer {scorer}: expected a checkpoint, as no trained one is published; train one with "
+            f"`rewardedit train {recipe}` and name runs/{recipe}/scorer; for images of drawn shapes "
+            f"take {small} (in the shell: --world shapes)"
+        )
+    return checkpoint
 
 
 def names_in(settings: Any) -> set[str]:

@@ -8,13 +8,16 @@ restricted unpickler (`weights_only`), which makes tensors and calls nothing els
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from safetensors import SafetensorError
 
+from rewardedit.models import RELATIVE, is_of_the_hub, no_network
 from rewardedit.untrusted import CONTENT_ERRORS
 
+UNREACHABLE = "couldn't connect"  # in the errors of transformers and diffusers
 _LOCK = threading.RLock()  # transformers' setting below is one for all threads
 
 
@@ -29,6 +32,22 @@ def load(kind: Any, name: str, **options: Any) -> Any:
         ValueError: where the checkpoint wants code of its own, or its files are no such model's.
         OSError: where there is none of that name.
     """
+    _require_folder(name)
+    try:
+        return _load(kind, name, **options)
+    except OSError as error:
+        if is_of_the_hub(name) and UNREACHABLE in str(error):
+            raise OSError(no_network(name)) from error
+        raise
+
+
+def _require_folder(name: str) -> None:
+    """Raises OSError for the name of a local folder that is not there, without asking the hub for it."""
+    if RELATIVE.fullmatch(name) and not Path(name).exists():
+        raise OSError(f"{name}: no such folder")
+
+
+def _load(kind: Any, name: str, **options: Any) -> Any:
     modules = {base.__module__ for base in kind.__mro__}
     with reading(name):
         if "diffusers.pipelines.pipeline_utils" in modules:
@@ -48,6 +67,7 @@ def load_index(name: str) -> dict[str, Any]:
     """
     from diffusers import DiffusionPipeline, pipelines
 
+    _require_folder(name)
     with reading(name):
         index = DiffusionPipeline.load_config(name)
     if not isinstance(index.get("_class_name"), str):

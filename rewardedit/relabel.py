@@ -34,7 +34,7 @@ class RelabelConfig:
 
     # scorer whose score becomes the label: a name, a sum such as clip_d:0.7,l1:0.3, or a mapping with weights
     # and options
-    scorer: ScorerSpec = "vifi_clip"
+    scorer: ScorerSpec
     # form of the label: ADIEE's or HIVE's words, a learned embedding, or a template
     prompt: Literal["adiee", "hive", "learned", "custom"] = "adiee"
     template: str | None = None  # text with {instruction} and {word}, for prompt=custom only

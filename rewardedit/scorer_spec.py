@@ -12,8 +12,7 @@ from rewardedit.language.endpoint_settings import require_no_key
 ScorerSpec = str | dict[str, Any]  # as written in recipes
 
 
-LOWER_OF = "lower_of"  # the scorer that takes the lower of others, by default of those below
-LOWER_OF_SCORERS: tuple[ScorerSpec, ...] = ("adiee", {"bpm": {"undetected": "failed"}})
+LOWER_OF = "lower_of"  # the scorer that takes the lowest of others
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def all_terms(spec: str | Mapping[str, Any]) -> list[tuple[str, Term]]:
     found = []
     for name, term in read_spec(spec).items():
         if name == LOWER_OF:
-            for member in term.options.get("scorers", LOWER_OF_SCORERS):
+            for member in term.options.get("scorers", ()):
                 found += all_terms(member)
         else:
             found.append((name, term))
@@ -112,6 +111,15 @@ def resolve_spec(spec: str | Mapping[str, Any]) -> ScorerSpec:
     if not any(term.options for term in terms.values()):
         return spec_name(spec)
     return as_mapping(spec)
+
+
+def with_options(spec: str | Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> ScorerSpec:
+    """The spec with options for its scorers by their names; those that it gives itself win."""
+    terms = {name: {**options.get(name, {}), **values} for name, values in as_mapping(spec).items()}
+    if LOWER_OF in terms:
+        members = terms[LOWER_OF].get("scorers", ())
+        terms[LOWER_OF]["scorers"] = [with_options(member, options) for member in members]
+    return resolve_spec(terms)
 
 
 def as_mapping(spec: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +144,7 @@ def full_name(spec: str | Mapping[str, Any]) -> str:
     """
     terms = []
     for name, term in read_spec(spec).items():
-        options = ", ".join(f"{key}={value}" for key, value in term.options.items())
+        options = ", ".join(f"{key}={value}" for key, value in sorted(term.options.items()))
         weight = "" if term.weight is None else f":{_number(term.weight)}"
         terms.append(f"{name}({options}){weight}" if options else name + weight)
     return ",".join(terms)

@@ -3,14 +3,21 @@ one more process only hands them out.
 """
 
 import os
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Before the libraries read them. The cache stands in place of the user's; it is empty but for `published`.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="rewardedit-hub-")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,6 +71,23 @@ def standin_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with standin.in_use():
         yield standin.NAME
     forget()
+
+
+@pytest.fixture(scope="session")
+def hub_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with tiny models under the published names."""
+    from tests.hub_cache import write_cache
+
+    return write_cache(tmp_path_factory.mktemp("hub"))
+
+
+@pytest.fixture
+def published(hub_cache: Path) -> Iterator[Path]:
+    """The published models are cached, as tiny ones, for this test."""
+    cache = Path(os.environ["HF_HOME"]) / "hub"
+    cache.symlink_to(hub_cache)
+    yield hub_cache
+    cache.unlink()
 
 
 @pytest.fixture(scope="session")

@@ -134,7 +134,7 @@ def adiee_scorer(base: Path, out: Path) -> list[str]:
     train = [*steps, "ema=0.9", "mixed_precision=no", "checkpoint_every=2", "log_every=1"]
     return [
         "train",
-        "shapes-adiee-scorer",
+        "shapes/adiee",
         *data,
         *words,
         *(f"train.{word}" for word in train),
@@ -149,7 +149,7 @@ def refl(base: Path, out: Path) -> list[str]:
     reward = ["scorer=l1", "num_inference_steps=[2]", "scale=quantiles", "stop_before_end=[0,0]"]
     steps = ["max_steps=4", "batch_size=2", "lr_warmup_steps=1", "validate_every=4", "validation_rows=1"]
     train = [*steps, "ema=0.9", "mixed_precision=no", "checkpoint_every=1", "log_every=1", "tracker=none"]
-    watch = ["watch.num_inference_steps=1", "watch.held_out=clip_d"]
+    watch = ["watch.num_inference_steps=1", "watch.held_out={clip_d: {checkpoint: shapes/clip}}"]
     words = [*data, *watch, *(f"reward.{word}" for word in reward)]
     return ["train", "shapes-refl", *words, *(f"train.{word}" for word in train), "--out", str(out)]
 
@@ -172,7 +172,7 @@ def write_ended_run(base: Path, folder: Path) -> None:
     shutil.copy(base / "model_index.json", folder / "pipeline")
     settings = {
         "name": "own",
-        "base": "shapes-editor",
+        "base": "shapes/editor",
         "data": {"name": "shapes"},
         "relabel": {"scorer": "l1"},
     }

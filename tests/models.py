@@ -55,7 +55,7 @@ def tiny_unet(in_channels: int = 8, levels: int = 2) -> UNet2DConditionModel:
 def tiny_pipeline(in_channels: int = 8) -> StableDiffusionInstructPix2PixPipeline:
     """A random pipeline with every real part; an image of 32 pixels a side has 16 × 16 latents."""
     torch.manual_seed(0)
-    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"), model_max_length=32)
+    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"), model_max_length=32)
     text = text_config(tokenizer, width=16, layers=1, heads=2)
     vae = AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 2,
@@ -82,7 +82,7 @@ def narrow_pipeline() -> StableDiffusionInstructPix2PixPipeline:
     8 input channels.
     """
     torch.manual_seed(0)
-    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"), model_max_length=77)
+    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"), model_max_length=77)
     text = text_config(tokenizer, width=32, layers=2, heads=4)
     widths = (32, 32, 64, 64)
     return StableDiffusionInstructPix2PixPipeline(
@@ -154,7 +154,7 @@ def save_vlm(folder: str, kind: str, width: int = 32) -> None:
 
     torch.manual_seed(0)
     tokenizer = t.PreTrainedTokenizerFast(
-        tokenizer_object=t.CLIPTokenizer.from_pretrained(resolve_model("shapes-clip")).backend_tokenizer,
+        tokenizer_object=t.CLIPTokenizer.from_pretrained(resolve_model("shapes/clip")).backend_tokenizer,
         bos_token="<|startoftext|>",
         eos_token="<|endoftext|>",
         pad_token="<|endoftext|>",

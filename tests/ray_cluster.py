@@ -30,7 +30,7 @@ NODE = {"num_cpus": 2, "object_store_memory": 80_000_000}
 
 def scores(folder: Path) -> None:
     """Scores by both engines are the same, though a worker is killed in the middle."""
-    rows = open_rows(DataConfig(rows=192, size=32))
+    rows = open_rows(DataConfig("shapes", rows=192, size=32))
     plain = score_shards(folder / "plain", {}, rows, lambda: {"l1": load_scorer("l1")}, 32, batch=2)
     killed = folder / "killed"
     third = [record["instruction"] for record in read_records(plain[2])[:2]]
@@ -77,7 +77,7 @@ def failures(folder: Path) -> None:
 
 def latents(folder: Path, editor: str) -> None:
     """Workers load the editor anew, and encode the same."""
-    data = DataConfig(rows=40, size=32)
+    data = DataConfig("shapes", rows=40, size=32)
     caches = []
     for engine in ("processes", "ray"):
         with use_engine(engine):

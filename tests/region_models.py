@@ -17,7 +17,7 @@ def clip_order_tokenizer() -> t.CLIPTokenizer:
     """The small CLIP's tokenizer with its two special tokens at the end, as CLIP's own has them."""
     from rewardedit.shapes.trainers.detector import ends_last
 
-    return ends_last(t.CLIPTokenizer.from_pretrained(resolve_model("shapes-clip")))[0]
+    return ends_last(t.CLIPTokenizer.from_pretrained(resolve_model("shapes/clip")))[0]
 
 
 def save_detector(folder: str, kind: str) -> None:

@@ -57,7 +57,11 @@ def figures(tmp_path_factory):
     import edits
 
     val, test = Shapes("val").batch(0, 28), Shapes("test").batch(0, 28)
-    scorers = {"adiee": Knowing(val, test), "l1": load_scorer("l1"), "vifi_clip": load_scorer("vifi_clip")}
+    scorers = {
+        "adiee": Knowing(val, test),
+        "l1": load_scorer("l1"),
+        "vifi_clip": load_scorer("vifi_clip", checkpoint="shapes/vifi-clip"),
+    }
     settings = {
         "good": EditConfig(2, 1.25, 1.0),
         "poor": EditConfig(1, 1.0, 1.0),
@@ -148,7 +152,7 @@ def test_checks_show_what_a_scorer_does_not_look_at(figures):
     samples = Shapes("val").batch(0, 28)
     with torch.no_grad():
         blind = adiee.checks(load_scorer("l1"), samples)  # blind to the instruction
-        seeing = adiee.checks(load_scorer("vifi_clip"), samples)
+        seeing = adiee.checks(load_scorer("vifi_clip", checkpoint="shapes/vifi-clip"), samples)
     assert blind["other_instructions"] == pytest.approx(blind["true_edits"])
     assert blind["source_and_edit_exchanged"] == pytest.approx(blind["true_edits"])
     assert seeing["other_instructions"] < seeing["true_edits"] - 1

@@ -21,6 +21,8 @@ from rewardedit.training.run import start
 from rewardedit.training.run_folder import release
 from rewardedit.training.stopping import Stopped
 
+SHAPES = "data.name=shapes"
+
 
 @pytest.fixture
 def photo(tmp_path) -> str:
@@ -69,11 +71,19 @@ def photo(tmp_path) -> str:
             ["relabel", "train.lr=3", "--out", "out"],
             "relabel does not use the setting train; it uses those of data, candidates",
         ),
-        (["relabel", "data.first=-1", "--out", "out"], "data.first: expected at least 0; got -1"),
-        (["relabel", "data.rows=0", "--out", "out"], "data.rows: expected at least 1; got 0"),
+        (
+            ["relabel", SHAPES, "data.first=-1", "--out", "out"],
+            "data.first: expected at least 0; got -1",
+        ),
+        (
+            ["relabel", SHAPES, "data.rows=0", "--out", "out"],
+            "data.rows: expected at least 1; got 0",
+        ),
         (
             [
                 "relabel",
+                "data.name=shapes",
+                "relabel.scorer=l1",
                 "relabel.prompt=custom",
                 "relabel.template='{instruction} {word} {mood}'",
                 "--out",
@@ -82,7 +92,7 @@ def photo(tmp_path) -> str:
             "relabel.template: expected {instruction} and {word} in it and no other braces",
         ),
         (
-            ["relabel", "relabel.words=[bad, good]", "--out", "out"],
+            ["relabel", "data.name=shapes", "relabel.scorer=l1", "relabel.words=[bad, good]", "--out", "out"],
             "relabel.words, upper: expected a rising upper bound for each word",
         ),
         (["score", "a.png", "b.png", ""], "the instruction is empty"),
@@ -220,7 +230,9 @@ def test_the_code_of_others_that_a_recipe_runs_is_named_before_it_is_imported(
         return imported(name, *more)
 
     monkeypatch.setattr(importlib, "import_module", importing)
-    (tmp_path / "own.yaml").write_text(f"trainer: refl\nreward: {{scorer: '{spec}'}}\n")
+    (tmp_path / "own.yaml").write_text(
+        f"trainer: refl\ndata: {{name: shapes}}\nreward: {{scorer: '{spec}'}}\n"
+    )
     assert main(["train", str(tmp_path / "own.yaml"), "--out", str(tmp_path / "out")]) == 2
     assert "it was to be imported now" in capsys.readouterr().err
 
@@ -320,7 +332,9 @@ def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeyp
     assert lines["train.optimizer"].endswith("(adamw | adamw8bit | muon)")
     assert lines["train.lora_rank"].endswith("(int or null)")
     said = lines["data.size"].split(maxsplit=1)[1]
-    assert said.startswith("pixels a side, which trainings need; null: 64 for shapes")
+    assert said.startswith(
+        "image side in pixels, required for training; null: score at each source's own size"
+    )
     assert said.endswith("(int or null)")
     assert "null: as lora_rank" in lines["train.lora_alpha"]
 
@@ -425,23 +439,12 @@ def test_relabel_writes_shards_for_your_own_rows(photo, tmp_path, capsys):
 
 
 def test_the_sheet_command(tmp_path):
-    assert main(["data", "shapes", "--sheet", str(tmp_path / "s.png"), "-n", "2"]) == 0
+    assert main(["shapes", "sheet", "--out", str(tmp_path / "s.png"), "-n", "2"]) == 0
     assert (tmp_path / "s.png").is_file()
 
 
 def test_pairs_of_the_offline_world_are_written_as_a_table_that_recipes_read(tmp_path, capsys):
-    words = [
-        "data",
-        "shapes",
-        "--out",
-        str(tmp_path / "own"),
-        "-n",
-        "3",
-        "--split",
-        "train",
-        "--backdrops",
-        "plain",
-    ]
+    words = ["shapes", "export", "--out", str(tmp_path / "own"), "-n", "3", "--split", "train"]
     assert main(words) == 0
     rows = open_rows(DataConfig("table", str(tmp_path / "own" / "pairs.csv"), size=64))
     world = Shapes("train").batch(0, 3)
@@ -455,27 +458,28 @@ def test_pairs_of_the_offline_world_are_written_as_a_table_that_recipes_read(tmp
 
 
 def test_a_small_model_that_meets_a_photograph_is_warned_of(photo, tmp_path, capsys):
-    warned = "drawings of 64 × 64 pixels; results for other images (here 70 × 50) are meaningless; name"
-    assert main(["score", photo, photo, "make it red", "--scorer", "vifi_clip"]) == 0
-    err = capsys.readouterr().err
-    assert (
-        f"vifi_clip: small models (shapes-vifi-clip) know only the offline world's {warned} a published model"
-        in err
+    warned = (
+        "know only drawn shapes of 64 × 64 pixels; results for other images (here 70 × 50) are meaningless"
     )
+    score = ["score", photo, photo, "make it red", "--world", "shapes"]
+    assert main([*score, "--scorer", "vifi_clip"]) == 0
+    err = capsys.readouterr().err
+    assert f"vifi_clip: small models (shapes/vifi-clip) {warned}; for photographs leave --world out" in err
     assert main(["score", photo, photo, "make it red", "--scorer", "l1"]) == 0
     assert "warning" not in capsys.readouterr().err
-    words = ["edit", photo, "make it red", "--steps", "1", "--best-of", "2", "--out", str(tmp_path / "out")]
-    assert main(words) == 0
+    words = ["edit", photo, "make it red", "--world", "shapes", "--steps", "1", "--best-of", "2"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
     err = capsys.readouterr().err
-    assert f"--model: small models (shapes-editor) know only the offline world's {warned} an editor" in err
-    assert "warning: --scorer: small models (shapes-adiee-scorer) know only" in err
+    assert f"--model: small models (shapes/editor) {warned}" in err
+    assert "warning: --scorer: small models (shapes/adiee) know only" in err
 
     of_the_world = tmp_path / "64.png"
     Image.new("RGB", (64, 64)).save(of_the_world)
-    assert main(["score", str(of_the_world), str(of_the_world), "make it red", "--scorer", "vifi_clip"]) == 0
+    score[1:3] = [str(of_the_world)] * 2
+    assert main([*score, "--scorer", "vifi_clip"]) == 0
     assert "warning" not in capsys.readouterr().err
     (tmp_path / "rows.jsonl").write_text(json.dumps({"source": photo, "target": photo, "instruction": "x"}))
     data = f"data={{name: table, path: {tmp_path / 'rows.jsonl'}, size: 64}}"
     main(["train", "shapes-refl", data, "evaluate=null", "--dry-run"])
     err = capsys.readouterr().err
-    assert "warning: base, reward.scorer: small models (shapes-adiee-scorer, shapes-editor) know only" in err
+    assert "warning: base, reward.scorer: small models (shapes/adiee, shapes/editor) know only" in err

@@ -74,7 +74,7 @@ def test_what_works_offline_is_told_without_a_connection(home, capsys, monkeypat
     assert set(found["recipes"]) == set(recipe_names())
     models = {model["name"]: model["bytes"] for model in found["packaged_models"]}
     assert models.keys() == model_names.NAMES.keys()
-    assert models["shapes-clip"] > 2**20
+    assert models["shapes/clip"] > 2**20
     assert found["cache"] == {"folder": str(home / "hub"), "repos": []}
 
 
@@ -163,17 +163,17 @@ def test_an_optional_package_is_needed_by_the_recipe_that_imports_it(home, capsy
 
 
 def test_weights_that_come_with_the_package_and_are_missing_are_broken(home, capsys, monkeypatch):
-    monkeypatch.setitem(model_names.NAMES, "shapes-clip", "nowhere")
+    monkeypatch.setitem(model_names.NAMES, "shapes/clip", "nowhere")
     code, found = report(capsys)
     assert code == 1
-    assert "shapes-clip: its weights are missing; install rewardedit again" in found["broken"]
-    assert any(line.startswith("recipe quickstart: needs the model shapes-clip") for line in found["broken"])
+    assert "shapes/clip: its weights are missing; install rewardedit again" in found["broken"]
+    assert any(line.startswith("recipe quickstart: needs the model shapes/clip") for line in found["broken"])
     assert main(["doctor"]) == 1
-    assert "  shapes-clip: not there; rewardedit train shapes-clip makes one" in capsys.readouterr().out
+    assert "  shapes/clip: not there; rewardedit train shapes-clip makes one" in capsys.readouterr().out
 
 
 def test_a_default_editor_that_cannot_be_loaded_is_broken_and_the_rest_is_told(home, capsys, monkeypatch):
-    monkeypatch.setitem(model_names.NAMES, "shapes-editor", "nowhere")
+    monkeypatch.setitem(model_names.NAMES, "shapes/editor", "nowhere")
     code, found = report(capsys)
     assert code == 1
     assert found["attention"] is None
@@ -267,12 +267,12 @@ def test_the_cache_is_where_the_environment_says(home, tmp_path, monkeypatch):
 
 
 def test_weights_of_a_packaged_model_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setitem(model_names.NAMES, "shapes-detector", str(tmp_path))
+    monkeypatch.setitem(model_names.NAMES, "shapes/detector", str(tmp_path))
     save_file({"a": zeros(10)}, tmp_path / "model.safetensors")
-    (found,) = [model for model in doctor.packaged_models() if model.name == "shapes-detector"]
+    (found,) = [model for model in doctor.packaged_models() if model.name == "shapes/detector"]
     assert found.bytes == (tmp_path / "model.safetensors").stat().st_size
     shutil.rmtree(tmp_path)
-    (found,) = [model for model in doctor.packaged_models() if model.name == "shapes-detector"]
+    (found,) = [model for model in doctor.packaged_models() if model.name == "shapes/detector"]
     assert found.bytes is None
 
 

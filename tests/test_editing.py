@@ -142,7 +142,7 @@ def test_an_edit_is_made_again_where_its_judge_is_another(folder, tiny_editor, t
     words = [folder / "cat.png", "make it red", *judge, "--out", tmp_path / "out"]
     made = []
     for digest in ("one", "one", "another"):
-        monkeypatch.setattr(load, "fingerprints", lambda _, digest=digest: {"shapes-clip": digest})
+        monkeypatch.setattr(load, "fingerprints", lambda _, digest=digest: {"shapes/clip": digest})
         assert edit(*words, model=tiny_editor) == 0
         made.append((tmp_path / "out" / "cat.png").stat().st_mtime_ns)
     assert made[0] == made[1] < made[2]

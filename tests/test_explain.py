@@ -69,7 +69,7 @@ def bpm(tmp_path_factory) -> str:
     save_detector(str(folder / "d"), "owlvit")
     save_segmenter(str(folder / "s"), "sam")
     regions = {"name": "grounded_sam", "detector": str(folder / "d"), "segmenter": str(folder / "s")}
-    options = {"checkpoint": "shapes-clip", "regions": {**regions, "threshold": 0.0, "single": True}}
+    options = {"checkpoint": "shapes/clip", "regions": {**regions, "threshold": 0.0, "single": True}}
     return json.dumps({"bpm": options})
 
 

@@ -66,15 +66,15 @@ def test_a_lora_is_laid_over_the_base_that_it_names(cache, tiny_editor, tmp_path
 
 
 def test_a_temporal_scorer_is_no_mean_of_frames(cache):
-    cache(Path(resolve_model("shapes-vifi-clip")))
+    cache(Path(resolve_model("shapes/vifi-clip")))
     found = ViFiClip.from_pretrained(NAME)
     assert found.temporal is not None
-    ours = load_scorer("vifi_clip").state_dict()
+    ours = load_scorer("vifi_clip", checkpoint="shapes/vifi-clip").state_dict()
     assert all(torch.equal(value, ours[name]) for name, value in found.state_dict().items())
 
 
 def test_a_scorer_s_head_goes_on_training(cache):
-    folder = Path(resolve_model("shapes-adiee-scorer"))
+    folder = Path(resolve_model("shapes/adiee"))
     cache(folder)
     settings, weights = AdieeSettings.read(folder), load_file(folder / HEAD)
     data = {"labelled": DataConfig(name="labelled", path="rows", size=64)}

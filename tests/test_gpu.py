@@ -90,19 +90,19 @@ def test_a_resumed_run_goes_on(tmp_path):
 
 
 def test_vifi_clip(tmp_path):
-    run("shapes-vifi-clip", tmp_path / "run", "data.rows=16", "held_out.rows=7")
+    run("shapes/vifi-clip", tmp_path / "run", "data.rows=16", "held_out.rows=7")
     assert load_scorer("vifi_clip", checkpoint=str(tmp_path / "run" / "scorer"))
 
 
 def test_the_small_models_are_trained_from_scratch(tmp_path):
     few = ["train.batch_size=10", "samples=70"]
     run("shapes-autoencoder", tmp_path / "vae", *few)
-    run("shapes-clip", tmp_path / "clip", *few)
+    run("shapes/clip", tmp_path / "clip", *few)
     run("shapes-text-encoder", tmp_path / "text", *few, f"clip={tmp_path}/clip/clip")
     words = ["legs=[{steps: 2}]", "evaluate_n=7"]
     words += [f"vae={tmp_path}/vae/vae", f"text_encoder={tmp_path}/text", "sources=35"]
-    run("shapes-editor", tmp_path / "editor", *words)
-    run("shapes-text-to-image", tmp_path / "drawing", *few, f"editor={tmp_path}/editor")
+    run("shapes/editor", tmp_path / "editor", *words)
+    run("shapes/text-to-image", tmp_path / "drawing", *few, f"editor={tmp_path}/editor")
     editor = load_editor(str(tmp_path / "editor"))
     edited = editor(torch.rand(1, 3, 64, 64), ["remove the star"], [0])
     assert edited.shape == (1, 3, 64, 64)
@@ -133,7 +133,7 @@ def test_edit_and_score(tmp_path, capsys):
 
 def test_mask_guidance_in_fp16_keeps_what_lies_outside():
     samples = Shapes("val", kinds=("recolour",)).batch(0, 8)
-    editor = load_editor("shapes-editor", device=DEVICE, dtype=torch.float16)
+    editor = load_editor("shapes/editor", device=DEVICE, dtype=torch.float16)
     half = torch.zeros(1, 1, 64, 64)
     half[..., :32, :] = 1
     plain = editor(samples.source, samples.instruction, range(8))
@@ -153,7 +153,7 @@ def test_reward_guidance_in_fp16_has_the_gradient_of_fp32(name):
     samples = Shapes("val").batch(0, 4)
     source = samples.source.to(DEVICE)
     scorer = load_scorer(name).to(DEVICE)
-    editor = load_editor("shapes-editor", device=DEVICE)
+    editor = load_editor("shapes/editor", device=DEVICE)
     large = torch.nn.Upsample((256, 256))(samples.target).to(DEVICE)
     with torch.no_grad():
         clean = (
@@ -172,8 +172,8 @@ def test_reward_guidance_in_fp16_has_the_gradient_of_fp32(name):
 
 def test_reward_guidance_in_fp16_raises_the_score():
     samples = Shapes("val").batch(0, 14)
-    scorer = load_scorer("clip_d").to(DEVICE)
-    editor = load_editor("shapes-editor", device=DEVICE, dtype=torch.float16)
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip").to(DEVICE)
+    editor = load_editor("shapes/editor", device=DEVICE, dtype=torch.float16)
     plain = editor(samples.source, samples.instruction, range(14))
     with reward_guidance(editor.pipe, scorer, samples.source, samples.instruction, scale=0.1):
         guided = editor(samples.source, samples.instruction, range(14))

@@ -21,6 +21,7 @@ from rewardedit.scorers import load_scorer
 from rewardedit.selection import best_of_n
 
 ROOT = Path(__file__).parents[1]
+WORLD = ("--world", "shapes")
 PLAN = ("train", "shapes-refl", "--dry-run")
 OWN = "data={name: table, path: pairs.csv, size: 64"
 IMAGE = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -60,24 +61,30 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (
         "value",
-        ("edit", "photo.jpg", "x", "--out", "new", "--guidance-scale", "-3"),
+        ("edit", "photo.jpg", "x", "--out", "new", "--guidance-scale", "-3", *WORLD),
         "guidance_scale: expected at least 0; got -3",
     ),
-    ("value", ("edit", "photo.jpg", "x", "--out", "new", "--size", "0"), "size: expected at least 1; got 0"),
     (
         "value",
-        ("edit", "photo.jpg", "x", "--out", "new", "--best-of", "0"),
+        ("edit", "photo.jpg", "x", "--out", "new", "--size", "0", *WORLD),
+        "size: expected at least 1; got 0",
+    ),
+    (
+        "value",
+        ("edit", "photo.jpg", "x", "--out", "new", "--best-of", "0", *WORLD),
         "best-of: expected at least 1; got 0",
     ),
     (
         "without effect",
         (*PLAN, "data.path=pairs.csv"),
-        "data.path: has no effect on the shapes world; say which data set it is, e.g. name: table",
+        "data.path: has no effect on rows of the world shapes, which has splits and shapes.seed; leave it "
+        "out, or name another data set, e.g. name: table",
     ),
     (
         "without effect",
-        (*PLAN, f"{OWN}, draws: 3}}"),
-        "data.draws: has no effect on table rows; give the group anew: data={name: table, path: …}",
+        (*PLAN, f"{OWN}, shapes: {{edits_per_source: 3}}}}"),
+        "data.shapes: has no effect on table rows; leave it out, or give the group anew: data={name: table, "
+        "path: …}",
     ),
     (
         "without effect",
@@ -106,12 +113,12 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (
         "without effect",
-        ("relabel", "--out", "new", "candidates.guidance_scale=3"),
+        ("relabel", "--out", "new", "data.name=shapes", "relabel.scorer=l1", "candidates.guidance_scale=3"),
         "candidates.guidance_scale: has no effect without editors; name some, or leave it out",
     ),
     (
         "without effect",
-        ("relabel", "--out", "new", "relabel.template=x"),
+        ("relabel", "--out", "new", "data.name=shapes", "relabel.scorer=l1", "relabel.template=x"),
         "relabel.template: give one with prompt=custom, and with no other prompt",
     ),
     (
@@ -131,24 +138,24 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (
         "without effect",
-        ("edit", "photo.jpg", "x", "--out", "new", "--score", "3", "--size", "32"),
-        "--score has no effect on shapes-editor, which is not reward-conditioned; leave it out, or --model a "
+        ("edit", "photo.jpg", "x", "--out", "new", "--score", "3", "--size", "32", *WORLD),
+        "--score has no effect on shapes/editor, which is not reward-conditioned; leave it out, or --model a "
         "run of reward conditioning",
     ),
     (
         "files",
-        ("edit", "texts", "x", "--out", "new"),
+        ("edit", "texts", "x", "--out", "new", *WORLD),
         f"texts: holds no images that can be read, and no table ({TABLES})",
     ),
-    ("files", ("edit", "gone.jpg", "x", "--out", "new"), "gone.jpg: no such file"),
+    ("files", ("edit", "gone.jpg", "x", "--out", "new", *WORLD), "gone.jpg: no such file"),
     (
         "files",
-        ("edit", "pairs.csv", "x", "--out", "new"),
+        ("edit", "pairs.csv", "x", "--out", "new", *WORLD),
         "pairs.csv: the table has instructions of its own; leave those of the command line out",
     ),
     (
         "files",
-        ("edit", "photo.jpg", " ", "--out", "new"),
+        ("edit", "photo.jpg", " ", "--out", "new", *WORLD),
         'say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR',
     ),
     ("files", ("score", "gone.csv"), "gone.csv: no such file"),
@@ -188,24 +195,24 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (
         "twice",
-        ("edit", "photo.jpg", "x", "--out", "."),
+        ("edit", "photo.jpg", "x", "--out", ".", *WORLD),
         "1 of 1 not edited; photo: .: holds the image itself, which its edit could overwrite; choose "
         "another --out",
     ),
     (
         "twice",
-        ("edit", "photo.jpg", "make it blue", "--out", "edits"),
+        ("edit", "photo.jpg", "make it blue", "--out", "edits", *WORLD),
         'edits/photo: made by another request (instructions: ["make it red"] there, ["make it blue"] here); '
         "take another --out, or --overwrite",
     ),
     (
         "twice",
-        ("edit", "photo.jpg", "make it red", "--seed", "4", "--out", "edits"),
+        ("edit", "photo.jpg", "make it red", "--seed", "4", "--out", "edits", *WORLD),
         "edits/photo: made by another request (seed: 0 there, 4 here); take another --out, or --overwrite",
     ),
     (
         "twice",
-        ("edit", "twins", "make it red", "--out", "new"),
+        ("edit", "twins", "make it red", "--out", "new", *WORLD),
         "twins: 'a-0' and 'a' would both write a-0.png; rename one, or give other ids",
     ),
     (
@@ -280,7 +287,7 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (
         "name",
-        ("relabel", "--out", "new", "--shard", "4/3"),
+        ("relabel", "data.name=shapes", "relabel.scorer=l1", "--out", "new", "--shard", "4/3"),
         "--shard: expected K/N with K from 1 to N, such as 3/16; got '4/3'",
     ),
 ]
@@ -334,7 +341,7 @@ PYTHON: list[tuple[str, Callable[[], Any], str]] = [
     ("type", lambda: load_editor(None), "editor: expected a name, a folder or a pipeline; got NoneType"),
     (
         "type",
-        lambda: load_editor("shapes-editor", dtype="float99"),
+        lambda: load_editor("shapes/editor", dtype="float99"),
         "dtype: expected one such as float32 or bfloat16; got 'float99'",
     ),
     ("type", lambda: EditConfig("10"), "num_inference_steps: expected a whole number; got '10'"),
@@ -383,7 +390,7 @@ def edited(desk: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(desk)
         words = ["edit", "photo.jpg", "make it red", "--out", "edits", "--steps", "1", "--size", "32"]
-        assert main([*words, "--model", "shapes-editor"]) == 0
+        assert main([*words, "--model", "shapes/editor"]) == 0
     return desk
 
 

@@ -138,7 +138,7 @@ def test_a_card_names_no_path_and_no_endpoint_of_the_machine(tmp_path):
     for name in (*secret, "secret", "photos", str(tmp_path)):
         assert name not in text
     assert "(endpoint)#qwen" in text
-    kept = {"a": "osunlp/MagicBrush", "b": "shapes-editor", "c": "clip_d:0.7,l1:0.3", "d": "an image, a / b"}
+    kept = {"a": "osunlp/MagicBrush", "b": "shapes/editor", "c": "clip_d:0.7,l1:0.3", "d": "an image, a / b"}
     assert without_local(kept) == kept
 
 

@@ -3,12 +3,15 @@ from pathlib import Path
 
 import pytest
 
+from rewardedit import models
 from rewardedit.cli import load_recipe, recipe_names
 from rewardedit.cli.checks import HubCache
-from rewardedit.cli.needs import MODEL_SETTINGS, Named, find_needs, missing, models_of_scorer, named
+from rewardedit.cli.needs import MODEL_SETTINGS, Named, find_needs, missing, named
 from rewardedit.cli.recipes import TRAINERS
 from rewardedit.cli.settings import settings_of
 from rewardedit.data import DataConfig
+from rewardedit.relabel import RelabelConfig
+from rewardedit.scorers.load import models_of
 
 EMPTY = HubCache(Path("none"), Path("none"), ())
 
@@ -44,13 +47,13 @@ def test_a_recipe_names_its_models_scorers_and_data():
         Named("data", "osunlp/MagicBrush"),
         Named("data", "data/SEED-Data-Edit-Part3/multi_turn_editing", on_hub=False),
     } <= found
-    _, editor = load_recipe("shapes-editor", [])
+    _, editor = load_recipe("shapes/editor", [])
     assert {thing.name for thing in named(editor)} == {
         "runs/shapes-autoencoder/vae",
         "runs/shapes-text-encoder",
     }
     _, further = load_recipe("shapes-editor-half-done", [])
-    assert {thing.name for thing in named(further)} == {"shapes-editor"}
+    assert {thing.name for thing in named(further)} == {"shapes/editor"}
     _, own = load_recipe("shapes-adiee-data", ["methods={made: {kind: folder, model: outputs/x}}"])
     assert Named("data", "outputs/x", on_hub=False) in set(named(own))
 
@@ -62,19 +65,18 @@ def test_an_eight_bit_optimizer_needs_its_package():
 
 def test_scorers_options_name_models_too():
     bpm = "rewardedit.scorers.bpm.bpm:Bpm"
-    small = {"shapes-detector", "shapes-segmenter"}
-    assert {thing.name for thing in models_of_scorer({bpm: {}})} == small
+    published = {models.CLIP, models.DETECTOR, models.SEGMENTER}
+    assert set(models_of({bpm: {}})) == published
+    small = {"shapes/detector", "shapes/segmenter"}
+    assert set(models_of("bpm", checkpoint="shapes/detector")) == small, "its calibration names its regions"
     unnamed = {bpm: {"regions": {"detector": "own/detector"}}}
-    assert {thing.name for thing in models_of_scorer(unnamed)} == {"own/detector", *small}
+    assert set(models_of(unnamed)) == {"own/detector", models.CLIP, models.SEGMENTER}
     regions = {"name": "grounded_sam", "detector": "own/detector", "segmenter": None}
     own = {bpm: {"checkpoint": "own/clip", "regions": regions, "parser": "own/llm"}}
-    assert {thing.name for thing in models_of_scorer(own)} == {"own/clip", "own/detector", "own/llm"}
+    assert set(models_of(own)) == {"own/clip", "own/detector", "own/llm"}
     without = {bpm: {"checkpoint": "own/clip", "regions": "change_map", "parser": "http://localhost:1/v1#x"}}
-    assert {thing.name for thing in models_of_scorer(without)} == {"own/clip"}
-    assert {thing.name for thing in models_of_scorer("clip_d:0.7,dino_i:0.3")} == {
-        "shapes-clip",
-        "facebook/dinov2-base",
-    }
+    assert models_of(without) == ["own/clip"]
+    assert models_of("clip_d:0.7,dino_i:0.3") == [models.CLIP, models.DINO]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,6 @@ def test_a_model_that_is_not_there_has_a_remedy(name, kind, remedy, tmp_path, mo
 
 def test_rows_of_a_table_are_never_looked_for_on_the_hub():
     class_ = type(load_recipe("quickstart", [])[1])
-    config = class_(name="own", data=DataConfig("table", "own/rows", size=64))
+    config = class_("own", DataConfig("table", "own/rows", size=64), RelabelConfig("l1"), "shapes/editor")
     (need,) = find_needs(config, "", EMPTY, ())
     assert (need.kind, need.remedy) == ("data", "no such file or folder")

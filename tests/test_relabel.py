@@ -10,9 +10,11 @@ from PIL import Image
 
 from rewardedit import EditBatch, EditSample, RewardPrompt, RewardScale, load_scorer, models
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.data.worlds import world
 from rewardedit.models import fingerprints
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardEmbedding, label_rows
+from rewardedit.scorer_spec import with_options
 from rewardedit.scorers import Scorer, load
 from rewardedit.scorers.adiee_head import AdieeSettings
 from rewardedit.scorers.load import packaged_files
@@ -171,7 +173,7 @@ def test_a_scale_by_a_range_that_has_no_bounds_is_refused_before_a_row_is_scored
 
     config = RelabelConfig("tests.test_relabel:Unbounded", scale="range")
     with pytest.raises(ValueError, match="have no bounds; take scale=quantiles"):
-        relabel(config, Rows(), DataConfig(), tmp_path)
+        relabel(config, Rows(), DataConfig("shapes"), tmp_path)
 
 
 class Unbounded(Scorer):
@@ -184,11 +186,14 @@ class Unbounded(Scorer):
 def test_labels_are_not_taken_for_those_of_other_weights(tmp_path, monkeypatch):
     data = DataConfig(name="shapes", rows=6, size=16)
     rows = open_rows(data)
-    labels = relabel(RelabelConfig("clip_t"), rows, data, tmp_path).label
-    assert relabel(RelabelConfig("clip_t"), rows, data, tmp_path).label == labels
-    monkeypatch.setattr(load, "fingerprints", lambda names: {"shapes-clip": "another"})
-    with pytest.raises(ValueError, match=r"made of other settings: models\.shapes-clip"):
-        relabel(RelabelConfig("clip_t"), rows, data, tmp_path)
+    labels = relabel(RelabelConfig({"clip_t": {"checkpoint": "shapes/clip"}}), rows, data, tmp_path).label
+    assert (
+        relabel(RelabelConfig({"clip_t": {"checkpoint": "shapes/clip"}}), rows, data, tmp_path).label
+        == labels
+    )
+    monkeypatch.setattr(load, "fingerprints", lambda names: {"shapes/clip": "another"})
+    with pytest.raises(ValueError, match=r"made of other settings: models\.shapes/clip"):
+        relabel(RelabelConfig({"clip_t": {"checkpoint": "shapes/clip"}}), rows, data, tmp_path)
 
 
 def test_labels_are_not_taken_for_those_of_another_table(tmp_path):
@@ -224,39 +229,44 @@ def test_candidates_are_not_taken_for_those_of_another_table_or_editor(tiny_edit
     ask("make it red")
     with pytest.raises(ValueError, match=r"made of other settings: files\..*rows\.jsonl"):
         ask("make it blue")
-    packaged = replace(config, editors=("shapes-editor",))
+    packaged = replace(config, editors=("shapes/editor",))
     shutil.rmtree(tmp_path / "candidates")
     ask("make it red", packaged)
     monkeypatch.setattr(candidates, "fingerprints", lambda names: dict.fromkeys(names, "another"))
-    with pytest.raises(ValueError, match=r"made of other settings: models\.shapes-editor"):
+    with pytest.raises(ValueError, match=r"made of other settings: models\.shapes/editor"):
         ask("make it red", packaged)
 
 
 def test_the_packaged_models_of_a_scorer_are_known(tmp_path):
     digest = fingerprints()
     assert packaged_files("l1") == {}
-    assert packaged_files("vifi_clip") == {"shapes-vifi-clip": digest["shapes-vifi-clip"]}
-    assert packaged_files("clip_d:0.7,adiee:0.3").keys() == {"shapes-clip", "shapes-adiee-scorer"}
-    assert packaged_files({"vifi_clip": {"checkpoint": "shapes-clip"}}).keys() == {"shapes-clip"}
+    assert packaged_files("vifi_clip", checkpoint="shapes/vifi-clip") == {
+        "shapes/vifi-clip": digest["shapes/vifi-clip"]
+    }
+    assert packaged_files(with_options("clip_d:0.7,adiee:0.3", world("shapes").scorers)).keys() == {
+        "shapes/clip",
+        "shapes/adiee",
+    }
+    assert packaged_files({"vifi_clip": {"checkpoint": "shapes/clip"}}).keys() == {"shapes/clip"}
     assert packaged_files("vifi_clip", checkpoint="runs/own/scorer") == {}
     adapter = tmp_path / "scorer"
     adapter.mkdir()
-    (adapter / "adiee.json").write_text(json.dumps(asdict(AdieeSettings(base="shapes-vlm"))))
-    assert packaged_files("adiee", checkpoint=str(adapter)).keys() == {"shapes-vlm"}
+    (adapter / "adiee.json").write_text(json.dumps(asdict(AdieeSettings(base="shapes/vlm"))))
+    assert packaged_files("adiee", checkpoint=str(adapter)).keys() == {"shapes/vlm"}
 
 
 DINO = "IDEA-Research/grounding-dino-tiny"
-BOTH = {"shapes-detector", "shapes-segmenter"}
+BOTH = {"shapes/detector", "shapes/segmenter"}
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, BOTH),
-        ({"checkpoint": "openai/clip-vit-large-patch14"}, BOTH),
-        ({"regions": "change_map"}, {"shapes-detector"}),
-        ({"regions": {"detector": DINO}}, BOTH),  # its CLIP is the packaged detector's
-        ({"checkpoint": "x/clip", "regions": {"segmenter": "x/sam"}}, {"shapes-detector"}),
+        ({}, set()),
+        ({"checkpoint": "shapes/detector"}, BOTH),  # its calibration names the locator
+        ({"checkpoint": "shapes/detector", "regions": "change_map"}, {"shapes/detector"}),
+        ({"checkpoint": "shapes/detector", "regions": {"detector": DINO}}, {"shapes/detector"}),
+        ({"checkpoint": "x/clip", "regions": {"segmenter": "shapes/segmenter"}}, {"shapes/segmenter"}),
         ({"checkpoint": "x/clip", "regions": {"detector": DINO, "segmenter": "x/sam"}}, set()),
     ],
 )
@@ -265,11 +275,11 @@ def test_what_bpm_finds_its_regions_with_is_known_too(options, expected):
 
 
 def test_a_packaged_model_is_another_when_its_calibration_is(tmp_path, monkeypatch):
-    folder = tmp_path / models.NAMES["shapes-detector"]
-    shutil.copytree(models.resolve_model("shapes-detector"), folder)
+    folder = tmp_path / models.NAMES["shapes/detector"]
+    shutil.copytree(models.resolve_model("shapes/detector"), folder)
     monkeypatch.setattr(models, "FOLDER", tmp_path)
     before = fingerprints()
-    assert before.keys() == {"shapes-detector"}
+    assert before.keys() == {"shapes/detector"}
     ends = json.loads((folder / "bpm.json").read_text())
     (folder / "bpm.json").write_text(json.dumps({**ends, "modify": [0, 1]}))
     assert fingerprints() != before

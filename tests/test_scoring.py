@@ -160,7 +160,7 @@ def test_a_row_s_score_does_not_depend_on_its_neighbours(some_have_captions):
     def scores(command, rows):
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         data = ["data.name=table", f"data.path={folder}", "data.size=64"]
-        data += ["relabel.scorer=clip_d", "relabel.scale=range"]
+        data += ["relabel.scorer={clip_d: {checkpoint: shapes/clip}}", "relabel.scale=range"]
         out = folder / f"{command}-{len(list(folder.iterdir()))}"
         if command == "relabel":
             assert main(["relabel", *data, "--out", str(out)]) == 0
@@ -351,7 +351,7 @@ def test_an_interrupted_scoring_goes_on_with_the_same_command(tmp_path, monkeypa
     scored.clear()
     assert main([*words[:-2], "ssim", "--out", str(out)]) == 2  # of another scorer
     with monkeypatch.context() as patch:  # of one whose weights are others now
-        patch.setattr(load, "packaged_files", lambda spec, **options: {"shapes-clip": "another"})
+        patch.setattr(load, "packaged_files", lambda spec, **options: {"shapes/clip": "another"})
         assert main([*words, str(out)]) == 2
     assert main([*words, str(out)]) == 0
     assert scored == [22]

@@ -12,7 +12,7 @@ from rewardedit.shapes import Shapes
 
 @pytest.fixture(scope="module")
 def editor():
-    return load_editor("shapes-editor")
+    return load_editor("shapes/editor")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_the_winner_made_again_alone_is_the_same(editor, sample):
 
 
 def test_what_depends_on_the_source_alone_is_computed_once(editor, sample, monkeypatch):
-    scorer = load_scorer("clip_d")
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip")
     counts = {"prepare": 0, "encode": 0}
     prepare = scorer.prepare
     encode = type(editor).encode
@@ -133,13 +133,20 @@ def test_bad_input(editor, sample):
     with pytest.raises(ValueError, match="batch_size: expected at least 1; got 0"):
         best_of_n(editor, load_scorer("l1"), sample.source, sample.instruction, n=2, batch_size=0)
     with pytest.raises(ValueError, match="needs target; give them as fields"):
-        best_of_n(editor, load_scorer("clip_i"), sample.source, sample.instruction, n=2)
+        best_of_n(
+            editor, load_scorer("clip_i", checkpoint="shapes/clip"), sample.source, sample.instruction, n=2
+        )
 
 
 def test_a_target_may_be_a_picture(editor, sample):
     found = [
         best_of_n(
-            editor, load_scorer("clip_i"), sample.source, sample.instruction, n=2, fields={"target": target}
+            editor,
+            load_scorer("clip_i", checkpoint="shapes/clip"),
+            sample.source,
+            sample.instruction,
+            n=2,
+            fields={"target": target},
         )
         for target in (sample.source, to_pil(sample.source))
     ]

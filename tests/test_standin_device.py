@@ -118,7 +118,7 @@ def test_the_small_models_train(standin_device, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = ["train.max_steps=2", "train.batch_size=10", "train.lr_warmup_steps=1", "samples=14"]
     assert main(["train", "shapes-autoencoder", *short, "channels=[8, 8, 16]", "evaluate_n=7"]) == 0
-    assert main(["train", "shapes-clip", *short, "width=32", "text_layers=1", "vision_layers=1"]) == 0
+    assert main(["train", "shapes/clip", *short, "width=32", "text_layers=1", "vision_layers=1"]) == 0
     assert main(["train", "shapes-text-encoder", *short, "clip=runs/shapes-clip/clip"]) == 0
     # Without Muon, which has its own test below, and whose steps are many operations.
     legs = [
@@ -129,9 +129,9 @@ def test_the_small_models_train(standin_device, tmp_path, monkeypatch):
         "train.muon_lr=null",
     ]
     small = ["channels=[32, 32]", "evaluate_n=2"]
-    assert main(["train", "shapes-editor", *legs, *small]) == 0
+    assert main(["train", "shapes/editor", *legs, *small]) == 0
     words = ["editor=runs/shapes-editor", "channels=[16, 32]", "train.muon_lr=null"]
-    assert main(["train", "shapes-text-to-image", *short, *words]) == 0
+    assert main(["train", "shapes/text-to-image", *short, *words]) == 0
 
 
 def test_a_scorer_trains(standin_device, tmp_path):
@@ -143,7 +143,7 @@ def test_a_scorer_trains(standin_device, tmp_path):
         "held_out.rows=14",
         "size=32",
     ]
-    assert main(["train", "shapes-vifi-clip", *words, "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", "shapes/vifi-clip", *words, "--out", str(tmp_path / "run")]) == 0
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["retrieval"]
 
 
@@ -257,7 +257,7 @@ def test_an_edit_is_scored(standin_device, photo, tmp_path, capsys):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_choosing_and_guiding(dtype, standin_device, tiny_editor):
     editor = load_editor(tiny_editor, device=standin_device, dtype=dtype)
-    scorer = load_scorer("clip_d").to(standin_device)
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip").to(standin_device)
     source = torch.rand(1, 3, 32, 32)
     instruction = ["make it red"]
     settings = EditConfig(2)
@@ -267,7 +267,11 @@ def test_choosing_and_guiding(dtype, standin_device, tiny_editor):
     assert two_round_edit(editor, source, instruction, settings=settings).edited.shape == source.shape
     there = source.to(standin_device)
     assert two_round_edit(editor, there, instruction, settings=settings).edited.shape == source.shape
-    for judge in (scorer, load_scorer("clip_d"), load_scorer("l1")):  # there, on the CPU, and without weights
+    for judge in (
+        scorer,
+        load_scorer("clip_d", checkpoint="shapes/clip"),
+        load_scorer("l1"),
+    ):  # there, on the CPU, and without weights
         with reward_guidance(editor.pipe, judge, source, instruction):
             editor(source, instruction, [0], settings=settings)
 

@@ -24,7 +24,7 @@ def untold(monkeypatch):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"))
+    return CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"))
 
 
 @pytest.mark.parametrize(
@@ -85,23 +85,23 @@ def test_rows_whose_texts_are_cut_carry_a_flag(name, tiny_judge):
 
 def test_captions_count_as_texts_of_their_row():
     batch = batch_of("go", "go", source_caption=["a star", LONG], target_caption=["a circle", "a star"])
-    scores = score_batch(batch, {"clip_d": load_scorer("clip_d")})["clip_d"]
+    scores = score_batch(batch, {"clip_d": load_scorer("clip_d", checkpoint="shapes/clip")})["clip_d"]
     assert scores.parts[TEXT_CUT].nan_to_num(0).tolist() == [0, 1]
 
 
 def test_captions_that_differ_behind_the_cut_are_not_called_the_same():
     captions = [LONG + "a red cube", LONG + "a green ball"]
     batch = batch_of("go", source_caption=captions[:1], target_caption=captions[1:])
-    (reason,) = load_scorer("clip_d")(batch).reason
+    (reason,) = load_scorer("clip_d", checkpoint="shapes/clip")(batch).reason
     assert reason.startswith("source and target texts differ only in what the model does not read")
     batch = batch_of("go", source_caption=captions[:1], target_caption=captions[:1])
-    (reason,) = load_scorer("clip_d")(batch).reason
+    (reason,) = load_scorer("clip_d", checkpoint="shapes/clip")(batch).reason
     assert reason == "source and target texts are the same: no direction"
 
 
 def test_editors_and_detectors_note_what_they_cut(tiny_editor):
     editor = load_editor(tiny_editor)
-    detector = Detector.from_pretrained("shapes-detector")
+    detector = Detector.from_pretrained("shapes/detector")
     with noting() as cut, pytest.warns(UserWarning, match="texts are cut: the editor reads at most 32"):
         editor.encode(torch.rand(2, 3, 32, 32), ["add a star", LONG])
     assert cut == {LONG}

@@ -35,6 +35,7 @@ from rewardedit.data.sequences import Sequences, SequencesConfig, open_sequences
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import write_json
 from rewardedit.language.vlm import require_vlm
+from rewardedit.models import EDITOR
 from rewardedit.processes import processes, say
 from rewardedit.stages.lazy import Once
 from rewardedit.stages.stage import stage
@@ -67,14 +68,14 @@ class Config:
     sequences: dict[str, SequencesConfig] = field(default_factory=dict)
     measure: MeasureConfig = field(default_factory=MeasureConfig)  # scorers whose values the rules use
     rules: RulesConfig = field(default_factory=RulesConfig)  # thresholds and shares of the label rules
-    autoencoder: str = "shapes-editor"  # editor whose autoencoder reconstructs a share of the images
+    autoencoder: str = EDITOR  # editor whose autoencoder reconstructs a share of the images
     seed: int = 42  # seed of row 0's edits; row i has this + i
     batch_size: int = 8  # rows edited at a time
     bad_rows: float = 0.01  # largest share of unusable rows; above it the run stops
     examples: int = 4  # examples of each rule in the report
 
     def __post_init__(self) -> None:
-        require_alike(self.data, "data.shapes.rows=100")
+        require_alike(self.data, "data.mine={name: table, path: pairs.csv, size: 256}")
         for name in self.methods:
             if name in OWN_NAMES or not re.fullmatch(r"[\w-]+", name):
                 raise ValueError(

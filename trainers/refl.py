@@ -29,6 +29,7 @@ from rewardedit.evaluation.compare import compare
 from rewardedit.evaluation.evaluate_config import EvaluateConfig, require_judge, require_variants
 from rewardedit.evaluation.held_out import comparison_data, comparison_plan, require_comparison
 from rewardedit.files import replaced, write_json
+from rewardedit.models import EDITOR
 from rewardedit.processes import processes, say
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardPrompt, RewardScale
@@ -78,9 +79,9 @@ class Config:
     """One reward feedback learning, or a comparison with its parts."""
 
     name: str  # of the run, and of its folder in runs/
-    base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
-    data: DataConfig = field(default_factory=DataConfig)  # the rows that are trained on
-    reward: RewardConfig = field(default_factory=RewardConfig)  # the score that trains the editor, and how
+    data: DataConfig  # the rows that are trained on
+    reward: RewardConfig  # the score that trains the editor, and how
+    base: str = EDITOR  # the editor to start from: hub name, pipeline folder or run folder
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
     # evaluation on fixed prompts for reward hacking
     watch: MonitorConfig = field(default_factory=MonitorConfig)

@@ -23,6 +23,7 @@ from rewardedit.data.worlds import WORLDS
 from rewardedit.evaluation.compare import compare
 from rewardedit.evaluation.evaluate_config import EvaluateConfig, require_judge, require_variants
 from rewardedit.evaluation.held_out import comparison_data, require_comparison
+from rewardedit.models import EDITOR
 from rewardedit.processes import say
 from rewardedit.relabel import RelabelConfig, Relabelled, relabel
 from rewardedit.scorer_spec import ScorerSpec, spec_name
@@ -58,11 +59,11 @@ class Config:
     """One reward-conditioned fine-tuning, or a comparison of several."""
 
     name: str  # of the run, and of its folder in runs/
-    base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
-    data: DataConfig = field(default_factory=DataConfig)  # the rows that are scored and trained on
+    data: DataConfig  # the rows that are scored and trained on
+    relabel: RelabelConfig  # how rows get their labels
+    base: str = EDITOR  # the editor to start from: hub name, pipeline folder or run folder
     # editors whose outputs stand beside the data's own targets; None: the data's own rows alone
     candidates: CandidatesConfig | None = None
-    relabel: RelabelConfig = field(default_factory=RelabelConfig)  # how rows get their labels
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
     # the first is the result; the others are what it is compared with
     variants: tuple[Variant, ...] = ("conditioned",)

@@ -35,7 +35,7 @@ from rewardedit.data.datasets import warn_of_shared_sources
 from rewardedit.data.reading import PreparedRows, read_shard
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists, replaced, write_json
-from rewardedit.models import resolve_model
+from rewardedit.models import CLIP, resolve_model
 from rewardedit.processes import processes
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
 from rewardedit.stages.lazy import Once
@@ -71,10 +71,10 @@ class Config:
     """CLIP to start from, training edits and form of a ViFi-CLIP scorer."""
 
     name: str  # name of the run and of its folder in runs/
-    checkpoint: str = "shapes-clip"  # hub name or folder of the CLIP to start from
+    data: DataConfig  # edits to train on, read at `size`
+    checkpoint: str = CLIP  # hub name or folder of the CLIP to start from
     pooling: str = "temporal"  # how the embeddings of source and edit are combined
     size: int | None = None  # image side in pixels; None: the checkpoint's own
-    data: DataConfig = field(default_factory=DataConfig)  # edits to train on, read at `size`
     # rows for retrieval, each instruction once; None: rows of the sources that data.hold_out keeps back
     held_out: DataConfig | None = None
     negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")  # hard negatives in every batch

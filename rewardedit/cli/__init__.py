@@ -6,14 +6,14 @@ import traceback
 from collections.abc import Sequence
 
 from rewardedit import __version__
-from rewardedit.cli import data, doctor, edit, recipes, relabel, score, share, train
+from rewardedit.cli import doctor, edit, recipes, relabel, score, shapes, share, train
 from rewardedit.cli.engine import stages_made_by
 from rewardedit.cli.recipes import load_recipe, recipe_names, recipe_path
 from rewardedit.cli.terminal import full_disk, quiet, sentence
 
 __all__ = ["load_recipe", "main", "parse", "quiet", "recipe_names", "recipe_path"]
 
-COMMANDS = (train, relabel, edit, score, recipes, data, doctor, share)
+COMMANDS = (train, relabel, edit, score, recipes, doctor, share, shapes)
 
 
 def parser() -> argparse.ArgumentParser:

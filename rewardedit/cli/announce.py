@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from rewardedit.config import to_dict
 from rewardedit.language.endpoint_settings import Destination, destinations
+from rewardedit.models import is_of_the_hub, no_network
 from rewardedit.processes import processes
 from rewardedit.scorer_spec import ScorerSpec, all_terms
 
@@ -77,6 +78,45 @@ def announce_scorers(specs: Iterable[ScorerSpec], **options: Any) -> None:
     """
     named = [{name: {**term.options, **options}} for spec in specs for name, term in all_terms(spec)]
     announce(announcements(named))
+
+
+def announce_models(specs: Mapping[str, ScorerSpec], **options: Any) -> None:
+    """Says which models scorers will load, and which of them are downloaded.
+
+    Args:
+        specs: by the names that the command line gives them.
+        options: given to all of them.
+    """
+    from rewardedit.scorers.load import models_of
+
+    models = {name: models_of(spec, **options) for name, spec in specs.items()}
+    announce([f"{name}: {', '.join(names)}" for name, names in models.items() if names])
+    announce_downloads([name for names in models.values() for name in names])
+
+
+def announce_editor(model: str) -> None:
+    """Says which editor is loaded, and what is downloaded for it."""
+    announce([f"editor: {model}"])
+    announce_downloads([model])
+
+
+def announce_downloads(models: Iterable[str]) -> None:
+    """Says which of these models are not there yet, and how large they are.
+
+    Raises:
+        ValueError: if one is to be downloaded and the hub cannot be reached.
+    """
+    names = [name for name in dict.fromkeys(models) if is_of_the_hub(name)]
+    if not names:
+        return
+    from rewardedit.cli.checks import hub_cache
+    from rewardedit.cli.needs import Named, missing
+
+    cache = hub_cache()
+    found = [missing(Named("model", name), cache, ()) for name in names]
+    needs = [need for need in found if need is not None and need.on_hub]
+    sizes = sizes_on_hub(needs, required=True)
+    announce([download_line(need, sizes.get(need.name)) for need in needs])
 
 
 def own_code(values: Any) -> list[str]:
@@ -148,19 +188,30 @@ def download_line(need: Needed, size: int | None) -> str:
     return f"downloads the {need.kind} {need.name} from {os.environ.get('HF_ENDPOINT', HUB)}: {told}"
 
 
-def sizes_on_hub(needs: Iterable[Needed]) -> dict[str, int]:
+def sizes_on_hub(needs: Iterable[Needed], required: bool = False) -> dict[str, int]:
     """Sizes in bytes of the repositories to be downloaded, as the hub lists them; those that it does not
     report within a few seconds are left out.
+
+    Args:
+        required: they are needed now, so that a hub that cannot be reached is an error.
+
+    Raises:
+        ValueError: if they are required and the hub cannot be reached.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.errors import HfHubHTTPError
 
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for need in needs:
-        if HF_HUB_OFFLINE or not need.on_hub:
+        if not need.on_hub:
             continue
         kind = "dataset" if need.kind == "data" else "model"
-        with suppress(Exception):  # any: the size is unknown then, and the download says what is wrong
+        try:
             info = HfApi().repo_info(need.name, repo_type=kind, files_metadata=True, timeout=5)
-            found[need.name] = sum(file.size or 0 for file in info.siblings or ())
-    return found
+            sizes[need.name] = sum(file.size or 0 for file in info.siblings or ())
+        except HfHubHTTPError:
+            continue  # the hub's answer; the download says what is wrong
+        except Exception as error:  # any: there was no answer
+            if required:
+                raise ValueError(no_network(need.name)) from error
+    return sizes

@@ -16,7 +16,7 @@ from rewardedit.models import NAMES, resolve_model
 from rewardedit.untrusted import CONTENT_ERRORS, read_settings_file
 
 # the packaged models that commands use if none is named
-DEFAULTS = ("shapes-clip", "shapes-editor", "shapes-vifi-clip")
+DEFAULTS = ("shapes/clip", "shapes/editor", "shapes/vifi-clip")
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
 PARTS = ("unet", "transformer", "vae", "text_encoder")  # of a pipeline: the components with weights
 
@@ -147,7 +147,7 @@ def attention() -> Any:
     from rewardedit import devices
     from rewardedit.diffusion.attention import set_attention
 
-    folder = Path(resolve_model("shapes-editor")) / "unet"
+    folder = Path(resolve_model("shapes/editor")) / "unet"
     unet: Any = pretrained.load(UNet2DConditionModel, str(folder), local_files_only=True)
     unet = unet.to(devices.default_device(), dtype=devices.inference_dtype()).eval()
     return set_attention(unet, "auto")

@@ -6,11 +6,11 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from rewardedit.cli.score import read_scorer
-from rewardedit.cli.score_input import add_columns_option, read_columns_option
+from rewardedit.cli.score import JUDGE, read_scorer
+from rewardedit.cli.score_input import add_columns_option, add_world_option, read_columns_option
+from rewardedit.models import EDITOR, names_in
+from rewardedit.scorer_spec import ScorerSpec, spec_name
 
-# scorer of --best-of: the best without captions, which are not given here; see benchmarks/best_of_n.py
-JUDGE = "adiee"
 BEST = 10.0  # the default score that is requested from a reward-conditioned editor
 
 
@@ -30,9 +30,9 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--out", required=True, help="folder for the edited images")
     p.add_argument(
         "--model",
-        default="shapes-editor",
-        help="hub name, pipeline folder or run folder (default: %(default)s)",
+        help=f"hub name, pipeline folder or run folder (default: {EDITOR})",
     )
+    add_world_option(p)
     p.add_argument(
         "--lora", metavar="FOLDER", help="LoRA weights for the model, as diffusers or a recipe saved them"
     )
@@ -49,7 +49,9 @@ def add_parser(commands: Any) -> None:
         help="make N edits and keep the one with the best score",
     )
     p.add_argument(
-        "--scorer", help=f"e.g. clip_d:0.7,l1:0.3; chooses, and is written down (with --best-of: {JUDGE})"
+        "--scorer",
+        help=f"scorer that ranks the candidates; its score is saved (with --best-of: {JUDGE}), "
+        "e.g. clip_d:0.7,l1:0.3",
     )
     p.add_argument(
         "--mask",
@@ -75,6 +77,11 @@ def add_parser(commands: Any) -> None:
     p.set_defaults(run=run, parser=p, words="instruction")
 
 
+def has_models(mask: ScorerSpec | None) -> bool:
+    """True for a mask that BPM's models find: no file, and not the change itself."""
+    return mask == "bpm" or isinstance(mask, dict)
+
+
 def require_used(args: argparse.Namespace, editor: Any) -> None:
     """Raises ValueError if an option has no effect on an editor."""
     if args.score is not None and editor.prompt is None:
@@ -89,11 +96,10 @@ def require_used(args: argparse.Namespace, editor: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
-    from rewardedit.cli.announce import announce_scorers
-    from rewardedit.cli.small_models import EDITOR, SCORER, file_size, warn_of_small_models
+    from rewardedit.cli.announce import announce_editor, announce_models, announce_scorers
+    from rewardedit.cli.small_models import MODEL, SCORER, file_size, in_world, warn_of_small_models, world_of
     from rewardedit.diffusion.editors import EditConfig, load_editor
     from rewardedit.editing import JobConfig, open_masks, read_jobs, require_numbers, run_jobs
-    from rewardedit.models import names_in
     from rewardedit.scorers import load_scorer
     from rewardedit.scorers.load import packaged_models
 
@@ -101,31 +107,38 @@ def run(args: argparse.Namespace) -> None:
     jobs = read_jobs(args.input, args.instruction, read_columns_option(args.columns))
     target_score = BEST if args.score is None else args.score
     require_numbers(args.best_of, args.size, target_score)
-    if args.steps is not None:
-        EditConfig(args.steps)
+    options = {
+        "num_inference_steps": args.steps,
+        "guidance_scale": args.guidance_scale,
+        "image_guidance_scale": args.image_guidance_scale,
+    }
+    options = {name: value for name, value in options.items() if value is not None}
+    EditConfig(**options)  # refuses values that no editor takes
     mask = read_scorer(args.mask) if args.mask else None
-    if isinstance(mask, str) and mask not in ("auto", "bpm"):
+    if mask not in (None, "auto") and not has_models(mask):
         open_masks(mask, "cpu")
     device = devices.default_device()
-    judge = read_scorer(args.scorer) if args.scorer else JUDGE if args.best_of > 1 else None
+    own = world_of(args.world)
+    args.model = args.model or (own.editor if own else EDITOR)
+    judge = read_scorer(args.scorer) if args.scorer else own.judge if own else JUDGE
+    judge = in_world(judge, own) if args.scorer or args.best_of > 1 else None
+    mask = in_world(mask, own) if has_models(mask) else mask
     size = file_size(jobs[0].path)
-    warn_of_small_models({"--model": names_in(args.model)}, size, EDITOR)
+    warn_of_small_models({"--model": names_in(args.model)}, size, MODEL)
     warn_of_small_models({"--scorer": packaged_models(judge) if judge else set()}, size, SCORER)
-    announce_scorers(spec for spec in (judge, None if isinstance(mask, str) else mask) if spec)
+    used = [spec for spec in (judge, mask if has_models(mask) else None) if spec]
+    announce_scorers(used)
+    announce_editor(args.model)
+    announce_models({spec_name(spec): spec for spec in used})
     scorer = load_scorer(judge).to(device) if judge else None
     dtype = devices.inference_dtype(args.dtype)
     editor = load_editor(args.model, lora=args.lora, attention=args.attention, device=device, dtype=dtype)
     print(editor.attention)
     require_used(args, editor)
 
-    options = {
-        "num_inference_steps": args.steps,
-        "guidance_scale": args.guidance_scale,
-        "image_guidance_scale": args.image_guidance_scale,
-    }
     config = JobConfig(
         model=args.model,
-        settings=dataclasses.replace(editor.settings, **{k: v for k, v in options.items() if v is not None}),
+        settings=dataclasses.replace(editor.settings, **options),
         seed=args.seed,
         score=target_score,
         size=args.size,

@@ -5,10 +5,9 @@ Loads and downloads nothing.
 
 import dataclasses
 import importlib.util
-import inspect
 import re
 import typing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +16,9 @@ from rewardedit.cli.checks import HubCache
 from rewardedit.data import DataConfig, PairsConfig
 from rewardedit.data.sequences import SequencesConfig
 from rewardedit.extras import extras, install_command
-from rewardedit.models import NAMES, resolve_model
-from rewardedit.regions.load import FINDERS, locator_options
-from rewardedit.scorer_spec import ScorerSpec, all_terms
-from rewardedit.scorers.load import find_scorer
+from rewardedit.models import HUB_NAME, NAMES, WORLDS, resolve_model
+from rewardedit.scorer_spec import ScorerSpec
+from rewardedit.scorers.load import models_of
 from rewardedit.synthesis.methods import MethodConfig
 
 # Settings that name a model: a packaged one, a folder, a run's folder, or one on the hub.
@@ -38,11 +36,8 @@ MODEL_SETTINGS = (
     "text_encoder",
     "vae",
 )
-SCORER_OPTIONS = ("checkpoint", "detector", "parser", "segmenter")  # that name a model
-WITHOUT_MODEL = ("grammar", "http://", "https://")  # parsers that load none
 IN_FOLDERS = ("dice_d", "seed_data_edit", "table")  # data sets that are never opened by a hub name
 RUNS = "runs"
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ def find_needs(config: Any, source: str, cache: HubCache, recipes: Collection[st
 def named(config: Any) -> Iterator[Named]:
     """Models, data and packages that settings name, also in nested groups."""
     if isinstance(config, DataConfig | SequencesConfig | PairsConfig):
-        if config.name != "shapes":
+        if config.name not in WORLDS:
             yield Named("data", config.path, config.name not in IN_FOLDERS)
         return
     if isinstance(config, MethodConfig) and config.kind == "folder":
@@ -100,7 +95,7 @@ def _named_by(name: str, hint: Any, value: Any) -> Iterator[Named]:
         return
     if _is_scorer(hint):
         for spec in _each(value):
-            yield from models_of_scorer(spec)
+            yield from (Named("model", model) for model in models_of(spec))
     elif dataclasses.is_dataclass(value) or isinstance(value, dict):
         for group in _groups(value):
             yield from named(group)
@@ -126,26 +121,6 @@ def _is_scorer(hint: Any) -> bool:
     """True if a setting of this type is a scorer, or several of them."""
     first = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint
     return set(typing.get_args(first)) - {type(None)} == set(typing.get_args(ScorerSpec))
-
-
-def models_of_scorer(spec: ScorerSpec) -> Iterator[Named]:
-    """Models that the scorers of a spec load: those that it names, and the defaults."""
-    for name, term in all_terms(spec):
-        scorer = find_scorer(name)
-        for model in _models_loaded(getattr(scorer, "from_pretrained", scorer), term.options):
-            yield Named("model", model)
-
-
-def _models_loaded(load: Callable[..., Any], options: dict[str, Any]) -> Iterator[str]:
-    """Models that a function loads with these options and its defaults; for `regions`, its finder's."""
-    defaults = {key: parameter.default for key, parameter in inspect.signature(load).parameters.items()}
-    for key, value in {**defaults, **options}.items():
-        if key == "regions":
-            regions = locator_options(value)
-            finder = FINDERS.get(regions.pop("name"))
-            yield from () if finder is None else _models_loaded(finder, regions)
-        elif key in SCORER_OPTIONS and isinstance(value, str) and not value.startswith(WITHOUT_MODEL):
-            yield value.partition("#")[0]  # "#" is followed by a file of the repository
 
 
 def optional_packages(source: str) -> list[str]:

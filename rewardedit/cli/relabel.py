@@ -36,14 +36,14 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.trainers import reward_conditioned
 
     values = configs.override({}, args.settings)
-    announce(announcements(values))  # before third-party code is imported
-    config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
-    warn_of_training(config)
     unused = [key for key in values if key not in SETTINGS]
     if unused:
         raise ValueError(
             f"relabel does not use the setting {unused[0]}; it uses those of {', '.join(SETTINGS)}"
         )
+    announce(announcements(values))  # before third-party code is imported
+    config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
+    warn_of_training(config)
 
     folder = to_path(args.out)
     share = read_share(args.shard)

@@ -9,19 +9,21 @@ from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.cli.engine import PROCESSES, add_engine_option
-from rewardedit.cli.score_input import add_input_options, as_settings, named, read_input
+from rewardedit.cli.score_input import add_input_options, add_world_option, as_settings, named, read_input
 from rewardedit.scorer_spec import ScorerSpec, full_name
 
+JUDGE = "bpm"  # scorer where none is named: it needs no training and no caption
 SUFFIXES = (".parquet", ".json", ".jsonl", ".csv")  # of --out
 EXAMPLES = "e.g. clip_d l1 clip_d:0.7,l1:0.3 '{l1: {region: outside}}'"
 
 
 def add_parser(commands: Any) -> None:
-    epilog = "images of another size than the source's are brought to it"
+    epilog = "Edited images are resized to the source's size."
     p = commands.add_parser("score", help="score edits", epilog=epilog)
     add_input_options(p)
-    p.add_argument("--scorer", nargs="+", default=["vifi_clip"], metavar="NAME", help=EXAMPLES)
+    p.add_argument("--scorer", nargs="+", metavar="NAME", help=f"{EXAMPLES} (default: {JUDGE})")
     p.add_argument("--checkpoint", help="for the scorers that read one: a hub name or a folder")
+    add_world_option(p)
     p.add_argument(
         "--size", type=int, help="bring images to this many pixels a side (cutting) and score in batches"
     )
@@ -48,8 +50,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit.cli.announce import announce_scorers
-    from rewardedit.cli.small_models import SCORER, first_size, warn_of_small_models
+    from rewardedit.cli.announce import announce_models, announce_scorers
+    from rewardedit.cli.small_models import SCORER, first_size, in_world, warn_of_small_models, world_of
     from rewardedit.scorers.load import packaged_models
     from rewardedit.stages.lazy import Once
 
@@ -57,18 +59,21 @@ def run(args: argparse.Namespace) -> None:
     rows, size, policy = read_input(args)
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
-    announce_scorers(map(read_scorer, args.scorer), **options)  # before one is imported
-    specs = read_scorers(args.scorer)
+    own = world_of(args.world)
+    words = args.scorer or [own.judge if own else JUDGE]
+    announce_scorers(map(read_scorer, words), **options)  # before one is imported
+    specs = {name: in_world(spec, own) for name, spec in read_scorers(words).items()}
     models = {name: packaged_models(spec, **options) for name, spec in specs.items()}
     warn_of_small_models(models, first_size(rows), SCORER)
     in_shards = out is not None and out.suffix == ".parquet"
     if not in_shards:
         _refuse_shards(rows, args.engine)
+    announce_models(specs, **options)
 
     loaded = Once(partial(_load_scorers, specs, options))
     load = partial(_on_device, loaded)
-    own = {"scorers": specs, "options": options, "size": size, "policy": policy, **as_settings(args)}
-    settings = partial(made_of, args, rows, own, loaded, out)
+    given = {"scorers": specs, "options": options, "size": size, "policy": policy, **as_settings(args)}
+    settings = partial(made_of, args, rows, given, loaded, out)
 
     if args.heatmap or args.explain:
         batch = one_edit(args, rows, size, policy, specs)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
+from rewardedit.models import WORLDS
 
 EXPECTED = (
     'expected SOURCE EDITED "INSTRUCTION", a table, folders of edits with --sources FOLDER, or settings such '
@@ -39,6 +40,15 @@ def add_input_options(p: argparse.ArgumentParser) -> None:
 def add_columns_option(p: argparse.ArgumentParser) -> None:
     """The option `--columns`, of commands that read tables."""
     p.add_argument("--columns", metavar="MAPPING", help=COLUMNS)
+
+
+def add_world_option(p: argparse.ArgumentParser) -> None:
+    """The option `--world`, of commands that load scorers or an editor."""
+    p.add_argument(
+        "--world",
+        choices=sorted(WORLDS),
+        help="take the small models that come with the package, which know only drawn shapes",
+    )
 
 
 def read_columns_option(text: str | None) -> dict[str, str]:

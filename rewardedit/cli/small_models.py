@@ -1,16 +1,28 @@
-"""Warns where a small model of the offline world meets images that are not of that world."""
+"""Small models by the word `--world`, and a warning where one meets images of another kind."""
 
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rewardedit.models import NAMES, SIDE, names_in
+from rewardedit.data.worlds import World, world
+from rewardedit.models import EDITOR, NAMES, SIDE, WORLDS, names_in
 from rewardedit.processes import processes
+from rewardedit.scorer_spec import ScorerSpec, with_options
 
-SCORER = "name a published model, e.g. --scorer '{clip_d: {checkpoint: openai/clip-vit-large-patch14}}'"
-EDITOR = "name an editor of photographs, e.g. --model vinesmsuic/magicbrush-jul7"
+SCORER = "for photographs leave --world out, or name a published model"
+MODEL = f"for photographs leave --world out, or name an editor of photographs, e.g. --model {EDITOR}"
 TRAINING = "a recipe for photographs, such as magicbrush-refl-24gb, names published models"
 SCORERS = ("relabel", "reward")  # settings of trainers that hold a scorer
+
+
+def world_of(name: str | None) -> World | None:
+    """Returns the world that `--world` names."""
+    return None if name is None else world(name)
+
+
+def in_world(spec: ScorerSpec, own: World | None) -> ScorerSpec:
+    """Returns a scorer's spec with the models of a world, where it names none itself."""
+    return spec if own is None else with_options(spec, own.scorers)
 
 
 def size_of(image: Any) -> tuple[int, int] | None:
@@ -52,7 +64,7 @@ def warn_of_small_models(used: Mapping[str, set[str]], size: tuple[int, int] | N
     if not parts or size in (None, (SIDE, SIDE)) or not processes().is_main_process:
         return
     models = ", ".join(sorted(set().union(*parts.values())))
-    known = f"small models ({models}) know only the offline world's drawings of {SIDE} × {SIDE} pixels"
+    known = f"small models ({models}) know only drawn shapes of {SIDE} × {SIDE} pixels"
     other = f"results for other images (here {size[0]} × {size[1]}) are meaningless"
     print(
         f"warning: {', '.join(parts)}: {known}; {other}; {remedy}",
@@ -64,7 +76,6 @@ def warn_of_training(config: Any) -> None:
     """Warns as `warn_of_small_models` of the base and the scorer of a training on other rows."""
     from rewardedit.data import DataConfig
     from rewardedit.data.table import Table
-    from rewardedit.data.worlds import WORLDS
     from rewardedit.scorers.load import packaged_models
 
     data = getattr(config, "data", None)

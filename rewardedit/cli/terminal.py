@@ -37,6 +37,7 @@ def quiet(imported: bool = False) -> None:
             own.disable_progress_bar()
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on a CPU it asks for a faster kernel
     warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=r"The `local_dir_")  # datasets asks the hub in an old way
 
 
 def full_disk(error: BaseException, out: str | None) -> str | None:

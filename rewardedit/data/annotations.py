@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import text_or_none
+from rewardedit.models import WORLDS
 from rewardedit.untrusted import file_inside, printable, read_json
 
 OTHER_ROOT = "data.root=FOLDER names another folder of images"  # the remedy if a file lies elsewhere
@@ -76,7 +77,7 @@ def folder_of_images(root: str | None, name: str) -> str | None:
     """
     if root is None:
         return None
-    if name in ("shapes", "webdataset", "labelled"):
+    if name in (*WORLDS, "webdataset", "labelled"):
         raise ValueError(f"root: {name} rows name no image files; leave it out")
     folder = os.path.expanduser(root)
     if not os.path.isdir(folder):

@@ -23,7 +23,7 @@ from rewardedit.data.sources import (
     source_ids,
 )
 from rewardedit.data.table import Table
-from rewardedit.data.worlds import WORLDS, world
+from rewardedit.data.worlds import WORLDS, WorldConfig, world
 
 SHARD_BATCHES = 16  # batches per shard of a stage
 FEW_ROWS = 256
@@ -49,70 +49,72 @@ class DataConfig:
         "webdataset",
         "labelled",
         "table",
-    ] = "shapes"
+    ]
     # location of the data set; table: folder, CSV, JSONL or Parquet; seed_data_edit, dice_d: its folder;
-    # others except shapes: hub id, Parquet file or folder, image folder (webdataset: .tar files)
+    # others: hub id, Parquet file or folder, image folder (webdataset: .tar files)
     path: str = ""
     # folder that must contain the image files that rows name; None: the folder of the table or data set
     root: str | None = None
-    split: str = "train"  # split, as the data set calls it; shapes: train, val or test
-    rows: int | None = None  # number of rows, from `first` on; None: all (shapes: 10,000)
+    split: str = "train"  # split, as the data set calls it; a world's: train, val or test
+    rows: int | None = None  # number of rows, from `first` on; None: all (a world's: 10,000)
     first: int = 0  # index of the first row, from 0
-    # pixels a side, which trainings need; None: 64 for shapes, else scores at each source's own size
+    # image side in pixels, required for training; None: score at each source's own size (a world has its own)
     size: int | None = None
     policy: Literal["crop", "stretch", "pad"] = "crop"  # how images are made square
-    backdrops: tuple[str, ...] = ("plain",)  # shapes only: kinds of backgrounds
-    # shapes only: shares of the kinds of candidate edits by name; empty: the world's own
-    shares: dict[str, float] = dataclasses.field(default_factory=dict)
-    draws: int = 1  # shapes only: number of edits per source, in consecutive rows
-    # not shapes: use only this share of the source images, drawn by `seed`, with all rows made of them
+    # use only this share of the source images, drawn by `seed`, with all rows made of them
     share: float = 1.0
     # only rows of these types of edit, if the data set names them, or by these rules (labelled); empty: all
     edit_types: tuple[str, ...] = ()
-    seed: int = 0  # random seed of the shapes world, or of the choice of source images
-    # not shapes: number of source images to leave out, with all rows made of them (see `held_out_rows`)
+    seed: int = 0  # random seed of the choice of source images
+    # number of source images to leave out, with all rows made of them (see `held_out_rows`)
     hold_out: int = 0
-    # read file by file as rows are used, without downloading all first; not for shapes and tables; for
-    # scoring, relabelling and reward-conditioned training
+    # read file by file as rows are used, without downloading all first; for scoring, relabelling and
+    # reward-conditioned training with a data set on the hub
     stream: bool = False
     # table only: the columns that hold source, edited, target, mask, instruction and so on, e.g.
     # {source: photo}; common names are recognised without it
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
+    shapes: WorldConfig | None = None  # settings of the generated world `shapes`, for its rows alone
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.path.expanduser(self.path))
         object.__setattr__(self, "root", folder_of_images(self.root, self.name))
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share: expected above 0 and at most 1; got {self.share}")
         if self.name in WORLDS:
             known = world(self.name)
+            own = self.shapes or WorldConfig()
             object.__setattr__(self, "size", self.size or known.size)
-            object.__setattr__(self, "shares", self.shares or dict(known.quality_mix))
-            require_unset(self, ("path",), "on the shapes world; say which data set it is, e.g. name: table")
-        else:
+            mix = own.quality_mix or dict(known.quality_mix)
+            object.__setattr__(self, "shapes", dataclasses.replace(own, quality_mix=mix))
+            unused = ("path", "share", "hold_out", "seed")
             require_unset(
                 self,
-                ("backdrops", "shares", "draws"),
-                f"on {self.name} rows; give the group anew: data={{name: {self.name}, path: …}}",
+                unused,
+                f"on rows of the world {self.name}, which has splits and {self.name}.seed; leave it out, or "
+                "name another data set, e.g. name: table",
             )
-        if self.hold_out and self.name in WORLDS:
-            raise ValueError("hold_out: the shapes world has splits of its own; take split=val")
+        elif self.shapes is not None:
+            raise ValueError(
+                f"shapes: has no effect on {self.name} rows; leave it out, or give the group anew: "
+                f"data={{name: {self.name}, path: …}}"
+            )
         if self.columns and self.name != "table":
             raise ValueError(
                 f"columns: {self.name} rows have columns of their own; take name=table or leave it out"
             )
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share: expected above 0 and at most 1; got {self.share}")
-        if self.share < 1 and (self.name in WORLDS or self.stream):
+        if self.share < 1 and self.stream:
             raise ValueError("share: needs a data set whose source images are known beforehand; take rows")
         if self.name not in WORLDS and not self.path:
             raise ValueError(f"path: {self.name} rows need one: a hub id, a folder or a file")
-        least = {"rows": 1, "first": 0, "size": 1, "draws": 1}
+        least = {"rows": 1, "first": 0, "size": 1}
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and value < bound:
                 raise ValueError(f"{name}: expected at least {bound}; got {value}")
 
     def workers(self, rows: int) -> int:
-        """Number of processes that read ahead: none for the shapes world, which is not read from files."""
+        """Number of processes that read ahead: none for a world, which is not read from files."""
         return 0 if self.name in WORLDS else reading_workers(rows)
 
 
@@ -156,8 +158,8 @@ def held_out_rows(data: DataConfig, most: int | None = None) -> Rows:
 
 
 def shared_sources(data: Iterable[DataConfig], held_out: DataConfig) -> int:
-    """Number of source images that held-out rows share with other rows; 0 for the shapes world's samples,
-    which have splits of their own.
+    """Number of source images that held-out rows share with other rows; 0 for a world's samples, which have
+    splits of their own.
     """
 
     def of(own: DataConfig) -> set[str]:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol, runtime_checkable
 from rewardedit.batch import ImageLike
 from rewardedit.data.annotations import find_image, folder_of_images, read_lines, read_object
 from rewardedit.data.magicbrush import MagicBrush
-from rewardedit.data.worlds import WORLDS, world
+from rewardedit.data.worlds import WORLDS, WorldConfig, world
 from rewardedit.images import load_image
 
 FEWEST_TURNS = 2
@@ -58,21 +58,22 @@ class Sequences(Protocol):
 class SequencesConfig:
     """Edit sequences of a data set."""
 
-    name: Literal["shapes", "magicbrush", "seed_data_edit"] = "shapes"  # name of the data set
+    name: Literal["shapes", "magicbrush", "seed_data_edit"]  # name of the data set
     # location of the data set; magicbrush: hub id, Parquet file or image folder; seed_data_edit: the folder
     # of its Part 3
     path: str = ""
     # folder that must contain the images that annotations or rows name; None: the data set's own folder
     root: str | None = None
     split: str = "train"  # split: train, val or test, if the data set has it
-    rows: int | None = None  # number of sequences, from `first` on; None: all (shapes: 1,000)
+    rows: int | None = None  # number of sequences, from `first` on; None: all (a world's: 1,000)
     first: int = 0  # index of the first sequence, from 0
-    backdrops: tuple[str, ...] = ("plain",)  # shapes only: kinds of backgrounds
-    seed: int = 0  # random seed of the shapes world
+    shapes: WorldConfig | None = None  # settings of the generated world `shapes`, for its rows alone
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.path.expanduser(self.path))
         object.__setattr__(self, "root", folder_of_images(self.root, self.name))
+        if self.name not in WORLDS and self.shapes is not None:
+            raise ValueError(f"shapes: has no effect on sequences of {self.name}; leave it out")
         if self.name not in WORLDS and not self.path:
             raise ValueError(f"path: sequences of {self.name} need one: a hub id, a folder or a file")
         if self.name == "seed_data_edit" and self.split != "train":

@@ -4,19 +4,34 @@ Nothing here or below imports a world; it is found by its name when it is reques
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
+
+from rewardedit.models import WORLDS
 
 if TYPE_CHECKING:
     from rewardedit.data.datasets import DataConfig
     from rewardedit.data.sequences import Sequences, SequencesConfig
     from rewardedit.data.sources import Rows
 
-WORLDS = {"shapes": "rewardedit.shapes.plug"}  # module of each, which has it as WORLD
+
+@dataclass(frozen=True)
+class WorldConfig:
+    """Rows of a generated world."""
+
+    backdrops: tuple[str, ...] = ("plain",)  # kinds of backgrounds, taken in turn
+    # share of each kind of edit by its name; empty: the world's own
+    quality_mix: dict[str, float] = field(default_factory=dict)
+    edits_per_source: int = 1  # number of edits of each source, in consecutive rows
+    seed: int = 0  # random seed of the scenes
+
+    def __post_init__(self) -> None:
+        if self.edits_per_source < 1:
+            raise ValueError(f"edits_per_source: expected at least 1; got {self.edits_per_source}")
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,9 @@ class World:
     version: int
     size: int  # pixels a side
     quality_mix: dict[str, float]  # shares of the kinds of edits among its rows, if none are given
+    scorers: dict[str, dict[str, Any]]  # options with its models, by the scorer's name
+    judge: str  # name of the scorer that agrees best with its truth
+    editor: str  # name of its editor
     open_rows: "Callable[[DataConfig], Rows]"
     open_sequences: "Callable[[SequencesConfig], Sequences]"
     # (split, seed, backdrops, first, n): samples first to first + n - 1; ValueError if there are no such ones

@@ -194,7 +194,7 @@ def load_editor(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
 ) -> Editor:
-    """Loads an editor by hub name, "shapes-editor", a pipeline folder, or a run's folder (its pipeline/ or
+    """Loads an editor by hub name, "shapes/editor", a pipeline folder, or a run's folder (its pipeline/ or
     lora/); wraps a stock pipeline that is loaded already, as `as_editor`, and leaves it where and as it is.
 
     Args:

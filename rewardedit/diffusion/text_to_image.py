@@ -20,7 +20,7 @@ SHARED = "text_to_image.json"  # file that names the editor with the other parts
 def load_text_to_image(
     name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
 ) -> Any:
-    """Loads a `StableDiffusionPipeline` by hub name, "shapes-text-to-image", or its folder.
+    """Loads a `StableDiffusionPipeline` by hub name, "shapes/text-to-image", or its folder.
 
     Raises:
         ValueError: if there is no such pipeline.

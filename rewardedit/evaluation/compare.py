@@ -144,7 +144,7 @@ def compare(
             "conditioned_five" is asked for the worst too, as "conditioned_one".
         rewards: what the variants were trained on, and what they were not; a variant is flagged where they
             part. Without the second none is.
-        data: the training data, as `comparison_data` returned it; None: rows of the offline world.
+        data: the training data, as `comparison_data` returned it; None: the comparison names its own.
 
     Raises:
         ValueError: if no held-out row can be read, or the settings cannot be chosen.

@@ -5,11 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rewardedit.data import DataConfig
-from rewardedit.data.worlds import world
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
-
-WORLD = "shapes"
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class EvaluateConfig:
     val_n: int = 140  # edits on which the settings are chosen, at most
     # held-out rows, none of whose source images is trained on, e.g.
     # {name: magicbrush, path: osunlp/MagicBrush, split: dev}; None: source images held out of the training
-    # data, at most a tenth of them, or the splits val and test of the shapes world
+    # data, at most a tenth of them. Of a generated world the splits val and test are taken
     data: DataConfig | None = None
     # scorers that judge beside the training's own, best of families that did not train the editor
     scorers: tuple[ScorerSpec, ...] = ()
@@ -31,8 +28,7 @@ class EvaluateConfig:
     # text guidance scales; None: the base's, a seventh less and a seventh more
     guidance_scale: tuple[float, ...] | None = None
     image_guidance_scale: tuple[float, ...] | None = None  # image guidance scales; None: the base's
-    backdrops: tuple[str, ...] = ("plain",)  # of the shapes world's samples in turn
-    seed: int = 0  # of the shapes world, or of which source images are val and which test
+    seed: int = 0  # random seed of the choice of source images for val and for the test
     batch_size: int = 128  # edits at a time
     # of the weights; None: float16 on a GPU, float32 on a CPU
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
@@ -43,8 +39,6 @@ class EvaluateConfig:
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
         object.__setattr__(self, "scorers", tuple(resolve_spec(spec) for spec in self.scorers))
-        if self.backdrops != ("plain",):
-            world(WORLD).samples("test", self.seed, self.backdrops, 0, 1)  # refuses unknown ones
         self.grid()  # refuses settings that no pipeline takes
 
     def around(self, base: EditConfig) -> "EvaluateConfig":

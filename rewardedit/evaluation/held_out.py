@@ -14,8 +14,8 @@ from rewardedit.data.datasets import shared_sources
 from rewardedit.data.labelled import made_from
 from rewardedit.data.reading import PreparedRows, Unreadable
 from rewardedit.data.sources import Rows, first_rows
-from rewardedit.data.worlds import WORLDS, Rating, Samples, world
-from rewardedit.evaluation.evaluate_config import WORLD, EvaluateConfig
+from rewardedit.data.worlds import WORLDS, Rating, Samples, WorldConfig, world
+from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.scorer_spec import spec_name
 from rewardedit.scorers import Scorer, load_scorer
 
@@ -225,16 +225,19 @@ def held_out(evaluate: EvaluateConfig, data: DataConfig | None) -> tuple[HeldOut
     """Reads the rows on which settings are chosen, and those of the test.
 
     Args:
-        data: the training data, as `comparison_data` returned it; None: of the offline world.
+        data: the training data, as `comparison_data` returned it; None: the comparison names its own.
 
     Raises:
         ValueError: if there are too few source images, or no row can be read.
     """
     own = evaluate.data or data
-    name = WORLD if own is None else world_of(own)
-    if own is None or name is not None:
-        samples = world(name or WORLD).samples
-        val = samples("val", evaluate.seed, evaluate.backdrops, 0, evaluate.val_n)
-        test = samples("test", evaluate.seed, evaluate.backdrops, 0, evaluate.n)
+    if own is None:
+        raise ValueError("evaluate.data: expected the rows that editors are compared on; got none")
+    name = world_of(own)
+    if name is not None:
+        scenes = own.shapes or WorldConfig()
+        samples = world(name).samples
+        val = samples("val", scenes.seed, scenes.backdrops, 0, evaluate.val_n)
+        test = samples("test", scenes.seed, scenes.backdrops, 0, evaluate.n)
         return of_world(val), of_world(test)
     return read_held_out(data or own, evaluate.data, evaluate.val_n, evaluate.n, evaluate.seed)

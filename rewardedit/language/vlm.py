@@ -110,7 +110,7 @@ def load_vlm(
     dtype: torch.dtype | str = torch.float32,
     quantize: Bits | None = None,
 ) -> Vlm:
-    """Loads a LLaVA-NeXT, Idefics3 or Qwen2.5-VL by hub name or folder; "shapes-vlm", a small one, comes with
+    """Loads a LLaVA-NeXT, Idefics3 or Qwen2.5-VL by hub name or folder; "shapes/vlm", a small one, comes with
     the package.
 
     Args:

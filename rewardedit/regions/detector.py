@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rewardedit import pretrained
 from rewardedit.language.texts import tokenize
-from rewardedit.models import resolve_model
+from rewardedit.models import DETECTOR, resolve_model
 from rewardedit.regions.boxes import areas, corners, suppress
 from rewardedit.regions.canvas import Canvas
 from rewardedit.untrusted import read_settings_file
@@ -62,9 +62,9 @@ class Detector(nn.Module):
 
     @classmethod
     def from_pretrained(
-        cls, checkpoint: str = "shapes-detector", dtype: torch.dtype = torch.float32, **options: Any
+        cls, checkpoint: str = DETECTOR, dtype: torch.dtype = torch.float32, **options: Any
     ) -> "Detector":
-        """Loads a detector by hub name or folder; "shapes-detector", a small one, is made by its recipe.
+        """Loads a detector by hub name or folder; "shapes/detector" is for drawn shapes.
 
         Raises:
             ValueError: if there is no such model, or it is of another kind.

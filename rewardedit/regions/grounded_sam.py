@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rewardedit.models import DETECTOR, SEGMENTER
 from rewardedit.regions.base import Instances
 from rewardedit.regions.boxes import filled
 from rewardedit.regions.detector import Detector
@@ -26,8 +27,8 @@ class GroundedSam(nn.Module):
     @classmethod
     def from_pretrained(
         cls,
-        detector: str = "shapes-detector",
-        segmenter: str | None = "shapes-segmenter",
+        detector: str = DETECTOR,
+        segmenter: str | None = SEGMENTER,
         dtype: torch.dtype = torch.float32,
         threshold: float | None = None,
         prompt: str = "{}",

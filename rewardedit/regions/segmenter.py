@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rewardedit import pretrained
-from rewardedit.models import resolve_model
+from rewardedit.models import SEGMENTER, resolve_model
 from rewardedit.regions.boxes import filled
 from rewardedit.regions.canvas import Canvas
 
@@ -32,10 +32,8 @@ class Segmenter(nn.Module):
         self.canvas = canvas
 
     @classmethod
-    def from_pretrained(
-        cls, checkpoint: str = "shapes-segmenter", dtype: torch.dtype = torch.float32
-    ) -> "Segmenter":
-        """Loads a segmenter by hub name or folder; "shapes-segmenter", a small one, is made by its recipe.
+    def from_pretrained(cls, checkpoint: str = SEGMENTER, dtype: torch.dtype = torch.float32) -> "Segmenter":
+        """Loads a segmenter by hub name or folder; "shapes/segmenter" is for drawn shapes.
 
         Raises:
             ValueError: if there is no such model, or it is of another kind.

@@ -11,7 +11,8 @@ import yaml
 
 from rewardedit import config as configs
 from rewardedit.files import replaced
-from rewardedit.reports.published import HUB_NAME, is_of_the_hub, published, without_local
+from rewardedit.models import HUB_NAME, is_of_the_hub
+from rewardedit.reports.published import published, without_local
 
 # Folders in which trainers leave their result, and the code that loads each.
 RESULTS = ("pipeline", "lora", "scorer", "detector", "segmenter", "vlm", "clip")

@@ -10,23 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.language.endpoint_settings import ADDRESS
-from rewardedit.models import NAMES
+from rewardedit.models import NAMES, RELATIVE, is_of_the_hub
 from rewardedit.untrusted import read_json
 
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 LOCAL = "(local)"
 ENDPOINT = "(endpoint)"
 ABSOLUTE = re.compile(r"(~|[A-Za-z]:)?[/\\].*\S")  # a path from the root, the home folder or a drive
-RELATIVE = re.compile(r"(\.{0,2}|runs|data)/.*")  # paths that look like hub names
 PATHLIKE = re.compile(r"[^\s{}]*[/\\][^\s{}]*")  # one word with a slash in it
 # Files of a result with local information only, or of no use to others.
 UNPUBLISHED = ("made_of.json", ".*", "*.partial")
 TEXTS = ("tokenizer.json", "vocab.json", "added_tokens.json", "special_tokens_map.json")  # words, no settings
-
-
-def is_of_the_hub(name: str) -> bool:
-    """True for a name in the form of the hub's that is not a local path."""
-    return bool(HUB_NAME.fullmatch(name)) and not RELATIVE.fullmatch(name) and not Path(name).exists()
 
 
 def is_local(text: str) -> bool:

@@ -27,7 +27,7 @@ from rewardedit.language.vlm import (
     without,
 )
 from rewardedit.language.vlm_weights import load_adapter
-from rewardedit.models import fetched, names_in, resolve_model
+from rewardedit.models import fetched, require_checkpoint, resolve_model
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, ScoreHead
 from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Prompts, add_token, require_token, turns
 from rewardedit.scorers.base import Scorer
@@ -100,19 +100,19 @@ class Adiee(Scorer):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str = "shapes-adiee-scorer",
+        checkpoint: str | None = None,
         question: int | None = None,
         share_prefix: bool | None = None,
         dtype: torch.dtype | str = torch.float32,
         prompts: Prompts | None = None,
     ) -> "Adiee":
-        """Loads a scorer that `save` wrote, by folder or hub name; by default the small one of the shapes
-        world. `prompts` names the set of questions; None: the set that it was trained with.
+        """Loads a scorer that `save` wrote, by folder or hub name; "shapes/adiee" is for drawn shapes.
+        `prompts` names the set of questions; None: the set that it was trained with.
 
         Raises:
-            ValueError: if there is none, or its adapter lacks the token's embedding.
+            ValueError: if none is named or there is none, or its adapter lacks the token's embedding.
         """
-        folder = _folder_of(checkpoint)
+        folder = _folder_of(require_checkpoint("adiee", checkpoint, "adiee-scorer", "shapes/adiee"))
         settings = AdieeSettings.read(folder)
         if settings.base is None:
             vlm = load_vlm(str(folder), dtype=dtype)  # its vocabulary has the token
@@ -124,11 +124,11 @@ class Adiee(Scorer):
         return cls(vlm, head, replace(settings, prompts=prompts or settings.prompts), question, share_prefix)
 
     @classmethod
-    def packaged(cls, options: Mapping[str, Any]) -> set[str]:
-        """Models that the options name, and the model that a folder's adapter was trained on."""
-        folder = Path(resolve_model(options["checkpoint"]))
+    def resolved(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options with the model that a folder's adapter was trained on."""
+        folder = Path(resolve_model(options["checkpoint"] or ""))
         base = AdieeSettings.read(folder).base if (folder / SETTINGS).is_file() else None
-        return names_in([options, base])
+        return {**options, "base": base}
 
     def save(self, folder: Path, adapter: Any = None) -> None:
         """Saves model, processor, head and settings for `from_pretrained`; with an `adapter` (the model

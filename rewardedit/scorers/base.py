@@ -34,10 +34,15 @@ class Scorer(nn.Module):
 
     @classmethod
     def packaged(cls, options: Mapping[str, Any]) -> set[str]:
-        """Names of the package's own models that are loaded with all of these options: those that the options
-        name. A class that loads others as well overrides it.
+        """Names of the package's own models that are loaded with all of these options."""
+        return names_in(cls.resolved(options))
+
+    @classmethod
+    def resolved(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options as they take effect, nothing being loaded. A class whose checkpoint names further models
+        overrides it.
         """
-        return names_in(options)
+        return dict(options)
 
     @property
     def fingerprint(self) -> dict[str, Any]:

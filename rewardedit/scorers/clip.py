@@ -13,7 +13,7 @@ from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
 from rewardedit.language.texts import tokenize
-from rewardedit.models import resolve_model
+from rewardedit.models import CLIP, resolve_model
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.preservation import FeatureSimilarity
 
@@ -24,7 +24,7 @@ COINCIDE = 1e-5
 
 def load_clip(checkpoint: str, dtype: torch.dtype) -> tuple[Any, Any, Preprocess]:
     """Loads model, tokenizer and preprocessing of a CLIP or SigLIP checkpoint: a hub name, a path, or
-    "shapes-clip", the small one that comes with the package.
+    "shapes/clip", for drawn shapes.
 
     Raises:
         ValueError: if there is no such model, or it does not embed both images and texts.
@@ -59,9 +59,7 @@ class ClipScorer(Scorer):
         self.preprocess = preprocess
 
     @classmethod
-    def from_pretrained(
-        cls, checkpoint: str = "shapes-clip", dtype: torch.dtype = torch.float32
-    ) -> "ClipScorer":
+    def from_pretrained(cls, checkpoint: str = CLIP, dtype: torch.dtype = torch.float32) -> "ClipScorer":
         """The scorer with the model that `load_clip` finds."""
         return cls(*load_clip(checkpoint, dtype))
 
@@ -117,7 +115,7 @@ class ClipD(ClipScorer):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str = "shapes-clip",
+        checkpoint: str = CLIP,
         dtype: torch.dtype = torch.float32,
         normalise: bool = True,
         text: str = "caption",
@@ -189,7 +187,7 @@ class ClipI(FeatureSimilarity):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str = "shapes-clip",
+        checkpoint: str = CLIP,
         region: str = "all",
         against: str = "target",
         dtype: torch.dtype = torch.float32,

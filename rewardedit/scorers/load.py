@@ -1,7 +1,7 @@
 """Scorers by name, and `load_scorer`."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -36,6 +36,9 @@ COMBINED = {
 OWN_MODELS = {
     "vlm_judge": "rewardedit.scorers.vlm_judge:VlmJudge",
 }
+
+MODEL_OPTIONS = ("base", "checkpoint", "detector", "parser", "segmenter")  # those that name a model
+WITHOUT_MODEL = ("grammar", "http://", "https://")  # values of them that load none
 
 ORACLES = ("oracle", "shapes_oracle", "ShapesOracle")  # names that users might try
 
@@ -82,9 +85,39 @@ def packaged_models(spec: str | Mapping[str, Any], **options: Any) -> set[str]:
     """The names of the packaged models that `load_scorer(spec, **options)` loads."""
     found: set[str] = set()
     for name, term in all_terms(spec):
-        defaults = {key: value.default for key, value in _parameters(name).items()}
-        found |= find_scorer(name).packaged(defaults | term.options | options)
+        found |= find_scorer(name).packaged(all_options(name, term.options | options))
     return found
+
+
+def models_of(spec: str | Mapping[str, Any], **options: Any) -> list[str]:
+    """The names of all models that `load_scorer(spec, **options)` loads; nothing is loaded."""
+    names: list[str] = []
+    for name, term in all_terms(spec):
+        names += _models_in(find_scorer(name).resolved(all_options(name, term.options | options)))
+    return list(dict.fromkeys(names))
+
+
+def _models_in(options: Mapping[str, Any]) -> Iterator[str]:
+    """Models that a scorer's options name, also those of its locator."""
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _models_in(value)
+        elif key in MODEL_OPTIONS and isinstance(value, str) and not value.startswith(WITHOUT_MODEL):
+            yield value.partition("#")[0]  # "#" is followed by a file of the repository
+
+
+def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a scorer with the defaults of those that are not given.
+
+    Raises:
+        ValueError: on an unknown option.
+    """
+    defaults = {key: value.default for key, value in _parameters(name).items()}
+    unknown = set(options) - set(defaults)
+    if unknown:
+        takes = f"expected options among {', '.join(sorted(defaults))}" if defaults else "expected no options"
+        raise ValueError(f"scorer {name}: {takes}; got {', '.join(sorted(unknown))}")
+    return defaults | dict(options)
 
 
 def scorer_fingerprints(
@@ -121,11 +154,7 @@ def find_scorer(name: str) -> type[Scorer]:
 
 
 def _load_one(name: str, options: dict[str, Any]) -> Scorer:
-    known = set(_parameters(name))
-    unknown = set(options) - known
-    if unknown:
-        takes = f"expected options among {', '.join(sorted(known))}" if known else "expected no options"
-        raise ValueError(f"scorer {name}: {takes}; got {', '.join(sorted(unknown))}")
+    all_options(name, options)  # refuses unknown ones
     return _build(name)(**options).eval().requires_grad_(False)
 
 

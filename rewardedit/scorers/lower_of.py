@@ -8,17 +8,17 @@ from torch import Tensor
 
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
-from rewardedit.scorer_spec import LOWER_OF_SCORERS, ScorerSpec, full_name
+from rewardedit.scorer_spec import ScorerSpec, full_name
 from rewardedit.scorers.base import Combination, Scorer
 from rewardedit.scorers.load import load_scorer
 
 # Median and standard deviation over the packaged editor's edits of the shapes world (benchmarks/centres.py).
 CENTRES: dict[str, tuple[float, float]] = {
-    "adiee": (8.58, 3.214),
-    "bpm": (1.795, 0.1861),
-    "bpm(undetected=failed)": (1.787, 0.4032),
-    "vifi_clip": (79.89, 16.79),
-    "clip_d": (0.9561, 0.303),
+    "adiee(checkpoint=shapes/adiee)": (8.58, 3.214),
+    "bpm(checkpoint=shapes/detector)": (1.795, 0.1861),
+    "bpm(checkpoint=shapes/detector, undetected=failed)": (1.787, 0.4032),
+    "vifi_clip(checkpoint=shapes/vifi-clip)": (79.89, 16.79),
+    "clip_d(checkpoint=shapes/clip)": (0.9561, 0.303),
 }
 
 
@@ -64,7 +64,7 @@ class LowerOf(Combination):
     @classmethod
     def from_pretrained(
         cls,
-        scorers: Sequence[ScorerSpec] = LOWER_OF_SCORERS,
+        scorers: Sequence[ScorerSpec] = (),
         centres: Mapping[str, Sequence[float]] | None = None,
     ) -> "LowerOf":
         """Loads the scorers of these specs.

@@ -13,6 +13,7 @@ from rewardedit import devices, pretrained
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess, gaussian_blur
+from rewardedit.models import DINO
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.lpips import LpipsNetwork, load_lpips
 
@@ -249,12 +250,12 @@ class DinoI(FeatureSimilarity):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str = "facebook/dinov2-base",
+        checkpoint: str = DINO,
         region: str = "all",
         against: str = "source",
         dtype: torch.dtype = torch.float32,
     ) -> "DinoI":
-        """Loads a DINO, DINOv2 or DINOv3 checkpoint: a hub name or a path. None comes with the package.
+        """Loads a DINO, DINOv2 or DINOv3 checkpoint: a hub name or a path.
 
         Raises:
             ValueError: if there is no such model.
@@ -266,9 +267,7 @@ class DinoI(FeatureSimilarity):
             preprocess = Preprocess.from_pretrained(checkpoint)
         except OSError as error:
             raise ValueError(
-                f"scorer checkpoint {checkpoint!r}: no DINO model can be loaded; give dino_i the path or "
-                "the hub name of one "
-                f"as checkpoint, none comes with the package ({error})"
+                f"scorer checkpoint {checkpoint!r}: no DINO model can be loaded ({error})"
             ) from error
         return cls(model, preprocess, region, against)
 

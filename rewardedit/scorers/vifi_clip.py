@@ -14,7 +14,7 @@ from rewardedit import devices, pretrained
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
-from rewardedit.models import fetched
+from rewardedit.models import fetched, require_checkpoint
 from rewardedit.scorers.clip import ClipScorer, load_clip
 from rewardedit.untrusted import read_settings_file
 
@@ -89,13 +89,13 @@ class ViFiClip(ClipScorer):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str = "shapes-vifi-clip",
+        checkpoint: str | None = None,
         pooling: str | None = None,
         size: int | None = None,
         dtype: torch.dtype | str = torch.float32,
     ) -> "ViFiClip":
-        """Loads a CLIP checkpoint (a hub name or a path), or one written by `save`; "shapes-vifi-clip", a
-        small one with temporal pooling, comes with the package.
+        """Loads a CLIP checkpoint (a hub name or a path), or one written by `save`; "shapes/vifi-clip", with
+        temporal pooling, is for drawn shapes.
 
         Args:
             pooling: by default the saved one, "mean" for a plain CLIP. A plain CLIP's "temporal" starts equal
@@ -103,12 +103,13 @@ class ViFiClip(ClipScorer):
             size: pixels a side, a multiple of the patch; by default the checkpoint's own.
 
         Raises:
-            ValueError: if there is no CLIP model, on an unknown pooling or dtype, or if the size is not a
-                multiple of the patch.
+            ValueError: if no checkpoint is given or it is no CLIP model, on an unknown pooling or dtype, or
+                if the size is not a multiple of the patch.
         """
         if pooling is not None and pooling not in POOLINGS:
             raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}; got {pooling!r}")
         dtype = devices.number_type(dtype)
+        checkpoint = require_checkpoint("vifi_clip", checkpoint, "humanedit-vifi-clip", "shapes/vifi-clip")
         model, tokenizer, preprocess = load_clip(checkpoint, dtype)
         if model.config.model_type != "clip":
             raise ValueError(

@@ -17,6 +17,7 @@ from rewardedit.language.endpoint_settings import ADDRESS
 from rewardedit.language.judge_models import load_judge
 from rewardedit.language.model_hash import model_hash
 from rewardedit.language.vlm import Vlm, reserved_tokens, without
+from rewardedit.models import JUDGE
 from rewardedit.regions.change_map import change_mask
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.vlm_judge_graders import ByDigits, ByEndpoint, ByText
@@ -116,7 +117,7 @@ class VlmJudge(Scorer):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str = "Qwen/Qwen2.5-VL-7B-Instruct",
+        checkpoint: str = JUDGE,
         criteria: str = "viescore",
         answer: str | None = None,
         apart: bool = False,

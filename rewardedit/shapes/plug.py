@@ -1,7 +1,7 @@
 """Interface of the shapes world to the rest of the package."""
 
 from rewardedit.data.datasets import DataConfig
-from rewardedit.data.worlds import World
+from rewardedit.data.worlds import World, WorldConfig
 from rewardedit.shapes.mixed_quality import MIXED
 from rewardedit.shapes.oracle import ShapesOracle
 from rewardedit.shapes.rows import ShapesRows
@@ -12,15 +12,16 @@ from rewardedit.shapes.world import Shapes, ShapesBatch
 
 def open_rows(data: DataConfig) -> ShapesRows:
     """The rows that a recipe's `data:` names."""
+    own = data.shapes or WorldConfig()
     return ShapesRows(
         data.rows or 10_000,
         data.split,
-        data.seed,
-        data.backdrops,
+        own.seed,
+        own.backdrops,
         data.edit_types or EDIT_TYPES,
-        shares=dict(data.shares),
+        shares=dict(own.quality_mix or MIXED),
         first=data.first,
-        draws=data.draws,
+        draws=own.edits_per_source,
     )
 
 
@@ -33,10 +34,24 @@ def samples(split: str, seed: int, backdrops: tuple[str, ...], first: int, n: in
     return Shapes(split, seed, backdrops).batch(first, n)
 
 
+CLIP = {"checkpoint": "shapes/clip"}
+SCORERS = {
+    "clip_d": CLIP,
+    "clip_t": CLIP,
+    "clip_i": CLIP,
+    "vifi_clip": {"checkpoint": "shapes/vifi-clip"},
+    "bpm": {"checkpoint": "shapes/detector"},
+    "adiee": {"checkpoint": "shapes/adiee"},
+    "vlm_judge": {"checkpoint": "shapes/vlm"},
+}
+
 WORLD = World(
     version=WORLD_VERSION,
     size=SIZE,
     quality_mix=dict(MIXED),
+    scorers=SCORERS,
+    judge="adiee",
+    editor="shapes/editor",
     open_rows=open_rows,
     open_sequences=ShapesSequences,
     samples=samples,

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.data.sequences import FEWEST_TURNS, EditSequence, SequencesConfig
+from rewardedit.data.worlds import WorldConfig
 from rewardedit.instructions import join_instructions
 from rewardedit.shapes.scenes import CELLS, Scenes
 from rewardedit.shapes.vocabulary import EDIT_TYPES
@@ -99,8 +100,8 @@ class ShapesSequences(Sequence):
 
     def __init__(self, config: SequencesConfig) -> None:
         self.config = config
-        backdrops = config.backdrops
-        self.worlds = [Shapes(config.split, config.seed, (backdrop,)) for backdrop in backdrops]
+        own = config.shapes or WorldConfig()
+        self.worlds = [Shapes(config.split, own.seed, (backdrop,)) for backdrop in own.backdrops]
 
     def __len__(self) -> int:
         return self.config.rows or 1000

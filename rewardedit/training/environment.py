@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import devices
-from rewardedit.data.worlds import world
+from rewardedit.data.worlds import WORLDS, world
 from rewardedit.models import digests
 
 PACKAGES = ("rewardedit", "torch", "diffusers", "transformers", "peft", "accelerate", "numpy")
 
 
 def environment() -> dict[str, Any]:
-    """Versions (including the offline world and its models), device and commit, as recorded in a run folder
+    """Versions (including the generated world and its models), device and commit, as recorded in a run folder
     and in a benchmark result.
     """
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "device": devices.device_name(),
-        "world": world("shapes").version,
+        "world": world(next(iter(WORLDS))).version,
         "models": digests(),
         "commit": commit(Path(__file__).parent),
         "date": time.strftime("%Y-%m-%d"),

@@ -20,7 +20,7 @@ from rewardedit.data import (
 )
 from rewardedit.data.datasets import shared_sources
 from rewardedit.data.reading import PreparedRows, Unreadable
-from rewardedit.data.worlds import WORLDS, Samples, world
+from rewardedit.data.worlds import WORLDS, Samples, WorldConfig, world
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import valid_means
@@ -40,7 +40,7 @@ class MonitorConfig:
     """Fixed prompts that are edited every `train.validate_every` steps, and what follows a flag."""
 
     n: int = 64  # fixed prompts, each of its own source image
-    # whose; None: the val split of the shapes world, or source images held out from the training data
+    # whose; None: source images held out of the training data; of a generated world, its val split
     data: DataConfig | None = None
     num_inference_steps: int | None = None  # denoising steps; None: the editor's own
     batch_size: int = 64  # images that are denoised, decoded and scored at a time
@@ -70,7 +70,8 @@ def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:
             )
         return data
     if data.name == config.data.name and data.name in WORLDS:
-        shared = (data.split, data.seed) == (config.data.split, config.data.seed)
+        own, watched = data.shapes, config.data.shapes
+        shared = (data.split, own and own.seed) == (config.data.split, watched and watched.seed)
     else:
         shared = bool(shared_sources([data], config.data))
     if shared:
@@ -92,8 +93,9 @@ def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, S
         dataclasses.replace(data, split="val", first=0) if data.name in WORLDS else None
     )
     if watched is not None and watched.name in WORLDS:
+        scenes = watched.shapes or WorldConfig()
         samples = world(watched.name).samples(
-            watched.split, watched.seed, watched.backdrops, watched.first, config.n
+            watched.split, scenes.seed, scenes.backdrops, watched.first, config.n
         )
         captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
         truth = {"target": samples.target, "mask": samples.mask, **captions}

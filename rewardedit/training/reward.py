@@ -65,7 +65,7 @@ REFERENCE_SEED = 1_000_003  # so that the reference distance's noise differs fro
 class RewardConfig:
     """Score that trains the editor, and settings of its use. The preset fills in settings that are None."""
 
-    scorer: ScorerSpec = "vifi_clip"  # differentiable scorer whose score is the reward
+    scorer: ScorerSpec  # differentiable scorer whose score is the reward
     # paper whose values fill in settings that are null
     preset: Literal["adiee", "imagereward", "draft"] = "adiee"
     weight: float | None = None  # λ, weight of the reward's loss

@@ -85,7 +85,7 @@ def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None
 
 
 def require_same_weights(folder: Path, config: Any) -> None:
-    """Raises ValueError if a packaged model that a run uses, such as shapes-editor or a scorer's own, has
+    """Raises ValueError if a packaged model that a run uses, such as shapes/editor or a scorer's own, has
     other weights than when the run began.
     """
     path = folder / "environment.json"

@@ -97,7 +97,7 @@ def run_settings(folder: Path) -> dict[str, Any]:
 
 
 def run_name(folder: Path, settings: Mapping[str, Any]) -> str:
-    """Name of the recipe; for a part of a comparison, e.g. "shapes-refl-pairs_only"."""
+    """Name of the recipe; for a part of a comparison, e.g. "magicbrush-refl-pairs_only"."""
     recipe = settings.get("name", folder.name)
     return f"{recipe}-{folder.name}" if folder.parent.name == "variants" else recipe
 

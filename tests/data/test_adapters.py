@@ -391,7 +391,7 @@ def test_a_part_of_streamed_rows_is_refused(tmp_path, capsys):
     assert cli.main(["score", *settings, "--scorer", "l1"]) != 0
     assert "stream: goes with --out FILE.parquet" in capsys.readouterr().err
     candidates = [f"data.{setting}" for setting in (*settings, "size=16")] + [
-        "candidates.editors=[shapes-editor]"
+        "candidates.editors=[shapes/editor]"
     ]
     assert cli.main(["relabel", *candidates, "--out", str(tmp_path / "out")]) != 0
     assert "stream: this needs all rows at hand" in capsys.readouterr().err

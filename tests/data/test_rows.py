@@ -16,7 +16,10 @@ from rewardedit.data.bad_rows import usable_rows
 from rewardedit.data.humanedit import HumanEdit
 from rewardedit.data.magicbrush import MagicBrush
 from rewardedit.data.table import Table
+from rewardedit.data.worlds import WorldConfig
+from rewardedit.relabel import RelabelConfig
 from rewardedit.trainers import captioner, refl, reward_conditioned
+from rewardedit.training.reward import RewardConfig
 
 
 def save(path, size=(20, 10), colour="red"):
@@ -397,12 +400,16 @@ def test_humanedit_brings_captions_and_the_type_of_edit(folder):
 
 
 def test_draws_are_other_edits_of_the_same_sources():
-    rows = open_rows(DataConfig(rows=8, draws=2, first=2, shares={"right": 1.0}))
+    rows = open_rows(
+        DataConfig(
+            "shapes", rows=8, first=2, shapes=WorldConfig(quality_mix={"right": 1.0}, edits_per_source=2)
+        )
+    )
     for i in range(0, 8, 2):
         assert torch.equal(rows[i].source, rows[i + 1].source)
         assert rows[i].edit_type != rows[i + 1].edit_type
         assert rows[i].id != rows[i + 1].id
-    plain = open_rows(DataConfig(rows=4, first=1, shares={"right": 1.0}))
+    plain = open_rows(DataConfig("shapes", rows=4, first=1, shapes=WorldConfig(quality_mix={"right": 1.0})))
     assert [rows[i].id for i in range(0, 8, 2)] == [plain[i].id for i in range(4)]
     assert torch.equal(rows[2].target, plain[1].target)
 
@@ -501,14 +508,15 @@ def test_a_picture_that_cannot_be_read_is_named_by_row_and_column(folder):
 
 
 def test_images_keep_their_size_where_none_is_given_and_trainings_ask_for_one(tmp_path):
-    assert DataConfig().size == 64
+    assert DataConfig("shapes").size == 64
     table = DataConfig("table", str(tmp_path))
     assert table.size is None
     with pytest.raises(ValueError, match=r"data\.size: .* give pixels a side"):
         require_size(table)
-    for trainer in (captioner, refl, reward_conditioned):
+    more = {captioner: (), refl: (RewardConfig("l1"),), reward_conditioned: (RelabelConfig("l1"),)}
+    for trainer, settings in more.items():
         with pytest.raises(ValueError, match=r"data\.size"):
-            trainer.Config("own", data=table)
+            trainer.Config("own", table, *settings)
 
 
 def test_rows_of_a_table_are_selected_by_their_type_of_edit(folder):

@@ -69,7 +69,7 @@ def test_bad_sequences_are_refused(sequences):
 
 def test_no_text_is_longer_than_the_models_read():
     """Captions, instructions in every wording and of whole sequences, and these with reward labels."""
-    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"))
+    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"))
     assert tokenizer.model_max_length == 77
     texts = []
     for wordings in ("usual", "reserved"):

@@ -51,8 +51,8 @@ def test_choosing_and_two_rounds_ask_a_conditioned_editor_for_the_score_that_is_
 
 
 def test_a_text_to_image_model_that_is_saved_stays_as_it_is(tmp_path):
-    pipe = load_text_to_image("shapes-text-to-image")
-    save_text_to_image(pipe, tmp_path / "saved", "shapes-editor")
+    pipe = load_text_to_image("shapes/text-to-image")
+    save_text_to_image(pipe, tmp_path / "saved", "shapes/editor")
     assert pipe.unet.dtype == torch.float32
     again = load_text_to_image(str(tmp_path / "saved"), dtype=torch.float16)
     for now, was in zip(again.unet.parameters(), pipe.unet.parameters(), strict=True):
@@ -65,7 +65,7 @@ def edit_once(pipe) -> np.ndarray:
 
 
 def test_stock_diffusers_loads_the_packaged_editor_without_a_dtype():
-    pipe = DiffusionPipeline.from_pretrained(resolve_model("shapes-editor"))
+    pipe = DiffusionPipeline.from_pretrained(resolve_model("shapes/editor"))
     assert edit_once(pipe).shape == (1, 32, 32, 3)
 
 
@@ -145,7 +145,7 @@ def test_a_lora_is_laid_over_the_base_that_is_named(tiny_editor, tmp_path):
     assert found.settings == EditConfig()
     for other, message in (
         (tmp_path / "nowhere", "expected pytorch_lora_weights.safetensors or one .safetensors file; got no"),
-        (resolve_model("shapes-clip"), "does not fit|holds no weights"),
+        (resolve_model("shapes/clip"), "does not fit|holds no weights"),
     ):
         with pytest.raises(ValueError, match=message):
             load_editor(tiny_editor, lora=str(other))

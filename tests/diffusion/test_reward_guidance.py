@@ -163,8 +163,8 @@ def test_scorers_without_gradient_and_other_schedulers_are_refused_before_any_ca
 
 def test_the_small_editor_is_guided_by_clip():
     samples = Shapes("val").batch(0, 14)
-    editor = load_editor("shapes-editor")
-    scorer = load_scorer("clip_d")
+    editor = load_editor("shapes/editor")
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip")
     plain = editor(samples.source, samples.instruction, range(14))
     with reward_guidance(editor.pipe, scorer, samples.source, samples.instruction, scale=0.1):
         guided = editor(samples.source, samples.instruction, range(14))

@@ -236,7 +236,7 @@ def test_with_an_adapter_the_gradient_reaches_it_alone_and_no_scorer(pipe, given
     unet = copy.deepcopy(pipe.unet).requires_grad_(False)
     unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
     pipe.vae.requires_grad_(False)
-    scorer = load_scorer("vifi_clip")
+    scorer = load_scorer("vifi_clip", checkpoint="shapes/vifi-clip")
     # steps without gradient come first, and their casts of weights are kept
     with torch.autocast("cpu", torch.bfloat16):
         latents = rollout(FAMILY, unet, DDIMScheduler(clip_sample=False), noise(), given[1], RolloutConfig(3))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rewardedit import load_scorer
+from rewardedit.data import DataConfig
 from rewardedit.diffusion.editors import EditConfig, load_editor, save_editor
 from rewardedit.evaluation.compare import compare
 from rewardedit.evaluation.comparison_metrics import VERSUS
@@ -17,14 +18,18 @@ from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.shapes import Shapes, ShapesOracle
 
+WORLD = DataConfig("shapes")
+
 
 def test_settings_are_chosen_on_val(tmp_path):
-    base = load_editor("shapes-editor")
+    base = load_editor("shapes/editor")
     samples = Shapes("val").batch(0, 7)
     save_editor(base, tmp_path / "pipeline")
-    evaluate = EvaluateConfig(n=7, val_n=7, num_inference_steps=(1, 2), guidance_scale=(1.4,), autocast=False)
+    evaluate = EvaluateConfig(
+        data=WORLD, n=7, val_n=7, num_inference_steps=(1, 2), guidance_scale=(1.4,), autocast=False
+    )
     rewards = {"l1": load_scorer("l1"), "l2": load_scorer("l2")}
-    metrics = compare(evaluate, "shapes-editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
+    metrics = compare(evaluate, "shapes/editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
     edits = [
         base(samples.source, samples.instruction, range(7), settings=EditConfig(n, 1.4, 1.2)) for n in (1, 2)
     ]
@@ -36,21 +41,21 @@ def test_settings_are_chosen_on_val(tmp_path):
 
 
 def test_a_reward_that_looks_outside_the_mask_is_given_the_mask_and_one_reward_raises_no_flag(tmp_path):
-    save_editor(load_editor("shapes-editor"), tmp_path / "pipeline")
-    evaluate = EvaluateConfig(n=7, val_n=7, num_inference_steps=(1,), guidance_scale=(1.4,))
+    save_editor(load_editor("shapes/editor"), tmp_path / "pipeline")
+    evaluate = EvaluateConfig(data=WORLD, n=7, val_n=7, num_inference_steps=(1,), guidance_scale=(1.4,))
     spec = {"l1": {"region": "outside"}}
     rewards = {"l1": load_scorer(spec)}
-    metrics = compare(evaluate, "shapes-editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
+    metrics = compare(evaluate, "shapes/editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
     assert 0.9 < metrics["rewards"]["variant"]["l1"] < 1
     assert metrics["flags"] == {"base": None, "variant": None}
     json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
 
 
 def test_a_reward_that_can_score_nothing_has_no_mean(tmp_path):
-    save_editor(load_editor("shapes-editor"), tmp_path / "pipeline")
-    evaluate = EvaluateConfig(n=2, val_n=7, num_inference_steps=(1,), guidance_scale=(1.4,))
+    save_editor(load_editor("shapes/editor"), tmp_path / "pipeline")
+    evaluate = EvaluateConfig(data=WORLD, n=2, val_n=7, num_inference_steps=(1,), guidance_scale=(1.4,))
     rewards = {"none": FunctionScorer(lambda batch: torch.full((len(batch),), torch.nan))}
-    metrics = compare(evaluate, "shapes-editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
+    metrics = compare(evaluate, "shapes/editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
     assert metrics["rewards"] == {"base": {"none": None}, "variant": {"none": None}}
     assert (tmp_path / "report.html").is_file()
 
@@ -84,7 +89,7 @@ def test_editors_whose_truth_is_known_are_told_apart_with_the_right_signs(tiny_e
         shutil.copytree(tiny_editor, folder)
     noisy = FunctionScorer(lambda batch: batch.edited.diff(dim=-1).abs().flatten(1).mean(1), family="edges")
     rewards = {"noisy": noisy, "ssim": load_scorer("ssim", against="target")}
-    evaluate = EvaluateConfig(n=40, val_n=1, num_inference_steps=(1,), guidance_scale=(1.4,))
+    evaluate = EvaluateConfig(data=WORLD, n=40, val_n=1, num_inference_steps=(1,), guidance_scale=(1.4,))
     metrics = compare(evaluate, tiny_editor, outputs, rewards, tmp_path)
 
     assert metrics is not None
@@ -119,7 +124,6 @@ def test_numbers_that_would_fail_after_the_training_are_refused(setting):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"backdrops": ("foto",)}, "foto"),
         ({"num_inference_steps": (4, 0)}, "num_inference_steps: expected at least 1"),
         ({"image_guidance_scale": (0.9,)}, "image_guidance_scale: expected at least 1"),
     ],

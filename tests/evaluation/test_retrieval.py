@@ -41,7 +41,7 @@ def test_the_median_rank_is_no_mean():
 def test_scores_are_the_scorers_own():
     samples = Shapes("val").batch(0, 12)
     batch = EditBatch(samples.source, samples.instruction, samples.target)
-    scorer = ViFiClip.from_pretrained("shapes-clip").eval()
+    scorer = ViFiClip.from_pretrained("shapes/clip").eval()
     found = retrieve(scorer, [batch[:5], batch[5:]])
     with torch.no_grad():
         torch.testing.assert_close(found.own, scorer(batch).score, rtol=1e-4, atol=1e-3)

@@ -395,7 +395,7 @@ def gemma(tmp_path_factory) -> str:
 
     folder = tmp_path_factory.mktemp("gemma")
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=CLIPTokenizer.from_pretrained(resolve_model("shapes-clip")).backend_tokenizer,
+        tokenizer_object=CLIPTokenizer.from_pretrained(resolve_model("shapes/clip")).backend_tokenizer,
         eos_token="<|endoftext|>",
         pad_token="<|endoftext|>",
     )

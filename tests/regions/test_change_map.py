@@ -77,7 +77,7 @@ def test_a_picture_that_is_brighter_throughout_has_changed_only_where_it_was_edi
 
 
 def test_reconstruction_noise_is_no_change():
-    pipe = load_editor("shapes-editor").pipe
+    pipe = load_editor("shapes/editor").pipe
     source = Shapes("val").batch(0, 70).source
     with torch.no_grad():
         made = (

@@ -66,7 +66,7 @@ def samples():
 
 def scorer_of(samples, **config) -> Bpm:
     locator = NamedObjects(TrueObjects(samples))
-    clip = load_clip("shapes-clip", torch.float32)
+    clip = load_clip("shapes/clip", torch.float32)
     return Bpm(*clip, parse_all, locator, BpmConfig(**config)).eval().requires_grad_(False)
 
 
@@ -210,14 +210,14 @@ def test_rows_without_a_score_keep_their_place_in_the_graph(samples):
 
 
 def test_whatever_locates_it_an_instruction_must_say_what_it_changes(samples):
-    clip = load_clip("shapes-clip", torch.float32)
+    clip = load_clip("shapes/clip", torch.float32)
     scorer = Bpm(*clip, parse_all, GivenMask()).eval()
     scores = scorer(EditBatch(samples.source[:1], ["make it red"], samples.target[:1], mask=samples.mask[:1]))
     assert "does not name" in str(scores.reason[0]) or "refers to" in str(scores.reason[0])
 
 
 def test_a_given_mask_needs_no_detector(samples):
-    clip = load_clip("shapes-clip", torch.float32)
+    clip = load_clip("shapes/clip", torch.float32)
     scorer = Bpm(*clip, parse_all, GivenMask()).eval()
     scores = scorer(batch_of(samples, samples.target))
     assert scores.valid.all()
@@ -237,7 +237,7 @@ def test_every_model_comes_by_name(tmp_path, samples):
     }
     file = tmp_path / "calibration.json"
     file.write_text(json.dumps({"modify": [0, 0.5], "preserve": [0.5, 1], "origin": "a test"}))
-    scorer = Bpm.from_pretrained("shapes-clip", regions=regions, calibration=str(file), alpha=0.5)
+    scorer = Bpm.from_pretrained("shapes/clip", regions=regions, calibration=str(file), alpha=0.5)
     assert scorer.config.calibration == Calibration((0, 0.5), (0.5, 1), "a test")
     scores = scorer(batch_of(samples, samples.target))
     assert scores.valid.all()
@@ -262,16 +262,19 @@ def test_a_calibration_is_measured_and_kept(tmp_path):
 
 
 def test_a_calibration_says_with_which_options_it_holds(tmp_path):
-    options = {"regions": {"threshold": 0.3}, "context": 2.0, "judges": {"smaller": 0.7}}
+    regions = {"detector": "shapes/detector", "segmenter": "shapes/segmenter"}
+    options = {"regions": {**regions, "threshold": 0.3}, "context": 2.0, "judges": {"smaller": 0.7}}
     file = str(tmp_path / "calibration.json")
     Calibration((0.0, 1.0), (0.0, 1.0), "a test", options=options).write(file)
-    own = Bpm.from_pretrained(calibration=file)
+    own = Bpm.from_pretrained("shapes/detector", calibration=file)
     assert own.locator.finder.detector.threshold == 0.3
     assert (own.config.context, own.config.judges.smaller) == (2.0, 0.7)
-    given = Bpm.from_pretrained(calibration=file, regions="grounded_sam", context=1.2, judges={"larger": 3.0})
+    given = Bpm.from_pretrained(
+        "shapes/detector", regions, calibration=file, context=1.2, judges={"larger": 3.0}
+    )
     assert given.locator.finder.detector.threshold != 0.3
     assert (given.config.context, given.config.judges) == (1.2, JudgeConfig(larger=3.0))
-    released = Bpm.from_pretrained(compat="code").config
+    released = Bpm.from_pretrained("shapes/detector", regions, compat="code").config
     assert (released.context, released.judges) == (1.5, JudgeConfig())
     with pytest.raises(ValueError, match="got \\['contxt'\\]"):
         Calibration((0.0, 1.0), (0.0, 1.0), "a test", options={"contxt": 2.0})

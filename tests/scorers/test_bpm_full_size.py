@@ -73,7 +73,7 @@ def hub(tmp_path_factory):
     save_detector(str(folder / "IDEA-Research" / "grounding-dino-base"), "grounding-dino")
     save_segmenter(str(folder / "facebook" / "sam-vit-huge"), "sam")
     save_gemma(str(folder / "princeton-nlp" / "gemma-2-9b-it-SimPO"))
-    shutil.copytree(resolve_model("shapes-clip"), folder / "openai" / "clip-vit-large-patch14")
+    shutil.copytree(resolve_model("shapes/clip"), folder / "openai" / "clip-vit-large-patch14")
     photo = Image.fromarray(data.astronaut()).resize((320, 240))
     photo.save(folder / "photo.jpg", quality=95)
     photo.point(lambda level: min(255, level + 30)).save(folder / "edited.png")

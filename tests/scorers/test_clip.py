@@ -23,7 +23,7 @@ def samples():
 
 
 def test_clip_d_equals_transformers_with_its_own_processor(samples):
-    path = resolve_model("shapes-clip")
+    path = resolve_model("shapes/clip")
     model = CLIPModel.from_pretrained(path, dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(path)
 
@@ -45,12 +45,16 @@ def test_clip_d_equals_transformers_with_its_own_processor(samples):
         source_caption=samples.source_caption,
         target_caption=samples.target_caption,
     )
-    torch.testing.assert_close(load_scorer("clip_d")(batch).score, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        load_scorer("clip_d", checkpoint="shapes/clip")(batch).score, wanted, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_where_pictures_coincide_it_is_zero_with_zero_gradient(samples):
     edited = samples.source.clone().requires_grad_(True)
-    scores = load_scorer("clip_d")(EditBatch(samples.source, samples.instruction, edited))
+    scores = load_scorer("clip_d", checkpoint="shapes/clip")(
+        EditBatch(samples.source, samples.instruction, edited)
+    )
     scores.mean().backward()
     assert scores.score.tolist() == [0.0] * 8
     assert edited.grad is not None
@@ -58,7 +62,7 @@ def test_where_pictures_coincide_it_is_zero_with_zero_gradient(samples):
 
 
 def test_rows_without_captions_take_the_instruction(samples):
-    scorer = load_scorer("clip_d")
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip")
     bare = scorer(EditBatch(samples.source, samples.instruction, samples.target))
     written = scorer(
         EditBatch(
@@ -73,13 +77,13 @@ def test_rows_without_captions_take_the_instruction(samples):
 
 
 def test_pictures_of_any_size_are_taken():
-    scorer = load_scorer("clip_d")
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip")
     photo = torch.rand(1, 3, 50, 80)
     assert scorer(EditBatch(photo, ["make it red"], photo.flip(1))).valid.all()
 
 
 def test_clip_t_and_clip_i_equal_transformers_with_its_own_processor(samples):
-    path = resolve_model("shapes-clip")
+    path = resolve_model("shapes/clip")
     model = CLIPModel.from_pretrained(path, dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(path)
     with torch.no_grad():
@@ -100,12 +104,12 @@ def test_clip_t_and_clip_i_equal_transformers_with_its_own_processor(samples):
         target_caption=samples.target_caption,
     )
     for name, wanted in (("clip_t", text.pooler_output), ("clip_i", target)):
-        score = load_scorer(name)(batch).score
+        score = load_scorer(name, checkpoint=path)(batch).score
         torch.testing.assert_close(score, torch.cosine_similarity(edited, wanted), rtol=1e-4, atol=1e-4)
 
 
 def test_clip_d_may_subtract_raw_features(samples):
-    path = resolve_model("shapes-clip")
+    path = resolve_model("shapes/clip")
     model = CLIPModel.from_pretrained(path, dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(path)
     with torch.no_grad():
@@ -120,25 +124,27 @@ def test_clip_d_may_subtract_raw_features(samples):
             for texts in ([""] * 8, samples.instruction)
         )
     batch = EditBatch(samples.source, samples.instruction, samples.target)
-    raw = load_scorer("clip_d", normalise=False)(batch).score
+    raw = load_scorer("clip_d", checkpoint="shapes/clip", normalise=False)(batch).score
     torch.testing.assert_close(raw, torch.cosine_similarity(after - before, to - start), rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(raw, load_scorer("clip_d")(batch).score, atol=1e-3)
+    assert not torch.allclose(raw, load_scorer("clip_d", checkpoint="shapes/clip")(batch).score, atol=1e-3)
 
 
 def test_clip_d_may_take_the_instruction_where_there_are_captions(samples):
     plain = EditBatch(samples.source, samples.instruction, samples.target)
     captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
     captioned = EditBatch(samples.source, samples.instruction, samples.target, **captions)
-    wanted = load_scorer("clip_d")(plain).score
-    scorer = load_scorer({"clip_d": {"text": "instruction"}})
+    wanted = load_scorer("clip_d", checkpoint="shapes/clip")(plain).score
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip", text="instruction")
     torch.testing.assert_close(scorer(captioned).score, wanted)
-    assert not torch.allclose(load_scorer("clip_d")(captioned).score, wanted, atol=1e-2)
+    assert not torch.allclose(
+        load_scorer("clip_d", checkpoint="shapes/clip")(captioned).score, wanted, atol=1e-2
+    )
     with pytest.raises(ValueError, match="text: expected one of caption, instruction; got 'words'"):
-        load_scorer("clip_d", text="words")
+        load_scorer("clip_d", checkpoint="shapes/clip", text="words")
 
 
 def test_clip_t_takes_the_instruction_where_there_is_no_caption(samples):
-    scorer = load_scorer("clip_t")
+    scorer = load_scorer("clip_t", checkpoint="shapes/clip")
     captions = ["", *samples.target_caption[1:]]
     mixed = scorer(
         EditBatch(samples.source, samples.instruction, samples.target, target_caption=captions)
@@ -152,7 +158,7 @@ def test_clip_t_takes_the_instruction_where_there_is_no_caption(samples):
 def tiny_siglip(tmp_path_factory) -> str:
     torch.manual_seed(0)
     folder = str(tmp_path_factory.mktemp("siglip"))
-    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"), model_max_length=64)
+    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"), model_max_length=64)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     text = {"vocab_size": len(tokenizer), "max_position_embeddings": 16, "projection_size": 32, **shape}
     vision = {"image_size": 64, "patch_size": 8, **shape}

@@ -369,7 +369,7 @@ def test_options_go_where_they_are_taken():
     with pytest.raises(ValueError, match="scorer l1: expected options among against, region; got checkpoint"):
         load_scorer("l1", checkpoint="x")
     with pytest.raises(ValueError, match="checkpoint: say which of its scorers takes it"):
-        load_scorer("clip_d:0.7,l1:0.3", checkpoint="shapes-clip")
+        load_scorer("clip_d:0.7,l1:0.3", checkpoint="shapes/clip")
     with pytest.raises(ValueError, match="no CLIP model can be loaded"):
         load_scorer({"clip_d": {"weight": 0.7, "checkpoint": "/nowhere"}, "l1": {"weight": 0.3}})
     with pytest.raises(ValueError, match="scorer l1: expected options among against, region; got checkpoint"):

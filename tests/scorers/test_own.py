@@ -7,6 +7,7 @@ import torch
 
 import rewardedit
 from rewardedit.cli import main
+from rewardedit.data import DataConfig
 from rewardedit.files import read_log
 from rewardedit.scorers import load_scorer
 from rewardedit.scorers.load import families, find_scorer, scorer_fingerprints
@@ -46,7 +47,9 @@ def test_a_function_without_declaration_is_named_where_a_gradient_is_asked_of_it
     ):
         scorer(rewardedit.EditBatch(batch.source, batch.instruction, edited))
     with pytest.raises(ValueError, match=r"reward.scorer: .*mine.py:darkness has no gradient"):
-        refl.Config("x", reward=RewardConfig(f"{file}:darkness"), watch=MonitorConfig(held_out="l1"))
+        refl.Config(
+            "x", DataConfig("shapes"), RewardConfig(f"{file}:darkness"), watch=MonitorConfig(held_out="l1")
+        )
 
 
 def test_a_module_of_the_working_folder_is_found(batch, tmp_path, monkeypatch):

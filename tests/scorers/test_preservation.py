@@ -22,11 +22,12 @@ golden = json.loads(GOLDEN.read_text())
 
 
 def load(name, random_lpips, tiny_dino, **options):
-    return load_scorer(
-        name,
-        **options,
-        **{"lpips": {"weights": random_lpips}, "dino_i": {"checkpoint": tiny_dino}}.get(name, {}),
-    )
+    weights = {
+        "lpips": {"weights": random_lpips},
+        "dino_i": {"checkpoint": tiny_dino},
+        "clip_i": {"checkpoint": "shapes/clip"},
+    }
+    return load_scorer(name, **options, **weights.get(name, {}))
 
 
 def batch_of(edited, source, **more) -> EditBatch:
@@ -167,8 +168,8 @@ def test_dinov3_is_preprocessed_as_its_own_processor_does(tmp_path):
     assert difference.abs().mean() < 1 / 255
 
 
-def test_dino_says_that_none_is_shipped(tmp_path):
-    with pytest.raises(ValueError, match="no DINO model can be loaded; give dino_i the path or the hub name"):
+def test_a_dino_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match="no DINO model can be loaded"):
         load_scorer("dino_i", checkpoint=str(tmp_path / "nothing"))
 
 

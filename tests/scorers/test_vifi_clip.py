@@ -30,7 +30,7 @@ def awake(scorer: ViFiClip) -> ViFiClip:
 
 
 def test_the_mean_is_blind_to_order_and_the_temporal_begins_as_the_mean(pair):
-    mean, temporal = (ViFiClip.from_pretrained("shapes-clip", pooling=pooling).eval() for pooling in POOLINGS)
+    mean, temporal = (ViFiClip.from_pretrained("shapes/clip", pooling=pooling).eval() for pooling in POOLINGS)
     with torch.no_grad():
         there, back = (mean(batch).score for batch in pair)
         torch.testing.assert_close(there, back)
@@ -40,7 +40,7 @@ def test_the_mean_is_blind_to_order_and_the_temporal_begins_as_the_mean(pair):
 
 
 def test_the_score_is_a_hundred_times_the_cosine_of_mean_and_words(pair):
-    scorer = ViFiClip.from_pretrained("shapes-clip").eval()
+    scorer = ViFiClip.from_pretrained("shapes/clip").eval()
     with torch.no_grad():
         features = (scorer.image_features(pair[0].source) + scorer.image_features(pair[0].edited)) / 2
         wanted = 100 * torch.cosine_similarity(features, scorer.text_features(pair[0].instruction))
@@ -48,16 +48,16 @@ def test_the_score_is_a_hundred_times_the_cosine_of_mean_and_words(pair):
 
 
 def test_larger_pictures_interpolate_both_kinds_of_positions(pair):
-    scorer = awake(ViFiClip.from_pretrained("shapes-clip", pooling="temporal", size=96))
+    scorer = awake(ViFiClip.from_pretrained("shapes/clip", pooling="temporal", size=96))
     scores = scorer(pair[0]).score
     assert scorer.frame(pair[0].source)["tokens"].shape == (6, 144, 128)
     assert scores.isfinite().all()
 
 
 def test_what_is_saved_comes_back(pair, tmp_path):
-    scorer = awake(ViFiClip.from_pretrained("shapes-clip", pooling="temporal"))
+    scorer = awake(ViFiClip.from_pretrained("shapes/clip", pooling="temporal"))
     scorer.save(tmp_path)
-    shutil.copy(Path(resolve_model("shapes-clip"), "preprocessor_config.json"), tmp_path)
+    shutil.copy(Path(resolve_model("shapes/clip"), "preprocessor_config.json"), tmp_path)
     torch.testing.assert_close(
         ViFiClip.from_pretrained(str(tmp_path)).eval()(pair[0]).score, scorer(pair[0]).score
     )
@@ -65,7 +65,7 @@ def test_what_is_saved_comes_back(pair, tmp_path):
 
 
 def test_the_gradient_reaches_the_edit_through_both_paths(pair):
-    scorer = awake(ViFiClip.from_pretrained("shapes-clip", pooling="temporal"))
+    scorer = awake(ViFiClip.from_pretrained("shapes/clip", pooling="temporal"))
     edited = pair[0].edited.clone().requires_grad_(True)
     scorer(EditBatch(pair[0].source, pair[0].instruction, edited)).mean().backward()
     assert edited.grad is not None
@@ -81,20 +81,20 @@ def test_the_gradient_reaches_the_edit_through_both_paths(pair):
 )
 def test_bad_settings_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        ViFiClip.from_pretrained(**options)
+        ViFiClip.from_pretrained("shapes/clip", **options)
 
 
 def test_a_type_of_weights_by_name_is_that_type(pair):
-    scorer = load_scorer({"vifi_clip": {"dtype": "bfloat16"}})
+    scorer = load_scorer({"vifi_clip": {"checkpoint": "shapes/vifi-clip", "dtype": "bfloat16"}})
     assert {p.dtype for p in scorer.parameters()} == {torch.bfloat16}
-    given = load_scorer("vifi_clip", dtype=torch.bfloat16)
+    given = load_scorer("vifi_clip", checkpoint="shapes/vifi-clip", dtype=torch.bfloat16)
     assert torch.equal(scorer(pair[0]).score, given(pair[0]).score)
     with pytest.raises(ValueError, match="dtype: expected one such as float32"):
-        ViFiClip.from_pretrained(dtype="half a byte")
+        ViFiClip.from_pretrained("shapes/clip", dtype="half a byte")
 
 
 def test_the_video_is_the_mean_of_its_frames_and_what_the_pooling_adds(pair):
-    scorer = awake(ViFiClip.from_pretrained("shapes-clip", pooling="temporal"))
+    scorer = awake(ViFiClip.from_pretrained("shapes/clip", pooling="temporal"))
     source, edited = (scorer.frame(image) for image in (pair[0].source, pair[0].edited))
     with torch.no_grad():
         added = scorer.temporal(source["tokens"], edited["tokens"]).float()

@@ -853,8 +853,8 @@ def test_the_parts_of_a_message_are_read_as_one_text(server, content):
 
 
 def test_a_packaged_model_is_a_judge_by_its_name():
-    judge = load_scorer("vlm_judge", checkpoint="shapes-vlm")
-    assert judge.fingerprint["model"] == "shapes-vlm"
+    judge = load_scorer("vlm_judge", checkpoint="shapes/vlm")
+    assert judge.fingerprint["model"] == "shapes/vlm"
     assert judge(make_batch(1)).valid.all()
 
 

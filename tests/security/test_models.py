@@ -122,7 +122,7 @@ def pickled_pooling(planted: Planted) -> None:
 
 def of_another_base(planted: Planted) -> None:
     """A trained scorer that is laid over a model with code of its own."""
-    base = Planted(planted.folder.parent / "base", "shapes-vlm")
+    base = Planted(planted.folder.parent / "base", "shapes/vlm")
     base.canary = planted.canary
     config(base)
     planted.change("adiee.json", base=str(base.folder))
@@ -208,7 +208,7 @@ def of_scorer(name: str) -> Callable[[str], Any]:
 
 
 def judge(folder: str) -> Any:
-    return load_judge(resolve_model("shapes-vlm"), folder)
+    return load_judge(resolve_model("shapes/vlm"), folder)
 
 
 def chat(folder: str) -> Any:
@@ -220,41 +220,41 @@ def chat_gguf(folder: str) -> Any:
 
 
 CASES = [
-    ("shapes-clip", config, of_scorer("clip_d"), REFUSED),
-    ("shapes-clip", tokenizer, of_scorer("clip_t"), None),
-    ("shapes-clip", image_processor, of_scorer("clip_i"), REFUSED),
-    ("shapes-clip", pickled_weights, of_scorer("clip_d"), "cannot be read"),
-    ("shapes-clip", pickled_under_another_name, of_scorer("clip_d"), "cannot be read"),
-    ("shapes-clip", config, of_scorer("dino_i"), REFUSED),
-    ("shapes-clip", image_processor, of_scorer("dino_i"), REFUSED),
-    ("shapes-vifi-clip", tokenizer, of_scorer("vifi_clip"), None),
-    ("shapes-vifi-clip", pickled_pooling, of_scorer("vifi_clip"), "cannot be read"),
-    ("shapes-adiee-scorer", config, of_scorer("adiee"), REFUSED),
-    ("shapes-adiee-scorer", processor, of_scorer("adiee"), REFUSED),
-    ("shapes-adiee-scorer", pickled_head, of_scorer("adiee"), "cannot be read"),
-    ("shapes-adiee-scorer", of_another_base, of_scorer("adiee"), REFUSED),
-    ("shapes-vlm", config, of_scorer("vlm_judge"), REFUSED),
-    ("shapes-vlm", processor, load_vlm, REFUSED),
-    ("shapes-vlm", video_processor, load_judge, None),
-    ("shapes-vlm", part_of_a_model, load_vlm, REFUSED),
-    ("shapes-vlm", pickled_weights, load_judge, "cannot be"),
+    ("shapes/clip", config, of_scorer("clip_d"), REFUSED),
+    ("shapes/clip", tokenizer, of_scorer("clip_t"), None),
+    ("shapes/clip", image_processor, of_scorer("clip_i"), REFUSED),
+    ("shapes/clip", pickled_weights, of_scorer("clip_d"), "cannot be read"),
+    ("shapes/clip", pickled_under_another_name, of_scorer("clip_d"), "cannot be read"),
+    ("shapes/clip", config, of_scorer("dino_i"), REFUSED),
+    ("shapes/clip", image_processor, of_scorer("dino_i"), REFUSED),
+    ("shapes/vifi-clip", tokenizer, of_scorer("vifi_clip"), None),
+    ("shapes/vifi-clip", pickled_pooling, of_scorer("vifi_clip"), "cannot be read"),
+    ("shapes/adiee", config, of_scorer("adiee"), REFUSED),
+    ("shapes/adiee", processor, of_scorer("adiee"), REFUSED),
+    ("shapes/adiee", pickled_head, of_scorer("adiee"), "cannot be read"),
+    ("shapes/adiee", of_another_base, of_scorer("adiee"), REFUSED),
+    ("shapes/vlm", config, of_scorer("vlm_judge"), REFUSED),
+    ("shapes/vlm", processor, load_vlm, REFUSED),
+    ("shapes/vlm", video_processor, load_judge, None),
+    ("shapes/vlm", part_of_a_model, load_vlm, REFUSED),
+    ("shapes/vlm", pickled_weights, load_judge, "cannot be"),
     ("", adapter, judge, "adapter"),
     ("", adapter_of_another_kind, judge, "expected a LoRA"),
-    ("shapes-detector", config, Detector.from_pretrained, REFUSED),
-    ("shapes-detector", tokenizer, Detector.from_pretrained, None),
-    ("shapes-segmenter", config, Segmenter.from_pretrained, REFUSED),
-    ("shapes-segmenter", pickled_weights, Segmenter.from_pretrained, "cannot be read"),
-    ("shapes-editor", pipeline_of_its_own, load_editor, REFUSED),
-    ("shapes-editor", pipeline_by_name, load_editor, "expected an InstructPix2Pix pipeline"),
-    ("shapes-editor", part_of_the_system, load_editor, "got scheduler of os"),
-    ("shapes-editor", part_of_the_folder, load_editor, "got unet of evil"),
-    ("shapes-editor", part_in_a_library_s_name, load_editor, REFUSED),
-    ("shapes-editor", part_that_asks, load_editor, "AutoModel"),
-    ("shapes-editor", tokenizer_that_asks, load_editor, "AutoTokenizer"),
-    ("shapes-editor", pickled_unet, load_editor, "Unable to load weights"),
-    ("shapes-editor", pickled_lora, load_editor, "cannot be read"),
-    ("shapes-editor", part_that_asks, load_text_to_image, "AutoModel"),
-    ("shapes-vlm", config, chat, REFUSED),
+    ("shapes/detector", config, Detector.from_pretrained, REFUSED),
+    ("shapes/detector", tokenizer, Detector.from_pretrained, None),
+    ("shapes/segmenter", config, Segmenter.from_pretrained, REFUSED),
+    ("shapes/segmenter", pickled_weights, Segmenter.from_pretrained, "cannot be read"),
+    ("shapes/editor", pipeline_of_its_own, load_editor, REFUSED),
+    ("shapes/editor", pipeline_by_name, load_editor, "expected an InstructPix2Pix pipeline"),
+    ("shapes/editor", part_of_the_system, load_editor, "got scheduler of os"),
+    ("shapes/editor", part_of_the_folder, load_editor, "got unet of evil"),
+    ("shapes/editor", part_in_a_library_s_name, load_editor, REFUSED),
+    ("shapes/editor", part_that_asks, load_editor, "AutoModel"),
+    ("shapes/editor", tokenizer_that_asks, load_editor, "AutoTokenizer"),
+    ("shapes/editor", pickled_unet, load_editor, "Unable to load weights"),
+    ("shapes/editor", pickled_lora, load_editor, "cannot be read"),
+    ("shapes/editor", part_that_asks, load_text_to_image, "AutoModel"),
+    ("shapes/vlm", config, chat, REFUSED),
     ("", damaged_gguf, chat_gguf, "model"),
 ]
 

@@ -11,7 +11,7 @@ class WithoutCaptions:
     """Rows of which the first alone has captions."""
 
     def __init__(self) -> None:
-        self.rows = open_rows(DataConfig(rows=3, size=32))
+        self.rows = open_rows(DataConfig("shapes", rows=3, size=32))
 
     def __len__(self) -> int:
         return 3
@@ -23,7 +23,9 @@ class WithoutCaptions:
 
 def test_an_instruction_is_not_taken_for_a_caption(tmp_path):
     config = MeasureConfig(similarity=({"l1": {"against": "target"}}, {"ssim": {"against": "target"}}))
-    (path,) = measure(config, WithoutCaptions(), DataConfig(rows=3, size=32), {}, {}, tmp_path / "measured")
+    (path,) = measure(
+        config, WithoutCaptions(), DataConfig("shapes", rows=3, size=32), {}, {}, tmp_path / "measured"
+    )
     records = list(read_parquet(path))
     assert [(record["row"], record["image"]) for record in records] == [
         (row, image) for row in range(3) for image in ("source", "target")

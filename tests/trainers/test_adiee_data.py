@@ -71,7 +71,7 @@ def pixels(stored: bytes) -> torch.Tensor:
 def run(tiny_editor, text_to_image, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("run") / "out"
     # All edits that the rows come with are damaged: none of them may be seen again.
-    words = words_of(tiny_editor, text_to_image, "data.shapes.shares={damaged: 1.0}")
+    words = words_of(tiny_editor, text_to_image, "data.shapes.shapes.quality_mix={damaged: 1.0}")
     assert main([*words, "--out", str(out)]) == 0
     return out
 
@@ -128,7 +128,7 @@ def test_the_images_are_what_the_rules_say(run):
 
 
 def test_rows_of_two_data_sets_that_number_theirs_alike_are_told_apart():
-    data = DataConfig(rows=7)
+    data = DataConfig("shapes", rows=7)
     rows = open_named({"one": data, "two": data})
     ids = [rows[i].id for i in range(len(rows))]
     assert len(set(ids)) == 14
@@ -139,7 +139,7 @@ def test_rows_of_two_data_sets_that_number_theirs_alike_are_told_apart():
 
 def test_edits_of_known_quality_never_enter(run, tiny_editor, text_to_image, tmp_path):
     """The same rows with edits of another quality beside them give the same data set."""
-    words = words_of(tiny_editor, text_to_image, "data.shapes.shares={right: 1.0}")
+    words = words_of(tiny_editor, text_to_image, "data.shapes.shapes.quality_mix={right: 1.0}")
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     assert labelled(tmp_path / "out") == labelled(run)
 
@@ -309,7 +309,7 @@ def test_a_disk_that_fails_ends_the_stage_and_no_sequence_is_lost():
         RulesConfig(), Thresholds(0.0, (0.0, 0.0)), {}, lambda images: images, frozenset(), 0
     )
     with pytest.raises(OSError, match="Input/output"):
-        adiee_data.label_sequences("x", Failing(), range(1), DataConfig(), labelling)
+        adiee_data.label_sequences("x", Failing(), range(1), DataConfig("shapes"), labelling)
 
 
 def test_an_editor_that_fails_on_a_row_costs_that_row_s_output_alone(tiny_editor, tmp_path, monkeypatch):
@@ -341,19 +341,19 @@ def test_what_would_bring_held_out_images_back_or_have_no_effect_is_refused():
         adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "x")})
     adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "y")})
     with pytest.raises(ValueError, match="batch_size: rules"):
-        adiee_data.Config("x", {"a": DataConfig()}, batch_size=1)
+        adiee_data.Config("x", {"a": DataConfig("shapes")}, batch_size=1)
 
 
 def test_magicbrush_s_dev_split_is_warned_of(tmp_path):
     from rewardedit.data.magicbrush import warn_of_benchmarks
     from rewardedit.data.sequences import SequencesConfig
 
-    warn_of_benchmarks((DataConfig(), SequencesConfig(name="magicbrush", path="x")))
+    warn_of_benchmarks((DataConfig("shapes"), SequencesConfig(name="magicbrush", path="x")))
     dev = SequencesConfig(name="magicbrush", path="x", split="dev")
     file = SequencesConfig(name="magicbrush", path="some/magicbrush_dev.parquet")
     for own in (dev, file):
         with pytest.warns(UserWarning, match="ImagenHub and GenAI-Bench judge by its images"):
-            warn_of_benchmarks((DataConfig(), own))
+            warn_of_benchmarks((DataConfig("shapes"), own))
 
 
 @pytest.mark.parametrize(
@@ -384,7 +384,7 @@ def test_a_killed_run_goes_on_from_its_whole_shards(tiny_editor, text_to_image, 
     shards[-1].unlink()
     (out / "rows" / "made_of.json").rename(out / "rows" / "making.json")
     (out / "metrics.json").unlink()
-    words = words_of(tiny_editor, text_to_image, "data.shapes.shares={damaged: 1.0}")
+    words = words_of(tiny_editor, text_to_image, "data.shapes.shapes.quality_mix={damaged: 1.0}")
     assert main([*words, "--out", str(out), "--resume"]) == 0
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
     assert labelled(out) == labelled(run)
@@ -403,7 +403,7 @@ def test_two_processes_make_what_one_makes(tiny_editor, text_to_image, run, tmp_
     out = tmp_path / "out"
     script = tmp_path / "command.py"
     script.write_text(COMMAND)
-    words = words_of(tiny_editor, text_to_image, "data.shapes.shares={damaged: 1.0}")
+    words = words_of(tiny_editor, text_to_image, "data.shapes.shapes.quality_mix={damaged: 1.0}")
     forks.launch(script, 2, *words, "--out", str(out))
     assert labelled(out) == labelled(run)
     assert json.loads((out / "thresholds.json").read_text()) == json.loads(

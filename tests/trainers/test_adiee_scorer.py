@@ -141,8 +141,8 @@ def test_a_trained_scorer_goes_on_with_a_lora_and_its_head(rows, model, tmp_path
 
 def test_the_base_of_an_adapter_is_found_from_elsewhere(rows, model, tmp_path, monkeypatch):
     monkeypatch.chdir(Path(model).parent)
-    (Path(model).parent / "shapes-vlm").mkdir()  # one of the package's own is no folder, whatever is here
-    assert trainer.make_scorer(config(rows, "shapes-vlm"))[0].settings.base == "shapes-vlm"
+    (Path(model).parent / "shapes/vlm").mkdir()  # one of the package's own is no folder, whatever is here
+    assert trainer.make_scorer(config(rows, "shapes/vlm"))[0].settings.base == "shapes/vlm"
     asked = config(rows, Path(model).name, steps=1)
     scorer = trainer.train(asked, tmp_path / "run")
     monkeypatch.chdir(tmp_path)
@@ -341,7 +341,7 @@ def test_labels_outside_the_scale_are_refused(label, axes):
 
 
 def test_rows_without_labels_are_refused(model, tmp_path):
-    asked = Config("x", {"shapes": DataConfig(rows=7)}, model, side=64)
+    asked = Config("x", {"shapes": DataConfig("shapes", rows=7)}, model, side=64)
     with pytest.raises(ValueError, match="expected a label"):
         trainer.train(asked, tmp_path / "run")
 

@@ -30,18 +30,18 @@ RUNS = {
     "shapes-refl": [
         *FINETUNE,
         "reward.scorer=l1",
-        "watch.held_out=vifi_clip",
+        "watch.held_out={vifi_clip: {checkpoint: shapes/vifi-clip}}",
         "watch.n=2",
         "variants=[refl]",
     ],
-    "shapes-vifi-clip": [*SHORT, "held_out=null"],
+    "shapes/vifi-clip": [*SHORT, "held_out=null"],
 }
 
 
 def words(recipe: str, path: str, editor: str, *more: str, seed: int = 3) -> list[str]:
     """By default seed holds out rows that can be read."""
     data = f"data={{name: table, path: {path}, size: 32, seed: {seed}}}"
-    base = [] if recipe == "shapes-vifi-clip" else [f"base={editor}"]
+    base = [] if recipe == "shapes/vifi-clip" else [f"base={editor}"]
     return ["train", recipe, data, *base, *RUNS[recipe], *more]
 
 

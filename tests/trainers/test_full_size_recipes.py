@@ -92,7 +92,7 @@ def comparison(magicbrush: str, dino: str) -> list[str]:
     return [
         f"evaluate.data.path={magicbrush}",
         "evaluate.data.size=64",
-        f"evaluate.scorers=[{{clip_i: {{checkpoint: shapes-clip}}}}, "
+        f"evaluate.scorers=[{{clip_i: {{checkpoint: shapes/clip}}}}, "
         f"{{dino_i: {{checkpoint: {dino}, against: target}}}}]",
         "evaluate.num_inference_steps=[1]",
         "evaluate.guidance_scale=[7.5]",
@@ -237,8 +237,8 @@ def test_a_scorer_s_data_is_made_to_its_end(magicbrush, narrow_sd15, tmp_path):
         *(f"methods.{name}.model={model}" for name, model in models.items()),
         *(f"methods.{name}.num_inference_steps=2" for name in models),
         f"autoencoder={narrow_sd15}",
-        "measure.clip_d.clip_d.checkpoint=shapes-clip",  # in the place of the hub's
-        f"measure.similarity=[{{clip_i: {{checkpoint: shapes-clip}}}}, "
+        "measure.clip_d.clip_d.checkpoint=shapes/clip",  # in the place of the hub's
+        f"measure.similarity=[{{clip_i: {{checkpoint: shapes/clip}}}}, "
         f"{{dino_i: {{checkpoint: {dino}, against: target}}}}]",
         f"captions.model={vlm}",
         "captions.max_new_tokens=4",

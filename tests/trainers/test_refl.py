@@ -30,7 +30,7 @@ from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_pro
 from rewardedit.training.reward import RewardConfig, require_effect, reward_loss, rollout_scheduler
 from tests.forks import launch, run_here
 
-DATA = DataConfig(rows=16, size=32)
+DATA = DataConfig("shapes", rows=16, size=32)
 FAST = {
     "max_steps": 2,
     "batch_size": 4,
@@ -41,7 +41,7 @@ FAST = {
     "ema": None,
     "validation_rows": 1,
 }
-LOOK = MonitorConfig(n=4, num_inference_steps=1, held_out="clip_d")
+LOOK = MonitorConfig(n=4, num_inference_steps=1, held_out={"clip_d": {"checkpoint": "shapes/clip"}})
 REWARD = RewardConfig("l1", num_inference_steps=(3, 4), weight=0.1)
 SCALE = RewardScale((0.0, 0.5, 0.8, 1.0))
 
@@ -94,7 +94,7 @@ def test_imagereward_standardises_what_its_hinge_looks_at(tiny_editor, tmp_path,
     )
     monkeypatch.setattr("rewardedit.training.reward_scale.FIRST", 5)  # unmapped, a few rows say enough
     with pytest.raises(ValueError, match="zero for all 5 rows that were scored"):
-        train(Config("x", tiny_editor, DATA, nothing, TrainConfig(**FAST), LOOK), tmp_path / "nothing")
+        train(Config("x", DATA, nothing, tiny_editor, TrainConfig(**FAST), LOOK), tmp_path / "nothing")
     config = trained(
         tiny_editor,
         tmp_path / "run",
@@ -148,7 +148,7 @@ def test_a_rollout_takes_at_least_one_step_and_leaves_out_no_fewer_than_none(lef
 
 
 def trained(base: str, folder, reward: RewardConfig = REWARD, **settings) -> Config:
-    config = Config("x", base, DATA, reward, TrainConfig(**{**FAST, **settings}), LOOK)
+    config = Config("x", DATA, reward, base, TrainConfig(**{**FAST, **settings}), LOOK)
     train(config, folder)
     return config
 
@@ -208,13 +208,13 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
 
 def test_settings_that_would_change_nothing_are_refused():
     with pytest.raises(ValueError, match="labels: give scorer and batch_size alone"):
-        Config("x", reward=REWARD, watch=LOOK, labels=RelabelConfig(prompt="hive"))
+        Config("x", DATA, REWARD, watch=LOOK, labels=RelabelConfig(prompt="hive"))
     with pytest.raises(ValueError, match="image_guidance_scale: has no effect without guidance_scale"):
         RewardConfig(image_guidance_scale=1.5)
 
 
 def test_an_arm_leaves_out_what_it_is_compared_for():
-    config = Config("x", reward=REWARD, watch=LOOK)
+    config = Config("x", DATA, REWARD, watch=LOOK)
     assert variant_reward(config, "refl") == REWARD
     assert (
         variant_reward(config, "pairs_only").weight,
@@ -288,7 +288,7 @@ def test_a_resumed_run_equals_an_unbroken_one(whole, tiny_editor, tmp_path):
     trained(tiny_editor, tmp_path / "part", max_steps=2, checkpoint_every=2)
     (tmp_path / "part" / "watch.json").unlink()  # as where it was killed before the end
     config = Config(
-        "x", tiny_editor, DATA, REWARD, TrainConfig(**{**FAST, "max_steps": 4, "checkpoint_every": 2}), LOOK
+        "x", DATA, REWARD, tiny_editor, TrainConfig(**{**FAST, "max_steps": 4, "checkpoint_every": 2}), LOOK
     )
     train(config, tmp_path / "part", resume=True)
     assert [line["loss"] for line in read_log(tmp_path / "part")] == pytest.approx(whole, rel=1e-5)
@@ -311,10 +311,11 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "rollouts = dict(num_inference_steps=(2, 3), gradient_checkpointing=('vae',))\n"
         "reward = RewardConfig('l1', weight=0.1, **rollouts)\n"
         "settings = TrainConfig(batch_size=4, **settings)\n"
-        "look = MonitorConfig(n=5, batch_size=2, num_inference_steps=1, held_out='clip_d')\n"
-        "data = DataConfig(rows=16, size=32)\n"
+        "other = {'clip_d': {'checkpoint': 'shapes/clip'}}\n"
+        "look = MonitorConfig(n=5, batch_size=2, num_inference_steps=1, held_out=other)\n"
+        "data = DataConfig('shapes', rows=16, size=32)\n"
         "two = ('refl', 'pairs_only')\n"
-        "config = Config('x', sys.argv[1], data, reward, settings, look, variants=two)\n"
+        "config = Config('x', data, reward, sys.argv[1], settings, look, variants=two)\n"
         "train(config, Path(sys.argv[2]))\n"
     )
     run_here(script, tiny_editor, str(tmp_path / "one"))
@@ -421,7 +422,7 @@ def test_a_run_that_goes_for_the_reward_alone_is_stopped_and_taken_back(lora_ran
     settings = TrainConfig(
         **{**FAST, "max_steps": 30, "lr": 1e-2, "validate_every": 5, "lora_rank": lora_rank}
     )
-    out = train(Config("x", tiny_editor, DATA, reward, settings, look), tmp_path / "run")
+    out = train(Config("x", DATA, reward, tiny_editor, settings, look), tmp_path / "run")
     looks = json.loads((tmp_path / "run" / "watch.json").read_text())["looks"]
     assert looks[-1]["step"] < 30
     assert looks[-1]["flag"]
@@ -442,8 +443,10 @@ def test_a_conditioned_editor_goes_on_with_its_labels(tiny_editor, tmp_path, mon
     base = str(tmp_path / "base")
     fast = TrainConfig(**FAST, lora_rank=2)
     with pytest.raises(ValueError, match=r"labels\.scorer"):
-        train(Config("x", base, DATA, REWARD, fast, LOOK), tmp_path / "none")
-    config = Config("x", base, DATA, REWARD, fast, LOOK, labels=RelabelConfig("clip_d"))
+        train(Config("x", DATA, REWARD, base, fast, LOOK), tmp_path / "none")
+    config = Config(
+        "x", DATA, REWARD, base, fast, LOOK, labels=RelabelConfig({"clip_d": {"checkpoint": "shapes/clip"}})
+    )
     assert any("all files and models are there" in line for line in plan(config))
     asked = []
     texts = LatentCache.texts
@@ -461,7 +464,7 @@ def test_a_scheduler_without_gradient_is_refused_before_anything_runs(tiny_edito
     pipe = load_editor(tiny_editor).pipe
     pipe.register_modules(scheduler=PNDMScheduler.from_config(pipe.scheduler.config, skip_prk_steps=True))
     pipe.save_pretrained(tmp_path / "pndm")
-    config = Config("x", str(tmp_path / "pndm"), DATA, REWARD, TrainConfig(**FAST), LOOK)
+    config = Config("x", DATA, REWARD, str(tmp_path / "pndm"), TrainConfig(**FAST), LOOK)
     for stage in (plan, lambda config: train(config, tmp_path / "run")):
         with pytest.raises(ValueError, match=r"PNDMScheduler: .*; or take reward\.scheduler=ddpm"):
             stage(config)
@@ -483,7 +486,7 @@ def test_ddpm_takes_the_editors_noise_schedule_and_clips_no_latents(tiny_editor)
 def test_what_a_scorer_cannot_be_given_is_said_before_anything_is_scored(tiny_editor, tmp_path):
     inside = replace(REWARD, scorer={"l1": {"region": "inside"}})
     with pytest.raises(ValueError, match=r"reward\.scorer: needs mask"):
-        train(Config("x", tiny_editor, DATA, inside, TrainConfig(**FAST), LOOK), tmp_path)
+        train(Config("x", DATA, inside, tiny_editor, TrainConfig(**FAST), LOOK), tmp_path)
 
 
 @pytest.mark.parametrize(

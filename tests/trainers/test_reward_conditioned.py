@@ -101,7 +101,10 @@ def labelled_rows(folder: Path, made_from: str | None) -> list[str]:
     if made_from is not None:
         settings = {"all_data": {"rows": {"name": made_from}}, "sequences": {"more": {"name": "shapes"}}}
         (folder / "made_of.json").write_text(json.dumps(settings))
-    return [f"data={{name: labelled, path: {path}, size: 64}}", "relabel.scorer=vifi_clip"]
+    return [
+        f"data={{name: labelled, path: {path}, size: 64}}",
+        "relabel.scorer={vifi_clip: {checkpoint: shapes/vifi-clip}}",
+    ]
 
 
 def test_an_editor_trained_on_labelled_rows_of_the_shapes_world_is_compared(tiny_editor, tmp_path):

@@ -120,9 +120,9 @@ def test_a_detector_gives_the_model_its_tower(tmp_path):
     first = shapes_vlm.make_vlm(shapes_vlm.Config("vlm", width=32, layers=1))
     first.model.save_pretrained(tmp_path)
     first.processor.save_pretrained(tmp_path)
-    asked = shapes_vlm.Config("vlm", start=str(tmp_path), layers=1, tower="shapes-detector")
+    asked = shapes_vlm.Config("vlm", start=str(tmp_path), layers=1, tower="shapes/detector")
     after = shapes_vlm.make_vlm(asked).model
-    detector = OwlViTForObjectDetection.from_pretrained(resolve_model("shapes-detector"), dtype=torch.float32)
+    detector = OwlViTForObjectDetection.from_pretrained(resolve_model("shapes/detector"), dtype=torch.float32)
     pixels = Shapes("val").batch(0, 2).source
     with torch.no_grad():
         seen = after.model.vision_tower(pixels).last_hidden_state
@@ -132,7 +132,7 @@ def test_a_detector_gives_the_model_its_tower(tmp_path):
     assert not torch.allclose(before, wanted, atol=0.1)
     kept = first.model.state_dict()
     assert all(torch.equal(v, kept[k]) for k, v in after.state_dict().items() if "vision_tower" not in k)
-    with pytest.raises(ValueError, match="train it first: shapes-detector"):
+    with pytest.raises(ValueError, match="train it first: shapes/detector"):
         shapes_vlm.make_vlm(replace(asked, tower=str(tmp_path / "none")))
 
 
@@ -140,7 +140,7 @@ def test_a_detector_gives_the_model_its_tower(tmp_path):
     ("asked", "opening"), [(QUESTIONS["match"], ""), (MATCHES[1], OPENINGS[1]), (MATCHES[4], OPENINGS[1])]
 )
 def test_many_instructions_about_one_edit_are_answered_as_each_alone(asked, opening):
-    vlm = load_vlm("shapes-vlm")
+    vlm = load_vlm("shapes/vlm")
     samples = shapes_vlm._samples(shapes_vlm.Config("vlm"), "val", 3)
     images = samples["images"].float() / 255
     instructions = vlm_tasks.instructions_of(samples, [0, 1, 2], torch.Generator().manual_seed(0))
@@ -261,7 +261,7 @@ def test_match_loss_by_hand():
 
 def test_half_of_the_images_go_through_the_editors_autoencoder():
     clean = shapes_vlm._samples(shapes_vlm.Config("vlm"), "val", 8)
-    seen = shapes_vlm._samples(shapes_vlm.Config("vlm", editor="shapes-editor"), "val", 8)
+    seen = shapes_vlm._samples(shapes_vlm.Config("vlm", editor="shapes/editor"), "val", 8)
     changed = (clean["images"].float() - seen["images"].float()).abs().flatten(2).amax(2) > 0
     assert changed.tolist() == [[False, False], [True, False], [True, True], [False, True]] * 2
     assert clean["instruction"] == seen["instruction"]

@@ -38,7 +38,7 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     ]
     assert main(["train", "shapes-autoencoder", *short, "samples=70", "evaluate_n=7"]) == 0
     AutoencoderKL.from_pretrained("runs/shapes-autoencoder/vae")
-    assert main(["train", "shapes-clip", *short, "samples=70"]) == 0
+    assert main(["train", "shapes/clip", *short, "samples=70"]) == 0
     scorer = load_scorer("clip_d", checkpoint="runs/shapes-clip/clip")
     samples = Shapes("val").batch(0, 4)
     assert scorer(EditBatch(samples.source, samples.instruction, samples.target)).valid.all()
@@ -48,7 +48,7 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     assert set(read_right) == {"instructions", "phrases"}
     both = "legs=[{steps: 2}, {steps: 2, lr_share: 0.5, largest_weight: 5, shares: {right: 1.0}}]"
     legs = [*short[1:], both, "sources=35", "evaluate_n=7"]
-    assert main(["train", "shapes-editor", *legs, "draws=2"]) == 0
+    assert main(["train", "shapes/editor", *legs, "draws=2"]) == 0
     first, second = (load_file(f"runs/shapes-editor/leg-{k}/pipeline/unet/{UNET}") for k in (1, 2))
     assert any(not torch.equal(first[name], second[name]) for name in first)
     pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(
@@ -60,13 +60,13 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     assert len(read_log(Path("runs/shapes-editor/leg-1"))) >= 1
     # A leg can go on from a pipeline, in another folder.
     words = ["start=runs/shapes-editor", "first_leg=2", "--out", "runs/further"]
-    assert main(["train", "shapes-editor", *legs, *words]) == 0
+    assert main(["train", "shapes/editor", *legs, *words]) == 0
     assert not Path("runs/further/leg-1").exists()
     with pytest.raises(ValueError, match="start: expected the pipeline that first_leg is to go on from"):
         editor_trainer.Config(name="x", first_leg=2, legs=(Leg(1), Leg(1)))
 
     words = ["editor=runs/shapes-editor", "samples=35", "channels=[16, 32]"]
-    assert main(["train", "shapes-text-to-image", *short, *words]) == 0
+    assert main(["train", "shapes/text-to-image", *short, *words]) == 0
     drawn = load_text_to_image("runs/shapes-text-to-image/pipeline")
     assert not Path("runs/shapes-text-to-image/pipeline/vae").exists()
     image = drawn(["a small red circle at center, on a gray background"], num_inference_steps=2).images[0]
@@ -74,7 +74,7 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
 
 
 def test_random_words_follow_an_instruction_and_leave_it_as_it_is():
-    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes-clip"), model_max_length=32)
+    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"), model_max_length=32)
     texts = ["remove the star", "replace the large red circle with a small orange diamond"] * 50
     tokens = tokenizer(texts, padding="max_length", return_tensors="pt").input_ids
     tailed = Tails(tokenizer, 0.5)(tokens, torch.Generator().manual_seed(0))
@@ -90,7 +90,7 @@ def test_random_words_follow_an_instruction_and_leave_it_as_it_is():
 
 
 def test_the_shipped_editor_edits_and_never_saw_reward_text():
-    editor = load_editor("shapes-editor")
+    editor = load_editor("shapes/editor")
     assert editor.prompt is None
     samples = Shapes("test").batch(0, 14)
     with torch.autocast("cpu", torch.bfloat16):
@@ -101,7 +101,7 @@ def test_the_shipped_editor_edits_and_never_saw_reward_text():
 
 
 def test_the_shipped_autoencoder_keeps_true_targets():
-    vae = load_editor("shapes-editor").pipe.vae
+    vae = load_editor("shapes/editor").pipe.vae
     samples = Shapes("test").batch(0, 70)
     with torch.no_grad():
         made = vae.decode(vae.encode(samples.target * 2 - 1).latent_dist.mode()).sample
@@ -109,7 +109,7 @@ def test_the_shipped_autoencoder_keeps_true_targets():
 
 
 def test_rows_come_out_alike_in_any_batch():
-    editor = load_editor("shapes-editor")
+    editor = load_editor("shapes/editor")
     samples = Shapes("test").batch(0, 3)
     together = editor(samples.source, samples.instruction, [5, 6, 7])
     alone = editor(samples.source[1:2], samples.instruction[1:2], [6])

@@ -11,6 +11,7 @@ import torch
 from rewardedit import EditBatch, load_scorer
 from rewardedit.cli import main as command
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.data.worlds import WorldConfig
 from rewardedit.files import read_log
 from rewardedit.images import to_pil
 from rewardedit.scorers.vifi_clip import ViFiClip
@@ -26,7 +27,7 @@ from rewardedit.trainers.vifi_clip import (
 )
 from tests.forks import launch, run_here
 
-DATA = DataConfig(rows=24, draws=2, shares={"right": 1.0})
+DATA = DataConfig("shapes", rows=24, shapes=WorldConfig(quality_mix={"right": 1.0}, edits_per_source=2))
 FAST = {
     "max_steps": 4,
     "batch_size": 8,
@@ -67,8 +68,8 @@ def test_the_reversed_edit_is_a_negative(tmp_path):
     """The loss of the first step from the scorer's own scores: a word's candidates are all edits,
     and all edits reversed.
     """
-    scorer = ViFiClip.from_pretrained("shapes-vifi-clip").eval().requires_grad_(False)
-    data = DataConfig(rows=6, shares={"right": 1.0})
+    scorer = ViFiClip.from_pretrained("shapes/vifi-clip").eval().requires_grad_(False)
+    data = DataConfig("shapes", rows=6, shapes=WorldConfig(quality_mix={"right": 1.0}))
     rows = open_rows(data)
     pairs = read_pairs(rows, data, scorer, tmp_path)
     config = Config("x", data=data, negatives=("reversed",), train=TrainConfig(**FAST | {"batch_size": 6}))
@@ -91,21 +92,21 @@ def test_the_reversed_edit_is_a_negative(tmp_path):
 
 
 def test_rows_that_share_a_source_know_each_others_instructions(tmp_path):
-    scorer = ViFiClip.from_pretrained("shapes-clip")
+    scorer = ViFiClip.from_pretrained("shapes/clip")
     pairs = read_pairs(open_rows(DATA), DATA, scorer, tmp_path)
     assert pairs.pictures.shape == (24, 2, 3, 64, 64)
     assert all(pairs.another(i, 0.5) == int(pairs.text[i ^ 1]) for i in range(24))
     with pytest.raises(ValueError, match=r"data\.rows: 24 there, 8 here"):
-        read_pairs(open_rows(DataConfig(rows=8)), DataConfig(rows=8), scorer, tmp_path)
+        read_pairs(open_rows(DataConfig("shapes", rows=8)), DataConfig("shapes", rows=8), scorer, tmp_path)
 
 
 def test_all_but_token_embeddings_or_a_lora_is_trained(tmp_path):
-    whole = ViFiClip.from_pretrained("shapes-clip", "temporal")
+    whole = ViFiClip.from_pretrained("shapes/clip", "temporal")
     make_trainable(whole, None)
     assert [n for n, p in whole.named_parameters() if not p.requires_grad] == [
         "model.text_model.embeddings.token_embedding.weight"
     ]
-    lora = ViFiClip.from_pretrained("shapes-clip", "temporal")
+    lora = ViFiClip.from_pretrained("shapes/clip", "temporal")
     make_trainable(lora, 2)
     trained = [n for n, p in lora.named_parameters() if p.requires_grad]
     assert all("lora" in n or "logit_scale" in n or n.startswith("temporal") for n in trained)
@@ -120,7 +121,7 @@ def test_a_run_learns_is_resumed_and_loads(tmp_path, rank):
     config = Config(
         "x",
         data=DATA,
-        held_out=DataConfig(split="val", rows=12, shares={"right": 1.0}),
+        held_out=DataConfig("shapes", split="val", rows=12, shapes=WorldConfig(quality_mix={"right": 1.0})),
         lora_rank=rank,
         train=TrainConfig(**FAST),
     )
@@ -148,12 +149,14 @@ def test_two_processes_equal_one(tmp_path):
         "import sys, torch\n"
         "from pathlib import Path\n"
         "from rewardedit.data import DataConfig\n"
+        "from rewardedit.data.worlds import WorldConfig\n"
         "from rewardedit.trainers.vifi_clip import Config, TrainConfig, train\n"
         "torch.set_num_threads(1)\n"
         "settings = dict(max_steps=4, lr_warmup_steps=1, lr=1e-3, mixed_precision='no', log_every=1)\n"
-        "data = DataConfig(rows=24, draws=2, shares={'right': 1.0})\n"
+        "own = WorldConfig(quality_mix={'right': 1.0}, edits_per_source=2)\n"
+        "data = DataConfig('shapes', rows=24, shapes=own)\n"
         "settings = TrainConfig(batch_size=int(sys.argv[2]), **settings)\n"
-        "train(Config('x', data=data, train=settings), Path(sys.argv[1]))\n"
+        "train(Config('x', data, 'shapes/clip', train=settings), Path(sys.argv[1]))\n"
     )
     run_here(script, str(tmp_path / "one"), "8")
     launch(script, 2, str(tmp_path / "two"), "4")
@@ -162,9 +165,9 @@ def test_two_processes_equal_one(tmp_path):
 
 
 def test_the_recipe_is_planned(capsys):
-    assert command(["train", "shapes-vifi-clip", "--dry-run"]) == 0
+    assert command(["train", "shapes/vifi-clip", "--dry-run"]) == 0
     assert "temporal pooling" in capsys.readouterr().out
-    assert command(["train", "shapes-vifi-clip", "pooling=max", "--dry-run"]) == 2
+    assert command(["train", "shapes/vifi-clip", "pooling=max", "--dry-run"]) == 2
 
 
 def test_the_humanedit_recipe_runs_on_a_folder_of_its_columns(tmp_path):
@@ -189,7 +192,7 @@ def test_the_humanedit_recipe_runs_on_a_folder_of_its_columns(tmp_path):
     out = tmp_path / "run"
     at = f"path={tmp_path}"
     words = [
-        "checkpoint=shapes-clip",
+        "checkpoint=shapes/clip",
         f"data.{at}",
         "data.hold_out=2",
         "train.max_steps=1",

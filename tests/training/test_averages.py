@@ -14,7 +14,7 @@ from rewardedit.training.latents import make_cache
 from rewardedit.training.small import SmallTrainConfig, fit
 from rewardedit.training.trainable import RewardLabels, TrainConfig
 
-DATA = DataConfig(rows=8, size=32)
+DATA = DataConfig("shapes", rows=8, size=32)
 
 
 def test_a_fine_tuned_editor_has_its_averaged_weights(tiny_editor, tmp_path):

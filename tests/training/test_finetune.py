@@ -27,7 +27,7 @@ from rewardedit.training.trainable import RewardLabels, TrainConfig, make_traina
 from tests.forks import launch, run_here
 from tests.models import tiny_pipeline, tiny_unet
 
-DATA = DataConfig(rows=32, size=32)
+DATA = DataConfig("shapes", rows=32, size=32)
 FAST = {
     "max_steps": 6,
     "batch_size": 4,
@@ -243,10 +243,10 @@ def test_what_a_lora_leaves_frozen_is_in_the_type_that_training_runs_in(
 
 def test_a_lora_of_the_small_editor_trains_in_bf16(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "cpu_knows_bf16", lambda: True)
-    data = DataConfig(rows=4, size=64)
-    latents = make_cache(open_rows(data), data, load_editor("shapes-editor"), tmp_path / "latents")
+    data = DataConfig("shapes", rows=4, size=64)
+    latents = make_cache(open_rows(data), data, load_editor("shapes/editor"), tmp_path / "latents")
     config = TrainConfig(**FAST | {"max_steps": 1}, ema=None, lora_rank=2, mixed_precision="bf16")
-    finetune(config, "shapes-editor", latents, RewardLabels(None, [0] * 4), tmp_path)
+    finetune(config, "shapes/editor", latents, RewardLabels(None, [0] * 4), tmp_path)
     assert (tmp_path / "lora" / LORA).is_file()
 
 
@@ -395,7 +395,7 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "from rewardedit.training.trainable import RewardLabels, TrainConfig\n"
         "torch.set_num_threads(1)\n"
         "base, out = sys.argv[1], Path(sys.argv[2])\n"
-        "data = DataConfig(rows=32, size=32)\n"
+        "data = DataConfig('shapes', rows=32, size=32)\n"
         "cache = make_cache(open_rows(data), data, load_editor(base), out.parent / f'cache-{out.name}')\n"
         "out.mkdir(exist_ok=True)\n"
         "config = dict(max_steps=4, batch_size=4, lr_warmup_steps=1, lr=1e-3, log_every=1)\n"
@@ -415,7 +415,7 @@ def test_latents_of_other_rows_are_not_taken_for_these(tiny_editor, tmp_path):
     editor = load_editor(tiny_editor)
     make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents")
     assert len(make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents").ids) == 32
-    other = DataConfig(rows=32, size=32, first=280)
+    other = DataConfig("shapes", rows=32, size=32, first=280)
     with pytest.raises(ValueError, match=r"data\.first: 0 there, 280 here"):
         make_cache(open_rows(other), other, editor, tmp_path / "latents")
 

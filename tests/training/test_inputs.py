@@ -6,13 +6,14 @@ import torch
 
 from rewardedit.batch import collate
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.data.worlds import WorldConfig
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import read_log
 from rewardedit.trainers.reward_conditioned import finetune
 from rewardedit.training.latents import LatentCache, make_cache
 from rewardedit.training.trainable import RewardLabels, TrainConfig
 
-DATA = DataConfig(rows=8, size=32, shares={"right": 1.0})
+DATA = DataConfig("shapes", rows=8, size=32, shapes=WorldConfig(quality_mix={"right": 1.0}))
 
 
 @pytest.fixture(scope="module")

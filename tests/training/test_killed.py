@@ -174,7 +174,7 @@ def test_a_run_goes_on_to_more_steps_and_makes_anew_what_is_not_whole(tiny_edito
 
 
 def test_prompts_are_encoded_once_and_one_long_text_costs_only_itself(tiny_editor, tmp_path, monkeypatch):
-    data = DataConfig(rows=4000, size=32)
+    data = DataConfig("shapes", rows=4000, size=32)
     instructions = [f"make {i % 50} red" for i in range(3999)] + ["x" * 20_000]
     zeros = np.zeros((4000, 4, 1, 1), np.float16)
     cache = LatentCache(open_rows(data), data, instructions, instructions, tmp_path, 1.0, zeros, zeros)

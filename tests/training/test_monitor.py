@@ -13,6 +13,7 @@ from rewardedit import load_scorer
 from rewardedit.batch import EditBatch, EditSample
 from rewardedit.data import DataConfig, held_out_rows, open_rows
 from rewardedit.data.datasets import warn_of_shared_sources
+from rewardedit.data.worlds import WorldConfig
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.images import to_pil, to_tensor
 from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts, training_data
@@ -122,15 +123,18 @@ def test_a_data_set_of_its_own_is_watched_if_it_shares_no_source(tmp_path):
 
 
 def test_the_shapes_world_is_watched_on_another_split():
-    data = DataConfig(rows=16, seed=3)
+    data = DataConfig("shapes", rows=16, shapes=WorldConfig(seed=3))
     prompts, truth = fixed_prompts(training_data(data, CONFIG), CONFIG)
     assert truth is not None
     assert all("val" in name for name in truth.id)
     assert not {content(image) for image in prompts.source} & {content(row.source) for row in open_rows(data)}
-    for wrong, config in ((DataConfig(split="val"), CONFIG), (data, MonitorConfig(data=DataConfig(seed=3)))):
+    for wrong, config in (
+        (DataConfig("shapes", split="val"), CONFIG),
+        (data, MonitorConfig(data=DataConfig("shapes", shapes=WorldConfig(seed=3)))),
+    ):
         with pytest.raises(ValueError, match=r"watch\.data"):
             training_data(wrong, config)
-    test = DataConfig(split="test", seed=3)
+    test = DataConfig("shapes", split="test", shapes=WorldConfig(seed=3))
     assert not torch.equal(fixed_prompts(data, MonitorConfig(n=3, data=test))[0].source, prompts.source)
 
 

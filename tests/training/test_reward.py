@@ -28,7 +28,7 @@ def test_the_loss_is_the_mean_of_the_rows_that_could_be_scored():
 
 
 def test_a_row_has_the_same_noise_in_any_batch_also_where_steps_add_noise(tiny_editor, tmp_path):
-    look = MonitorConfig(n=2, num_inference_steps=1, held_out="clip_d")
+    look = MonitorConfig(n=2, num_inference_steps=1, held_out={"clip_d": {"checkpoint": "shapes/clip"}})
     reward = RewardConfig(
         "l1",
         num_inference_steps=(3,),
@@ -48,7 +48,10 @@ def test_a_row_has_the_same_noise_in_any_batch_also_where_steps_add_noise(tiny_e
             tracker="none",
             ema=None,
         )
-        train(Config("x", tiny_editor, DataConfig(rows=4, size=32), reward, settings, look), tmp_path / name)
+        train(
+            Config("x", DataConfig("shapes", rows=4, size=32), reward, tiny_editor, settings, look),
+            tmp_path / name,
+        )
     whole, parts = (read_log(tmp_path / name)[0]["loss"] for name in ("whole", "parts"))
     assert parts == pytest.approx(whole, rel=1e-5)
 

@@ -41,6 +41,12 @@ class Dies:
         self.alive = state["step"] == 1
 
 
+WORLD = DataConfig("shapes")
+EDITOR = "shapes/editor"
+CLIP = {"checkpoint": "shapes/clip"}
+LABELS = RelabelConfig("l1")
+
+
 def test_a_checkpoint_that_was_being_written_when_the_run_was_killed_is_not_taken_up(tmp_path, monkeypatch):
     accelerator = Accelerator(cpu=True)
     thing = Dies()
@@ -126,7 +132,7 @@ def test_the_minutes_of_a_run_add_up_over_its_calls(tmp_path):
 
 
 def test_a_finished_run_may_be_rated_in_another_way_and_not_trained_in_another(tmp_path):
-    before = Config("x", evaluate=EvaluateConfig(guidance_scale=(1.5, 2.0)))
+    before = Config("x", WORLD, LABELS, evaluate=EvaluateConfig(guidance_scale=(1.5, 2.0)))
     other = replace(before, evaluate=EvaluateConfig(guidance_scale=(1.75,)))
     require_resumable(tmp_path, to_dict(before), other)
     with pytest.raises(ValueError, match=r"other settings: .*base"):
@@ -134,34 +140,36 @@ def test_a_finished_run_may_be_rated_in_another_way_and_not_trained_in_another(t
 
 
 def test_a_run_knows_the_packaged_models_that_it_takes():
-    settings = to_dict(Config("x", relabel=RelabelConfig({"clip_d": {"weight": 1.0}, "l1": {"weight": 0.5}})))
-    assert packaged_models(settings) == {"shapes-editor", "shapes-clip"}
+    settings = to_dict(
+        Config("x", WORLD, RelabelConfig({"clip_d": {"weight": 1.0, **CLIP}, "l1": {"weight": 0.5}}), EDITOR)
+    )
+    assert packaged_models(settings) == {"shapes/editor", "shapes/clip"}
     settings["relabel"]["scorer"] = {"vifi_clip": {"checkpoint": "runs/own/scorer"}}
-    assert packaged_models(settings) == {"shapes-editor"}
-    settings |= {"base": "runs/own", "name": "shapes-vlm"}
+    assert packaged_models(settings) == {"shapes/editor"}
+    settings |= {"base": "runs/own", "name": "shapes/vlm"}
     assert packaged_models(settings) == set()
-    assert packaged_models({"methods": [{"model": "shapes-text-to-image"}]}) == {"shapes-text-to-image"}
+    assert packaged_models({"methods": [{"model": "shapes/text-to-image"}]}) == {"shapes/text-to-image"}
 
 
 def test_a_run_is_not_gone_on_with_where_a_model_that_it_takes_has_other_weights(tmp_path):
-    config = Config("x", relabel=RelabelConfig("vifi_clip"))
+    config = Config("x", WORLD, RelabelConfig({"vifi_clip": {"checkpoint": "shapes/vifi-clip"}}))
     models = digests()
     require_same_weights(tmp_path, config)  # begun by a version that did not say
-    write_json(tmp_path / "environment.json", {"models": models | {"shapes-adiee-scorer": "another"}})
+    write_json(tmp_path / "environment.json", {"models": models | {"shapes/adiee": "another"}})
     require_same_weights(tmp_path, config)
-    write_json(tmp_path / "environment.json", {"models": models | {"shapes-vifi-clip": "another"}})
-    with pytest.raises(ValueError, match="other weights of shapes-vifi-clip than come with this version"):
+    write_json(tmp_path / "environment.json", {"models": models | {"shapes/vifi-clip": "another"}})
+    with pytest.raises(ValueError, match="other weights of shapes/vifi-clip than come with this version"):
         require_same_weights(tmp_path, config)
 
 
 def test_a_run_s_weights_are_looked_at_where_it_is_resumed(tmp_path):
-    config = Config("x")
+    config = Config("x", WORLD, LABELS, EDITOR)
     start(tmp_path, config)
     start(tmp_path, config, resume=True)
     environment = json.loads((tmp_path / "environment.json").read_text())
-    environment["models"]["shapes-editor"] = "another"
+    environment["models"]["shapes/editor"] = "another"
     write_json(tmp_path / "environment.json", environment)
-    with pytest.raises(ValueError, match="shapes-editor"):
+    with pytest.raises(ValueError, match="shapes/editor"):
         start(tmp_path, config, resume=True)
     start(tmp_path, config)
 
@@ -171,7 +179,7 @@ def test_a_run_whose_inputs_are_others_now_is_not_resumed(tiny_editor, tmp_path)
     shutil.copytree(tiny_editor, base)
     table = tmp_path / "pairs.csv"
     table.write_text("source,target,instruction\n")
-    config = Config("x", base=str(base), data=DataConfig("table", str(table), size=64))
+    config = Config("x", DataConfig("table", str(table), size=64), LABELS, str(base))
     start(tmp_path / "run", config)
     os.utime(table)
     start(tmp_path / "run", config, resume=True)
@@ -190,7 +198,7 @@ def test_what_a_run_writes_itself_is_no_input_of_it(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train-0.parquet").write_text("one")
     data = DataConfig("magicbrush", str(tmp_path / "data"), size=64)
-    config = Config("x", relabel=RelabelConfig(scorer), data=data)
+    config = Config("x", data, RelabelConfig(scorer))
     start(tmp_path / "data" / "run", config)
     cache.write_text("more")
     start(tmp_path / "data" / "run", config, resume=True)
@@ -202,7 +210,7 @@ def test_what_a_run_writes_itself_is_no_input_of_it(tmp_path):
 def test_inputs_that_are_named_no_more_are_none_of_a_resumed_run(tmp_path):
     held_out = tmp_path / "b.csv"
     held_out.write_text("source,target,instruction\n")
-    config = VifiConfig("x", held_out=DataConfig("table", str(held_out), size=64))
+    config = VifiConfig("x", WORLD, held_out=DataConfig("table", str(held_out), size=64))
     start(tmp_path / "run", config)
     start(tmp_path / "run", replace(config, held_out=None), resume=True)
     assert json.loads((tmp_path / "run" / "inputs.json").read_text()) == {}

@@ -66,9 +66,9 @@ def train_editor(base: str, folder: Path, tracker: Tracker) -> None:
         validate_every=1,
         validation_rows=2,
     )
-    watch = MonitorConfig(n=2, num_inference_steps=1, held_out="clip_d")
+    watch = MonitorConfig(n=2, num_inference_steps=1, held_out={"clip_d": {"checkpoint": "shapes/clip"}})
     reward = RewardConfig("l1", num_inference_steps=(2,), stop_before_end=(0, 0), weight=0.1)
-    train_refl(Config("x", base, DataConfig(rows=4, size=32), reward, settings, watch), folder)
+    train_refl(Config("x", DataConfig("shapes", rows=4, size=32), reward, base, settings, watch), folder)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from rewardedit.files import to_json
 from rewardedit.images import Preprocess, clamp_straight_through
 from rewardedit.instructions.load import load_parser
 from rewardedit.instructions.parsed import Parsed, ParsedEdit, Parser, Unparsed
-from rewardedit.models import names_in, resolve_model
+from rewardedit.models import CLIP, resolve_model
 from rewardedit.regions.base import EditRegions, Instances, Locator, edit_masks
 from rewardedit.regions.boxes import filled
 from rewardedit.regions.load import load_locator, locator_models, locator_options
@@ -137,7 +137,7 @@ class BpmConfig:
 
 def _calibration(path: str | None, checkpoint: str, compat: str) -> Calibration | None:
     """Reads the calibration from a file; without one, the package's for its own model."""
-    if path is None and checkpoint == "shapes-detector" and compat != "code":
+    if path is None and checkpoint == "shapes/detector" and compat != "code":
         path = str(Path(resolve_model(checkpoint)) / CALIBRATION)
     return None if path is None else Calibration.read(path)
 
@@ -188,7 +188,7 @@ class Bpm(ClipScorer):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str = "shapes-detector",
+        checkpoint: str = CLIP,
         regions: str | dict[str, Any] | None = None,
         parser: str = "grammar",
         parser_cache: str | None = None,
@@ -201,8 +201,8 @@ class Bpm(ClipScorer):
         judges: dict[str, float] | None = None,
         parser_options: dict[str, Any] | None = None,
     ) -> "Bpm":
-        """Loads BPM with a CLIP model of `load_clip`; the paper's is "openai/clip-vit-large-patch14". The
-        small default, shapes-detector, consists of a detector's towers, which know objects only.
+        """Loads BPM with a CLIP model of `load_clip`. "shapes/detector", for drawn shapes, is the towers of a
+        detector, with a calibration that names its locator as well.
 
         Args:
             regions: the locator of regions, a name of `load_locator`, or its options including the name:
@@ -229,11 +229,11 @@ class Bpm(ClipScorer):
         return cls(*load_clip(checkpoint, dtype), parse, locator, config)
 
     @classmethod
-    def packaged(cls, options: Mapping[str, Any]) -> set[str]:
-        """Models that the options name, and those that find the regions."""
+    def resolved(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options with those of the locator, which a calibration may name."""
         ends = _calibration(options["calibration"], options["checkpoint"], options["compat"])
         regions = options["regions"] or (ends.options.get("regions") if ends else None)
-        return names_in(options) | names_in(locator_models(regions))
+        return {**options, "regions": locator_models(regions)}
 
     @torch.no_grad()
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:

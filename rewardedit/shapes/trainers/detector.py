@@ -66,8 +66,8 @@ class Config:
     """Data and training of the detector."""
 
     name: str  # name of the run and of its folder in runs/
-    clip: str = "shapes-clip"  # CLIP model whose towers initialise the detector
-    editor: str = "shapes-editor"  # editor whose autoencoder reconstructs half of the images
+    clip: str = "shapes/clip"  # CLIP model whose towers initialise the detector
+    editor: str = "shapes/editor"  # editor whose autoencoder reconstructs half of the images
     samples: int = 12_600  # training samples of the shapes world, each with source and target
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive samples
     crops: int = 40  # crops per step: three quarters objects, an eighth background, an eighth whole images
@@ -106,7 +106,7 @@ def make_model(config: Config) -> tuple[OwlViTForObjectDetection, CLIPTokenizer]
         tokenizer, old = ends_last(pretrained.load(CLIPTokenizer, resolve_model(config.clip)))
     except OSError as error:
         message = str(error).splitlines()[0]
-        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error
+        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes/clip") from error
     text = clip.config.text_config.to_dict() | {
         "max_position_embeddings": TEXT_TOKENS,
         "bos_token_id": tokenizer.bos_token_id,

@@ -21,7 +21,7 @@ edited image there. The UNet also gets the text through its time embedding (`add
 which stock pipelines support. It never sees reward text.
 
 Training is a chain of phases (legs); each has its own edits and starts from the fp16 weights saved by the one
-before, so a leg can also start from the weights in this package: start=shapes-editor first_leg=2.
+before, so a leg can also start from the weights in this package: start=shapes/editor first_leg=2.
 Recipes that start there with other shares of flawed targets make editors of other quality, for comparisons.
 
 Command: rewardedit train shapes-editor

@@ -45,7 +45,7 @@ class Config:
     """Architecture, data and training of the segmenter."""
 
     name: str  # name of the run and of its folder in runs/
-    editor: str = "shapes-editor"  # editor whose autoencoder reconstructs half of the images
+    editor: str = "shapes/editor"  # editor whose autoencoder reconstructs half of the images
     samples: int = 8_400  # training samples of the shapes world, each with source and target
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive samples
     width: int = 96  # width of the image encoder

@@ -44,7 +44,7 @@ class Config:
     """Data and training of the text encoder."""
 
     name: str  # name of the run and of its folder in runs/
-    clip: str = "shapes-clip"  # CLIP model whose text encoder and tokenizer are trained further
+    clip: str = "shapes/clip"  # CLIP model whose text encoder and tokenizer are trained further
     samples: int = 112_000  # training samples of the shapes world, each an instruction and a caption
     tail: float = 0.5  # share of instructions with random words after them
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
@@ -61,7 +61,7 @@ def make_model(config: Config) -> tuple[CLIPTextModel, CLIPTokenizer]:
         tokenizer = pretrained.load(CLIPTokenizer, resolve_model(config.clip), model_max_length=TOKENS)
     except OSError as error:
         message = str(error).splitlines()[0]
-        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error
+        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes/clip") from error
     text_encoder = CLIPTextModel(CLIPTextConfig(**clip.config.text_config.to_dict()))
     text_encoder.load_state_dict(clip.text_model.state_dict())
     return text_encoder, tokenizer

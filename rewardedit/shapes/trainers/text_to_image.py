@@ -35,7 +35,7 @@ class Config:
     """Architecture, data and training of the text-to-image model."""
 
     name: str  # name of the run and of its folder in runs/
-    editor: str = "shapes-editor"  # editor whose autoencoder, text encoder and schedule the model uses
+    editor: str = "shapes/editor"  # editor whose autoencoder, text encoder and schedule the model uses
     channels: tuple[int, ...] = (48, 96)  # channels of each level of the UNet
     samples: int = 42_000  # training samples of the shapes world, each with two images: source and target
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive samples

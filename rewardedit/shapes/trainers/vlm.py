@@ -73,7 +73,7 @@ class Config:
     """Architecture, data and training of the model."""
 
     name: str  # name of the run and of its folder in runs/
-    clip: str = "shapes-clip"  # CLIP model whose vision tower and tokenizer are used
+    clip: str = "shapes/clip"  # CLIP model whose vision tower and tokenizer are used
     # editor whose images the model learns to read: its autoencoder reconstructs half of the images, and in
     # training all get random blur, colour shifts or noise; None: clean renderings only
     editor: str | None = None
@@ -129,7 +129,7 @@ def fresh_vlm(config: Config) -> Vlm:
         known = pretrained.load(CLIPTokenizer, resolve_model(config.clip))
     except OSError as error:
         message = str(error).splitlines()[0]
-        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error
+        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes/clip") from error
     tokenizer = make_tokenizer(known)
     text = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -209,7 +209,7 @@ def detector_tower(name: str) -> dict[str, Tensor]:
         detector = pretrained.load(OwlViTForObjectDetection, resolve_model(name), dtype=torch.float32)
     except OSError as error:
         message = str(error).splitlines()[0]
-        raise ValueError(f"tower {name!r}: {message}; train it first: shapes-detector") from error
+        raise ValueError(f"tower {name!r}: {message}; train it first: shapes/detector") from error
     weights = detector.owlvit.vision_model.state_dict()
     return {key.replace("pre_layernorm", "pre_layrnorm"): value for key, value in weights.items()}
 
