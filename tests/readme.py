@@ -1,7 +1,9 @@
-"""The README's fenced blocks, and the files that it says its reader has."""
+"""Pages, their fenced blocks, recorded results, and the files that the pages say their reader has."""
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 from rewardedit.images import to_pil
 from rewardedit.shapes import Shapes
@@ -9,8 +11,22 @@ from rewardedit.shapes.table import write_table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BENCHMARKS = (ROOT / "benchmarks" / "README.md").read_text()
+BENCHMARKS = ROOT / "benchmarks"
+WORLD = ROOT / "rewardedit" / "shapes"
+RESULTS = (BENCHMARKS / "results", WORLD / "benchmarks" / "results")
+PAGES = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted(BENCHMARKS.glob("*.md")),
+    WORLD / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+)
 PAIRS = 200
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """A recorded result."""
+    (path,) = [folder / f"{name}.json" for folder in RESULTS if (folder / f"{name}.json").is_file()]
+    return json.loads(path.read_text())
 
 
 def blocks(text: str, language: str) -> list[str]:

@@ -1,8 +1,5 @@
 """The lower of several scorers: by hand, by name, and what it is made of."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,9 +9,9 @@ from rewardedit.scorer_spec import all_terms, read_spec, resolve_spec, spec_name
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.scorers.load import families, packaged_files
 from rewardedit.scorers.lower_of import CENTRES, LowerOf
+from tests.readme import recorded
 
 SPEC = {"lower_of": ["adiee", {"bpm": {"undetected": "failed"}}]}
-CENTRES_FILE = Path(__file__).parents[2] / "benchmarks" / "results" / "centres.json"
 
 
 def red(batch: EditBatch) -> torch.Tensor:
@@ -86,7 +83,7 @@ def test_each_scorer_has_its_median_or_one_is_asked_for():
 
 
 def test_the_package_s_medians_are_those_that_were_measured():
-    measured = json.loads(CENTRES_FILE.read_text())["centres"]
+    measured = recorded("centres")["centres"]
     for name, (median, spread) in CENTRES.items():
         assert (median, spread) == pytest.approx(
             (measured[name]["median"], measured[name]["spread"]), rel=1e-3
