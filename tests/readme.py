@@ -1,5 +1,8 @@
 """Pages, their fenced blocks, recorded results, and the files that the pages say their reader has."""
 
+import ast
+import builtins
+import importlib
 import json
 import re
 from pathlib import Path
@@ -14,11 +17,12 @@ README = (ROOT / "README.md").read_text()
 BENCHMARKS = ROOT / "benchmarks"
 WORLD = ROOT / "rewardedit" / "shapes"
 RESULTS = (BENCHMARKS / "results", WORLD / "benchmarks" / "results")
+DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted(BENCHMARKS.glob("*.md")),
     WORLD / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *DOCS,
 )
 PAIRS = 200
 
@@ -32,6 +36,27 @@ def recorded(name: str) -> dict[str, Any]:
 def blocks(text: str, language: str) -> list[str]:
     """The fenced blocks of a language, in order."""
     return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+def undefined_names(block: str) -> list[str]:
+    """Names that a block imports and that are not there, or uses without defining them."""
+    nodes = list(ast.walk(ast.parse(block)))
+    missing = []
+    defined = set(dir(builtins))
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(str(node.module))
+            missing += [f"{node.module}.{a.name}" for a in node.names if not hasattr(module, a.name)]
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            defined |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        if isinstance(node, ast.arg):
+            defined.add(node.arg)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            defined.add(node.id)
+    used = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    return missing + [name for name in dict.fromkeys(used) if name not in defined]
 
 
 def sections(*titles: str) -> str:
