@@ -93,6 +93,10 @@ def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
     }
     assert set(tool["packages"]) == found | {"rewardedit.trainers", "rewardedit.recipes"}
     assert all(name.split(".")[0] == "rewardedit" for name in tool["packages"])
+    for pattern in tool["package-data"]["rewardedit"]:
+        data = [path.relative_to(ROOT) for path in ROOT.glob(f"rewardedit/{pattern}")]
+        assert data, pattern
+        assert not [path for path in data if "benchmarks" in path.parts]
 
 
 def test_ruff_is_content():
