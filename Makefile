@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test faults lint cuda install install-dev
+.PHONY: quickstart test faults lint docs cuda install install-dev
 
 quickstart: $(VENV)/installed
 	$(BIN)/rewardedit train quickstart
@@ -19,6 +19,10 @@ faults: $(VENV)/installed-dev
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
+
+# Builds docs/ into site/; a broken link or a page without a place in the menu is an error.
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # On a machine with CUDA, with the Python that it is given: make cuda PYTHON=python3 OUT=folder PARTS=tests,quickstart
 cuda:
@@ -39,4 +43,8 @@ $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
 	touch $@

@@ -48,6 +48,8 @@ def modules(
     """Path in the checkout and syntax tree of every module."""
     for folder in folders:
         for path in sorted((tree / folder).rglob("*.py")):
+            if path.parent.name == "benchmarks":  # programs, no part of the package
+                continue
             yield str(path.relative_to(tree)), parse(path)
 
 
@@ -243,7 +245,7 @@ def main() -> None:
         ["git", "rev-parse", "--short", "HEAD"], cwd=before, capture_output=True, text=True
     )
     figures = {"before": measure(before), "after": measure(ROOT)}
-    line = CommandLine("code_metrics.py", ["--before", commit.stdout.strip()], args.write)
+    line = CommandLine(Path(__file__), ["--before", commit.stdout.strip()], args.write)
     line.keep(args.name, figures)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from record import keep
+from record import ROOT, keep
 
 WRITE = "write the tracked files (default: print what would be written)"
 
@@ -16,19 +16,19 @@ WRITE = "write the tracked files (default: print what would be written)"
 class CommandLine:
     """A program's words, and whether it may write tracked files."""
 
-    program: str  # file name
+    program: Path
     words: list[str]
     write: bool
 
     @property
     def command(self) -> str:
         """Command as recorded in results."""
-        return " ".join(["python", f"benchmarks/{self.program}", *self.words])
+        return " ".join(["python", str(self.program.resolve().relative_to(ROOT)), *self.words])
 
     def keep(self, name: str, figures: dict[str, Any], command: str | None = None) -> None:
-        """Writes benchmarks/results/NAME.json, or prints the figures."""
+        """Writes results/NAME.json beside the program, or prints the figures."""
         if self.write:
-            keep(name, command or self.command, figures)
+            keep(name, command or self.command, figures, self.program.resolve().parent / "results")
             return
         print(json.dumps(figures, indent=2))
         print("not kept; --write keeps it", file=sys.stderr)
@@ -50,4 +50,4 @@ def read_command_line(description: str | None, words: str = "", many: bool = Tru
     parser.add_argument("--write", action="store_true", help=WRITE)
     args = parser.parse_intermixed_args()
     given = getattr(args, "words", None) or []
-    return CommandLine(Path(sys.argv[0]).name, [given] if isinstance(given, str) else given, args.write)
+    return CommandLine(Path(sys.argv[0]), [given] if isinstance(given, str) else given, args.write)

@@ -265,16 +265,16 @@ def time_unet(unet: Any, attend: Callable[..., Tensor], side: int, batch: int = 
 
 
 def benchmarks(figures: Figures, tiny: bool) -> None:
-    """Runs the CUDA measurements of guidance.py, throughput.py and refl.py, or the same on narrow models."""
-    import guidance
+    """Runs the CUDA measurements of guidance_cost, throughput and refl, or the same on narrow models."""
+    import guidance_cost
     import refl
     import throughput
 
     where = str(device())
     size, steps, rounds = (8, 2, 2) if tiny else (64, 20, 15)
-    pipe = guidance.full_size(where, narrow=tiny)
+    pipe = guidance_cost.full_size(where, narrow=tiny)
     figures.measure(
-        "guidance, seconds a step", partial(guidance.seconds_per_step, pipe, size, 1, steps, rounds)
+        "guidance, seconds a step", partial(guidance_cost.seconds_per_step, pipe, size, 1, steps, rounds)
     )
     del pipe
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from command_line import read_command_line
 from table_parts import read
-from tables_adiee import prefix as table
+from tables_speed import prefix as table
 from transformers import LlamaConfig, LlamaModel
 
 from rewardedit import devices

@@ -100,7 +100,7 @@ def main() -> None:
             then = hashes(before, [old_word(word) for word in words], Path(folder) / f"{number}-before")
             found[name] = {"equal": now == then, "now": now, "before": then}
             print(f"{name}: {'equal' if now == then else 'NOT EQUAL'}", flush=True)
-    line = CommandLine("same_weights.py", ["--before", commit_of(before)], args.write)
+    line = CommandLine(Path(__file__), ["--before", commit_of(before)], args.write)
     line.keep("same-weights", {"runs": found})
 
 

@@ -170,7 +170,7 @@ def main() -> None:
     kept = json.loads(before.read_text()) if before.is_file() else {}
     found = {key: kept[key] for key in ("peak_gib", "rows_per_s", "workers", "processes") if key in kept}
     words = [word for word in sys.argv[1:] if word != "--write"]
-    CommandLine("scale.py", words, args.write).keep("scale", found | measure(parts, args.rows))
+    CommandLine(Path(__file__), words, args.write).keep("scale", found | measure(parts, args.rows))
 
 
 if __name__ == "__main__":

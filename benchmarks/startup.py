@@ -118,7 +118,7 @@ def main() -> None:
         figures["before"] = commit(args.before)
     torch.set_num_threads(1)
     words = ["--before", "FOLDER"] if args.before else []
-    CommandLine("startup.py", words, args.write).keep("startup", figures)
+    CommandLine(Path(__file__), words, args.write).keep("startup", figures)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """Parts of the tables in the pages: cells, intervals, and the origin of a result."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from record import RESULTS
+from record import RESULTS, ROOT, WORLD
 
 from rewardedit.models import digests
 from rewardedit.shapes.vocabulary import WORLD_VERSION
 
+FOLDERS = (RESULTS, WORLD / "results")
 NOT_RECORDED = "Not recorded yet."
 # Programs that use both small trained scorers.
 BOTH = (
@@ -29,8 +31,8 @@ Result = dict[str, Any]
 
 
 def read(name: str) -> Result | None:
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.is_file() else None
+    paths = [folder / f"{name}.json" for folder in FOLDERS]
+    return next((json.loads(path.read_text()) for path in paths if path.is_file()), None)
 
 
 def recorded(name: str, write: Callable[[Result], str]) -> str:
@@ -57,8 +59,17 @@ def difference(found: dict[str, Any], digits: int = 2) -> str:
     return f"{found['difference']:+.{digits}f} {interval(found['ci95'], digits)}"
 
 
+def command_now(command: str) -> str:
+    """A recorded command, with a program of the offline world named where it lies now."""
+
+    def place(found: re.Match[str]) -> str:
+        return f"{WORLD.relative_to(ROOT)}/{found[1]}" if (WORLD / found[1]).is_file() else found[0]
+
+    return re.sub(r"(?<!shapes/)benchmarks/(\w+\.py)", place, command)
+
+
 def where(result: Result) -> str:
-    return f"`{result['command']}`, {result['device']}, {result['date']}."
+    return f"`{command_now(result['command'])}`, {result['device']}, {result['date']}."
 
 
 def outgrown(result: Result) -> list[str]:

@@ -1,7 +1,12 @@
-"""The README's fenced blocks, and the files that it says its reader has."""
+"""Pages, their fenced blocks, recorded results, and the files that the pages say their reader has."""
 
+import ast
+import builtins
+import importlib
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 from rewardedit.images import to_pil
 from rewardedit.shapes import Shapes
@@ -9,13 +14,49 @@ from rewardedit.shapes.table import write_table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BENCHMARKS = (ROOT / "benchmarks" / "README.md").read_text()
+BENCHMARKS = ROOT / "benchmarks"
+WORLD = ROOT / "rewardedit" / "shapes"
+RESULTS = (BENCHMARKS / "results", WORLD / "benchmarks" / "results")
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted(BENCHMARKS.glob("*.md")),
+    WORLD / "README.md",
+    *DOCS,
+)
 PAIRS = 200
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """A recorded result."""
+    (path,) = [folder / f"{name}.json" for folder in RESULTS if (folder / f"{name}.json").is_file()]
+    return json.loads(path.read_text())
 
 
 def blocks(text: str, language: str) -> list[str]:
     """The fenced blocks of a language, in order."""
     return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+def undefined_names(block: str) -> list[str]:
+    """Names that a block imports and that are not there, or uses without defining them."""
+    nodes = list(ast.walk(ast.parse(block)))
+    missing = []
+    defined = set(dir(builtins))
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(str(node.module))
+            missing += [f"{node.module}.{a.name}" for a in node.names if not hasattr(module, a.name)]
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            defined |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        if isinstance(node, ast.arg):
+            defined.add(node.arg)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            defined.add(node.id)
+    used = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    return missing + [name for name in dict.fromkeys(used) if name not in defined]
 
 
 def sections(*titles: str) -> str:

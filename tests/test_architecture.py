@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted([*ROOT.glob("rewardedit/**/*.py"), *ROOT.glob("trainers/*.py")])
+PROGRAMS = [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("rewardedit/shapes/benchmarks/*.py")]
+SOURCES = sorted({*ROOT.glob("rewardedit/**/*.py"), *ROOT.glob("trainers/*.py")} - {*PROGRAMS})
 
 
 def imported(path: Path) -> set[str]:
@@ -35,7 +36,7 @@ def test_only_the_command_line_knows_the_trainers(path):
     assert not knows or path.parent.name == "cli", f"{path} imports {knows}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*SOURCES, *PROGRAMS], ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_are_small_and_safe(path):
     text = path.read_text()
     assert text.count("\n") <= (350 if path.parent.name == "trainers" else 400), "two files in one?"
@@ -60,7 +61,7 @@ def classes_of_ours() -> set[str]:
 
 def test_one_module_loads_models_and_never_runs_their_code():
     ours = classes_of_ours()
-    for path in [*SOURCES, *ROOT.glob("benchmarks/*.py")]:
+    for path in [*SOURCES, *PROGRAMS]:
         text = path.read_text()
         assert path == OF_ITS_OWN or "trust_remote_code" not in text, path
         if not any(
@@ -92,6 +93,10 @@ def test_a_wheel_holds_the_package_and_nothing_else(tmp_path):
     }
     assert set(tool["packages"]) == found | {"rewardedit.trainers", "rewardedit.recipes"}
     assert all(name.split(".")[0] == "rewardedit" for name in tool["packages"])
+    for pattern in tool["package-data"]["rewardedit"]:
+        data = [path.relative_to(ROOT) for path in ROOT.glob(f"rewardedit/{pattern}")]
+        assert data, pattern
+        assert not [path for path in data if "benchmarks" in path.parts]
 
 
 def test_ruff_is_content():

@@ -11,17 +11,15 @@ from rewardedit import cli
 from rewardedit.cli.recipes import load_recipe
 from rewardedit.data import DataConfig
 from rewardedit.diffusion.editors import EditConfig
-from rewardedit.evaluation.hacking import LIMITS, Limit
-from rewardedit.models import resolve_model
-from rewardedit.scorers.load import BUILT_IN
 from rewardedit.shapes import Shapes
+from tests.readme import BENCHMARKS, ROOT, WORLD
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+sys.path[:0] = [str(BENCHMARKS), str(WORLD / "benchmarks")]
 
 
 def test_guidance():
     import guidance
+    from guidance_cost import seconds_per_step
 
     from rewardedit import load_editor
 
@@ -30,7 +28,7 @@ def test_guidance():
     assert found["settings"]["guided"]["guidance_scale"] == 1.5, "a mask restricts guidance"
     assert set(found["oracle"]) == {"plain", "guided"}
     assert found["guided_minus_plain"]["preservation"]["difference"] > 0
-    cost = guidance.seconds_per_step(load_editor("shapes-editor").pipe, size=16, batch=1, steps=2, rounds=2)
+    cost = seconds_per_step(load_editor("shapes-editor").pipe, size=16, batch=1, steps=2, rounds=2)
     assert cost["plain"] > 0
 
 
@@ -221,15 +219,6 @@ def test_what_guides_is_chosen_on_val(monkeypatch):
     assert found["oracle"]["mean_b"] == 3
 
 
-def test_what_was_measured_of_reward_guidance_holds_what_the_page_says():
-    found = recorded("reward-guidance")["guided_minus_plain"]
-    assert set(found) == {"adiee", "vifi_clip", "clip_d"}
-    for of_scorer in found.values():
-        assert of_scorer["by_part"]["all steps"] == of_scorer["oracle"]
-        assert of_scorer["by_part"]["second half"]["ci95"][0] > 0
-        assert abs(of_scorer["by_part"]["first half"]["difference"]) < 0.05
-
-
 def test_refl_steps_do_the_same_work():
     import refl
 
@@ -241,241 +230,6 @@ def test_refl_steps_do_the_same_work():
     assert refl.peak(lambda: work, "ours") > 0
 
 
-def recorded(name: str) -> dict:
-    return json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
-
-
-def test_what_was_measured_holds_what_is_promised():
-    quickstart = recorded("quickstart")["oracle"]
-    guidance = recorded("guidance")
-    without_captions = recorded("quickstart-without-captions")["oracle"]
-    assert min(without_captions["ci95"][0], without_captions["ci95_vs_one"][0]) > 0
-    assert without_captions["n"] == quickstart["n"]
-    assert without_captions["base"] == pytest.approx(quickstart["base"], abs=0.01)  # side by side on the page
-    assert min(quickstart["ci95"][0], quickstart["ci95_vs_one"][0]) > 0
-    assert quickstart["n"] >= 256
-    assert guidance["n"] >= 1024
-    assert guidance["guided_minus_plain"]["preservation"]["ci95"][0] > 0
-    assert guidance["guided_minus_plain"]["alignment"]["difference"] >= -0.2
-    assert guidance["seconds_per_step"]["small, CPU, batch 8"]["extra_share"] <= 0.05
-    comparison = recorded("shapes-reward-conditioned")["oracle"]
-    assert comparison["n"] >= 512
-    assert min(comparison[key][0] for key in ("ci95", "ci95_vs_one", "ci95_vs_unconditioned")) > 0
-
-
-def test_reward_conditioning_gains_what_is_aimed_at():
-    found = recorded("shapes-reward-conditioned")
-    assert found["oracle"]["relative_gain"] >= 0.15
-    assert found["flags"]["conditioned_five"] is None
-    assert found["change_outside"]["conditioned_five"]["ci95"][0] <= 0
-    best = recorded("shapes-editor")["settings"]["10"]["guidance_scale"]
-    assert found["settings"]["base"]["text_guidance"] == best, "the base is at its best too"
-
-
-@pytest.mark.parametrize("name", ["labels-adiee", "labels-vifi-clip"])
-def test_labels_gain_without_captions(name):
-    found = recorded(name)
-    oracle, with_captions = found["oracle"], recorded("labels-clip-d")["oracle"]
-    assert oracle["n"] >= 560
-    assert oracle["base"] == pytest.approx(with_captions["base"], abs=0.01)  # one editor, one grid, one test
-    assert min(oracle["ci95"][0], oracle["ci95_vs_one"][0]) > 0
-    assert found["flags"]["conditioned_five"] is None
-    assert found["change_outside"]["conditioned_five"]["ci95"][0] <= 0
-    best = recorded("shapes-editor")["settings"]["10"]["guidance_scale"]
-    assert found["settings"]["base"]["text_guidance"] == best, "the base is at its best too"
-
-
-def test_labels_by_clip_d_of_the_instruction_alone_say_nothing():
-    found = recorded("labels-clip-d-instructions")
-    low, high = found["oracle"]["ci95_vs_one"]
-    assert low < 0 < high, "the pages say that it does as well where it is asked for one"
-    assert found["oracle"]["base"] == pytest.approx(recorded("labels-clip-d")["oracle"]["base"], abs=0.01)
-
-
-def test_other_rewards_gain_less_and_vifi_clip_is_flagged():
-    vifi_clip, clip_d = (recorded(f"shapes-refl-{name}") for name in ("vifi-clip", "clip-d"))
-    ours = recorded("shapes-refl")["oracle"]
-    for found in (vifi_clip, clip_d):
-        assert found["oracle"]["n"] == ours["n"]
-        assert found["oracle"]["base"] == pytest.approx(ours["base"], abs=0.01)
-        assert found["oracle"]["ci95"][0] > 0
-        assert found["oracle"]["refl"] < ours["refl"]
-    assert "change_outside" in vifi_clip["flags"]["refl"]
-    assert vifi_clip["change_outside"]["refl"]["ci95"][0] > 0
-    assert clip_d["flags"]["refl"] is None
-
-
-def test_clip_d_of_the_instruction_alone_as_a_reward_spoils_the_editor_and_is_flagged():
-    found = recorded("shapes-refl-clip-d-instructions")
-    assert found["oracle"]["n"] == recorded("shapes-refl")["oracle"]["n"]
-    assert found["oracle"]["base"] == pytest.approx(recorded("shapes-refl")["oracle"]["base"], abs=0.01)
-    assert found["oracle"]["ci95"][1] < 0
-    assert found["flags"]["base"] is None
-    assert "change_outside" in found["flags"]["refl"]
-
-
-def test_labels_on_edits_of_the_scorers_own_data_gain_nothing_that_is_told_apart():
-    found = recorded("labels-adiee-data")
-    low, high = found["oracle"]["ci95"]
-    assert low < 0 < high, "the page says that it may be nothing"
-    assert found["oracle"]["ci95_vs_one"][0] > 0
-    assert found["oracle"]["base"] == pytest.approx(recorded("labels-clip-d")["oracle"]["base"], abs=0.01)
-    assert found["change_outside"]["conditioned_five"]["ci95"][1] < 0
-
-
-def test_what_was_measured_of_the_editor_holds_what_is_promised():
-    found = recorded("shapes-editor")
-    assert found["n"] >= 560
-    assert found["best_steps"] >= 8
-    assert min(found["ci95_vs_1"][0], found["ci95_vs_2"][0]) > 0, "it samples: one step is not enough"
-    plain = found["oracle"]["plain"]
-    assert plain["all"] >= 4.0
-    assert plain["add"] >= 3.0
-    assert plain["move"] >= 1.5
-    assert found["oracle"]["textured"]["all"] > 2.06
-    assert found["oracle"]["photo"]["all"] > 1.13
-    seeds = found["two_seeds"]
-    assert seeds["pairs"] >= 140
-    assert seeds["a_cell_apart"] >= 0.25
-    assert seeds["both_right"] >= 0.08
-    kept = json.loads((Path(resolve_model("shapes-editor")) / "editing.json").read_text())
-    assert kept["num_inference_steps"] == found["best_steps"]
-
-
-def test_editors_of_unlike_quality_are_spread():
-    found = recorded("shapes-editors")
-    means = found["mean"]
-    assert found["n"] >= 280
-    assert len(means) >= 5
-    assert min(means.values()) >= 1.0
-    assert max(means.values()) - min(means.values()) >= 1.5
-    assert len(found["unseen"]) == 2
-    assert set(found["unseen"]) < set(means)
-
-
-def test_what_was_measured_of_text_to_image_holds_what_is_promised():
-    found = recorded("shapes-text-to-image")
-    assert found["n"] >= 560
-    assert found["all_found"] >= 0.6
-    assert found["by_objects"]["1"]["all_found"] >= 0.85
-    assert set(found["by_objects"]) == {"1", "2", "3", "4", "5"}
-
-
-def test_what_was_measured_of_scorers_holds_what_is_promised():
-    retrieval = recorded("retrieval")
-    heat = recorded("heat")
-    temporal, mean = (retrieval["test"][pooling] for pooling in ("temporal", "mean"))
-    assert temporal["n"] >= 1000
-    assert retrieval["recall@1_temporal_minus_mean"]["ci95"][0] > 0
-    assert temporal["recall@1"] >= 2 * mean["recall@1"]
-    assert temporal["swap"] >= 0.95
-    assert heat["n"] >= 256
-    assert min(found["times"] for found in heat["scorers"].values()) >= 3
-    assert set(recorded("throughput")["milliseconds_per_edit"]) == set(BUILT_IN)
-    assert len(recorded("agreement")["rho"]) == 3
-    for found in recorded("reward-guidance")["guided_minus_plain"].values():
-        assert found["score"]["ci95"][0] > 0
-        assert found["oracle"]["ci95"][0] > 0
-    weights = Path(resolve_model("shapes-vifi-clip")).rglob("*.safetensors")
-    assert sum(path.stat().st_size for path in weights) < 4 * 2**20
-
-
-def test_what_was_measured_of_bpm_holds_what_is_promised():
-    found = recorded("bpm")
-    assert found["n"] >= 560
-    assert found["mask_iou_median"] >= 0.7
-    by_noise = found["ground_truth_by_noise"]["bpm"]
-    assert set(by_noise) == {"5", "15", "50"}
-    assert found["ground_truth"] == min(shares["ground_truth"] for shares in by_noise.values()) >= 0.87
-    assert found["alignment"] >= 0.80
-    assert found["ci95_vs_prior"][0] > 0
-    assert found["alignment"] > found["prior"]
-    assert len(found["two_seeds"]) >= 5
-    parsed = recorded("bpm-parts")
-    least = {"object": 0.97, "size": 0.99, "position": 0.97}
-    assert set(parsed["parse"]) == set(parsed["parse_held_out"]) == set(least)
-    for name, share in least.items():
-        assert parsed["parse"][name] >= share, name
-    for name in ("clip_t", "clip_d", "l2", "ssim", "lpips", "vifi_clip"):
-        assert set(found["rivals"][name]) == {"ground_truth", "alignment"}
-        assert found["rivals"][name]["ground_truth"] < found["ground_truth"] or name == "ssim"
-
-
-def test_what_was_measured_of_bpm_s_masks_holds_what_is_promised():
-    found = recorded("bpm-guidance")
-    assert found["n"] >= 1120
-    guided = found["oracle"]["guided"]
-    assert guided["preservation"]["ci95"][0] > 0
-    assert guided["score"]["ci95"][0] > 0
-    for name in ("modification", "modification_or_missing"):
-        assert guided[name]["difference"] >= -0.01, name
-    for way in ("pasted", "pasted_feathered"):
-        assert {"score", "preservation", "quality"} <= set(found["oracle"][way]), way
-    better = found["oracle"]["guided_minus_pasted_quality"]["ci95"][0] > 0
-    assert better or "guidance does not beat pasting" in (BENCHMARKS / "README.md").read_text()
-    chosen = found["best_of_8"]
-    assert chosen["bpm"]["ci95_vs_one_sample"][0] > 0
-    assert chosen["bpm"]["mean"] < chosen["oracle's choice"]["mean"]
-    best = recorded("best-of-n")
-    for name in ("bpm", "adiee", "adiee:0.1,bpm:0.5"):
-        assert best["against_one_sample"][name]["ci95"][0] > 0, name
-        assert best["oracle"][name] < best["oracle"]["oracle's choice"], name
-
-
-def test_what_was_measured_of_the_adiee_scorer_holds_what_is_promised():
-    found = recorded("adiee")
-    assert found["n"] >= 2240
-    for of in (found, found["seen"]):
-        assert of["ci95_vs_best_rival"][0] > 0
-        rivals = of["spearman"].keys() - {"adiee", "same_labels"}
-        assert {"bpm", "vifi_clip", "clip_d", "ssim", "shapes-vlm", "prior"} <= rivals
-        assert "same_labels" in of["spearman"]
-        for name in rivals:  # also over one that is better on test than the one that val chose
-            assert of["ci95_vs"][name][0] > 0, name
-        assert {"random", "always a tie"} <= of["pairwise"].keys()
-    assert found["spearman"]["adiee"] >= 0.6
-    assert found["own_margins"]["pairwise"]["adiee"] > found["pairwise"]["adiee"]
-    assert found["own_margins"]["pairwise"].keys() == found["pairwise"].keys()
-    checks = found["checks"]
-    assert checks["untouched_sources"] < 2
-    assert max(checks["source_and_edit_exchanged"], checks["other_instructions"]) < checks["true_edits"] - 5
-    assert checks["spread_of_questions"] < 1
-
-
-def test_what_was_measured_of_model_and_data_is_what_the_page_says():
-    found = recorded("model-or-data")
-    assert found["n"] >= 2240
-    rho = {name: of["rho"] for name, of in found["spearman"].items()}
-    assert rho["adiee"] > rho["same_labels"] > rho["vifi_clip"]
-    assert found["adiee_above"]["same_labels"][0] > 0
-    # "four fifths of the way"
-    assert (rho["same_labels"] - rho["vifi_clip"]) / (rho["adiee"] - rho["vifi_clip"]) == pytest.approx(
-        0.8, abs=0.05
-    )
-
-
-def test_what_was_measured_of_a_shared_prefix_holds_what_is_promised():
-    found = recorded("prefix")["small, CPU"]
-    source, candidate = found["source_tokens"], found["candidate_tokens"]
-    assert source / (source + candidate) >= 0.6
-    assert found["8"]["speedup"] >= 1.4
-    assert found["gradient"]["memory_share"] < 1
-
-
-def test_what_was_measured_of_refl_holds_what_is_promised():
-    found = recorded("shapes-refl")
-    oracle = found["oracle"]
-    assert oracle["n"] >= 1024
-    assert found["world"] == 2, "with the editor that samples"
-    assert oracle["relative_gain"] >= 0.07
-    assert min(oracle[key][0] for key in ("ci95", "ci95_vs_pairs_only")) > 0
-    assert found["change_outside"]["refl"]["ci95"][0] <= 0
-    assert found["settings"]["refl"]["steps"] >= 8
-    assert {"predicted_x0", "reward_only", "draft_2", "draft_4"} <= set(oracle)
-    small = recorded("refl-step")["steps"]["small editor, CPU, batch 16, 10 steps"]
-    assert small["ours"]["samples_per_second"] > small["papers"]["samples_per_second"]
-
-
 def test_tables_say_where_another_world_or_editor_was_measured():
     from table_parts import is_current, measured
 
@@ -485,6 +239,10 @@ def test_tables_say_where_another_world_or_editor_was_measured():
     earlier = {**here, "models": {**here["models"], "shapes-editor": "0" * 12}}
     first = {name: value for name, value in here.items() if name not in ("world", "models")}
     assert measured(here) == f"`this`, {here['device']}, today."
+    moved = {**here, "command": "python benchmarks/heat.py x"}
+    assert measured(moved).startswith("`python rewardedit/shapes/benchmarks/heat.py x`, ")
+    stayed = measured({**here, "command": "python benchmarks/refl.py"})
+    assert stayed.startswith("`python benchmarks/refl.py`, ")
     assert measured(earlier).endswith("today. With an earlier editor.")
     assert measured(first).endswith("World 1: not comparable with world 2.")
     assert [is_current(found) for found in (here, earlier, first)] == [True, False, False]
@@ -513,20 +271,22 @@ def test_tables_say_where_another_world_or_editor_was_measured():
 def test_programs_parse_their_command_line_and_write_tracked_files_with_write_alone(monkeypatch, capsys):
     import command_line
 
-    for path in sorted(BENCHMARKS.glob("*.py")):
+    for path in sorted([*BENCHMARKS.glob("*.py"), *(WORLD / "benchmarks").glob("*.py")]):
         text = path.read_text()
         parses = "read_command_line(" in text or "ArgumentParser(" in text
         assert parses or "__main__" not in text, f"{path.name}: --help would run it"
         assert "sys.argv" not in text or path.name in ("command_line.py", "scale.py"), path.name
     kept = []
     monkeypatch.setattr(command_line, "keep", lambda *args: kept.append(args))
-    monkeypatch.setattr(sys, "argv", ["benchmarks/heat.py", "a", "b"])
+    program = str(WORLD / "benchmarks" / "heat.py")
+    monkeypatch.setattr(sys, "argv", [program, "a", "b"])
     command_line.read_command_line("", "FOLDER").keep("heat", {"n": 3})
     assert json.loads(capsys.readouterr().out) == {"n": 3}
     assert kept == []
-    monkeypatch.setattr(sys, "argv", ["benchmarks/heat.py", "a", "--write", "b"])
+    monkeypatch.setattr(sys, "argv", [program, "a", "--write", "b"])
     command_line.read_command_line("", "FOLDER").keep("heat", {"n": 3})
-    assert kept == [("heat", "python benchmarks/heat.py a b", {"n": 3})]
+    command = "python rewardedit/shapes/benchmarks/heat.py a b"
+    assert kept == [("heat", command, {"n": 3}, WORLD / "benchmarks" / "results")]
     for words in (["--help"], ["x"], ["--wirte"]):
         monkeypatch.setattr(sys, "argv", ["benchmarks/memory.py", *words])
         with pytest.raises(SystemExit):
@@ -539,7 +299,7 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
 
     from rewardedit.training.environment import environment
 
-    monkeypatch.setattr(table_parts, "RESULTS", tmp_path)
+    monkeypatch.setattr(table_parts, "FOLDERS", (tmp_path,))
     made_here = json.dumps({"command": "this", **environment()})
     for name in remake.ORDER:
         (tmp_path / f"{name}.json").write_text(made_here)
@@ -550,7 +310,7 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
 
     called = []
     monkeypatch.setattr(remake.subprocess, "run", lambda command, **_: called.append(command))
-    monkeypatch.setattr(remake, "record", lambda run, command: called.append([run.name, command]))
+    monkeypatch.setattr(remake, "record", lambda run, command, folder: called.append([run.name, command]))
     remake.remake("quickstart-without-captions")
     words = ["quickstart", "relabel.scorer=vifi_clip", "relabel.upper=null"]
     assert called[0][1:6] == ["train", *words, "name=quickstart-without-captions"]
@@ -581,7 +341,7 @@ def test_labellers_and_rewards_stand_side_by_side_where_the_world_is_this_one(tm
 
     from rewardedit.training.environment import environment
 
-    monkeypatch.setattr(table_parts, "RESULTS", tmp_path)
+    monkeypatch.setattr(table_parts, "FOLDERS", (tmp_path,))
     assert labellers() == table_parts.NOT_RECORDED
     here = {"command": "this", **environment(), "date": "today"}
     five, one = 7.5, 0.25
@@ -600,77 +360,13 @@ def test_labellers_and_rewards_stand_side_by_side_where_the_world_is_this_one(tm
     assert "vifi_clip" not in labellers()
 
 
-def test_the_weights_are_those_of_the_version_before_the_code_moved():
-    runs = recorded("same-weights")["runs"]
-    assert len(runs) == 4
-    assert "shapes-refl, refl, 50 steps, fp32" in runs
-    for name, run in runs.items():
-        assert run["now"] == run["before"], name
-        assert "losses and rewards" in run["now"], name
-        assert sum(key.endswith(".safetensors") for key in run["now"]) >= 3, name
-
-
-def test_quantiles_of_true_targets_train_better_than_the_score_as_it_is():
-    found = recorded("reward-scale")
-    oracle = found["oracle"]
-    low, high = oracle["ci95_vs_quantiles"]
-    assert low < high < 0, "none − quantiles"
-    for name in ("base", "none", "quantiles"):
-        grid = found["settings"][name]["val"]
-        chosen = found["settings"][name]["text_guidance"]
-        assert grid[f"6 steps, text {chosen:g}, image 1.2"] == max(grid.values()), "chosen on val"
-        assert 1.25 < chosen < 2, "not at the end of the grid"
-    said = (
-        f"base {oracle['base']:.2f}, `none` {oracle['none']:.2f}, `quantiles` {oracle['quantiles']:.2f} "
-        f"(n = {found['n']})"
-    )
-    page = " ".join((BENCHMARKS / "README.md").read_text().split())
-    assert said in page
-    assert f"{oracle['quantiles'] - oracle['none']:+.2f} [{-high:+.2f}, {-low:+.2f}]" in page
-
-
-def test_every_fault_that_is_kept_was_seen_red():
-    found = recorded("suite")
-    assert found["faults"]["red"] == found["faults"]["planted"]
-    assert found["faults"]["planted"] == len(list((BENCHMARKS.parent / "tests" / "faults").glob("*.patch")))
-    assert found["seconds"] < 600
-
-
 def test_there_is_one_place_for_each_thing():
     from code_metrics import measure
 
     places = {"score rows", "say that a stage is done", "compute predicted x0", "concatenate source channels"}
-    found = measure(BENCHMARKS.parent, pyright=False)
+    found = measure(ROOT, pyright=False)
     assert {name: found[f"places that {name}"] for name in places} == dict.fromkeys(places, 1)
     assert found["private cross-imports"] == 0
-    kept = recorded("code-metrics")["after"]
-    assert kept["unresolved imports"] == 0
-    assert {name: kept[f"places that {name}"] for name in places} == dict.fromkeys(places, 1)
-
-
-def test_what_was_measured_of_hacking_holds_what_is_promised():
-    found = recorded("hacking")
-    detected = found["detected"]
-    assert set(detected) == {"noise", "flooding", "copying", "reward_only"}
-    assert min(detected["noise"], detected["flooding"], detected["copying"]) >= 0.8
-    assert found["false_alarms"] <= 0.05
-    assert found["runs"].pop("honest") >= 60
-    assert min(found["runs"].values()) >= 20
-    seeds = [seed for own in found["seeds"].values() for seed in own]
-    assert found["seeds"].keys() == {"calibration", "honest", "reward_only"}
-    assert len(set(seeds)) == len(seeds)
-    assert found["limits"] == found["limits_of_calibration"]
-    assert found["limits"] == {hacking_name(limit): limit.most for limit in LIMITS}
-
-
-@pytest.mark.xfail(reason="not reached: 19 of 24 runs on the reward alone are flagged", strict=True)
-def test_runs_on_the_reward_alone_are_flagged_as_promised():
-    assert recorded("hacking")["detected"]["reward_only"] >= 0.8
-
-
-def hacking_name(limit: Limit) -> str:
-    """As `benchmarks/hacking.py` writes it."""
-    return f"{limit.name} {'+' if limit.direction > 0 else '-'}"
 
 
 def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
@@ -721,12 +417,6 @@ def test_hacks_are_planted_and_found():
     assert hacking.first_flag([run.values(edit) for edit in edits[1:]], base, checks) is None
 
 
-def test_commands_that_do_little_take_little():
-    found = recorded("startup")["cpu_seconds"]
-    assert max(found["after"]["import rewardedit"], found["after"]["rewardedit --help"]) < 0.3
-    assert found["after"].keys() == found["before"].keys()
-
-
 def test_a_command_s_cpu_seconds_are_those_of_its_process_and_their_failure_is_told(tmp_path):
     import startup
 
@@ -738,32 +428,3 @@ def test_a_command_s_cpu_seconds_are_those_of_its_process_and_their_failure_is_t
     startup.write_pair(tmp_path)
     words = startup.commands(tmp_path)
     assert cli.main(words["rewardedit score, one pair, l1"][2:]) == 0
-
-
-def test_a_stage_s_memory_is_flat_and_workers_and_processes_help():
-    found = recorded("scale")
-    few, many = (found["peak_gib"][rows] for rows in ("10000", "200000"))
-    assert many <= 1.1 * few
-    slow, fast = sorted(found["rows_per_s"].values())
-    assert slow >= 0.9 * fast
-    waiting = {workers: values["waiting"] for workers, values in found["workers"].items()}
-    assert waiting["1"] <= waiting["0"] / 2
-    assert found["processes"]["two_vs_one"] <= 0.65
-
-
-def test_rules_label_enough_rows_of_enough_methods():
-    found = recorded("adiee-data")
-    assert found["rows"] >= 30_000
-    assert found["minutes"] <= 60
-    kept = [method["kept"] for method in found["methods"].values()]
-    assert sum(kept) >= 10_000
-    assert sum(n >= 1_000 for n in kept) >= 5
-    assert not {"shapes-editor-wrong-object", "shapes-editor-right-only"} & set(found["methods"])
-    for name in ("ci95_5_over_0", "ci95_10_over_5"):
-        assert found[name][0] > 0
-        assert found["shuffled"][name][0] < found[name][0]
-    assert found["turns_spearman"]["rho"] > 0.9
-    probe = found["probe"]
-    assert probe["with_reconstruction"]["accuracy"] < probe["without_reconstruction"]["accuracy"]
-    for rule in ("source", "target", "turns_none", "turns_some", "turns_all"):
-        assert found["rules"][rule]["agree"] > 0.9

@@ -25,8 +25,9 @@ from rewardedit.trainers.adiee_scorer import Config, TrainConfig
 from rewardedit.training.environment import environment
 from tests.data.layouts import write_labelled_shapes
 from tests.models import save_vlm
+from tests.readme import BENCHMARKS, WORLD
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path[:0] = [str(BENCHMARKS), str(WORLD / "benchmarks")]
 
 
 class Knowing(Scorer):

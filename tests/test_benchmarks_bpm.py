@@ -1,7 +1,6 @@
 """BPM's benchmark programs on regions from the truth, where what they are to find is known beforehand."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +11,10 @@ from rewardedit.data.worlds import Rating
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.scorers.bpm.bpm import PARTS
 from rewardedit.shapes import Shapes, ShapesOracle
+from tests.readme import BENCHMARKS, WORLD
 from tests.scorers.test_bpm import scorer_of
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path[:0] = [str(BENCHMARKS), str(WORLD / "benchmarks")]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ from rewardedit.cli import main
 from rewardedit.diffusion.sizes import trained_side
 from rewardedit.scorers import load
 from rewardedit.untrusted import file_name
+from tests.readme import recorded
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_a_parquet_table_is_one(folder, tmp_path):
 
 
 def test_the_judge_is_the_best_of_those_that_score_any_instruction(folder, tiny_editor, tmp_path):
-    result = json.loads((Path(__file__).parents[1] / "benchmarks" / "results" / "best-of-n.json").read_text())
+    result = recorded("best-of-n")
     others = ("one sample", "random choice", "oracle's choice")
     # BPM scores no instruction that it cannot parse, and no object that it does not find.
     means = {n: mean for n, mean in result["oracle"].items() if n not in others and "bpm" not in n}

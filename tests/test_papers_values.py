@@ -1,8 +1,6 @@
 """The papers' values, in one table with the source of each, and the full-size recipes beside it."""
 
-import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +9,8 @@ from rewardedit.cli.recipes import load_recipe, recipe_names, recipe_path
 from rewardedit.scorers.bpm.bpm import BpmConfig
 from rewardedit.scorers.bpm.checks import JudgeConfig
 from rewardedit.scorers.load import BUILT_IN, find_scorer
+from tests.readme import recorded
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 ADIEE = "ADIEE Sec. 4.1"
 SUPPLEMENT = "ADIEE App. B"
 ADIEE_CODE = "SamsungLabs/ADIEE"
@@ -177,7 +175,7 @@ def test_no_scorer_is_called_another_benchmark_s_by_default():
 
 
 def test_the_paper_s_prompts_are_told_apart_from_ours_by_nothing_that_was_measured():
-    found = json.loads((RESULTS / "prompts.json").read_text())
+    found = recorded("prompts")
     low, high = found["ours_above_paper"]
     assert found["n"] >= 280
     assert low < 0 < high, "the page says that the interval holds 0"

@@ -33,7 +33,7 @@ class Limit:
     says: str
 
 
-# Largest harmless changes: `python benchmarks/hacking.py limits` computes them from honest runs whose seeds
+# Largest harmless changes: shapes/benchmarks/hacking.py computes them from honest runs whose seeds
 # are used for nothing else (mean + 3 standard deviations over runs of a run's largest change at any check; at
 # least 0.2, a small effect).
 LIMITS = (

@@ -12,7 +12,7 @@ from rewardedit.scorer_spec import ScorerSpec, full_name
 from rewardedit.scorers.base import Combination, Scorer
 from rewardedit.scorers.load import load_scorer
 
-# Median and standard deviation over the packaged editor's edits of the shapes world (benchmarks/centres.py).
+# Median and standard deviation over the packaged editor's edits (shapes/benchmarks/centres.py).
 CENTRES: dict[str, tuple[float, float]] = {
     "adiee(checkpoint=shapes/adiee)": (8.58, 3.214),
     "bpm(checkpoint=shapes/detector)": (1.795, 0.1861),

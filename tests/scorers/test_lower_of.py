@@ -1,8 +1,6 @@
 """The lower of several scorers: by hand, by name, and what it is made of."""
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,11 +11,11 @@ from rewardedit.scorer_spec import all_terms, read_spec, resolve_spec, spec_name
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.scorers.load import families, packaged_files
 from rewardedit.scorers.lower_of import CENTRES, LowerOf
+from tests.readme import recorded
 
 ADIEE = {"adiee": {"checkpoint": "shapes/adiee"}}
 BPM = {"bpm": {"checkpoint": "shapes/detector", "undetected": "failed"}}
 SPEC = {"lower_of": [ADIEE, BPM]}
-CENTRES_FILE = Path(__file__).parents[2] / "benchmarks" / "results" / "centres.json"
 
 
 def red(batch: EditBatch) -> torch.Tensor:
@@ -89,7 +87,7 @@ def test_each_scorer_has_its_median_or_one_is_asked_for():
 
 
 def test_the_package_s_medians_are_those_that_were_measured():
-    measured = json.loads(CENTRES_FILE.read_text())["centres"]
+    measured = recorded("centres")["centres"]
     for name, (median, spread) in CENTRES.items():
         found = measured[re.sub(r"\(checkpoint=[\w/-]+\)|checkpoint=[\w/-]+, ", "", name)]
         assert (median, spread) == pytest.approx((found["median"], found["spread"]), rel=1e-3)

@@ -1,0 +1,43 @@
+"""The shipped `adiee` scorer with our questions and with the paper's:
+python rewardedit/shapes/benchmarks/prompts.py
+
+It was trained with ours, and its small tokenizer knows few of the paper's words. Rank correlation with the
+oracle on edits of known quality from the val split; no model is trained.
+"""
+
+from typing import Any
+
+import torch
+from common import read_command_line
+
+from rewardedit import EditBatch, load_scorer
+from rewardedit.cli import quiet
+from rewardedit.evaluation.statistics import spearman, spearman_difference
+from rewardedit.scoring import score_batch
+from rewardedit.shapes import Shapes, ShapesOracle, candidates
+from rewardedit.shapes.mixed_quality import QUALITIES
+
+N = 280
+PROMPTS = ("ours", "paper")
+
+
+def main() -> dict[str, Any]:
+    samples = Shapes("val").batch(0, N)
+    _, edited = candidates(samples, dict.fromkeys(QUALITIES, 1 / len(QUALITIES)), 0)
+    ratings = ShapesOracle().rate(samples, edited).score.numpy()
+    batch = EditBatch(samples.source, samples.instruction, edited)
+    scorers = {prompts: load_scorer("adiee", prompts=prompts) for prompts in PROMPTS}
+    scores = {name: found.score.numpy() for name, found in score_batch(batch, scorers).items()}
+    found = {
+        name: {**spearman(own, ratings, samples.id).as_dict(), "mean": float(own.mean())}
+        for name, own in scores.items()
+    }
+    above = spearman_difference(scores["ours"], scores["paper"], ratings, samples.id)
+    return {"n": N, "spearman": found, "ours_above_paper": list(above.ci95)}
+
+
+if __name__ == "__main__":
+    line = read_command_line(__doc__)
+    quiet()
+    torch.set_grad_enabled(False)
+    line.keep("prompts", main())

@@ -1,0 +1,65 @@
+"""Table of the gains of all methods, for the first page."""
+
+from collections.abc import Sequence
+
+from table_parts import NOT_RECORDED, interval, markdown, read
+
+RESULTS = (
+    *("best-of-n", "shapes-refl", "labels-vifi-clip", "reward-guidance", "guidance"),
+    "shapes-editor",
+)
+ORACLES_CHOICE = "oracle's choice"
+
+
+def summary() -> str:
+    """Gains of each method by the oracle, from the results of other tables."""
+    results = [read(name) for name in RESULTS]
+    if None in results:
+        return NOT_RECORDED
+    best, refl, labels, by_gradient, by_mask, editor = results
+    chosen, gains = best["oracle"], best["against_one_sample"]
+    rows = [
+        (
+            f"best of {best['candidates']}, chosen by `{name}`",
+            *_gain(chosen["one sample"], chosen[name], gains[name]["ci95"], best["n"]),
+        )
+        for name in ("bpm", "adiee")
+    ]
+    learned = refl["oracle"]
+    labelled = labels["oracle"]
+    guided = by_gradient["guided_minus_plain"]["adiee"]["oracle"]
+    unguided = editor["oracle"]["plain"]["all"]
+    kept = by_mask["oracle"]
+    outside = by_mask["guided_minus_plain"]["preservation"]
+    rows += [
+        (
+            "ReFL by the small `adiee` scorer",
+            *_gain(learned["base"], learned["refl"], learned["ci95"], learned["n"]),
+        ),
+        (
+            "reward conditioning, labels by `vifi_clip`, no captions",
+            *_gain(labelled["base"], labelled["conditioned_five"], labelled["ci95"], labelled["n"]),
+        ),
+        (
+            f"guidance by the gradient of `adiee` (unguided at its best scale: {unguided:.2f})",
+            *_gain(guided["mean_b"], guided["mean_a"], guided["ci95"], guided["n"]),
+        ),
+        (
+            "mask guidance: preservation outside the mask, 0 to 1",
+            *_gain(
+                kept["plain"]["preservation"],
+                kept["guided"]["preservation"],
+                outside["ci95"],
+                by_mask["n"],
+                digits=4,
+            ),
+        ),
+    ]
+    oracles = f"Means of the oracle's ratings, 0 to 10; its own choice of {best['candidates']} rates"
+    below = f"{oracles} {chosen[ORACLES_CHOICE]:.2f}. Each gain is over the base in the same measurement."
+    return markdown(("method", "before", "after", "gain, 95 % interval", "test edits"), rows, below)
+
+
+def _gain(before: float, after: float, ends: Sequence[float], n: int, digits: int = 2) -> tuple[str, ...]:
+    change = f"{after - before:+.{digits}f} {interval(ends, digits)}"
+    return f"{before:.{digits}f}", f"{after:.{digits}f}", change, f"{n:,}"

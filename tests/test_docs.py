@@ -1,0 +1,141 @@
+"""Pages of docs/: their blocks, commands, links, and places in the menu."""
+
+import ast
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+import rewardedit
+from rewardedit import cli
+from tests.readme import (
+    DOCS,
+    PAGES,
+    ROOT,
+    WORLD,
+    blocks,
+    undefined_names,
+    write_images,
+)
+
+TEXTS = {page.name: page.read_text() for page in (*DOCS, WORLD / "README.md")}
+
+
+def parameters(language: str) -> list:
+    """The pages' blocks of a language, named by page and number."""
+    return [
+        pytest.param(block, id=f"{name}-{i}")
+        for name, text in TEXTS.items()
+        for i, block in enumerate(blocks(text, language))
+    ]
+
+
+@pytest.mark.parametrize("block", parameters("python"))
+def test_a_python_block_runs(block, tmp_path, monkeypatch, capsys):
+    write_images(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "docs", "exec"), {})
+    if "RewardPrompt" in block:
+        assert "The image quality is four out of five." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("block", parameters("python gpu"))
+def test_the_names_of_a_block_for_a_gpu_are_defined(block):
+    assert undefined_names(block) == []
+
+
+def test_a_name_that_is_not_there_is_found():
+    assert undefined_names("from rewardedit import EditBatch, nothing\n") == ["rewardedit.nothing"]
+    assert undefined_names("import torch\nprint(torch.zeros(1), pipe)\n") == ["pipe"]
+    assert (
+        undefined_names("def f(x):\n    y = x\n    return y\n\n\nwith open('a') as file:\n    f(file)\n")
+        == []
+    )
+
+
+def commands() -> list[str]:
+    """All `rewardedit` commands of the pages."""
+    text = "\n".join("\n".join(blocks(text, "bash")) for text in TEXTS.values())
+    # a quoted argument may span several lines
+    joined = re.sub(r"'[^']*'", lambda found: " ".join(found[0].split()), text.replace("\\\n", " "))
+    lines = [line for line in joined.splitlines() if re.match(r"(rewardedit|accelerate launch) ", line)]
+    return sorted(
+        {" ".join(shlex.quote(word) for word in shlex.split(line, comments=True)) for line in lines}
+    )
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_is_understood(command):
+    """Options exist, and settings fit the recipe."""
+    words = shlex.split(command)
+    if words[0] == "accelerate":
+        words = ["rewardedit", *words[words.index("rewardedit.cli") + 1 :]]
+    words = [word for word in words[1:] if word not in ("SETTINGS",)]
+    if words[-1] in ("--help", "-h"):
+        return
+    args = cli.parse(words)
+    recipe = getattr(args, "recipe", None)
+    if recipe is not None and not recipe.startswith("runs/"):
+        cli.load_recipe(recipe, args.settings)
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub and MkDocs make them."""
+    heads = re.findall(r"^#+ (.*)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page}: {target}"
+        assert not anchor or anchor in anchors(file), f"{page}: {target}"
+
+
+def test_every_page_is_short_and_has_a_place():
+    assert len(DOCS) > 10
+    menu = set(re.findall(r"[\w-]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    index = TEXTS["index.md"]
+    for page in DOCS:
+        assert page.read_text().count("\n") <= 120, page
+        assert page.name in menu, page
+        assert page.name == "index.md" or f"({page.name})" in index, page
+
+
+def reference() -> dict[str, list[str]]:
+    """Names that the reference lists, by module."""
+    found = re.findall(r"^::: ([\w.]+)\n    options:\n      members: (\[.*\])", TEXTS["reference.md"], re.M)
+    return {module: yaml.safe_load(names) for module, names in found}
+
+
+def test_the_reference_has_every_public_name():
+    listed = {name for names in reference().values() for name in names}
+    assert set(rewardedit.__all__) <= listed
+    for module, names in reference().items():
+        for name in names:
+            assert getattr(importlib.import_module(module), name).__doc__, name
+
+
+def test_links_out_of_the_docs_are_made_for_the_site():
+    source = ast.parse((ROOT / "docs" / "links.py").read_text())
+    names: dict = {}
+    exec(compile(source, "links.py", "exec"), names)
+    page = "[the world](../rewardedit/shapes/README.md#bpm), [score](score.md)\n```python gpu\nx\n```"
+
+    class Config:
+        repo_url = ""
+
+    assert names["on_page_markdown"](page, Config) == (
+        'the world (`rewardedit/shapes/README.md`), [score](score.md)\n```python title="on a GPU"\nx\n```'
+    )
+    Config.repo_url = "https://host/owner/name/"
+    address = "https://host/owner/name/blob/main/rewardedit/shapes/README.md#bpm"
+    assert f"[the world]({address})" in names["on_page_markdown"](page, Config)
