@@ -44,8 +44,9 @@ def match(logits: Tensor, found: Tensor, boxes: Tensor, names: Tensor) -> tuple[
     share = names.float() / names.sum(1, keepdim=True)
     cost = -WEIGHTS[0] * right @ share.T
     cost = cost + WEIGHTS[1] * torch.cdist(found, boxes, p=1)
-    pairs = [tensor.flatten(0, 1) for tensor in torch.broadcast_tensors(found[:, None], boxes[None])]
-    cost = cost - WEIGHTS[2] * generalised_iou(*pairs).view(len(found), len(boxes))
+    each_found = found.repeat_interleave(len(boxes), dim=0)
+    each_box = boxes.repeat(len(found), 1)
+    cost = cost - WEIGHTS[2] * generalised_iou(each_found, each_box).view(len(found), len(boxes))
     patches, objects = linear_sum_assignment(cost.cpu().numpy())
     return torch.from_numpy(patches).to(logits.device), torch.from_numpy(objects).to(logits.device)
 

@@ -112,7 +112,9 @@ def caption(scenes: Scenes, row: int) -> str:
 
 def _name(rng: np.random.Generator, scenes: Scenes, row: int, cell: int) -> str:
     """Name such as "red circle", sometimes with its size, sometimes the shape alone if that is unique."""
-    size, colour, shape = (a[row, cell] for a in (scenes.size, scenes.colour, scenes.shape))
+    size = scenes.size[row, cell]
+    colour = scenes.colour[row, cell]
+    shape = scenes.shape[row, cell]
     style = rng.random()
     if style < 0.15:
         return f"{SIZES[size]} {_COLOURS[colour]} {SHAPES[shape]}"
