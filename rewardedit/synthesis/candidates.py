@@ -126,9 +126,11 @@ def candidate_rows(
         name = f"editor-{k}"
         method = config.method(editor)
         # If the rows or the editor change, earlier outputs cannot be reused.
-        models = fingerprints(names_in([editor]))
-        files = input_digests([data, method], folder)
-        more = {key: digests for key, digests in (("models", models), ("files", files)) if digests}
+        more = {}
+        if models := fingerprints(names_in([editor])):
+            more["models"] = models
+        if files := input_digests([data, method], folder):
+            more["files"] = files
         outputs[name] = make_outputs(
             method, rows, data, folder / name, config.seed, config.batch_size, more, share
         )

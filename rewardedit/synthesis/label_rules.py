@@ -205,7 +205,7 @@ class RulesConfig:
 
 def _count_words(kind: tuple[str, ...]) -> int:
     """Number of different words, whatever their case."""
-    return len({word.lower() for word in kind})
+    return len(set(map(str.lower, kind)))
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -222,14 +222,12 @@ def find_thresholds(
     Raises:
         ValueError: if no source has a similarity.
     """
-    similarity = [
-        percentile(
-            [measured.similarity[encoder] for measured in sources],
-            config.similarity_percentile,
-            f"the sources' similarity to their targets by encoder {encoder + 1}",
-        )
-        for encoder in range(2)
-    ]
+    similarity = []
+    for encoder in range(2):
+        values = [measured.similarity[encoder] for measured in sources]
+        what = f"the sources' similarity to their targets by encoder {encoder + 1}"
+        similarity.append(percentile(values, config.similarity_percentile, what))
+
     clip_d = config.clip_d
     if clip_d is None:
         own = [measured.clip_d for measured in targets if measured.clip_d is not None]
