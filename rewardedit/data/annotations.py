@@ -19,15 +19,17 @@ def read_lines(folder: Path, expected: str) -> list[tuple[str, str]]:
     Raises:
         ValueError: if there are no annotations.
     """
-    files = sorted(file for file in (folder / "annotations").glob("*.jsonl") if file.is_file())
+    files = sorted(filter(Path.is_file, (folder / "annotations").glob("*.jsonl")))
     if not files:
         raise ValueError(f"{folder}: expected annotations/*.jsonl, as {expected} has them")
-    return [
-        (f"{file.stem}-{number}", line)
-        for file in files
-        for number, line in enumerate(file.read_text("utf-8", errors="surrogateescape").split("\n"), 1)
-        if line.strip()
-    ]
+
+    found = []
+    for file in files:
+        lines = file.read_text("utf-8", errors="surrogateescape").split("\n")
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                found.append((f"{file.stem}-{number}", line))
+    return found
 
 
 def read_object(line: str, name: str) -> dict[str, Any]:

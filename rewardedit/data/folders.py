@@ -19,7 +19,7 @@ def list_images(folder: Path) -> list[Path]:
     images: list[Path] = []
     others: Counter[str] = Counter()
     hidden = 0
-    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+    for path in sorted(filter(Path.is_file, folder.iterdir())):
         ending = path.suffix.lower()
         if path.name.startswith("."):
             hidden += ending in readable

@@ -20,7 +20,7 @@ class MagicBrush(HubRows):
 
     def source_ids(self) -> list[str]:
         """The original image of each row; the sources of a session's later turns derive from it too."""
-        return [str(image) for image in self.rows["img_id"]]
+        return list(map(str, self.rows["img_id"]))
 
     def row_id(self, row: dict[str, Any]) -> str:
         return f"{row['img_id']}-{row['turn_index']}"

@@ -73,6 +73,5 @@ def stream_pairs(config: PairsConfig) -> Iterator[EditPair | Unreadable]:
     """
     table = PREFERENCES[config.name](config.path, config.split, streaming=True)
     found = islice(enumerate(table.rows.skip(config.first), config.first), config.rows)
-    return read_each(
-        ((str(number), (row, number)) for number, row in found), lambda row: table.pair(table.opened(*row))
-    )
+    named = ((str(number), (row, number)) for number, row in found)
+    return read_each(named, lambda row: table.pair(table.opened(*row)))

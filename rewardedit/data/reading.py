@@ -70,18 +70,23 @@ class PreparedRows(Dataset):
         for name in ("instruction", "source_caption", "target_caption"):
             if getattr(sample, name) is not None:
                 require_text(name, getattr(sample, name))
-        found = {name: getattr(sample, name) for name in self.images if getattr(sample, name) is not None}
-        tensors = {
-            name: to_tensor(image, channels=1 if name == "mask" else 3)[None] for name, image in found.items()
-        }
+
+        tensors = {}
+        for name in self.images:
+            image = getattr(sample, name)
+            if image is not None:
+                tensors[name] = to_tensor(image, channels=1 if name == "mask" else 3)[None]
         h, w = tensors["source"].shape[-2:]
         h2, w2 = tensors["edited"].shape[-2:]
         if max(w * h2, w2 * h) > ALIKE * min(w * h2, w2 * h):
             self.unlike.copy_(torch.tensor((w, h, w2, h2)))
             self.tell_unlike()
+
+        prepared: dict[str, Any] = {}
         for name, image in tensors.items():
-            tensors[name] = resize(image, (h, w)) if self.size is None else fit(image, self.size, self.policy)
-        return dataclasses.replace(sample, **{name: image[0] for name, image in tensors.items()})
+            fitted = resize(image, (h, w)) if self.size is None else fit(image, self.size, self.policy)
+            prepared[name] = fitted[0]
+        return dataclasses.replace(sample, **prepared)
 
     def tell_unlike(self) -> None:
         """Reports, once a run, an edit of another shape than its source; a process that reads ahead leaves
@@ -130,10 +135,10 @@ class Packed:
         for name, (having, found) in self.images.items():
             for i, image in zip(having, found, strict=True):
                 images[i][name] = image
-        return [
-            row if isinstance(row, Unreadable) else EditSample(**row, **own)
-            for row, own in zip(self.rows, images, strict=True)
-        ]
+        samples = []
+        for row, own in zip(self.rows, images, strict=True):
+            samples.append(row if isinstance(row, Unreadable) else EditSample(**row, **own))
+        return samples
 
 
 @dataclass(frozen=True)
@@ -177,16 +182,23 @@ def read_batches(
     )
     for packed in loader:
         prepared.tell_unlike()
-        found = packed.unpack()
-        numbered = list(enumerate(found, first))
-        first += len(found)
-        unreadable = {number: row.reason for number, row in numbered if isinstance(row, Unreadable)}
-        numbers = [number for number, row in numbered if isinstance(row, EditSample)]
-        for part in split_by_fields([row for row in found if isinstance(row, EditSample)], fields):
+        samples: dict[int, EditSample] = {}
+        unreadable: dict[int, str] = {}
+        for number, row in enumerate(packed.unpack(), first):
+            if isinstance(row, Unreadable):
+                unreadable[number] = row.reason
+            else:
+                samples[number] = row
+        first += len(samples) + len(unreadable)
+
+        numbers = list(samples)
+        for part in split_by_fields(list(samples.values()), fields):
             own = numbers[: len(part)]
             numbers = numbers[len(part) :]
-            before = {row: why for row, why in unreadable.items() if not numbers or row < numbers[0]}
-            unreadable = {row: why for row, why in unreadable.items() if row not in before}
+            before = {}
+            for number in list(unreadable):
+                if not numbers or number < numbers[0]:
+                    before[number] = unreadable.pop(number)
             yield RowBatch(own, [sample.id for sample in part], collate(part, fields=fields), before)
         if unreadable:
             yield RowBatch([], [], None, unreadable)

@@ -128,7 +128,7 @@ class MagicBrushSequences(Sequence):
     def __init__(self, config: SequencesConfig) -> None:
         self.rows = MagicBrush(config.path, config.split, root=config.root)
         self.images = self.rows.source_ids()
-        turns = [int(turn) for turn in self.rows.rows["turn_index"]]
+        turns = list(map(int, self.rows.rows["turn_index"]))
         self.sessions = sessions(self.images, turns)
         if not self.sessions:
             raise ValueError(f"{config.path}: no image has {FEWEST_TURNS} turns in a row")

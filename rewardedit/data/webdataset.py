@@ -6,7 +6,7 @@ KEY.mask.png, and KEY.json with "instruction" and, if there are any, "source_cap
 """
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from rewardedit.untrusted import IMAGE_SUFFIXES, MAX_BODY_BYTES, read_json
 
 PICTURES = ("source", "edited", "target", "mask")
 TEXTS = ("source_caption", "target_caption", "edit_type")
-ENDINGS = tuple(ending for endings in IMAGE_SUFFIXES.values() for ending in endings)
+ENDINGS = tuple(chain.from_iterable(IMAGE_SUFFIXES.values()))
 FIRST_ROWS = 100  # at least one of them must be complete, or these are other files
 
 
@@ -74,8 +74,11 @@ class WebDatasetEdits(HubRows):
         return super().opened({KEY: row[KEY], **files, **words}, number)
 
     def source_ids(self) -> list[str]:
-        rows = (self.rows.only(i, lambda name: name.startswith("source.")) for i in range(len(self.rows)))
-        return [content_id(_file(row, "source"), number, self.folder) for number, row in enumerate(rows)]
+        ids = []
+        for number in range(len(self.rows)):
+            row = self.rows.only(number, lambda name: name.startswith("source."))
+            ids.append(content_id(_file(row, "source"), number, self.folder))
+        return ids
 
     def id_of(self, index: int) -> str:
         return self.rows.rows[index][1][KEY]
