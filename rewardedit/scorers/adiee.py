@@ -251,17 +251,19 @@ class Adiee(Scorer):
         """The states at the token for each question, if the source's part is already computed. The edited
         images are read once for all questions.
         """
-        both = [[self.split(text, 2) for text in texts] for texts in asked]
-        between = self.split(both[0][0][0])[1]
+        before, _ = self.split(asked[0][0], 2)
+        between = self.split(before)[1]
         inputs = self.vlm.inputs([between] * len(edited), self.sized(edited)[:, None])
         inputs.pop("attention_mask", None)  # all rows have the same length
         cache = as_cache(prefixes)
         self._read(inputs, cache, len(prefixes[0]))
         cache = followed(cache)
         begin = len(prefixes[0]) + inputs["input_ids"].shape[1]
+
         states = []
-        for texts in both:
-            ids = self.vlm.tokens([after for _, after in texts])  # the token does not see its padding
+        for texts in asked:
+            # The token does not see the padding after it.
+            ids = self.vlm.tokens([self.split(text, 2)[1] for text in texts])
             states.append(self.at_token(self._read({"input_ids": ids}, cache, begin), ids))
         return states
 
@@ -278,11 +280,10 @@ class Adiee(Scorer):
         beginning of a text.
         """
         text = self.texts(["make it red"], 0)[0]
-        tokenizer = self.vlm.processor.tokenizer
-        whole, *parts = (
-            tokenizer(part, add_special_tokens=False).input_ids for part in (text, *self.split(text, images))
-        )
-        return whole == [token for part in parts for token in part]
+        before, after = self.split(text, images)
+        texts = [text, before, after]
+        whole, first, second = self.vlm.processor.tokenizer(texts, add_special_tokens=False).input_ids
+        return whole == first + second
 
     def split(self, text: str, images: int = 1) -> tuple[str, str]:
         """The text up to the end of its first image, or of its first `images`, and the rest."""

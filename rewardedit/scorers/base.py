@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,8 +92,8 @@ class Scorer(nn.Module):
 
     def _of_finite_rows(self, batch: EditBatch, prepared: Encoded | None) -> Scores:
         """Scores the rows whose edited image is finite; the others are skipped and invalid."""
-        rows = [row for row, is_finite in enumerate(batch.is_finite) if is_finite]
-        reason: list[str | None] = [None if is_finite else NOT_FINITE for is_finite in batch.is_finite]
+        rows = list(compress(range(len(batch)), batch.is_finite))
+        reason: list[str | None] = [NOT_FINITE] * len(batch)
         nothing = torch.full((len(batch),), torch.nan, device=batch.edited.device)
         if not rows:  # a loss over invalid rows only still has a gradient: 0
             nothing = nothing + 0 * batch.edited.nan_to_num(0, 0, 0).flatten(1).sum(1)
@@ -118,8 +119,11 @@ class Scorer(nn.Module):
 
 def _out_of_inference_mode(batch: EditBatch) -> EditBatch:
     """The batch with copies of the images that were made in torch's inference mode."""
-    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    made = {name: v.clone() for name, v in values.items() if isinstance(v, Tensor) and v.is_inference()}
+    made = {}
+    for field in fields(batch):
+        value = getattr(batch, field.name)
+        if isinstance(value, Tensor) and value.is_inference():
+            made[field.name] = value.clone()
     return replace(batch, **made) if made else batch
 
 
@@ -224,15 +228,17 @@ class Combination(Scorer):
         self.scorers = nn.ModuleList(scorers.values())
         self.differentiable = all(scorer.differentiable for scorer in scorers.values())
         self.needs = frozenset().union(*(scorer.needs for scorer in scorers.values()))
-        self.family = "+".join(
-            sorted({name for scorer in scorers.values() for name in scorer.family.split("+")})
-        )
+        families = "+".join(scorer.family for scorer in scorers.values())
+        self.family = "+".join(sorted(set(families.split("+"))))
 
     @property
     def fingerprint(self) -> dict[str, Any]:
         """Fingerprints of its scorers, by their names; scorers without one are left out."""
-        found = {name: scorer.fingerprint for name, scorer in self.named()}
-        return {name: told for name, told in found.items() if told}
+        found = {}
+        for name, scorer in self.named():
+            if fingerprint := scorer.fingerprint:
+                found[name] = fingerprint
+        return found
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
         return Encoded({name: scorer.prepare(source, instruction) for name, scorer in self.named()})
@@ -243,12 +249,11 @@ class Combination(Scorer):
 
     def reasons(self, scores: Mapping[str, Scores]) -> list[str | None]:
         """For each row, the reasons why it is invalid, with the scorers' names; None if it is valid."""
-        b = len(next(iter(scores.values())).reason)
-        return [
-            "; ".join(f"{name}: {found.reason[i]}" for name, found in scores.items() if found.reason[i])
-            or None
-            for i in range(b)
-        ]
+        reasons: list[str | None] = []
+        for texts in zip(*(found.reason for found in scores.values()), strict=True):
+            named = zip(scores, texts, strict=True)
+            reasons.append("; ".join(f"{name}: {text}" for name, text in named if text) or None)
+        return reasons
 
     def named(self) -> list[tuple[str, Scorer]]:
         """The scorers with their names."""
@@ -273,8 +278,12 @@ class WeightedSum(Combination):
             if not math.isfinite(weight) or weight == 0:
                 raise ValueError(f"{name}: expected a finite weight other than 0; got {weight}")
         self.weights = dict(weights)
-        ends = [sorted(weight * end for end in scorers[name].range) for name, weight in weights.items()]
-        self.range = (sum(low for low, _ in ends), sum(high for _, high in ends))
+        low, high = 0.0, 0.0
+        for name, weight in weights.items():
+            first, last = scorers[name].range
+            low += min(weight * first, weight * last)
+            high += max(weight * first, weight * last)
+        self.range = (low, high)
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         scores = self.scores(batch, prepared)

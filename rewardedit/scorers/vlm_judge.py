@@ -212,10 +212,14 @@ class VlmJudge(Scorer):
         if self.example is None:
             return torch.stack(images, dim=1)
         size = tuple(edited.shape[-2:])
-        pair = [resize(image[None].to(edited.device), size).to(edited) for image in self._example_pair()]
-        before = views(pair[0], pair[1], self.apart)[question.view]
-        first = list(before) if question.aspect.pair else [before[1]]
-        return torch.stack([image.expand_as(edited) for image in first] + images, dim=1)
+
+        def resized(image: Tensor) -> Tensor:
+            return resize(image[None].to(edited.device), size).to(edited)
+
+        first, second = map(resized, self._example_pair())
+        first, second = views(first, second, self.apart)[question.view]
+        before = [first, second] if question.aspect.pair else [second]
+        return torch.stack([image.expand_as(edited) for image in before] + images, dim=1)
 
     def _example_pair(self) -> tuple[Tensor, Tensor]:
         assert self.example is not None
