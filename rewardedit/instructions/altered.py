@@ -42,4 +42,4 @@ def altered(
 
 
 def _is_of(word: str, known: Collection[str] | None) -> bool:
-    return known is None or all(part in known for part in re.findall(r"\w+", word.lower()))
+    return known is None or set(re.findall(r"\w+", word.lower())).issubset(known)

@@ -287,13 +287,16 @@ class Endpoint:
         with _LOCK:
             if self._manner.refused != refused:  # another chat has already adapted the settings
                 return True
-            places = {name: re.search(rf"\b{name}\b", said) for name in REFUSABLE if name not in refused}
-            named = {name: match.start() for name, match in places.items() if match is not None}
+            named = {}
+            for name in REFUSABLE:
+                match = re.search(rf"\b{name}\b", said)
+                if match is not None and name not in refused:
+                    named[name] = match.start()
             if self.seed is None:
                 named.pop("seed", None)
             if not named or not UNSUPPORTED.search(said):
                 return False
-            name = min(named, key=lambda one: named[one])
+            name = min(named, key=named.__getitem__)
             self._manner.refused = (*refused, name)
         if REFUSABLE[name] is None:
             warnings.warn(

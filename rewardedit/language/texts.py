@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import compress
 from typing import Any
 
 # A tokenizer stores its padding and truncation between calls: two threads must not set them at once.
@@ -33,7 +34,7 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, reader: str,
 def note_cut(tokenizer: Any, texts: Sequence[str], max_length: int, reader: str) -> list[bool]:
     """Returns True for each text that a tokenizer of `max_length` tokens cuts, and notes those."""
     cut = [not is_whole(tokenizer, text, max_length) for text in texts]
-    note([text for text, is_cut in zip(texts, cut, strict=True) if is_cut], len(texts), max_length, reader)
+    note(list(compress(texts, cut)), len(texts), max_length, reader)
     return cut
 
 

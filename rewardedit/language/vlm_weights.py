@@ -23,7 +23,7 @@ def require_own_weights(model: Any, missing: set[str], unexpected: set[str]) -> 
     or has others, which it leaves out: the answers would be another model's.
     """
     kind = type(model).__name__
-    heads = {key for key in unexpected if REWARD_HEAD.search(key)}
+    heads = set(filter(REWARD_HEAD.search, unexpected))
     if heads:
         raise ValueError(
             f"it has a reward head that {kind} does not have ({_few(heads)}), without which its scores are "
@@ -61,7 +61,7 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
         raise ValueError(f"adapter {adapter!r}: expected a LoRA; got {str(config.peft_type)[:80]}")
     config.inference_mode = True
     base = config.base_model_name_or_path or name
-    if base != name and all(one.count("/") == 1 and not Path(one).exists() for one in (base, name)):
+    if base != name and _may_be_on_the_hub(base) and _may_be_on_the_hub(name):
         warnings.warn(f"adapter {adapter!r} was trained on {base}, and is laid over {name}", stacklevel=2)
     try:
         with pretrained.reading(adapter):
@@ -79,6 +79,10 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
     return adapted
 
 
+def _may_be_on_the_hub(name: str) -> bool:
+    return name.count("/") == 1 and not Path(name).exists()
+
+
 def older_names(model: Any) -> dict[str, str] | None:
     """Patterns of weight names in earlier releases of transformers, each with the present name.
 
@@ -88,4 +92,7 @@ def older_names(model: Any) -> dict[str, str] | None:
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
     renamed = get_checkpoint_conversion_mapping(type(model).__name__) or []
-    return {old: one.target_patterns[0] for one in renamed for old in one.source_patterns} or None
+    names: dict[str, str] = {}
+    for one in renamed:
+        names |= dict.fromkeys(one.source_patterns, one.target_patterns[0])
+    return names or None
