@@ -87,7 +87,9 @@ class HeadsLastProcessor:
         query = attn.to_q(hidden_states)
         key = attn.to_k(context)
         value = attn.to_v(context)
-        query, key, value = (x.unflatten(2, (attn.heads, -1)) for x in (query, key, value))
+        query = query.unflatten(2, (attn.heads, -1))
+        key = key.unflatten(2, (attn.heads, -1))
+        value = value.unflatten(2, (attn.heads, -1))
         if attn.norm_q is not None:
             query = attn.norm_q(query)
         if attn.norm_k is not None:
@@ -99,8 +101,10 @@ class HeadsLastProcessor:
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
     """PyTorch's attention in the (b, n, h, d) layout."""
-    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    return torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale).transpose(1, 2)
+    attended = torch.nn.functional.scaled_dot_product_attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), scale=scale
+    )
+    return attended.transpose(1, 2)
 
 
 def load_xformers(device: torch.device) -> Attend:
@@ -186,12 +190,13 @@ def time_attention(
     total = 0.0
     generator = torch.Generator(device).manual_seed(0)  # the caller's random numbers stay as they are
     for shape, layers in shapes.items():
-        query, key, value = (
-            torch.randn(PROBE_BATCH, n, shape.heads, shape.head_dim, generator=generator, device=device)
-            .to(dtype)
-            .requires_grad_(training)
-            for n in (shape.tokens, shape.context, shape.context)
-        )
+
+        def random(n: int, shape: AttentionShape = shape) -> Tensor:
+            size = (PROBE_BATCH, n, shape.heads, shape.head_dim)
+            values = torch.randn(size, generator=generator, device=device)
+            return values.to(dtype).requires_grad_(training)
+
+        query, key, value = map(random, (shape.tokens, shape.context, shape.context))
         seconds = []
         for _ in range(PROBE_ROUNDS):
             _synchronize(device)

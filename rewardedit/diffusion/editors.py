@@ -163,18 +163,18 @@ def write_prompts(
         with LOCK:
             return len(pipe.tokenizer(text, verbose=False).input_ids) <= most
 
-    written: dict[tuple[str, int], str] = {}
+    labelled = list(zip(instructions, labels, strict=True))
+    written: dict[tuple[str, int | None], str] = {}
     cut: list[str] = []
-    for own in {(text, label) for text, label in zip(instructions, labels, strict=True) if label is not None}:
-        written[own] = prompt.write(*own)
-        if not fits(written[own]):
-            written[own] = prompt.write(prompt.shorten(*own, fits), own[1])
-            cut.append(own[0])
+    for text, label in set(labelled):
+        if label is None:
+            continue
+        written[text, label] = prompt.write(text, label)
+        if not fits(written[text, label]):
+            written[text, label] = prompt.write(prompt.shorten(text, label, fits), label)
+            cut.append(text)
     note(cut, len(written), most, "the editor", "their labels are kept")
-    return [
-        text if label is None else written[text, label]
-        for text, label in zip(instructions, labels, strict=True)
-    ]
+    return [written.get((text, label), text) for text, label in labelled]
 
 
 def as_editor(pipe: Any) -> Editor:
@@ -314,8 +314,9 @@ def find_lora(name: str) -> Path:
 
 def _loras_in(folder: Path) -> list[Path]:
     """Files that may be a LoRA; only the one with diffusers' name, if it is there."""
-    files = sorted(path for path in folder.glob("*.safetensors") if path.name != EMBEDDING)
-    return [path for path in files if path.name == LORA] or files
+    if (folder / LORA).exists():
+        return [folder / LORA]
+    return sorted(path for path in folder.glob("*.safetensors") if path.name != EMBEDDING)
 
 
 def _add_lora(pipe: Any, weights: Path, base: str) -> None:
@@ -390,6 +391,5 @@ def _write_editor(editor: Editor, folder: Path, base: str | None) -> None:
     if editor.prompt is not None:
         editor.prompt.save(folder)
     if editor.embedding is not None:
-        save_file(
-            {k: v.contiguous().cpu() for k, v in editor.embedding.state_dict().items()}, folder / EMBEDDING
-        )
+        weights = editor.embedding.state_dict()
+        save_file({name: value.contiguous().cpu() for name, value in weights.items()}, folder / EMBEDDING)

@@ -66,7 +66,7 @@ class Instances:
     def of_masks(cls, masks: Bool[Tensor, "k h w"]) -> "Instances":
         """Objects with these masks and the boxes around them; empty masks are left out."""
         masks = masks[masks.flatten(1).any(1)]
-        boxes = [around(mask) for mask in masks]
+        boxes = list(map(around, masks))
         stacked = torch.stack(boxes) if boxes else torch.zeros(0, 4, device=masks.device)
         return cls(stacked, masks, torch.ones(len(masks), device=masks.device))
 
@@ -142,21 +142,19 @@ class NamedObjects(nn.Module):
     ) -> list[EditRegions]:
         b = len(batch)
         targets = [None if edit.is_global else name_afterwards(edit) for edit in parsed]
-        references = [reference_of(edit) for edit in parsed]
+        references = list(map(reference_of, parsed))
         # Targets and references are sought in the same images, all in one call.
         found = self._find(torch.cat([batch.edited, batch.edited]), [*targets, *references])
-        return [
-            named_regions(batch.source[i], parsed[i], sources[i], found[i], found[b + i]) for i in range(b)
-        ]
+        return list(map(named_regions, batch.source, parsed, sources, found[:b], found[b:]))
 
     @torch.no_grad()
     def _find(self, images: Tensor, names: Sequence[str | None]) -> list[Instances | None]:
         """Finds the objects of all rows that have a name, in one call."""
-        rows = [i for i, name in enumerate(names) if name is not None]
+        named = {i: name for i, name in enumerate(names) if name is not None}
         found: list[Instances | None] = [None] * len(names)
-        if rows:
-            named = [str(names[i]) for i in rows]
-            for i, instances in zip(rows, self.finder.find(images[rows].detach(), named), strict=True):
+        if named:
+            sought = images[list(named)].detach()
+            for i, instances in zip(named, self.finder.find(sought, list(named.values())), strict=True):
                 found[i] = instances
         return found
 
@@ -267,11 +265,9 @@ def edit_masks(
     An edit that cannot be located may change the whole image: nothing is restricted by a guess. The object
     that a position is relative to need not be found, as the edit does not change it.
     """
-    batch = EditBatch(source, ["" for _ in parsed], edited)
-    regions = locator.of_edits(batch, parsed, locator.of_sources(source, parsed))
-    known = [not found.reason or found.missing == "reference" for found in regions]
-    masks = [
-        found.mask if whole else torch.ones_like(found.mask)
-        for found, whole in zip(regions, known, strict=True)
-    ]
+    batch = EditBatch(source, [""] * len(parsed), edited)
+    masks = []
+    for found in locator.of_edits(batch, parsed, locator.of_sources(source, parsed)):
+        is_known = not found.reason or found.missing == "reference"
+        masks.append(found.mask if is_known else torch.ones_like(found.mask))
     return torch.stack(masks)[:, None].float()

@@ -94,11 +94,9 @@ class Canvas:
         padding = (0, outer[1] - inner[1], 0, outer[0] - inner[0])
         if self.fill is not None:
             image = F.pad(image, padding, value=self.fill)
-        mean, std = (
-            torch.tensor(values, device=image.device, dtype=image.dtype)[:, None, None]
-            for values in (self.mean, self.std)
-        )
-        image = (image - mean) / std
+        mean = torch.tensor(self.mean, device=image.device, dtype=image.dtype)
+        std = torch.tensor(self.std, device=image.device, dtype=image.dtype)
+        image = (image - mean[:, None, None]) / std[:, None, None]
         return image if self.fill is not None else F.pad(image, padding)
 
     def to_input(self, boxes: Float[Tensor, "n 4"], h: int, w: int) -> Float[Tensor, "n 4"]:

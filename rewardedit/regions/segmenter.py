@@ -64,9 +64,9 @@ class Segmenter(nn.Module):
         If the model marks nothing in a box, the whole box is the mask: there is an object in it.
         """
         h, w = images.shape[-2:]
-        most = max((len(of_image) for of_image in boxes), default=0)
+        most = max(map(len, boxes), default=0)
         if most == 0:
-            return [torch.zeros(0, h, w, dtype=torch.bool, device=images.device) for _ in boxes]
+            return [torch.zeros(0, h, w, dtype=torch.bool, device=images.device)] * len(boxes)
         prompts = images.new_zeros(len(images), most, 4)
         for row, of_image in zip(prompts, boxes, strict=True):
             row[:] = images.new_tensor([0, 0, w, h])  # a padding box; its mask is left out

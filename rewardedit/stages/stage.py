@@ -116,7 +116,7 @@ def _await(condition: Callable[[], bool]) -> None:
 
 def _require_end_by_share(folder: AnyPath, paths: list[AnyPath], finish: Finish | None) -> None:
     """Raises StageUnfinished if a call for a share must leave the end to another call."""
-    there = sum(is_whole_shard(path) for path in paths)
+    there = sum(map(is_whole_shard, paths))
     if there < len(paths):
         raise StageUnfinished(
             f"{folder}: {there} of {len(paths)} shards are there; go on with the other shares"
@@ -185,11 +185,11 @@ def require_same(where: AnyPath, found: dict[str, Any], settings: dict[str, Any]
 def differences(found: Any, settings: Any, name: str = "") -> list[str]:
     """Differences of two settings, e.g. ["relabel.scorer: clip_d there, l1 here"]."""
     if isinstance(found, dict) and isinstance(settings, dict):
-        names = [*found, *(key for key in settings if key not in found)]
         dotted = f"{name}." if name else ""
-        return [
-            line for key in names for line in differences(found.get(key), settings.get(key), f"{dotted}{key}")
-        ]
+        lines = []
+        for key in found | settings:
+            lines += differences(found.get(key), settings.get(key), f"{dotted}{key}")
+        return lines
     return [] if found == settings else [f"{name}: {json.dumps(found)} there, {json.dumps(settings)} here"]
 
 
@@ -262,9 +262,9 @@ def _has_begun(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) 
 
 def _is_begun(folder: AnyPath, paths: list[AnyPath]) -> bool:
     """True if the stage has a shard, or a process is making one: its settings must not be replaced."""
-    shards = {path.name for path in paths}
+    begun = {MADE_OF, *(path.name for path in paths)}
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return any(name in shards or name == MADE_OF or name.endswith(".claim") for name in names)
+    return any(name in begun or name.endswith(".claim") for name in names)
 
 
 def _read_settings(folder: AnyPath) -> dict[str, Any] | None:
