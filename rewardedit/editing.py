@@ -61,8 +61,11 @@ class Job:
     @property
     def files(self) -> list[str]:
         """All files that the job may write: its record, its images and their masks."""
-        names = [self.name(turn) for turn in range(len(self.instructions) + 1)]
-        return [f"{self.stem}.json", *(f"{name}{end}.png" for name in names for end in ("", "-mask"))]
+        files = [f"{self.stem}.json"]
+        for turn in range(len(self.instructions) + 1):
+            name = self.name(turn)
+            files += [f"{name}.png", f"{name}-mask.png"]
+        return files
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | N
         records = name_columns(table, read_records(table), columns, REQUIRED)
         jobs = [_job(table, number, record) for number, record in enumerate(records, 1)]
     else:
-        if not instructions or any(text_or_none(text) is None for text in instructions):
+        if not instructions or None in map(text_or_none, instructions):
             raise ValueError(
                 'say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR'
             )
@@ -220,7 +223,7 @@ def run_jobs(
         record = folder / f"{job.stem}.json"
         made_of = {**request_of(job, config), "stamps": {**stamps, "input": stamp(job.path)}}
         finished = read_record(record)
-        there = all((folder / name).is_file() for name in _images_of(finished))
+        there = all(map(Path.is_file, map(folder.joinpath, _images_of(finished))))
         if finished.get("request") != made_of or not there:
             try:
                 turns = _edit(editor, scorer, job, config, masks, folder)
@@ -272,9 +275,10 @@ def require_same_requests(jobs: list[Job], config: JobConfig, folder: Path) -> N
 
 def _images_of(record: dict[str, Any]) -> list[str]:
     """The files that the turns of a record name."""
-    return [
-        turn[key] for turn in record.get("turns", []) for key in ("source", "image", "mask") if key in turn
-    ]
+    names = []
+    for turn in record.get("turns", []):
+        names += [turn[key] for key in ("source", "image", "mask") if key in turn]
+    return names
 
 
 def stamps_of(config: JobConfig) -> dict[str, Any]:
@@ -285,9 +289,9 @@ def stamps_of(config: JobConfig) -> dict[str, Any]:
         "scorer": config.scorer,
         "mask": config.mask,
     }
-    stamps: dict[str, Any] = {
-        name: [stamp(text) for text in _texts_in(value)] for name, value in named.items()
-    }
+    stamps: dict[str, Any] = {}
+    for name, value in named.items():
+        stamps[name] = list(map(stamp, _texts_in(value)))
     return stamps | {"weights": {} if config.scorer is None else packaged_files(config.scorer)}
 
 

@@ -17,7 +17,7 @@ def to_labels(mask: Tensor) -> Tensor:
     """
     if mask.is_floating_point() or mask.is_complex() or mask.is_meta or not mask.numel():
         return mask
-    low, high = (0, 1) if str(mask.dtype) == "torch.bool" else (int(end) for end in mask.aminmax())
+    low, high = (0, 1) if str(mask.dtype) == "torch.bool" else map(int, mask.aminmax())
     if low < 0 or high > MOST_LABELS:
         return mask
     _warn(high)

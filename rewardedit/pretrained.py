@@ -29,7 +29,7 @@ def load(kind: Any, name: str, **options: Any) -> Any:
         ValueError: where the checkpoint wants code of its own, or its files are no such model's.
         OSError: where there is none of that name.
     """
-    modules = {base.__module__ for base in kind.__mro__}
+    modules = [base.__module__ for base in kind.__mro__]
     with reading(name):
         if "diffusers.pipelines.pipeline_utils" in modules:
             load_index(name)
