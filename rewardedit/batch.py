@@ -265,6 +265,15 @@ def split_by_fields(
     return [list(part) for _, part in itertools.groupby(samples, lacking)]
 
 
+def common_fields(samples: Sequence[EditSample]) -> list[str]:
+    """The optional fields that all of these rows have."""
+    names = []
+    for name in OPTIONAL:
+        if all(getattr(sample, name) is not None for sample in samples):
+            names.append(name)
+    return names
+
+
 def collate(
     samples: Sequence[EditSample],
     size: int | None = None,

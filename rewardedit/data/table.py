@@ -202,7 +202,12 @@ def read_records(file: Path) -> list[dict[str, Any]]:
     records = _read_parquet(file) if file.suffix.lower() == ".parquet" else read_text_table(file)
     if not records:
         raise ValueError(f"{file}: holds no rows")
-    return [{name.removesuffix("_file_name"): value for name, value in record.items()} for record in records]
+    return list(map(_renamed, records))
+
+
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """A record whose columns are named as 🤗 datasets names those of image folders."""
+    return {name.removesuffix("_file_name"): value for name, value in record.items()}
 
 
 def _read_parquet(file: Path) -> list[dict[str, Any]]:

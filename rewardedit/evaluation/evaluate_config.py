@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from rewardedit.data import DataConfig
@@ -42,7 +43,7 @@ class EvaluateConfig:
         for name, least in (("n", 2), ("val_n", 1), ("batch_size", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
-        object.__setattr__(self, "scorers", tuple(resolve_spec(spec) for spec in self.scorers))
+        object.__setattr__(self, "scorers", tuple(map(resolve_spec, self.scorers)))
         if self.backdrops != ("plain",):
             world(WORLD).samples("test", self.seed, self.backdrops, 0, 1)  # refuses unknown ones
         self.grid()  # refuses settings that no pipeline takes
@@ -63,12 +64,13 @@ class EvaluateConfig:
         """
         own = EditConfig()
         images = self.image_guidance_scale or (own.image_guidance_scale,)
-        return [
-            EditConfig(steps, text, image)
-            for steps in self.num_inference_steps or (own.num_inference_steps,)
-            for text in self.guidance_scale or (own.guidance_scale,)
-            for image in (images if text > 1 else images[:1])
-        ]
+        steps = self.num_inference_steps or (own.num_inference_steps,)
+        texts = self.guidance_scale or (own.guidance_scale,)
+        grid = []
+        for n, text, image in product(steps, texts, images):
+            if text > 1 or image == images[0]:
+                grid.append(EditConfig(n, text, image))
+        return grid
 
 
 def require_judge(evaluate: EvaluateConfig | None, rewards: Iterable[ScorerSpec]) -> None:
@@ -79,7 +81,7 @@ def require_judge(evaluate: EvaluateConfig | None, rewards: Iterable[ScorerSpec]
     """
     if evaluate is None or evaluate.choose_by is None:
         return
-    names = [spec_name(spec) for spec in (*rewards, *evaluate.scorers)]
+    names = list(map(spec_name, (*rewards, *evaluate.scorers)))
     if evaluate.choose_by not in names:
         raise ValueError(
             f"evaluate.choose_by: expected one of {', '.join(names)}; got {evaluate.choose_by!r}"

@@ -4,6 +4,7 @@ by scores that it is not trained on.
 
 import dataclasses
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,7 +12,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate
+from rewardedit.batch import EditBatch, EditSample, collate, common_fields
 from rewardedit.data import (
     DataConfig,
     distinct_rows,
@@ -113,8 +114,7 @@ def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, S
         sample if sample.target is not None else dataclasses.replace(sample, target=sample.edited)
         for sample in samples
     ]
-    common = [name for name in OPTIONAL if all(getattr(sample, name) is not None for sample in samples)]
-    return collate(samples, fields=common), None
+    return collate(samples, fields=common_fields(samples)), None
 
 
 @runtime_checkable
@@ -224,8 +224,9 @@ class HackingMonitor:
             )
         if state.num_processes > 1:
             parts = gather_object(parts)
-        order = torch.tensor([row for rows, _ in parts for row in rows]).argsort()
-        return {name: torch.cat([values[name] for _, values in parts])[order] for name in parts[0][1]}
+        numbers, values = zip(*parts, strict=True)
+        order = torch.tensor(list(chain.from_iterable(numbers))).argsort()
+        return {name: torch.cat([part[name] for part in values])[order] for name in values[0]}
 
     def _require_scores(self, values: dict[str, Tensor]) -> None:
         """Nothing could be compared with a base without scores."""
