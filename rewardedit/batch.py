@@ -334,7 +334,7 @@ def _optional_field(name: str, samples: Sequence[EditSample]) -> list[Any] | Non
     if len(lacking) == len(samples):
         return None
     if lacking:
-        raise ValueError(f"{_rows(lacking)} {name}, and others of the batch do; part them by split_by_fields")
+        raise ValueError(f"{_rows(lacking)} {name}, but others do; split the rows with split_by_fields")
     return values
 
 

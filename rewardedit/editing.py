@@ -152,7 +152,7 @@ def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | N
     if table is not None and table.suffix.lower() in SUFFIXES:
         if instructions:
             raise ValueError(
-                f"{path}: the table has instructions of its own; leave those of the command line out"
+                f"{path}: the table has its own instructions; leave out those on the command line"
             )
         records = name_columns(table, read_records(table), columns, REQUIRED)
         jobs = [_job(table, number, record) for number, record in enumerate(records, 1)]
@@ -268,7 +268,7 @@ def require_same_requests(jobs: list[Job], config: JobConfig, folder: Path) -> N
         before.pop("stamps", None)  # of files whose content changed: the edit is made again
         if changed := differences(before, request_of(job, config)):
             raise ValueError(
-                f"{folder / job.stem}: made by another request ({changed[0]}); take another --out, or "
+                f"{folder / job.stem}: made with other settings ({changed[0]}); use another --out, or "
                 "--overwrite"
             )
 

@@ -34,7 +34,7 @@ class Encoded:
         """
         rows = _row_count(self)
         if rows is None:
-            raise ValueError("no input belongs to rows, so that their number is not known")
+            raise ValueError("no input has rows, so their number is unknown")
         return rows
 
     def take(self, index: Sequence[int]) -> "Encoded":

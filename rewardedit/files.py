@@ -69,7 +69,7 @@ def replaced(path: AnyPath, in_stage: bool = False) -> Iterator[Path]:
             aside = Path(folder) / path.name
             yield aside
             if aside.is_dir():
-                raise ValueError(f"{path}: an object store takes files alone; name a folder of a file system")
+                raise ValueError(f"{path}: an object store holds only files; name a local folder")
             if in_stage and not path.parent.exists():
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
             path.parent.mkdir(parents=True, exist_ok=True)

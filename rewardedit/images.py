@@ -156,7 +156,7 @@ def _from_tensor(image: Tensor, channels: int, name: str) -> Float[Tensor, "c h 
 
 
 def _require_pixels(image: Image.Image, name: str) -> None:
-    """Raises ValueError where an image is damaged, empty, or of numbers whose range is not known."""
+    """Raises ValueError where an image is damaged, empty, or of numbers whose range is unknown."""
     try:
         decode(image)
     except CONTENT_ERRORS as error:  # opened by the caller, and damaged further on
@@ -167,7 +167,7 @@ def _require_pixels(image: Image.Image, name: str) -> None:
         raise ValueError(f"{name}: expected pixels; got {image.width} x {image.height} of them")
     if image.mode in ("F", "I"):
         kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
-        raise ValueError(f"its pixels are {kind}, whose range is not known; save it in 8 or 16 bits")
+        raise ValueError(f"its pixels are {kind}, whose range is unknown; save it in 8 or 16 bits")
 
 
 def _from_pil(image: Image.Image, channels: int) -> Float[Tensor, "c h w"]:

@@ -54,6 +54,6 @@ def _is_coloured(image: Image.Image) -> bool:
 def _warn(highest: int) -> None:
     if highest > 1:
         warnings.warn(
-            f"mask: its values up to {highest} are taken for labels: change is wanted where they are above 0",
+            f"mask: its values up to {highest} are read as labels: the edit may change pixels above 0",
             stacklevel=3,
         )

@@ -53,7 +53,7 @@ def load_index(name: str) -> dict[str, Any]:
     if not isinstance(index.get("_class_name"), str):
         raise ValueError(
             f"{name}: expected a pipeline of diffusers; got one that brings code of its own, which is never "
-            "run; take a stock one"
+            "run; use a stock one"
         )
     for part, value in index.items():
         if part.startswith("_") or not isinstance(value, list) or len(value) != 2 or value[0] is None:
@@ -67,7 +67,7 @@ def load_index(name: str) -> dict[str, Any]:
         if not known or not isinstance(kind, str):
             raise ValueError(
                 f"{name}: expected parts of diffusers and transformers; got {part} of {str(library)[:80]}, "
-                "whose code is never run; take a stock pipeline"
+                "whose code is never run; use a stock pipeline"
             )
     return index
 
@@ -89,7 +89,7 @@ def reading(name: str) -> Iterator[None]:
         if "trust_remote_code" in text:
             raise ValueError(
                 f"{name}: expected a model of the installed transformers or diffusers; got one that brings "
-                "code of its own, which is never run; take a checkpoint of a built-in kind, or update them"
+                "code of its own, which is never run; use a checkpoint of a built-in kind, or update them"
             ) from error
         line = " ".join(text.split())[:300] or type(error).__name__
         if not isinstance(error, ValueError) or isinstance(error, UnicodeError):

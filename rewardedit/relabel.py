@@ -47,7 +47,7 @@ class RelabelConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorer", resolve_spec(self.scorer))
         if (self.prompt == "custom") != (self.template is not None):
-            raise ValueError("template: give one with prompt=custom, and with no other prompt")
+            raise ValueError("template: required by prompt=custom, and allowed with no other prompt")
         # refuses a template or bins that do not fit, before rows are scored
         self.reward_prompt(RewardScale.from_range(0, 1))
 
@@ -166,7 +166,7 @@ def _require_bounds(name: str, scorer: Scorer) -> None:
     """Raises ValueError if a scorer declares no finite range, which gives no scale."""
     low, high = scorer.range
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(f"scale=range: the scores of {name} have no bounds; take scale=quantiles")
+        raise ValueError(f"scale=range: the scores of {name} have no bounds; use scale=quantiles")
 
 
 def _label(

@@ -95,7 +95,7 @@ def best_of_n(
             raise ValueError(f"{name}: expected at least 1; got {value}")
     if not isinstance(scorer, Scorer):
         kind = type(scorer).__name__
-        raise ValueError(f"scorer: expected one such as load_scorer gives; got {kind}")
+        raise ValueError(f"scorer: expected one as load_scorer returns; got {kind}")
     fields = _read_fields(fields or {})
     missing = sorted(scorer.needs - set(fields))
     if missing:

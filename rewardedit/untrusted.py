@@ -229,7 +229,7 @@ def read_json_file(path: Path | UPath) -> Any:
     try:
         return read_json(content)
     except ValueError as error:
-        raise ValueError(f"{path}: expected JSON; got what cannot be read ({error})") from error
+        raise ValueError(f"{path}: expected JSON; got an unreadable file ({error})") from error
 
 
 def _refuse_constant(name: str) -> None:

@@ -104,5 +104,5 @@ def require_text(name: str, text: Any) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError(
-            f"{name}: holds half of a surrogate pair, which is no character; take it out"
+            f"{name}: holds half of a surrogate pair, which is not a character; remove it"
         ) from None

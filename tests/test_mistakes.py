@@ -112,7 +112,7 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     (
         "without effect",
         ("relabel", "--out", "new", "relabel.template=x"),
-        "relabel.template: give one with prompt=custom, and with no other prompt",
+        "relabel.template: required by prompt=custom, and allowed with no other prompt",
     ),
     (
         "without effect",
@@ -144,7 +144,7 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     (
         "files",
         ("edit", "pairs.csv", "x", "--out", "new"),
-        "pairs.csv: the table has instructions of its own; leave those of the command line out",
+        "pairs.csv: the table has its own instructions; leave out those on the command line",
     ),
     (
         "files",
@@ -195,13 +195,13 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     (
         "twice",
         ("edit", "photo.jpg", "make it blue", "--out", "edits"),
-        'edits/photo: made by another request (instructions: ["make it red"] there, ["make it blue"] here); '
-        "take another --out, or --overwrite",
+        'edits/photo: made with other settings (instructions: ["make it red"] there, ["make it blue"] here); '
+        "use another --out, or --overwrite",
     ),
     (
         "twice",
         ("edit", "photo.jpg", "make it red", "--seed", "4", "--out", "edits"),
-        "edits/photo: made by another request (seed: 0 there, 4 here); take another --out, or --overwrite",
+        "edits/photo: made with other settings (seed: 0 there, 4 here); use another --out, or --overwrite",
     ),
     (
         "twice",

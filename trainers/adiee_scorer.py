@@ -113,7 +113,9 @@ class Config:
         require_alike(self.data, "data.magicbrush.name=labelled")
         require_share(self.bad_rows)
         if self.quantize is not None and self.lora_rank is None:
-            raise ValueError("quantize: few bits cannot be trained; give lora_rank, or leave it out")
+            raise ValueError(
+                "quantize: quantised weights cannot be trained; set lora_rank, or leave quantize out"
+            )
         if self.question_words and self.lora_rank is not None and self.embeddings == "token":
             raise ValueError("question_words: their embeddings are to be trained too; set embeddings=all")
 

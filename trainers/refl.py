@@ -77,7 +77,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 class Config:
     """One reward feedback learning, or a comparison with its parts."""
 
-    name: str  # of the run, and of its folder in runs/
+    name: str  # name of the run and of its folder in runs/
     base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
     data: DataConfig = field(default_factory=DataConfig)  # the rows that are trained on
     reward: RewardConfig = field(default_factory=RewardConfig)  # the score that trains the editor, and how
@@ -224,11 +224,12 @@ def require_rollouts(config: Config) -> None:
         raise ValueError(f"labels: base {config.base!r} is not reward-conditioned; leave them out")
     if prompt is not None and prompt.embedding:
         raise ValueError(
-            f"base {config.base!r} has a learned reward embedding; rollouts know prompts of words alone"
+            f"base {config.base!r} has a learned reward embedding; rollouts support text prompts only"
         )
     if prompt is not None and config.labels is None:
         raise ValueError(
-            f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels.scorer=clip_d"
+            f"base {config.base!r} is reward-conditioned; name the scorer that its labels came from, e.g. "
+            "labels.scorer=clip_d"
         )
     family = estimate.load_family(config.base)
     scheduler = estimate.load_scheduler(config.base)

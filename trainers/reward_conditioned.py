@@ -57,7 +57,7 @@ PROMPTS: dict[str, Literal["adiee", "learned"]] = {"words": "adiee", "learned_em
 class Config:
     """One reward-conditioned fine-tuning, or a comparison of several."""
 
-    name: str  # of the run, and of its folder in runs/
+    name: str  # name of the run and of its folder in runs/
     base: str = "shapes-editor"  # the editor to start from: hub name, pipeline folder or run folder
     data: DataConfig = field(default_factory=DataConfig)  # the rows that are scored and trained on
     # editors whose outputs stand beside the data's own targets; None: the data's own rows alone

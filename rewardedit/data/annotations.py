@@ -82,7 +82,7 @@ def folder_of_images(root: str | None, name: str) -> str | None:
         raise ValueError(f"root: {name} rows name no image files; leave it out")
     folder = os.path.expanduser(root)
     if not os.path.isdir(folder):
-        raise ValueError(f"root: expected a folder of images; got {root}, which is none")
+        raise ValueError(f"root: expected a folder of images; got {root}, which is not a folder")
     return folder
 
 

@@ -91,7 +91,7 @@ def _given(file: Path, names: Sequence[str], columns: Mapping[str, str]) -> dict
         if field not in FIELDS:
             near = difflib.get_close_matches(field, FIELDS, 1)
             hint = f"did you mean {near[0]}" if near else f"known are {', '.join(FIELDS)}"
-            raise ValueError(f"columns: {field} is no field of a row; {hint}")
+            raise ValueError(f"columns: {field} is not a field of a row; {hint}")
         if name not in names:
             raise ValueError(f"{file}: columns: no column {name} for {field}; it has {', '.join(names)}")
     return dict(columns)

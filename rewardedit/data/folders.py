@@ -49,7 +49,7 @@ def by_stem(files: Iterable[Path]) -> dict[str, Path]:
     for file in files:
         if file.stem in found:
             raise ValueError(
-                f"{file.parent}: {found[file.stem].name} and {file.name} differ in their ending alone; "
+                f"{file.parent}: {found[file.stem].name} and {file.name} differ only in their suffix; "
                 "rename one"
             )
         found[file.stem] = file

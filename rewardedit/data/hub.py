@@ -135,7 +135,7 @@ def read_on(rows: Any) -> Iterator[dict[str, Any]]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # pyarrow's own have none
             raise
-        raise ValueError(f"a file of the streamed table cannot be read on ({error})") from error
+        raise ValueError(f"a file of the streamed table cannot be read to its end ({error})") from error
 
 
 class HubPairs(HubTable):
@@ -205,7 +205,7 @@ def load_rows(
     except (OSError, datasets.exceptions.DatasetsError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"data {path!r}: neither a local file or folder nor a hub data set in reach ({why})"
+            f"data {path!r}: not a local file or folder, and not a reachable data set of the hub ({why})"
         ) from error
     except ValueError:  # has its own message
         raise

@@ -138,7 +138,7 @@ def made_from(folder: Path) -> set[str]:
         return set()
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(
-            f"{folder / MADE_OF}: expected what labelled rows were made of; make them anew"
+            f"{folder / MADE_OF}: expected what labelled rows were made of; make them again"
         ) from error
 
 

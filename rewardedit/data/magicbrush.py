@@ -45,7 +45,7 @@ def warn_of_benchmarks(data: Iterable[Any]) -> None:
         named = re.search(r"(?<![a-z])(?:dev|val|test)(?![a-z])", Path(own.path).name)
         if own.name == "magicbrush" and (own.split != "train" or named is not None):
             warnings.warn(
-                f"MagicBrush's split {own.split!r} of {own.path}: ImagenHub and GenAI-Bench judge by its "
-                "images; a scorer that is trained on them cannot be compared there",
+                f"MagicBrush's split {own.split!r} of {own.path}: ImagenHub and GenAI-Bench use its images; "
+                "a scorer that is trained on them cannot be evaluated there",
                 stacklevel=2,
             )

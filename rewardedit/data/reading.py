@@ -98,10 +98,10 @@ class PreparedRows(Dataset):
         how = "each edit is stretched to its source"
         if self.size is not None:
             others = " or ".join(name for name in POLICIES if name != self.policy)
-            how = f"each is brought to one size by itself (policy={self.policy}; {others} may suit better)"
+            how = f"each is resized on its own (policy={self.policy}; {others} may suit better)"
         notice(
-            f"source and edited images differ in shape, such as {w} x {h} and {w2} x {h2} pixels: {how}, and "
-            "may no longer lie on the other; resize them alike beforehand",
+            f"source and edited images differ in shape, such as {w} x {h} and {w2} x {h2} pixels: {how}, so "
+            "that they may no longer be aligned; resize them alike beforehand",
             key="images of another shape",
         )
 

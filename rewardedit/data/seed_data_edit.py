@@ -28,7 +28,7 @@ class SeedRealEdits(Sequence):
 
     def __init__(self, path: str, split: str = "train", root: str | None = None) -> None:
         if split != "train":
-            raise ValueError(f"split: SEED-Data-Edit Part 2 has train alone; got {split!r}")
+            raise ValueError(f"split: SEED-Data-Edit Part 2 has only train; got {split!r}")
         self.folder = Path(path) / PART if (Path(path) / PART).is_dir() else Path(path)
         self.lines = read_lines(self.folder, "SEED-Data-Edit Part 2")
         self.images = self.folder if root is None else Path(root)

@@ -32,7 +32,7 @@ class EditSequence:
         turns = len(self.instructions)
         if turns < 1 or len(self.images) != turns + 1:
             raise ValueError(
-                f"sequence {self.id}: expected an image more than instructions; got {len(self.images)} and "
+                f"sequence {self.id}: expected one image more than instructions; got {len(self.images)} and "
                 f"{turns}"
             )
         if self.captions is not None and len(self.captions) != turns + 1:
@@ -76,7 +76,7 @@ class SequencesConfig:
         if self.name not in WORLDS and not self.path:
             raise ValueError(f"path: sequences of {self.name} need one: a hub id, a folder or a file")
         if self.name == "seed_data_edit" and self.split != "train":
-            raise ValueError(f"split: SEED-Data-Edit Part 3 has train alone; got {self.split!r}")
+            raise ValueError(f"split: SEED-Data-Edit Part 3 has only train; got {self.split!r}")
         if self.first < 0 or (self.rows is not None and self.rows < 1):
             raise ValueError(
                 f"rows, first: expected at least 1 and at least 0; got {self.rows}, {self.first}"

@@ -63,8 +63,8 @@ class Table(Sequence):
             found = table_in(file)
             if found is None:
                 raise ValueError(
-                    f"{path}: expected one of {', '.join(NAMES)} in the folder; of a folder of edits, say "
-                    "where their sources are: score FOLDER --sources FOLDER"
+                    f"{path}: expected one of {', '.join(NAMES)} in the folder; for a folder of edits, name "
+                    "the folder of their sources: score FOLDER --sources FOLDER"
                 )
             file = found
         self.file = file

@@ -122,7 +122,7 @@ def tar_files(path: str, split: str, streaming: bool) -> Sequence[str]:
     except (OSError, datasets.exceptions.DatasetsError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"data {path!r}: neither a local file or folder nor a hub data set in reach ({why})"
+            f"data {path!r}: not a local file or folder, and not a reachable data set of the hub ({why})"
         ) from error
     if not files:
         raise ValueError(f"{path}: expected .tar files of split {split}; it has none")

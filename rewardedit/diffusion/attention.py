@@ -68,9 +68,7 @@ class HeadsLastProcessor:
         temb: Tensor | None = None,
     ) -> Float[Tensor, "b n c"]:
         if attention_mask is not None:
-            raise ValueError(
-                "the xformers processor takes no attention mask; use attention=sdpa with masked prompts"
-            )
+            raise ValueError("xformers: expected no attention mask; use attention=sdpa with masked prompts")
         if (
             hidden_states.ndim != 3
             or attn.spatial_norm is not None

@@ -209,7 +209,7 @@ def load_editor(
         if not callable(name):
             raise ValueError(f"editor: expected a name, a folder or a pipeline; got {type(name).__name__}")
         if lora is not None or device != "auto" or dtype != "auto":
-            raise ValueError("load_editor: a pipeline that is loaded already takes no lora, device and dtype")
+            raise ValueError("load_editor: lora, device and dtype do not apply to a loaded pipeline")
         return as_editor(name)
 
     name = str(name)
@@ -259,7 +259,7 @@ def _own_lora(name: str, path: Path, base: Any) -> Path | None:
     if not (path / "model_index.json").is_file() and _loras_in(path):
         if base is None:
             raise ValueError(
-                f"editor {name!r}: a LoRA, which says nothing of its base; give both: --model BASE --lora "
+                f"editor {name!r}: a LoRA, which does not name its base; give both: --model BASE --lora "
                 f'{name}, in Python load_editor("BASE", lora="{name}")'
             )
         return find_lora(str(path))
@@ -349,7 +349,7 @@ def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
         return family.load(resolve_model(name), class_name, dtype)
     except OSError as error:
         raise ValueError(
-            f"editor {name!r}: no diffusers pipeline can be loaded from there ({str(error).splitlines()[0]})"
+            f"editor {name!r}: no diffusers pipeline can be loaded ({str(error).splitlines()[0]})"
         ) from error
 
 

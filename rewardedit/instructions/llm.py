@@ -347,10 +347,10 @@ def load_chat_model(
         model = pretrained.load(AutoModelForCausalLM, name, dtype=dtype or torch.float32, **more).to(device)
     except OSError as error:
         raise ValueError(
-            f"language model {name!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
+            f"language model {name!r}: cannot be loaded ({str(error).splitlines()[0]})"
         ) from error
     if tokenizer.chat_template is None:
-        raise ValueError(f"language model {name!r}: it has no chat template; take one that was tuned to chat")
+        raise ValueError(f"language model {name!r}: it has no chat template; use a model tuned for chat")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.eval()

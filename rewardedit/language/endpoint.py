@@ -163,7 +163,7 @@ class Endpoint:
         for name, least in (("retries", 0), ("at_once", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name}: expected a whole number from {least} on; got {value}")
+                raise ValueError(f"{name}: expected a whole number of at least {least}; got {value}")
         for name in ("timeout", "pause", "longest_wait"):
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -301,7 +301,7 @@ class Endpoint:
         if REFUSABLE[name] is None:
             warnings.warn(
                 f"endpoint {self.url}, model {self.model!r}, refuses {name} and is asked without it; its "
-                "answers may differ from one run to the next",
+                "answers may differ from run to run",
                 stacklevel=2,
             )
         return True

@@ -47,7 +47,7 @@ REFUSED = {
         "asks for no boxes; use its authors' code"
     ),
     r"unifiedreward-(think-)?(0\.5b|7b)": (
-        "it is in the format of LLaVA-OneVision's first code; take a UnifiedReward on Qwen, "
+        "it is in the format of LLaVA-OneVision's first code; use a UnifiedReward on Qwen, "
         "e.g. CodeGoat24/UnifiedReward-2.0-qwen-7b"
     ),
 }

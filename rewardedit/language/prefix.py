@@ -172,7 +172,7 @@ def attend(
         ValueError: on dropout, or another mask.
     """
     if kwargs.get("dropout") or attention_mask is not None:
-        raise ValueError("a shared prefix: expected no dropout and no mask beside the causal one")
+        raise ValueError("a shared prefix: expected no dropout and no mask besides the causal one")
     # May differ from the queries' dtype under autocast, and from the prefix's if autocast began after it.
     dtype = value.own.dtype
     keys = [part.to(dtype) for part in (*key.before, key.own)]

@@ -62,9 +62,8 @@ def note(cut: Collection[str], total: int, max_length: int, reader: str, more: s
     _told.add(reader)
     first = min(cut, key=len)
     warnings.warn(
-        f"{len(cut)} of {total} texts are cut: {reader} reads at most {max_length} tokens, and none behind a "
-        f"character that it does not know; {more + ', ' if more else ''}shorten or reword them, such as: "
-        f"{first[:60]}",
+        f"{len(cut)} of {total} texts are cut: {reader} reads at most {max_length} tokens, and none after an "
+        f"unknown character; {more + ', ' if more else ''}shorten or reword them, such as: {first[:60]}",
         stacklevel=3,
     )
 

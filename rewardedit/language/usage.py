@@ -51,7 +51,7 @@ def read_usage(paths: Iterable[AnyPath]) -> dict[str, Usage]:
         except FileNotFoundError:
             continue
         except ValueError:
-            print(f"{path}: is damaged; the calls that stand in it are not counted", file=sys.stderr)
+            print(f"{path}: is damaged; its calls are not counted", file=sys.stderr)
     return add_up(parts)
 
 

@@ -26,13 +26,13 @@ def require_own_weights(model: Any, missing: set[str], unexpected: set[str]) -> 
     heads = set(filter(REWARD_HEAD.search, unexpected))
     if heads:
         raise ValueError(
-            f"it has a reward head that {kind} does not have ({_few(heads)}), without which its scores are "
-            "another model's; use its authors' code"
+            f"it has a reward head that {kind} does not have ({_few(heads)}), without which its scores would "
+            "be wrong; use its authors' code"
         )
     if unexpected:
         raise ValueError(
             f"its checkpoint has weights that {kind} does not have ({_few(unexpected)}), without which its "
-            "scores are another model's"
+            "scores would be wrong"
         )
     if missing:
         raise ValueError(f"its checkpoint lacks weights of {kind} ({_few(missing)}), which would be random")
@@ -62,14 +62,14 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
     config.inference_mode = True
     base = config.base_model_name_or_path or name
     if base != name and _may_be_on_the_hub(base) and _may_be_on_the_hub(name):
-        warnings.warn(f"adapter {adapter!r} was trained on {base}, and is laid over {name}", stacklevel=2)
+        warnings.warn(f"adapter {adapter!r} was trained on {base}and is applied to {name}", stacklevel=2)
     try:
         with pretrained.reading(adapter):
             adapted = PeftModel(model, config)
             found = adapted.load_adapter(adapter, "default", key_mapping=older_names(model))
         wrong = [*found.missing_keys, *found.unexpected_keys]
         if wrong:
-            raise ValueError(f"one has weights that the other has not: {_few(wrong)}")
+            raise ValueError(f"their weights differ: {_few(wrong)}")
     except torch.cuda.OutOfMemoryError:
         raise
     except (ValueError, RuntimeError) as error:  # the latter if the shape of a weight differs

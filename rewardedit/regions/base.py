@@ -45,7 +45,7 @@ class Instances:
             ValueError: if there are none.
         """
         if not len(self):
-            raise ValueError("no object has been found, so that there is no box around any")
+            raise ValueError("no object was found, so there is no box")
         return enclosing(self.boxes)
 
     @classmethod

@@ -78,7 +78,7 @@ class Detector(nn.Module):
             canvas = Canvas.from_pretrained(path)
         except (OSError, KeyError, ValueError) as error:
             raise ValueError(
-                f"detector {checkpoint!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
+                f"detector {checkpoint!r}: cannot be loaded ({str(error).splitlines()[0]})"
             ) from error
         settings = Path(path) / cls.SETTINGS
         saved = read_settings_file(settings) if settings.is_file() else {}

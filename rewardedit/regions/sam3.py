@@ -53,7 +53,7 @@ class Sam3(nn.Module):
             canvas = Canvas.from_pretrained(checkpoint)
         except OSError as error:
             raise ValueError(
-                f"sam3 {checkpoint!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
+                f"sam3 {checkpoint!r}: cannot be loaded ({str(error).splitlines()[0]})"
             ) from error
         return cls(model, tokenizer, canvas, threshold)
 

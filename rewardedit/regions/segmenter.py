@@ -52,7 +52,7 @@ class Segmenter(nn.Module):
             return cls(pretrained.load(loader, path, dtype=dtype), Canvas.from_pretrained(path))
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"segmenter {checkpoint!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
+                f"segmenter {checkpoint!r}: cannot be loaded ({str(error).splitlines()[0]})"
             ) from error
 
     @torch.no_grad()

@@ -228,7 +228,7 @@ class Adiee(Scorer):
             return instruction
         if room < 0:
             raise ValueError(
-                "the images and the question alone are longer than the model's context; take smaller images"
+                "the images and the question alone are longer than the model's context; use smaller images"
             )
         for kept in range(min(len(ends), room), 0, -1):  # a cut text may need more tokens than before
             cut = instruction[: ends[kept - 1]]

@@ -120,7 +120,9 @@ def add_words(model: Any, processor: Any, layout: Layout) -> int:
     tokenizer.add_tokens([AddedToken(word, single_word=True, normalized=True) for word in parts])
     for text, length in zip(texts, lengths, strict=True):
         if len(tokens(text)) > length:
-            raise ValueError("question_words: this tokenizer writes questions with fewer tokens as it is")
+            raise ValueError(
+                "question_words: this tokenizer already encodes the questions in fewer tokens; leave it out"
+            )
 
     _make_room(model, tokenizer)
     for embeddings in (model.get_input_embeddings().weight.data, model.get_output_embeddings().weight.data):

@@ -73,7 +73,7 @@ class Scorer(nn.Module):
         missing = sorted(field for field in self.needs if getattr(batch, field) is None)
         if missing:
             raise ValueError(
-                f"{name} needs {', '.join(missing)}; give the EditBatch that field, or take another scorer"
+                f"{name} needs {', '.join(missing)}; set that field of the EditBatch, or use another scorer"
             )
         passes = batch.edited.requires_grad and torch.is_grad_enabled()
         if passes:
@@ -129,7 +129,7 @@ def _out_of_inference_mode(batch: EditBatch) -> EditBatch:
 
 def no_gradient(kind: type[Scorer], name: str) -> str:
     """The error for a scorer without a gradient; a user's own scorer may just not declare its gradient."""
-    remedy = "detach the edited image, or take a differentiable scorer such as clip_d or l1"
+    remedy = "detach the edited image, or use a differentiable scorer such as clip_d or l1"
     if issubclass(kind, FunctionScorer):
         remedy = "if the function has one, put @rewardedit.scorer(differentiable=True) above it"
     elif not kind.__module__.startswith("rewardedit."):

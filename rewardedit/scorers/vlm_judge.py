@@ -92,7 +92,9 @@ class VlmJudge(Scorer):
         if answer not in ANSWERS:
             raise ValueError(f"answer: expected one of {', '.join(ANSWERS)}; got {answer!r}")
         if answer == "digits" and not local:
-            raise ValueError("answer: an endpoint shows no logits of all digits; take answer='text'")
+            raise ValueError(
+                "answer: an endpoint does not return the logits of all digits; use answer='text'"
+            )
         self.questions = questions(criteria, apart)
         if example is not None:
             example.check(self.questions, answer)
@@ -155,7 +157,7 @@ class VlmJudge(Scorer):
             url, _, model = checkpoint.partition("#")
             if not model or adapter is not None:
                 raise ValueError(
-                    "checkpoint: expected URL#MODEL, the name of an endpoint's model, no adapter"
+                    "checkpoint: expected URL#MODEL, an endpoint and its model, without an adapter"
                 )
             judge = Endpoint(url, model, key_variable, timeout, retries, seed=seed, longest_wait=longest_wait)
         else:

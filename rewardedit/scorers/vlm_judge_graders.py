@@ -152,7 +152,7 @@ def digit_ids(vlm: Vlm) -> list[int]:
     if not same_before or len(set(last)) < len(DIGITS):
         raise ValueError(
             f"expected a tokenizer in which each digit after {BEGINNING!r} is one token; that of "
-            f"{type(vlm.model).__name__} ends in {last}; take answer='text'"
+            f"{type(vlm.model).__name__} ends in {last}; use answer='text'"
         )
     return last
 

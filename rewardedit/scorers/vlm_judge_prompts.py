@@ -235,6 +235,6 @@ def read_grade(answer: str) -> float | None:
 def unread(answer: str) -> str:
     """The reason why a row without a grade is invalid, with the end of the model's answer."""
     if is_unfinished(answer):
-        return "the answer is a thought that has no end; raise max_new_tokens"
+        return "the answer ends within its reasoning; raise max_new_tokens"
     shown = answer if len(answer) <= QUOTED else "…" + answer[-QUOTED:]
     return f"no grade could be read; the model answered {shown!r}"

@@ -196,7 +196,7 @@ def by_ray(shards: Shards) -> None:
     left = shards.missing()
     if left:
         path = shards.paths[left[0]]
-        raise ValueError(f"{path}: a worker made it, and it is not here; all machines must share the folder")
+        raise ValueError(f"{path}: a worker made it, but it is not here; all machines must share the folder")
 
 
 class _RayActor:
@@ -220,9 +220,7 @@ class _RayActor:
             remove(path)  # an incomplete one
             died = _count_in(tries)
             if died == TRIES:
-                raise ValueError(
-                    f"{path}: {TRIES} workers died while they made it, perhaps for want of memory"
-                )
+                raise ValueError(f"{path}: {TRIES} workers died while making it, perhaps out of memory")
             tries.write_text(str(died + 1))
             make_shard(self.shards, number)
         except ValueError as error:  # wrong data or settings: the message says all

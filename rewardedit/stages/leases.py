@@ -111,7 +111,7 @@ def _owner(token: str, beats: int) -> str:
 def _content(file: AnyPath) -> bytes | None:
     """Content of a claim, which may be half-written; None if there is no claim."""
     if file.exists() and not file.is_file():
-        raise ValueError(f"{file}: expected a claim, which is a file; got something else; remove it")
+        raise ValueError(f"{file}: expected a lease file; got something else; remove it")
     try:
         return file.read_bytes()
     except FileNotFoundError:

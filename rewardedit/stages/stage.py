@@ -118,11 +118,11 @@ def _require_end_by_share(folder: AnyPath, paths: list[AnyPath], finish: Finish 
     """Raises StageUnfinished if a call for a share must leave the end to another call."""
     there = sum(map(is_whole_shard, paths))
     if there < len(paths):
-        raise StageUnfinished(
-            f"{folder}: {there} of {len(paths)} shards are there; go on with the other shares"
-        )
+        raise StageUnfinished(f"{folder}: {there} of {len(paths)} shards are done; run the other shares")
     if finish is not None:  # several processes must not finish at the same time
-        raise StageUnfinished(f"{folder}: all {len(paths)} shards are there; go on once without a share")
+        raise StageUnfinished(
+            f"{folder}: all {len(paths)} shards are done; run once more without --shard to merge them"
+        )
 
 
 def _end_by_lease(
@@ -177,8 +177,8 @@ def require_same(where: AnyPath, found: dict[str, Any], settings: dict[str, Any]
     """Raises ValueError, which lists the differences, if two groups of settings differ."""
     if found != settings:
         raise ValueError(
-            f"{where} was made of other settings: {'; '.join(differences(found, settings))}. "
-            "Take those settings again, or another folder, or remove this one"
+            f"{where} was made with other settings: {'; '.join(differences(found, settings))}. "
+            "Use those settings again, or another folder, or remove this one"
         )
 
 
@@ -247,8 +247,7 @@ def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> N
         if _read_settings(folder) is not None:  # another command has just written it
             return
         raise ValueError(
-            f"{folder} holds files that do not say what they were made of; take another folder, or remove "
-            "them"
+            f"{folder} holds files that do not say what they were made of; use another folder, or remove them"
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / MAKING, settings)
@@ -291,9 +290,7 @@ def _read_record(path: AnyPath) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"{error}; remove {path.parent}, and what it held is made again") from error
+        raise ValueError(f"{error}; remove {path.parent} to make it again") from error
     if not isinstance(found, dict):
-        raise ValueError(
-            f"{path}: expected settings by name; remove {path.parent}, and what it held is made again"
-        )
+        raise ValueError(f"{path}: expected settings by name; remove {path.parent} to make it again")
     return found

@@ -119,8 +119,8 @@ def require_captioned(without: Sequence[dict[str, Any]], rows: int) -> None:
     """
     if 2 * len(without) > rows:
         raise ValueError(
-            f"captions: {len(without)} of {rows} rows have none that fit their instruction, row "
-            f"{without[0]['row']} because {without[0]['reason']}; take another model, or captions.check=false"
+            f"captions: {len(without)} of {rows} rows have none that fit their instruction (row "
+            f"{without[0]['row']}: {without[0]['reason']}); use another model, or captions.check=false"
         )
 
 

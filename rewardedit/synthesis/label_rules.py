@@ -154,11 +154,13 @@ class RulesConfig:
         self._require_unreached()
         self._require_alike()
         if unknown := set(self.damages) - set(DAMAGES):
-            raise ValueError(f"damages: {', '.join(sorted(unknown))} unknown; there are {', '.join(DAMAGES)}")
+            raise ValueError(
+                f"damages: expected some of {', '.join(DAMAGES)}; got {', '.join(sorted(unknown))}"
+            )
         if self.left_behind and not self.unreached:
             raise ValueError("left_behind: expected labels in unreached, such as [[0, 10], [1, 0]]")
         if self.another_word and not self.alike:
-            raise ValueError("another_word: expected kinds of words in alike, such as [[left, right]]")
+            raise ValueError("another_word needs word groups: set alike, e.g. [[left, right]]")
 
     def _take_preset(self) -> None:
         """Fills in the settings that are None."""
@@ -170,7 +172,7 @@ class RulesConfig:
         """Raises ValueError if the threshold is given twice, or a number lies outside its range."""
         if self.clip_d is not None and self.clip_d_percentile != 50.0:
             raise ValueError(
-                f"clip_d_percentile: the threshold is fixed, clip_d: {self.clip_d:g}; give one of the two"
+                f"clip_d_percentile: clip_d sets the threshold already, {self.clip_d:g}; set one of the two"
             )
         for name in PERCENTILES:
             if not 0 <= getattr(self, name) <= 100:
@@ -194,7 +196,7 @@ class RulesConfig:
     def _require_alike(self) -> None:
         """Raises ValueError if a group holds fewer than two words."""
         if any(_count_words(kind) < 2 for kind in self.alike):
-            raise ValueError("alike: expected at least two words of each kind, such as [[left, right]]")
+            raise ValueError("alike: expected at least two words in each group, e.g. [[left, right]]")
 
     def share(self, name: str) -> float:
         """Returns a share, or a count, which the preset may have filled in."""

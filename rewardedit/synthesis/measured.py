@@ -56,8 +56,8 @@ class MeasureConfig:
         for name, spec in list(specs.items())[1:]:
             if "target" not in scorers[name].needs:
                 raise ValueError(
-                    f"measure.similarity: {spec_name(spec)} does not look at the target; "
-                    "most take against: target"
+                    f"measure.similarity: expected a scorer that compares with the target; got "
+                    f"{spec_name(spec)}; most do with against: target"
                 )
         return scorers
 

@@ -353,8 +353,8 @@ def _pipeline(class_name: str, config: MethodConfig, **more: Any) -> Any:
         pipeline = getattr(diffusers, class_name)
     except (AttributeError, ImportError, RuntimeError) as error:  # RuntimeError: a lazy import failed
         raise ValueError(
-            f"{config.kind}: diffusers {diffusers.__version__} has no {class_name} any more; make the "
-            "outputs with an earlier one, and take them as a folder: kind=folder"
+            f"{config.kind}: diffusers {diffusers.__version__} no longer has {class_name}; make the outputs "
+            "with an earlier version, and use that folder: kind=folder"
         ) from error
     dtype = devices.inference_dtype(config.dtype)
     parts = load_text_to_image(config.model, device=devices.default_device(), dtype=dtype).components

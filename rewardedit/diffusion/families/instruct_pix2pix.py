@@ -275,13 +275,12 @@ class OneCall(MaskHook):
         uncond_source = sample[2 * n :, sample.shape[1] // 2 :]
         if len(sample) % 3 or bool(uncond_source.any()):
             raise ValueError(
-                "mask guidance needs classifier-free guidance: call the pipeline with guidance_scale "
-                "above 1 and "
-                "image_guidance_scale of at least 1"
+                "mask guidance needs classifier-free guidance: call the pipeline with guidance_scale above 1 "
+                "and image_guidance_scale of at least 1"
             )
         height, width = self.mask.shape[-2:]
         if abs(height * w - width * h) > max(height, width):
-            raise ValueError(f"mask: {height}×{width} is of another shape than the latents, {h}×{w}")
+            raise ValueError(f"mask: expected the proportions of the latents, {h}×{w}; got {height}×{width}")
         return F.interpolate(self.rows(n), (h, w), mode="area")
 
 

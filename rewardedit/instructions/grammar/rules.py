@@ -75,7 +75,7 @@ def remove(match: Match[str]) -> Found | None:
         r"(?:everything|everyone|everybody|all|anything)\b.* (?:except|but(?! keep)|other than) ",
         match["old"],
     ):
-        raise ValueError(f"instruction {match[0]!r}: names what stays, and not what is to go")
+        raise ValueError(f"instruction {match[0]!r}: names what stays, not what to remove")
     old = re.sub(r" (?:from|off) (?:the|this|his|her|their) .+$", "", match["old"])
     second = re.fullmatch(r"(?P<old>.+) and (?:add|put|place|insert) (?P<new>.+)", old)
     if second is not None:
