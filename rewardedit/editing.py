@@ -168,6 +168,7 @@ def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | N
             raise ValueError(f"{path}: holds no images that can be read, and no table ({', '.join(NAMES)})")
         stems = Counter(f.stem for f in files)
         jobs = [Job(f.stem if stems[f.stem] == 1 else f.name, f, tuple(instructions)) for f in files]
+
     owner: dict[str, str] = {}
     for job in jobs:
         for name in job.files:
@@ -217,6 +218,7 @@ def run_jobs(
     masks = open_masks(config.mask, editor.pipe.device)
     folder.mkdir(parents=True, exist_ok=True)
     stamps = stamps_of(config)
+
     failed: dict[str, str] = {}
     done: list[dict[str, Any]] = []
     for job in tqdm(jobs, desc="editing", unit="image", disable=len(jobs) == 1):
@@ -233,6 +235,7 @@ def run_jobs(
             finished = {"request": made_of, "turns": turns}
             write_json(record, finished)
         done.append(finished)
+
     if done:
         note = f"seed {config.seed}, best of {config.best_of}"
         name = None if config.scorer is None else spec_name(config.scorer)
@@ -311,6 +314,7 @@ def _edit(
         raise ValueError(
             f"{folder}: holds the image itself, which its edit could overwrite; choose another --out"
         )
+
     source = scale_shorter_side(load_image(job.path)[None], config.size, editor.pipe.vae_scale_factor)
     if config.size is None:
         hint_at_size(editor, job.path, source)
@@ -318,6 +322,7 @@ def _edit(
     turns: list[dict[str, Any]] = []
     before = f"{job.name(0)}.png"
     to_pil(source[0]).save(folder / before)
+
     for number, instruction in enumerate(job.instructions, 1):
         with noting() as cut, out_of_memory_told(job.path, source, config.size):
             edited, used_mask, turn = _turn(editor, scorer, source, instruction, config, masks)
@@ -330,6 +335,7 @@ def _edit(
         turns.append({"instruction": instruction, **turn, "source": before, "image": f"{name}.png"})
         source = edited
         before = f"{name}.png"
+
     return turns
 
 
@@ -359,6 +365,7 @@ def _turn(
             turn["scores"] = [None if s != s else round(s, 5) for s in found.scores.score.tolist()]
         else:
             edited = editor(source, [instruction], [config.seed], **options)
+
     if masks.find is not None:
         find = masks.find
         rounds = two_round_edit(

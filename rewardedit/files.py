@@ -75,6 +75,7 @@ def replaced(path: AnyPath, in_stage: bool = False) -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.fs.put_file(str(aside), path.path)
         return
+
     if not in_stage:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_left(path)  # in a stage that is done at its end

@@ -55,6 +55,7 @@ def load_index(name: str) -> dict[str, Any]:
             f"{name}: expected a pipeline of diffusers; got one that brings code of its own, which is never "
             "run; use a stock one"
         )
+
     for part, value in index.items():
         if part.startswith("_") or not isinstance(value, list) or len(value) != 2 or value[0] is None:
             continue
@@ -69,6 +70,7 @@ def load_index(name: str) -> dict[str, Any]:
                 f"{name}: expected parts of diffusers and transformers; got {part} of {str(library)[:80]}, "
                 "whose code is never run; use a stock pipeline"
             )
+
     return index
 
 

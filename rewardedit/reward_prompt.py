@@ -53,6 +53,7 @@ class RewardScale:
         distinct = np.unique(finite)
         if len(distinct) < 2:
             raise ValueError(f"expected at least two distinct valid scores to scale by; got {len(distinct)}")
+
         knots = np.quantile(finite, np.linspace(0, 1, levels))
         # If many rows share one value (such as the scores of untouched images), quantiles coincide: spread
         # them by a hair, so that the mapping stays strictly increasing; the least still maps to 0 and the

@@ -78,6 +78,7 @@ def _read_mapping(spec: Mapping[str, Any]) -> dict[str, Term]:
         options.pop("weight", None)
         require_no_key(options)
         terms[name] = Term(None if weight is None else float(weight), options)
+
     return terms
 
 

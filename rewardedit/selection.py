@@ -96,6 +96,7 @@ def best_of_n(
     if not isinstance(scorer, Scorer):
         kind = type(scorer).__name__
         raise ValueError(f"scorer: expected one as load_scorer returns; got {kind}")
+
     fields = _read_fields(fields or {})
     missing = sorted(scorer.needs - set(fields))
     if missing:
@@ -106,6 +107,7 @@ def best_of_n(
     source = read_images(image)
     if len(source) != 1:
         raise ValueError(f"best_of_n: expected one image; got {len(source)}")
+
     seeds = list(range(seed, seed + n))
     device = next((p.device for p in scorer.parameters()), source.device)
     with torch.no_grad():

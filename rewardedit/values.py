@@ -30,6 +30,7 @@ def finite_rows(given: Mapping[str, Tensor], edited: Tensor) -> tuple[bool, ...]
             raise ValueError(_integers(name, images))
     if edited.is_meta:  # without values
         return (True,) * len(edited)
+
     with torch.no_grad():
         low, high = edited.detach().flatten(1).aminmax(dim=1)
         ends = [low, high, *(torch.stack(images.detach().aminmax()) for images in given.values())]

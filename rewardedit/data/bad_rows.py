@@ -136,10 +136,12 @@ def usable_rows(
 
     settings = {"data": data if made_of is None else made_of, "rows": len(rows)}
     paths = stage(folder / "checked", settings, read, len(parts), "part-{:05d}.json")
+
     reasons: dict[int, str] = {}
     for path in paths:
         for row, reason in read_settings_file(path).items():
             reasons[int(row)] = reason
+
     try:
         require_few(folder, unreadable_rows(reasons), len(rows), limit)
     except ValueError:  # once the rows are repaired, they must be read again

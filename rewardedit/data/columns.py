@@ -56,6 +56,7 @@ def name_columns(
     for name in FIELDS:
         if name in names:
             found.setdefault(name, name)
+
     found |= _by_aliases(file, _others(names, found), _lacking(found))
     found |= _plain_image(_others(names, found), found)
 

@@ -55,6 +55,7 @@ class EditedFolders(Sequence):
                 row = {"instruction": instructions} if asked is None else asked[stem]
                 own = after[stem].name if len(folders) == 1 else f"{name}/{after[stem].name}"
                 self.files.append(EditedFile(storable(own), storable(name), before[stem], after[stem], row))
+
         if not self.files:
             raise ValueError(
                 f"{folders[0]}: expected images named as those of {sources}"
@@ -108,6 +109,7 @@ def read_instructions(file: Path) -> dict[str, dict[str, Any]]:
         if stem in found:
             raise ValueError(f"{file}: row {number}: expected each image once; {stem} comes twice")
         found[stem] = row
+
     return found
 
 

@@ -27,6 +27,7 @@ def list_images(folder: Path) -> list[Path]:
             images.append(path)
         else:
             others[ending or "without an ending"] += 1
+
     parts = [f"{n} {ending}{_remedy(ending)}" for ending, n in sorted(others.items())]
     if hidden:
         parts.append(f"{hidden} hidden")

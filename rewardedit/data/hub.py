@@ -211,6 +211,7 @@ def load_rows(
         raise
     except (*CONTENT_ERRORS, pa.ArrowException) as error:
         raise ValueError(f"{path}: not a data set that can be read ({error})") from error
+
     rows = _undecoded_columns(rows, images)
     names = rows.column_names or list(next(iter(rows)))
     missing = set(columns) - set(names) - set(optional)
@@ -277,9 +278,11 @@ def data_files(local: Path, kind: str, split: str) -> list[str]:
             raise ValueError(
                 f"{local.parent}: no split {split!r}; it has {', '.join(_folders(local.parent))}"
             )
+
     files = sorted(filter(Path.is_file, local.rglob(f"*.{ENDINGS[kind]}")))
     if kind == "arrow":
         return [str(file) for file in files if not file.name.startswith("cache-")]  # of `map` and `filter`
+
     own = [str(file) for file in files if re.search(re.escape(split) + r"(?!\d)", file.name)]
     if not own:
         raise ValueError(
@@ -373,6 +376,7 @@ def _image_folder(folder: Path, columns: tuple[str, ...], optional: tuple[str, .
         raise ValueError(
             f"{folder}: an image folder needs metadata.jsonl or metadata.csv with {', '.join(columns)}"
         )
+
     records = read_records(found[0])
     missing = set(columns) - set(records[0]) - set(optional)
     if missing:

@@ -110,6 +110,7 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
         }
     )
     records = [{**asdict(row), "axes": to_json(row.axes)} for row in rows]
+
     # Images are compressed already; small groups of rows keep the read for one row small. An image that
     # several rows of a group show is stored once: in its column's dictionary.
     images = ["source", "edited"]

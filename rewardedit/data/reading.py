@@ -66,6 +66,7 @@ class PreparedRows(Dataset):
         edited = sample.edited if sample.edited is not None else sample.target
         if edited is None:
             raise ValueError(f"row {sample.id}: expected an edited image or a target; it has neither")
+
         sample = dataclasses.replace(sample, edited=edited, **dict.fromkeys(self.unused))
         for name in ("instruction", "source_caption", "target_caption"):
             if getattr(sample, name) is not None:
@@ -76,6 +77,7 @@ class PreparedRows(Dataset):
             image = getattr(sample, name)
             if image is not None:
                 tensors[name] = to_tensor(image, channels=1 if name == "mask" else 3)[None]
+
         h, w = tensors["source"].shape[-2:]
         h2, w2 = tensors["edited"].shape[-2:]
         if max(w * h2, w2 * h) > ALIKE * min(w * h2, w2 * h):
@@ -180,6 +182,7 @@ def read_batches(
         collate_fn=Packed.pack,
         generator=torch.Generator(),  # or it draws from the global one, in whichever process reads
     )
+
     for packed in loader:
         prepared.tell_unlike()
         samples: dict[int, EditSample] = {}

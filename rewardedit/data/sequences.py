@@ -197,6 +197,7 @@ class SeedDataEdit(Sequence):
         record = read_object(line, f"sequence {name}")
         if not record.get("source_image"):
             raise ValueError(f"sequence {name} has no source_image")
+
         images = [str(record["source_image"])]
         instructions: list[str] = []
         while f"instruction_{len(images)}" in record:
@@ -207,5 +208,6 @@ class SeedDataEdit(Sequence):
                 raise ValueError(f"sequence {name}: turn {turn} lacks its instruction, or edit_image_{turn}")
             images.append(str(image))
             instructions.append(instruction)
+
         found = tuple(load_image(find_image(self.folder, image, WITHIN)) for image in images)
         return EditSequence(name, found, tuple(instructions), source_id=images[0])

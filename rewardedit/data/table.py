@@ -67,9 +67,11 @@ class Table(Sequence):
                     "the folder of their sources: score FOLDER --sources FOLDER"
                 )
             file = found
+
         self.file = file
         self.root = file.parent if root is None else Path(root)
         self.records = name_columns(file, read_records(file), columns, REQUIRED)
+
         self.faults: dict[int, str] = {}  # by row, counted from 0
         for index, record in enumerate(self.records):
             try:
@@ -78,6 +80,7 @@ class Table(Sequence):
                 if is_of_the_machine(error):
                     raise
                 self.faults[index] = str(error)
+
         if len(self.faults) == len(self.records):
             raise ValueError(next(iter(self.faults.values())))
 
@@ -218,6 +221,7 @@ def _read_parquet(file: Path) -> list[dict[str, Any]]:
         rows = datasets.Dataset.from_parquet(str(file))
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise ValueError(f"{file}: is not Parquet that can be read ({error.__cause__ or error})") from error
+
     records: list[dict[str, Any]] = [{} for _ in range(len(rows))]
     for name in rows.column_names:
         column = rows.data.column(name)
@@ -234,6 +238,7 @@ def _read_parquet(file: Path) -> list[dict[str, Any]]:
                 values.append(StoredImage(images, name, i) if is_stored[i] else path)
         for record, value in zip(records, values, strict=True):
             record[name] = value
+
     return records
 
 

@@ -60,6 +60,7 @@ def read_members(name: str, file: Any, is_wanted: Callable[[str], bool]) -> Iter
         if row:
             yield row
         row = {KEY: name.rsplit("/", 1)[-1], FAULT: f"{name}: the file cannot be read further ({error})"}
+
     if row:
         yield row
 

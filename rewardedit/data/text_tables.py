@@ -62,6 +62,7 @@ def decode(file: Path, content: bytes, may_be_western: bool = True) -> str:
             f"{file}: is not UTF-8 and is read as Windows-1252, such as {line[:80]}; if that is wrong, save "
             "it as UTF-8"
         )
+
     if "\0" in text:
         raise ValueError(f"{file}: expected text; got null characters; save it as UTF-8")
     return text
@@ -104,6 +105,7 @@ def _read_csv(file: Path, text: str) -> list[dict[str, Any]]:
             records.append(record)
     except csv.Error as error:
         raise ValueError(f"{file}: row {len(records) + 1} is not CSV ({error})") from error
+
     return records
 
 
@@ -138,4 +140,5 @@ def _read_jsonl(file: Path, text: str) -> list[dict[str, Any]]:
                 f'{file}: line {number}: expected an object such as {{"source": …}}; got {line.strip()[:40]}'
             )
         records.append(record)
+
     return records

@@ -41,15 +41,18 @@ class WebDatasetEdits(HubRows):
         self.rows: Any = (
             StreamedTarRows(files, is_used, open_stream) if streaming else TarRows(files, is_used)
         )
+
         first: dict[str, Any] | None = None
         for row in islice(iter(self.rows), FIRST_ROWS):
             first = first or row
             if FAULT not in row and _file(row, "source") is not None and "json" in row:
                 return
+
         if first is None:
             raise ValueError(f"{path}: holds no row of split {split}")
         if FAULT in first:
             raise ValueError(first[FAULT])
+
         wanting = [name for name in ("source", "json") if _file(first, name) is None]
         raise ValueError(
             f"{path}: expected KEY.json and KEY.source.png, or of another image format; row "
@@ -112,6 +115,7 @@ def tar_files(path: str, split: str, streaming: bool) -> Sequence[str]:
     local = Path(path)
     if local.exists():
         return data_files(local, "webdataset", split)
+
     import datasets
 
     try:
@@ -124,6 +128,7 @@ def tar_files(path: str, split: str, streaming: bool) -> Sequence[str]:
         raise ValueError(
             f"data {path!r}: not a local file or folder, and not a reachable data set of the hub ({why})"
         ) from error
+
     if not files:
         raise ValueError(f"{path}: expected .tar files of split {split}; it has none")
     return files

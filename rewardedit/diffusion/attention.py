@@ -78,6 +78,7 @@ class HeadsLastProcessor:
             raise ValueError(
                 "the xformers processor fits a UNet's transformer blocks only; use attention=sdpa"
             )
+
         context = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         assert attn.to_k is not None
         assert attn.to_v is not None
@@ -205,6 +206,7 @@ def time_attention(
             del out
         # The first round compiles and allocates.
         total += layers * statistics.median(seconds[1:])
+
     return total
 
 
@@ -281,6 +283,7 @@ def set_attention(
     if backend not in BACKENDS:
         raise ValueError(f"attention: expected one of {', '.join(BACKENDS)}; got {backend!r}")
     choice = AttentionChoice("eager" if backend == "eager" else "sdpa", "as asked")
+
     attend = None
     if backend in ("auto", "xformers"):
         dtype = dtype or unet.dtype
@@ -299,9 +302,11 @@ def set_attention(
                 warnings.warn(
                     f"attention: xformers was asked for, SDPA is used instead: {error}", stacklevel=2
                 )
+
     if choice.backend == "xformers" and attend is not None:
         unet.set_attn_processor(HeadsLastProcessor(attend))
     else:
         unet.set_attn_processor(AttnProcessor() if choice.backend == "eager" else AttnProcessor2_0())
+
     logger.info("%s", choice)
     return choice

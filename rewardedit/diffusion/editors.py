@@ -116,6 +116,7 @@ class Editor:
             raise ValueError(
                 f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}"
             )
+
         label = self.prompt.label(score) if self.prompt else None
         prompts = write_prompts(self.pipe, instruction, [label] * b, self.prompt)
         if self.embedding is not None:
@@ -173,6 +174,7 @@ def write_prompts(
         if not fits(written[text, label]):
             written[text, label] = prompt.write(prompt.shorten(text, label, fits), label)
             cut.append(text)
+
     note(cut, len(written), most, "the editor", "their labels are kept")
     return [written.get((text, label), text) for text, label in labelled]
 
@@ -227,6 +229,7 @@ def load_editor(
         path = weights.parent
         settings, _ = _read_beside(path)
         base = name
+
     asked = _settings_of(path, settings, base)
 
     pipe = _load_pipeline(base, dtype)

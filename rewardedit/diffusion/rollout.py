@@ -118,4 +118,5 @@ def rollout(
             if i == len(times) - 1 and config.scored == "pred_x0":
                 return pred_x0(scheduler, model_pred, t, latents, options)
             latents = scheduler.step(model_pred, t, latents, **options, return_dict=False)[0]
+
     return latents

@@ -118,6 +118,7 @@ def require_differentiable(scheduler: Any) -> None:
         raise ValueError(
             f"{name}: a step outside its pipeline fails ({error}); use DDIM, Euler or DPM-Solver++"
         ) from error
+
     if not moved.requires_grad:
         raise ValueError(f"{name}: its step has no gradient; use DDIM, Euler or DPM-Solver++")
 

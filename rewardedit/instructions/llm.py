@@ -310,6 +310,7 @@ def edit_type(before: str, after: str, size: SizeState, position: str) -> str:
         return "resize"
     if before == after:
         return "move" if position != "unchanged" else "modify"
+
     kept = set(before.split()) & set(after.split()) - COLOURS
     if kept:
         return "recolour" if set(after.split()) & COLOURS - set(before.split()) else "modify"
@@ -341,6 +342,7 @@ def load_chat_model(
 
     if gguf_file is not None and find_spec("gguf") is None:
         raise ValueError(f"{gguf_file}: a GGUF file needs gguf: {install_command('gguf')}")
+
     more = {} if gguf_file is None else {"gguf_file": gguf_file}
     try:
         tokenizer = pretrained.load(AutoTokenizer, name, padding_side="left", **more)
@@ -349,6 +351,7 @@ def load_chat_model(
         raise ValueError(
             f"language model {name!r}: cannot be loaded ({str(error).splitlines()[0]})"
         ) from error
+
     if tokenizer.chat_template is None:
         raise ValueError(f"language model {name!r}: it has no chat template; use a model tuned for chat")
     if tokenizer.pad_token is None:

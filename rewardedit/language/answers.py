@@ -92,6 +92,7 @@ def read_completion(content: bytes, max_new_tokens: int) -> tuple[str | AnswerEr
     except CONTENT_ERRORS as error:
         said = content[: 20 * QUOTED].decode(errors="replace").strip()
         raise ValueError(f"expected a chat completion; got {said or 'nothing'}") from error
+
     if reason in CUT:
         return AnswerError.cut(max_new_tokens, text), *tokens
     if refusal:

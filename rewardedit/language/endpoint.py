@@ -203,6 +203,7 @@ class Endpoint:
         for answer in answers:
             if isinstance(answer, EndpointError) and answer.refuses_all:
                 raise answer
+
         refusals = [answer for answer in answers if isinstance(answer, EndpointError) and _is_general(answer)]
         is_first = not self._manner.has_answered and len(refusals) == len(answers) > 1
         if is_first and len({refusal.status for refusal in refusals}) == 1:
@@ -298,6 +299,7 @@ class Endpoint:
                 return False
             name = min(named, key=named.__getitem__)
             self._manner.refused = (*refused, name)
+
         if REFUSABLE[name] is None:
             warnings.warn(
                 f"endpoint {self.url}, model {self.model!r}, refuses {name} and is asked without it; its "

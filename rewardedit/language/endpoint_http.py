@@ -131,6 +131,7 @@ def seconds_to_wait(headers: Mapping[str, str], now: float) -> float:
     milliseconds = _seconds(told.get("retry-after-ms"), now)
     if milliseconds is not None:
         return milliseconds / 1000
+
     after = _seconds(told.get("retry-after"), now)
     if after is not None:
         return after
@@ -168,4 +169,5 @@ def _seconds(text: str | None, now: float) -> float | None:
             seconds = moment.timestamp() - now
     except CONTENT_ERRORS:
         return None
+
     return max(seconds, 0.0) if math.isfinite(seconds) else None

@@ -120,10 +120,12 @@ def _endpoints(options: Any, name: str | None) -> list[tuple[str, str | None]]:
         return list(chain.from_iterable(_endpoints(value, name) for value in options))
     if not isinstance(options, Mapping):
         return []
+
     own = options.get("key_variable")
     if own is not None:
         require_variable(own)
         name = own
+
     pairs = []
     for key, value in options.items():
         more = options.get(f"{key}_options")
@@ -179,6 +181,7 @@ def require_variable(name: str) -> None:
     is_name = isinstance(name, str) and VARIABLE.fullmatch(name)
     if is_name and name in re.split(r"[,\s]+", os.environ.get(LISTED, "")):
         return
+
     words = name.strip("_").split("_") if is_name else [""]
     if len(words) < 2 or words[-1] not in ("KEY", "TOKEN"):
         raise ValueError(

@@ -238,6 +238,7 @@ class AttentionInParts(torch.autograd.Function):
             share = torch.sigmoid(seen_weight - weight).to(out.dtype)
             out = out + share * (seen - out)
             weight = torch.logaddexp(weight, seen_weight)
+
         ctx.save_for_backward(query, out, weight, *parts)
         ctx.scaling = scaling
         return out
@@ -267,6 +268,7 @@ class AttentionInParts(torch.autograd.Function):
             of_keys.append(fold.gathered(of_key) if needed else None)
             needed = ctx.needs_input_grad[2 + len(keys) + number]
             of_values.append(fold.gathered(of_value) if needed else None)
+
         return of_query, None, *of_keys, *of_values
 
 

@@ -67,6 +67,7 @@ class Vlm:
                 return_tensors="pt",
                 add_special_tokens=False,  # the chat's template has them
             )
+
         pixels = PIXELS[self.model.config.model_type](self.processor, images)
         dtype = self.model.dtype
         inputs = {name: value.to(self.model.device) for name, value in found.items()}

@@ -59,6 +59,7 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
     config = pretrained.load(PeftConfig, adapter)
     if config.peft_type != "LORA":
         raise ValueError(f"adapter {adapter!r}: expected a LoRA; got {str(config.peft_type)[:80]}")
+
     config.inference_mode = True
     base = config.base_model_name_or_path or name
     if base != name and _may_be_on_the_hub(base) and _may_be_on_the_hub(name):
@@ -76,6 +77,7 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
         raise ValueError(
             f"adapter {adapter!r} does not fit {name!r}: {str(error.__cause__ or error)[:300]}"
         ) from error
+
     return adapted
 
 

@@ -185,6 +185,7 @@ def named_regions(
     if parsed.is_global:
         return EditRegions(Instances.whole(image), Instances.whole(image), is_global=True)
     nothing = Instances.none(image)
+
     reason = None
     missing: Literal["source", "target", "reference"] | None = None
     if source is None and edited is None:
@@ -202,6 +203,7 @@ def named_regions(
     elif reference is not None and not len(reference):
         missing = "reference"
         reason = f"no {parsed.reference!r} was found in the edited image"
+
     return EditRegions(
         source=(edited or nothing) if source is None else source,
         edited=(source or nothing) if edited is None else edited,

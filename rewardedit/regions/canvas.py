@@ -52,10 +52,12 @@ class Canvas:
             size = {"height": size, "width": size}
         elif isinstance(size, list | tuple):
             size = {"height": size[0], "width": size[1]}
+
         size = {key: value for key, value in size.items() if value is not None}
         mode = MODES.get(config.get("resample", 2))
         if mode is None or not size or config.get("do_center_crop"):
             raise ValueError(f"{kind}: expected one that resizes by {MODES} and does not crop; got {config}")
+
         more: dict[str, Any] = {"mean": tuple(config["image_mean"]), "std": tuple(config["image_std"])}
         if kind.startswith("Owlv2"):
             return cls(**more, longer=size["height"], square=True, fill=0.0, mode=mode)

@@ -80,6 +80,7 @@ class Detector(nn.Module):
             raise ValueError(
                 f"detector {checkpoint!r}: cannot be loaded ({str(error).splitlines()[0]})"
             ) from error
+
         settings = Path(path) / cls.SETTINGS
         saved = read_settings_file(settings) if settings.is_file() else {}
         if options.get("threshold") is None:

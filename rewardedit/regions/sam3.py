@@ -71,6 +71,7 @@ class Sam3(nn.Module):
         )
         confidence = out.pred_logits.float().sigmoid() * out.presence_logits.float().sigmoid()
         size = pixels.new_tensor([pixels.shape[-1], pixels.shape[-2]]).repeat(2)
+
         found: list[Instances] = []
         for i in range(len(images)):
             order = confidence[i].argsort(descending=True)

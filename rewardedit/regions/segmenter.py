@@ -67,15 +67,18 @@ class Segmenter(nn.Module):
         most = max(map(len, boxes), default=0)
         if most == 0:
             return [torch.zeros(0, h, w, dtype=torch.bool, device=images.device)] * len(boxes)
+
         prompts = images.new_zeros(len(images), most, 4)
         for row, of_image in zip(prompts, boxes, strict=True):
             row[:] = images.new_tensor([0, 0, w, h])  # a padding box; its mask is left out
             row[: len(of_image)] = of_image
+
         out = self.model(
             pixel_values=self.canvas(images).to(self.model.dtype),
             input_boxes=self.canvas.to_input(prompts.flatten(0, 1), h, w).unflatten(0, prompts.shape[:2]),
             multimask_output=False,
         )
+
         masks: list[Tensor] = []
         for row, of_image in zip(out.pred_masks.float(), boxes, strict=True):
             found = self.canvas.masks_to_image(row[: len(of_image), 0], h, w) > 0

@@ -77,12 +77,14 @@ class Adiee(Scorer):
         super().__init__()
         if question is not None and not 0 <= question < len(QUESTIONS):
             raise ValueError(f"question: expected a number from 0 to {len(QUESTIONS) - 1}; got {question}")
+
         able = settings.layout == "pair" and vlm.model.config.model_type in WITH_PREFIX
         if share_prefix and not able:
             raise ValueError(
                 f"share_prefix: expected the layout pair and one of {', '.join(WITH_PREFIX)}; got "
                 f"{settings.layout} and {vlm.model.config.model_type}"
             )
+
         self.token = require_token(vlm.processor.tokenizer)
         self.reserved = reserved_tokens(vlm)
         self.model = vlm.model
@@ -327,6 +329,7 @@ def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype | st
             f"{folder}: its adapter does not hold the embedding of {TOKEN}, without which it scores at "
             "random; save it with the adapter"
         )
+
     adapted = load_adapter(vlm.model, str(folder / ADAPTER), base)
     # Merged into quantised weights the adapter would be rounded: it stays separate, as in training.
     model = adapted.get_base_model() if settings.quantize else adapted.merge_and_unload()

@@ -109,6 +109,7 @@ def add_words(model: Any, processor: Any, layout: Layout) -> int:
 
     texts = [question(number, "", layout) for number in range(len(QUESTIONS))]
     words = re.findall(r"[a-z]+", " ".join([*texts, ANSWER.replace(TOKEN, "")]).lower())
+
     parts = {}
     for word in sorted(set(words)):
         ids = tokens(word)

@@ -70,21 +70,25 @@ class Scorer(nn.Module):
         name = type(self).__name__
         if not isinstance(batch, EditBatch):
             raise ValueError(f"{name}: expected an EditBatch; got {type(batch).__name__}")
+
         missing = sorted(field for field in self.needs if getattr(batch, field) is None)
         if missing:
             raise ValueError(
                 f"{name} needs {', '.join(missing)}; set that field of the EditBatch, or use another scorer"
             )
+
         passes = batch.edited.requires_grad and torch.is_grad_enabled()
         if passes:
             self.require_gradient()
             batch = _out_of_inference_mode(batch)
+
         if not all(batch.is_finite):
             return self._of_finite_rows(batch, prepared)
         if prepared is None or (passes and is_of_inference_mode(prepared)):  # not usable in autograd
             prepared = self.prepare(batch.source, batch.instruction)
         if not passes:
             return self.score(batch, prepared)
+
         edited = batch.edited.view_as(batch.edited)
         scores = self.score(batch.with_edited(edited), prepared)
         edited.register_hook(partial(_of_rows, scores.valid))
@@ -98,6 +102,7 @@ class Scorer(nn.Module):
         if not rows:  # a loss over invalid rows only still has a gradient: 0
             nothing = nothing + 0 * batch.edited.nan_to_num(0, 0, 0).flatten(1).sum(1)
             return Scores.make(nothing, reason=reason)
+
         found = self(batch[rows], None if prepared is None else prepared.take(rows))
 
         def spread(values: Tensor) -> Tensor:

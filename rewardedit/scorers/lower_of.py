@@ -49,6 +49,7 @@ class LowerOf(Combination):
                 f"{', '.join(sorted(scorers)) or 'none'}, and centres of "
                 f"{', '.join(sorted(centres)) or 'none'}"
             )
+
         for name, values in centres.items():
             if len(values) != 2 or not values[1] > 0:
                 raise ValueError(

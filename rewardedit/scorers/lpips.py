@@ -110,6 +110,7 @@ def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNet
                     net, folder, "the folder lacks them" if weights is not None else "HF_HUB_OFFLINE is set"
                 )
             _fetch(net, file, folder)
+
     network = LpipsNetwork(net)
     with pretrained.reading(str(folder)):
         backbone, heads = (

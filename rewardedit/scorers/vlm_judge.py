@@ -95,6 +95,7 @@ class VlmJudge(Scorer):
             raise ValueError(
                 "answer: an endpoint does not return the logits of all digits; use answer='text'"
             )
+
         self.questions = questions(criteria, apart)
         if example is not None:
             example.check(self.questions, answer)
@@ -188,10 +189,12 @@ class VlmJudge(Scorer):
         if self.vlm is not None:
             self.vlm.note_cut(batch.instruction, self.family)
         instructions = [self._plain(text) for text in batch.instruction]
+
         asked = []
         for question in self.questions:
             chats = [chat(question, text, self.answer, self.example) for text in instructions]
             asked.append((chats, self._images(question, shown[question.view])))
+
         parts: dict[str, Tensor] = {}
         reasons: list[list[str]] = [[] for _ in instructions]
         for question, (grades, why) in zip(self.questions, self.grader(asked), strict=True):
@@ -199,6 +202,7 @@ class VlmJudge(Scorer):
             for row, reason in zip(reasons, why, strict=True):
                 if reason is not None:
                     row.append(f"{question.name}: {reason}")
+
         groups = combine(self.questions, parts)
         score = geometric_mean(groups["consistency"], groups["quality"])
         return Scores.make(score, parts | groups, ["; ".join(row) or None for row in reasons])

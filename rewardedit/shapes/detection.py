@@ -28,6 +28,7 @@ def measure_detector(folder: Path, n: int) -> dict[str, Any]:
     asked = _questions(objects, torch.Generator().manual_seed(0))
     detector = Detector.from_pretrained(str(folder), threshold=LEAST_SURE).to(devices.default_device())
     grid = torch.arange(LEAST_SURE, 0.9, 0.02)
+
     right: list[list[bool]] = []
     for first in range(0, len(asked), 280):
         rows, names, truths = zip(*asked[first : first + 280], strict=True)

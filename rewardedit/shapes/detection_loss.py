@@ -25,10 +25,12 @@ def detection_loss(logits: Tensor, found: Tensor, truth: list[tuple[Tensor, Tens
         target[i, patches] = names[objects].float()
         boxes.append(found[i, patches])
         wanted.append(true_boxes[objects])
+
     made = torch.cat(boxes)
     true = torch.cat(wanted)
     number = max(1, len(true))
     error = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+
     # Errors of confident right answers hardly count (Lin et al. 2017).
     surprise = 1 - torch.exp(-error)
     weight = target * FOCAL_ALPHA + (1 - target) * (1 - FOCAL_ALPHA)

@@ -102,6 +102,7 @@ def caption(scenes: Scenes, row: int) -> str:
             inner = f"{_COLOURS[scenes.inner_colour[row, c]]} {SHAPES[scenes.inner_shape[row, c]]}"
             words += f" with {article(inner)} inside"
         parts.append(f"{words} at {PLACES[c]}")
+
     plain = _BACKGROUNDS[scenes.background[row]]
     backdrop = BACKDROPS[scenes.backdrop[row]]
     kind = {"plain": plain, "textured": f"{TEXTURES[scenes.texture[row]]} {plain}", "photo": "photographic"}[

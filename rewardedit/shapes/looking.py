@@ -100,11 +100,13 @@ def asked_objects(
         window = window.clone()
         within = object_masks(hosts, edits.to_cell)
         window[inside] = patch(within, row[inside], origin[inside])[:, 0]
+
     found = recover(image, background, row, shape, colour, origin, window)
 
     free = torch.from_numpy(edits.is_type("add", "move"))[row] & ~inside
     if not free.any():
         return found
+
     origin = origin.clone()
     window = window.clone()
     origin[free], window[free] = search(image, background, taken, row[free], colour[free])

@@ -89,6 +89,7 @@ def scene_objects(scenes: Scenes) -> SceneObjects:
             origins.append(torch.tensor(ORIGINS[cell]).expand(len(found), 2))
             parts = np.stack([size, colours[found, cell], shapes[found, cell]], axis=1)
             attributes.append(torch.from_numpy(parts))
+
     row = torch.cat(rows)
     order = row.argsort(stable=True)
     said = torch.tensor(PARTS)

@@ -96,6 +96,7 @@ class ShapesOracle:
                 f"edited: expected {(len(sequences), 3, SIZE, SIZE)}, one image a sequence; got "
                 f"{tuple(edited.shape)}"
             )
+
         means = []
         for one, image in zip(sequences, edited, strict=True):
             turns = one.turns
@@ -113,6 +114,7 @@ class ShapesOracle:
                 torch.from_numpy(repaints.any() & ~repaints),
             )
             means.append(torch.stack(list(map(torch.mean, aspects))))
+
         return _rating(*torch.stack(means).unbind(1))
 
 
@@ -141,6 +143,7 @@ def _aspects(
     if elsewhere is not None and repainted is not None:
         spare *= 1 - _cells(elsewhere)
         wanted = torch.where(repainted[:, None, None, None], seen.background, wanted)
+
     damage, tint = background_damage(seen.image - wanted, spare)
 
     repaints = torch.from_numpy(edits.is_type("background"))

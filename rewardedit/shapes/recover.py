@@ -120,6 +120,7 @@ def recover(
     total = weight.sum((1, 2)).clamp_min(1e-6)
     centroid = torch.stack([(weight * x).sum((1, 2)), (weight * y).sum((1, 2))], dim=1) / total[:, None]
     unit_area, unit_mean, outline = _unit_shapes()
+
     overlaps = []
     for candidate in range(len(SHAPES)):
         radius = (area / unit_area[candidate]).sqrt().clamp(*RADIUS_LIMITS)
@@ -128,12 +129,14 @@ def recover(
         overlaps.append(
             torch.minimum(share, alpha).sum((1, 2)) / torch.maximum(share, alpha).sum((1, 2)).clamp_min(1e-6)
         )
+
     overlap = torch.stack(overlaps, dim=1)
     wanted = overlap.gather(1, shape[:, None])[:, 0]
     best = overlap.amax(1)
     radius = (area / unit_area[shape]).sqrt().clamp(*RADIUS_LIMITS)
     centre = centroid - unit_mean[shape] * radius[:, None]
     alpha = draw(shape, centre, radius, origin)
+
     # Soft edges: pixels between the two colours, on and around the object, relative to its outline. A person
     # sees edges by their lightness; colour that bleeds over them, as in JPEG, hardly shows.
     around = (draw(shape, centre, radius + 2, origin) > 0) & (window > 0)
@@ -144,6 +147,7 @@ def recover(
     between = ((values > 0.2) & (values < 0.8) & around).float().sum((2, 3))
     soft = between.amin(0) / (outline[shape] * radius)
     sharp = ramp(soft, 2.5, 1.3)
+
     # Opacity and holes: distance from the object's colour to the mean of the pixels that it fully covers.
     inside = (alpha == 1).float() * window
     off = ((image_patch - target) * inside[:, None]).sum((2, 3)) / inside.sum((1, 2)).clamp_min(1)[:, None]

@@ -180,12 +180,14 @@ def sample_edits(
     is_kind = {name: kind == i for i, name in enumerate(EDIT_TYPES)}
     usable = np.ones((b, CELLS), dtype=bool) if blocked is None else ~blocked
     empty = ~scenes.present & usable
+
     # A host of another object is not edited: "the red circle" with a star inside is ambiguous.
     editable = scenes.present & usable & ~scenes.has_inner
     if np.any(~empty.any(1) & (is_kind["add"] | is_kind["move"])):
         raise ValueError("a scene with nine objects has no free cell to add to or move to")
     if np.any(~editable.any(1) & ~(is_kind["add"] | is_kind["background"])):
         raise ValueError("a scene without objects can only be added to or given a background")
+
     some = pick(rng, editable)
     free, says_place, relation, reference = _sample_places(rng, scenes, is_kind, some, empty, usable)
     inside = relation == INSIDE
@@ -246,6 +248,7 @@ def _sample_places(
     host = np.isin(scenes.shape, HOST_SHAPES) & (scenes.size == len(SIZES) - 1)
     host = host & usable & ~scenes.has_inner & adds[:, None]
     possible[:, INSIDE] = np.eye(CELLS, dtype=bool)[None] & host[:, :, None]
+
     # A direction is a relation to the object's own place.
     shiftable = (RELATED_CELLS[:, some].swapaxes(0, 1) & empty[:, None]) & (
         np.arange(len(RELATIONS)) < DIRECTIONS
@@ -286,6 +289,7 @@ def _sample_pairs(
         pairs[rows[here], scenes.colour[here, c], scenes.shape[here, c]] = False
         here = scenes.has_inner[:, c]
         pairs[rows[here], scenes.inner_colour[here, c], scenes.inner_shape[here, c]] = False
+
     same_shape = np.arange(len(SHAPES))[None, None] == shape[:, None, None]
     same_colour = np.arange(len(COLOURS))[None, :, None] == colour[:, None, None]
     keeps_colour = is_kind["replace"] & (rng.random(b) < 0.5)

@@ -208,6 +208,7 @@ def match_odds(
     last = hidden[torch.arange(len(ids), device=ids.device), words + len(after) - 1]
     answer = vlm.model.lm_head(last).float()
     odds = answer[:, tokens(YES)[0]] - answer[:, tokens(NO)[0]]
+
     # each word of the first instructions from the state before it, the first word from the shared prefix
     states = torch.cat([read.last_hidden_state[:, -1:], hidden[::k, :-1]], dim=1)
     wanted = torch.arange(length, device=ids.device) < words[::k, None]

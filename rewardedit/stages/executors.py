@@ -162,11 +162,13 @@ def by_ray(shards: Shards) -> None:
         import ray.data
     except ImportError as error:
         raise ValueError(f"engine ray needs Ray: {install_command('ray')}") from error
+
     if processes().num_processes > 1:
         raise RuntimeError("engine ray: start the command once; Ray starts the workers")
     missing = shards.missing()
     if not missing:
         return
+
     for i in missing:
         remove(_tries_of(shards.paths[i]))  # from an earlier command
     if not ray.is_initialized():
@@ -193,6 +195,7 @@ def by_ray(shards: Shards) -> None:
     for row in tqdm(made.iter_rows(), desc=name, total=len(missing), unit="shard", leave=False):
         if row["reason"]:
             raise ValueError(row["reason"])
+
     left = shards.missing()
     if left:
         path = shards.paths[left[0]]
@@ -227,6 +230,7 @@ class _RayActor:
             reason = str(error)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
+
         remove(tries)
         return reason
 

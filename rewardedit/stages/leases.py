@@ -46,6 +46,7 @@ class Claims:
         if not self._take(file, token):
             yield False
             return
+
         self.tokens[str(file)] = token
         over = threading.Event()
         heart = threading.Thread(target=self._keep, args=(file, token, over), daemon=True)

@@ -241,6 +241,7 @@ def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> N
         if _is_begun(folder, paths):
             raise
         found = {}  # nothing was made with the damaged record
+
     if found is not None and (found == settings or _is_begun(folder, paths)):
         return
     if found is None and folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):

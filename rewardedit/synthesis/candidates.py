@@ -98,6 +98,7 @@ class WithCandidates(Sequence):
         }
         if name in own:
             return replace(sample, id=f"{sample.id}/{name}", edited=own[name])
+
         shard, place = divmod(at, self.shard_rows)
         output = self._read(name, shard)[place]
         if output.image is None:
@@ -121,6 +122,7 @@ def candidate_rows(
     if config is None:
         return read_or_stream(data)
     rows = open_rows(data)
+
     outputs = {}
     for k, editor in enumerate(config.editors):
         name = f"editor-{k}"
@@ -134,4 +136,5 @@ def candidate_rows(
         outputs[name] = make_outputs(
             method, rows, data, folder / name, config.seed, config.batch_size, more, share
         )
+
     return WithCandidates(rows, config, outputs)

@@ -40,6 +40,7 @@ def write_report(
     if len({label for _, _, label in counts}) > MOST_LABELS:
         report.text("Labels are counted by the nearest whole number.")
         counts = _by_whole_numbers(counts)
+
     report.table("Rows by rule and label", _table(counts, 0))
     report.table("Rows by method and label", _table(counts, 1))
     _histograms(report, _measured_values(measured), thresholds)

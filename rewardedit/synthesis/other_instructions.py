@@ -103,9 +103,11 @@ def another_object(i: int, batch: EditBatch, named: Sequence[str | None], u: flo
     text = batch.instruction[i]
     if own is None or captions is None:
         return None
+
     said = re.compile(rf"\b{re.escape(own)}\b", re.IGNORECASE)
     if len(said.findall(text)) != 1:
         return None
+
     clauses = list(map(words_of, CLAUSES.split(captions[i])))
     elsewhere = [clause for clause in clauses if not words_of(own) <= clause]
     if len(elsewhere) == len(clauses):
@@ -117,6 +119,7 @@ def another_object(i: int, batch: EditBatch, named: Sequence[str | None], u: flo
         # "the circle" may mean the same thing as "the red circle".
         if any(map(words.issubset, elsewhere)) and not words <= words_of(own):
             others.append(name)
+
     if not others:
         return None
     other = others[int(u * len(others))]

@@ -53,9 +53,11 @@ class TwoCalls(MaskHook):
         if self.begins():
             self.waiting = None
             self.fitted = None
+
         if self.waiting is None:
             self.waiting = (timestep, model_pred)
             return
+
         positive_timestep, positive = self.waiting
         self.waiting = None
         if not torch.equal(positive_timestep, timestep):

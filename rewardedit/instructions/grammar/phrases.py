@@ -114,6 +114,7 @@ def become_of(old: str, new: str) -> Found | None:
     sized = size_of(new)
     if sized is not None:
         return resized(old, sized)
+
     place = towards(new)
     if place is not None and place[1] is not None:
         return {
@@ -123,9 +124,11 @@ def become_of(old: str, new: str) -> Found | None:
             "position": place[0],
             "reference": place[1],
         }
+
     bare = name(new) or new
     if is_colour(bare):
         return with_quality("recolour", old, bare)
+
     if re.match(r"(?:an?|another)\b", new) or not is_quality(new):
         kept = re.fullmatch(r"(?P<part>.+) (?P<verb>leaning|sitting|lit)", new)
         if kept is None and re.match(r"(?:an?|the)\b|\w+s$", new):
