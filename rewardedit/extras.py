@@ -10,7 +10,7 @@ IMPORTED = ("torch", "diffusers", "transformers", "peft", "accelerate", "safeten
 
 
 def requirements() -> list[Any]:
-    """Requirements of rewardedit with their markers, but for those of its developers alone."""
+    """Requirements of rewardedit with their markers, except those that only its developers need."""
     from packaging.requirements import Requirement
 
     try:

@@ -1,8 +1,8 @@
 """Models, processors, configs and pipelines of transformers, diffusers and PEFT, by hub name or folder.
 
 All of them are loaded here, so that code which comes with a checkpoint never runs and nobody is asked on
-standard input. Weights are safetensors; where a checkpoint has pickled ones alone, they are read by torch's
-restricted unpickler (`weights_only`), which makes tensors and calls nothing else.
+standard input. Weights are safetensors; a checkpoint that has only pickled ones is read by torch's restricted
+unpickler (`weights_only`), which makes tensors and calls nothing else.
 """
 
 import threading

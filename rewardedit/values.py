@@ -16,7 +16,7 @@ NOT_FINITE = "the edited image is not finite (NaN or infinite); an editor in flo
 def finite_rows(given: Mapping[str, Tensor], edited: Tensor) -> tuple[bool, ...]:
     """Tells which edited images are finite, after a check of all images; a GPU is waited for once.
 
-    A generated image that overflowed says something of its row alone; whatever else is wrong is refused.
+    A generated image that overflowed affects only its own row; any other fault is an error.
 
     Args:
         given: the other images of the same rows, by the names that errors tell.

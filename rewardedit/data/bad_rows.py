@@ -74,7 +74,7 @@ class CheckedRows(Sequence):
 
 
 class OnlyThese(Sequence):
-    """Rows at their usual indices, of which all but the `known` ones count as unreadable."""
+    """Rows at their usual indices; all but the `known` ones count as unreadable."""
 
     def __init__(self, rows: Rows, known: Sequence[int]) -> None:
         self.rows = rows

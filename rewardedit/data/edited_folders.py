@@ -59,7 +59,7 @@ class EditedFolders(Sequence):
         if not self.files:
             raise ValueError(
                 f"{folders[0]}: expected images named as those of {sources}"
-                f"{'' if asked is None else f' and the rows of {instructions}'}; none is"
+                f"{'' if asked is None else f' and the rows of {instructions}'}; no name matches"
             )
 
     def __len__(self) -> int:

@@ -38,7 +38,7 @@ class PairsConfig:
     # name of the data set; two are called EditReward-Bench: TIGER-Lab's (editreward_bench) and EditScore's
     name: Literal["editreward", "editreward_bench", "editscore_bench"]
     path: str  # hub id, Parquet or Arrow file, or a folder of them
-    split: str = "train"  # split; train is the only one that the three have
+    split: str = "train"  # split of the data set; these three have only train
     rows: int | None = None  # number of pairs, from `first` on; None: all
     first: int = 0  # index of the first pair, from 0
 

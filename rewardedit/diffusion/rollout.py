@@ -33,7 +33,7 @@ class RolloutConfig:
     num_inference_steps: int = 20  # number of the scheduler's denoising steps
     # number of steps to take; None: all. ADIEE stops one step early, ImageReward at a random late step
     stop: int | None = None
-    grad_steps: int | None = 1  # number of last steps with gradient; None: all (DRaFT), 0: none
+    grad_steps: int | None = 1  # number of final steps with gradient; None: all (DRaFT), 0: none
     # latents to score: the last step's result (ADIEE), or its predicted clean latents (ImageReward)
     scored: Scored = "prev_sample"
     guidance_scale: float | None = None  # text guidance scale; None: no guidance, as in both papers

@@ -17,13 +17,13 @@ WORLD = "shapes"
 class EvaluateConfig:
     """Held-out rows, and the grid from which each variant takes its best settings on val."""
 
-    n: int = 512  # test edits, at most
-    val_n: int = 140  # edits on which the settings are chosen, at most
-    # held-out rows, none of whose source images is trained on, e.g.
+    n: int = 512  # number of test edits, at most
+    val_n: int = 140  # number of edits on which the settings are chosen, at most
+    # held-out rows whose source images are not trained on, e.g.
     # {name: magicbrush, path: osunlp/MagicBrush, split: dev}; None: source images held out of the training
     # data, at most a tenth of them, or the splits val and test of the shapes world
     data: DataConfig | None = None
-    # scorers that judge beside the training's own, best of families that did not train the editor
+    # scorers that judge besides the training's own, best of families that did not train the editor
     scorers: tuple[ScorerSpec, ...] = ()
     # name of the scorer by which settings are chosen; None: a world's exact rating, else the first scorer
     # that did not train the editor and does not prefer an unchanged source, else the training's own
@@ -32,12 +32,12 @@ class EvaluateConfig:
     # text guidance scales; None: the base's, a seventh less and a seventh more
     guidance_scale: tuple[float, ...] | None = None
     image_guidance_scale: tuple[float, ...] | None = None  # image guidance scales; None: the base's
-    backdrops: tuple[str, ...] = ("plain",)  # of the shapes world's samples in turn
-    seed: int = 0  # of the shapes world, or of which source images are val and which test
-    batch_size: int = 128  # edits at a time
-    # of the weights; None: float16 on a GPU, float32 on a CPU
+    backdrops: tuple[str, ...] = ("plain",)  # backgrounds of the shapes world's samples, in turn
+    seed: int = 0  # seed of the shapes world, or of the division of source images into val and test
+    batch_size: int = 128  # number of edits made at a time
+    # type of the editor's weights; None: float16 on a GPU, float32 on a CPU
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    autocast: bool = True  # float32 weights compute in bf16, where that saves time
+    autocast: bool = True  # compute float32 weights in bf16 if that saves time
 
     def __post_init__(self) -> None:
         for name, least in (("n", 2), ("val_n", 1), ("batch_size", 1)):
@@ -49,7 +49,7 @@ class EvaluateConfig:
         self.grid()  # refuses settings that no pipeline takes
 
     def around(self, base: EditConfig) -> "EvaluateConfig":
-        """With a grid around the base's own settings where none is given."""
+        """This config with a grid around the base's own settings for each that is not given."""
         steps = self.num_inference_steps or (base.num_inference_steps,)
         own = base.guidance_scale
         around = (max(1.0, round(own * 6 / 7, 3)), own, round(own * 8 / 7, 3))

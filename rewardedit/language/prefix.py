@@ -39,7 +39,7 @@ class Prefix:
 
     keys: tuple[Float[Tensor, "1 heads p d"], ...]
     values: tuple[Float[Tensor, "1 heads p d"], ...]
-    whole: Layers | None = None  # keys and values of all rows computed together, of which this is a view
+    whole: Layers | None = None  # keys and values of all rows computed together; this is a view of them
     row: int = 0  # index of this prefix among those rows
 
     def __len__(self) -> int:
@@ -145,7 +145,7 @@ def alone_with(language_model: Any) -> Any:
 
 @contextmanager
 def prefix_attention(language_model: Any) -> Iterator[None]:
-    """Makes a language model of transformers use `attend` within the block, in this thread alone."""
+    """Makes a language model of transformers use `attend` within the block, only in this thread."""
     config = language_model.config
     with alone_with(language_model):
         before = config._attn_implementation

@@ -251,7 +251,7 @@ class GivenMask(WithoutNames):
 
 
 def same_on_both_sides(mask: Bool[Tensor, "h w"], empty: str) -> EditRegions:
-    """The regions of an edit of which only a mask is known; `empty` is the reason if the mask is empty."""
+    """The regions of an edit if only a mask is known; `empty` is the reason if the mask is empty."""
     found = Instances.of_masks(components(mask))
     return EditRegions(found, found, is_named=False, reason=None if len(found) else empty)
 

@@ -1,4 +1,4 @@
-"""Objects by their names: OWL-ViT, OWLv2 and Grounding DINO, through tensors alone."""
+"""Objects by their names: OWL-ViT, OWLv2 and Grounding DINO, with tensors as input."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Masks of the objects in boxes: SAM and SAM 2, through tensors alone."""
+"""Masks of the objects in boxes: SAM and SAM 2, with tensors as input."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -124,19 +124,19 @@ class RulesConfig:
     # share of rows whose target is repeated with the same instruction for another object, labelled 0; needs
     # captions
     another_object: float = 0.0
-    # most repetitions of a row's target with its own instruction with a word altered, labelled 0
+    # number of repetitions, at most, of a row's target with a word of its instruction altered, labelled 0
     another_word: int = 0
     # groups of words; replacing a word by another of its group changes the request
     alike: tuple[tuple[str, ...], ...] = ()
-    # most damaged forms of a row's target that are added, labelled by the kind and the strength of their
+    # number of damaged forms, at most, of a row's target, labelled by the kind and the strength of their
     # damage; each is repeated with an instruction that it does not follow
     damaged: int = 0
-    damages: tuple[str, ...] = ()  # kinds of damage, names of `rewardedit.synthesis.damage`; none for all
+    damages: tuple[str, ...] = ()  # kinds of damage, by names of `rewardedit.synthesis.damage`; empty: all
     # [share, label] pairs that label outputs by their distance from the target, where only one result is
     # right, in place of the thresholds: see `rewardedit.synthesis.unreached`. Such an output is repeated,
     # labelled 0, with other rows' instructions, a right one with all that its row's target does not follow
     unreached: tuple[tuple[float, float], ...] = ()
-    # with `unreached`: outputs that leave the object to be moved in its old place have failed
+    # label outputs that leave the object to be moved in its old place as failed; needs `unreached`
     left_behind: bool = False
     # share of methods' outputs that are repeated with another row's instruction, labelled 0, whether a rule
     # labels them or not; not for outputs that `unreached` labels

@@ -52,7 +52,7 @@ from rewardedit.synthesis.unreached import labels_by_target
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
 DRAWS = 9  # random numbers of a row
 RIGHT_FROM = 8.0  # outputs with at least this label fail under the same instructions as the target
-HARDEST = 3  # best-fitting other instructions, of which an output may be paired with one
+HARDEST = 3  # number of best-fitting other instructions from which an output's is drawn
 # For a row with an instruction that is not its own: captions would reveal the original instruction.
 NO_CAPTIONS = {"source_caption": None, "target_caption": None}
 AT_ONCE = 8  # images that go through the autoencoder together

@@ -47,7 +47,7 @@ class MonitorConfig:
     batch_size: int = 64  # images that are denoised, decoded and scored at a time
     # a reward of another family than the one that trains
     held_out: ScorerSpec = field(default_factory=lambda: {"ssim": {"against": "target"}})
-    stop: bool = False  # at a flag; the result is then the editor that the held-out reward liked best
+    stop: bool = False  # stop at a flag; the result is then the editor that the held-out reward liked best
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "held_out", resolve_spec(self.held_out))

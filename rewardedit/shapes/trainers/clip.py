@@ -36,7 +36,7 @@ class Config:
     vision_layers: int = 4  # transformer layers of the image encoder
     vocabulary: int = 1024  # most tokens of the tokenizer
     samples: int = 22_400  # training samples of the shapes world, each with source and target
-    backdrops: tuple[str, ...] = ("plain", "plain", "plain", "textured", "photo")  # of successive samples
+    backdrops: tuple[str, ...] = ("plain", "plain", "plain", "textured", "photo")  # backgrounds, in turn
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
