@@ -153,7 +153,7 @@ def test_instructions_may_lie_beside_the_sources(folders, capsys):
         (["A", "--sources", "S", "--instructions", "twice.csv"], "expected each image once; cat comes twice"),
         (
             ["empty", "--sources", "S", "--instruction", "x"],
-            "expected images named as those of S; no name matches",
+            "expected images named as those of S; no name",
         ),
     ],
 )

@@ -63,7 +63,7 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
     config.inference_mode = True
     base = config.base_model_name_or_path or name
     if base != name and _may_be_on_the_hub(base) and _may_be_on_the_hub(name):
-        warnings.warn(f"adapter {adapter!r} was trained on {base}and is applied to {name}", stacklevel=2)
+        warnings.warn(f"adapter {adapter!r} was trained on {base} and is applied to {name}", stacklevel=2)
     try:
         with pretrained.reading(adapter):
             adapted = PeftModel(model, config)

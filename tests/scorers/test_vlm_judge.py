@@ -582,7 +582,7 @@ def test_an_adapter_that_names_another_base_is_said(folder, tmp_path, base, warn
         warnings.simplefilter("always")
         load_adapter(load_vlm(folder).model, str(tmp_path), "Qwen/Own-VL")
     found = [str(one.message) for one in said if "was trained on" in str(one.message)]
-    assert found == ([f"adapter '{tmp_path}' was trained on {base}and is applied to Qwen/Own-VL"] * warned)
+    assert found == ([f"adapter '{tmp_path}' was trained on {base} and is applied to Qwen/Own-VL"] * warned)
 
 
 @pytest.mark.parametrize("fault", ["damaged", "shape"])
