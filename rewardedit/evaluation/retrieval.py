@@ -49,7 +49,7 @@ class Retrieval:
         """
         out = self._of(torch.ones(len(self.own), dtype=torch.bool))
         of_kinds = {}
-        for name in sorted(set(kinds or ()) - {None}):
+        for name in sorted(filter(None, set(kinds or ()))):
             of_kinds[name] = self._of(torch.tensor([kind == name for kind in kinds or ()]))
         if of_kinds:
             out["kinds"] = of_kinds

@@ -283,7 +283,8 @@ class WeightedSum(Combination):
             if not math.isfinite(weight) or weight == 0:
                 raise ValueError(f"{name}: expected a finite weight other than 0; got {weight}")
         self.weights = dict(weights)
-        low, high = 0.0, 0.0
+        low = 0.0
+        high = 0.0
         for name, weight in weights.items():
             first, last = scorers[name].range
             low += min(weight * first, weight * last)

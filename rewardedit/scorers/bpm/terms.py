@@ -16,7 +16,7 @@ from rewardedit.scorers.bpm.checks import Box, JudgeConfig, position_judge, size
 
 def boxes_of(found: Instances) -> list[Box]:
     """Boxes as plain tuples, the most confident first."""
-    return list(map(tuple, found.boxes.tolist()))
+    return [(x0, y0, x1, y1) for x0, y0, x1, y1 in found.boxes.tolist()]
 
 
 def size_verdict(regions: EditRegions, parsed: ParsedEdit, config: JudgeConfig) -> float:
