@@ -119,8 +119,10 @@ class EditBatch:
 
         if self.mask is not None:
             object.__setattr__(self, "mask", to_labels(self.mask))
-        given = {name: getattr(self, name) for name in ("source", "target", "mask")}
-        given = {name: value for name, value in given.items() if value is not None}
+        given = {}
+        for name in ("source", "target", "mask"):
+            if getattr(self, name) is not None:
+                given[name] = getattr(self, name)
         object.__setattr__(self, "is_finite", finite_rows(given, self.edited))
 
     def _require_tensors(self) -> None:
@@ -167,7 +169,9 @@ class EditBatch:
                 return value if value is None else value[rows]
             return [value[row] for row in rows]
 
-        values = {f.name: take(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        values = {}
+        for column in dataclasses.fields(self):
+            values[column.name] = take(getattr(self, column.name))
         if not len(values["source"]):
             raise ValueError(f"EditBatch: expected at least one of its {len(self)} rows; got none")
         return self._with(**values, is_finite=tuple(take(list(self.is_finite))))
@@ -184,8 +188,12 @@ class EditBatch:
 
     def to(self, device: torch.device | str) -> "EditBatch":
         """The same batch with its tensors on `device`."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return self._with(**{name: v.to(device) for name, v in fields.items() if isinstance(v, Tensor)})
+        tensors = {}
+        for column in dataclasses.fields(self):
+            value = getattr(self, column.name)
+            if isinstance(value, Tensor):
+                tensors[column.name] = value.to(device)
+        return self._with(**tensors)
 
 
 @dataclass(frozen=True)
@@ -223,15 +231,14 @@ class Scores:
         """Scores whose invalid rows are those with a reason, and those whose score is not finite;
         their score becomes NaN without touching gradients.
         """
-        reasons: list[str | None] = reason or [None for _ in range(len(score))]
+        reasons: list[str | None] = reason or [None] * len(score)
         valid = torch.tensor([r is None for r in reasons], dtype=torch.bool, device=score.device)
         return cls(torch.where(valid, score, torch.full_like(score, torch.nan)), parts or {}, valid, reasons)
 
     def cpu(self) -> "Scores":
         """The same scores with their tensors in main memory."""
-        return Scores(
-            self.score.cpu(), {k: v.cpu() for k, v in self.parts.items()}, self.valid.cpu(), self.reason
-        )
+        parts = {name: values.cpu() for name, values in self.parts.items()}
+        return Scores(self.score.cpu(), parts, self.valid.cpu(), self.reason)
 
     def mean(self) -> Float[Tensor, ""]:
         """Mean over the valid rows, without gradient to invalid ones; 0 if no row is valid."""
@@ -251,8 +258,20 @@ def split_by_fields(
 
     A batch has a field for all its rows or for none, so that a row's score never depends on its neighbours.
     """
-    parts = itertools.groupby(samples, lambda sample: [getattr(sample, name) is None for name in fields])
-    return [list(part) for _, part in parts]
+
+    def lacking(sample: EditSample) -> list[bool]:
+        return [getattr(sample, name) is None for name in fields]
+
+    return [list(part) for _, part in itertools.groupby(samples, lacking)]
+
+
+def common_fields(samples: Sequence[EditSample]) -> list[str]:
+    """The optional fields that all of these rows have."""
+    names = []
+    for name in OPTIONAL:
+        if all(getattr(sample, name) is not None for sample in samples):
+            names.append(name)
+    return names
 
 
 def collate(
@@ -295,21 +314,27 @@ def collate(
 
 def _edits(samples: Sequence[EditSample]) -> list[Any]:
     """The edited image of each row, or else its target."""
-    edited = [sample.target if sample.edited is None else sample.edited for sample in samples]
-    missing = [sample.id for sample, image in zip(samples, edited, strict=True) if image is None]
-    if missing:
-        raise ValueError(f"row {missing[0]}: expected an edited image or a target; it has neither")
+    edited = []
+    for sample in samples:
+        image = sample.target if sample.edited is None else sample.edited
+        if image is None:
+            raise ValueError(f"row {sample.id}: expected an edited image or a target; it has neither")
+        edited.append(image)
     return edited
 
 
 def _optional_field(name: str, samples: Sequence[EditSample]) -> list[Any] | None:
     """A field of all rows; None if no row has it."""
-    values = [getattr(sample, name) for sample in samples]
-    lacking = [sample.id for sample, value in zip(samples, values, strict=True) if value is None]
+    values = []
+    lacking = []
+    for sample in samples:
+        values.append(getattr(sample, name))
+        if values[-1] is None:
+            lacking.append(sample.id)
     if len(lacking) == len(samples):
         return None
     if lacking:
-        raise ValueError(f"{_rows(lacking)} {name}, and others of the batch do; part them by split_by_fields")
+        raise ValueError(f"{_rows(lacking)} {name}, but others do; split the rows with split_by_fields")
     return values
 
 
@@ -317,9 +342,9 @@ def _stack(name: str, images: list[Any], size: int | None, policy: str) -> Tenso
     tensors = [to_tensor(image, _CHANNELS[name]) for image in images]
     if size is not None:
         tensors = [fit(tensor[None], size, policy)[0] for tensor in tensors]
-    if len({tensor.shape for tensor in tensors}) > 1:
-        shapes = sorted({tuple(tensor.shape[1:]) for tensor in tensors})
-        raise ValueError(f"{name}: rows differ in size, {shapes}; give a size to bring them to one")
+    sizes = {tuple(tensor.shape[1:]) for tensor in tensors}
+    if len(sizes) > 1:
+        raise ValueError(f"{name}: rows differ in size, {sorted(sizes)}; give a size to bring them to one")
     return torch.stack(tensors)
 
 

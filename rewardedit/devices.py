@@ -51,7 +51,7 @@ def precision_here(precision: Precision) -> Precision:
 def require_precision(precision: Precision) -> None:
     """Raises ValueError if a training cannot compute in this precision here."""
     if precision == "fp16" and default_device() == "cpu":
-        raise ValueError("mixed_precision: fp16 needs a GPU; take bf16 or no on a CPU")
+        raise ValueError("mixed_precision: fp16 needs a GPU; use bf16 or no on a CPU")
 
 
 def inference_dtype(name: str | None = None) -> torch.dtype:

@@ -61,8 +61,11 @@ class Job:
     @property
     def files(self) -> list[str]:
         """All files that the job may write: its record, its images and their masks."""
-        names = [self.name(turn) for turn in range(len(self.instructions) + 1)]
-        return [f"{self.stem}.json", *(f"{name}{end}.png" for name in names for end in ("", "-mask"))]
+        files = [f"{self.stem}.json"]
+        for turn in range(len(self.instructions) + 1):
+            name = self.name(turn)
+            files += [f"{name}.png", f"{name}-mask.png"]
+        return files
 
 
 @dataclass(frozen=True)
@@ -149,12 +152,12 @@ def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | N
     if table is not None and table.suffix.lower() in SUFFIXES:
         if instructions:
             raise ValueError(
-                f"{path}: the table has instructions of its own; leave those of the command line out"
+                f"{path}: the table has its own instructions; leave out those on the command line"
             )
         records = name_columns(table, read_records(table), columns, REQUIRED)
         jobs = [_job(table, number, record) for number, record in enumerate(records, 1)]
     else:
-        if not instructions or any(text_or_none(text) is None for text in instructions):
+        if not instructions or None in map(text_or_none, instructions):
             raise ValueError(
                 'say what to change: rewardedit edit INPUT "make the man\'s pants white" --out DIR'
             )
@@ -165,6 +168,7 @@ def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | N
             raise ValueError(f"{path}: holds no images that can be read, and no table ({', '.join(NAMES)})")
         stems = Counter(f.stem for f in files)
         jobs = [Job(f.stem if stems[f.stem] == 1 else f.name, f, tuple(instructions)) for f in files]
+
     owner: dict[str, str] = {}
     for job in jobs:
         for name in job.files:
@@ -214,13 +218,14 @@ def run_jobs(
     masks = open_masks(config.mask, editor.pipe.device)
     folder.mkdir(parents=True, exist_ok=True)
     stamps = stamps_of(config)
+
     failed: dict[str, str] = {}
     done: list[dict[str, Any]] = []
     for job in tqdm(jobs, desc="editing", unit="image", disable=len(jobs) == 1):
         record = folder / f"{job.stem}.json"
         made_of = {**request_of(job, config), "stamps": {**stamps, "input": stamp(job.path)}}
         finished = read_record(record)
-        there = all((folder / name).is_file() for name in _images_of(finished))
+        there = all(map(Path.is_file, map(folder.joinpath, _images_of(finished))))
         if finished.get("request") != made_of or not there:
             try:
                 turns = _edit(editor, scorer, job, config, masks, folder)
@@ -230,6 +235,7 @@ def run_jobs(
             finished = {"request": made_of, "turns": turns}
             write_json(record, finished)
         done.append(finished)
+
     if done:
         note = f"seed {config.seed}, best of {config.best_of}"
         name = None if config.scorer is None else spec_name(config.scorer)
@@ -265,16 +271,17 @@ def require_same_requests(jobs: list[Job], config: JobConfig, folder: Path) -> N
         before.pop("stamps", None)  # of files whose content changed: the edit is made again
         if changed := differences(before, request_of(job, config)):
             raise ValueError(
-                f"{folder / job.stem}: made by another request ({changed[0]}); take another --out, or "
+                f"{folder / job.stem}: made with other settings ({changed[0]}); use another --out, or "
                 "--overwrite"
             )
 
 
 def _images_of(record: dict[str, Any]) -> list[str]:
     """The files that the turns of a record name."""
-    return [
-        turn[key] for turn in record.get("turns", []) for key in ("source", "image", "mask") if key in turn
-    ]
+    names = []
+    for turn in record.get("turns", []):
+        names += [turn[key] for key in ("source", "image", "mask") if key in turn]
+    return names
 
 
 def stamps_of(config: JobConfig) -> dict[str, Any]:
@@ -285,9 +292,9 @@ def stamps_of(config: JobConfig) -> dict[str, Any]:
         "scorer": config.scorer,
         "mask": config.mask,
     }
-    stamps: dict[str, Any] = {
-        name: [stamp(text) for text in _texts_in(value)] for name, value in named.items()
-    }
+    stamps: dict[str, Any] = {}
+    for name, value in named.items():
+        stamps[name] = list(map(stamp, _texts_in(value)))
     return stamps | {"weights": {} if config.scorer is None else packaged_files(config.scorer)}
 
 
@@ -307,6 +314,7 @@ def _edit(
         raise ValueError(
             f"{folder}: holds the image itself, which its edit could overwrite; choose another --out"
         )
+
     source = scale_shorter_side(load_image(job.path)[None], config.size, editor.pipe.vae_scale_factor)
     if config.size is None:
         hint_at_size(editor, job.path, source)
@@ -314,6 +322,7 @@ def _edit(
     turns: list[dict[str, Any]] = []
     before = f"{job.name(0)}.png"
     to_pil(source[0]).save(folder / before)
+
     for number, instruction in enumerate(job.instructions, 1):
         with noting() as cut, out_of_memory_told(job.path, source, config.size):
             edited, used_mask, turn = _turn(editor, scorer, source, instruction, config, masks)
@@ -326,6 +335,7 @@ def _edit(
         turns.append({"instruction": instruction, **turn, "source": before, "image": f"{name}.png"})
         source = edited
         before = f"{name}.png"
+
     return turns
 
 
@@ -355,6 +365,7 @@ def _turn(
             turn["scores"] = [None if s != s else round(s, 5) for s in found.scores.score.tolist()]
         else:
             edited = editor(source, [instruction], [config.seed], **options)
+
     if masks.find is not None:
         find = masks.find
         rounds = two_round_edit(

@@ -34,7 +34,7 @@ class Encoded:
         """
         rows = _row_count(self)
         if rows is None:
-            raise ValueError("no input belongs to rows, so that their number is not known")
+            raise ValueError("no input has rows, so their number is unknown")
         return rows
 
     def take(self, index: Sequence[int]) -> "Encoded":
@@ -62,7 +62,7 @@ def is_of_inference_mode(value: Any) -> bool:
         return is_of_inference_mode(list(vars(value).values()))
     if isinstance(value, dict):
         return is_of_inference_mode(list(value.values()))
-    return isinstance(value, list | tuple) and any(is_of_inference_mode(part) for part in value)
+    return isinstance(value, list | tuple) and any(map(is_of_inference_mode, value))
 
 
 def _row_count(value: Any) -> int | None:
@@ -70,6 +70,8 @@ def _row_count(value: Any) -> int | None:
     if isinstance(value, Shared):
         return None
     if isinstance(value, Encoded):
-        counts = [_row_count(inner) for inner in value.inputs.values()]
-        return next((count for count in counts if count is not None), None)
+        for inner in value.inputs.values():
+            if (count := _row_count(inner)) is not None:
+                return count
+        return None
     return len(value)

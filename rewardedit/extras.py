@@ -10,7 +10,7 @@ IMPORTED = ("torch", "diffusers", "transformers", "peft", "accelerate", "safeten
 
 
 def requirements() -> list[Any]:
-    """Requirements of rewardedit with their markers, but for those of its developers alone."""
+    """Requirements of rewardedit with their markers, except those that only its developers need."""
     from packaging.requirements import Requirement
 
     try:
@@ -22,8 +22,11 @@ def requirements() -> list[Any]:
 
 def extras() -> dict[str, str]:
     """Extras by the names of the optional packages that they bring."""
-    found = {wanted.name: EXTRA.search(str(wanted.marker)) for wanted in requirements()}
-    return {name: extra[1] for name, extra in found.items() if extra is not None}
+    found = {}
+    for wanted in requirements():
+        if extra := EXTRA.search(str(wanted.marker)):
+            found[wanted.name] = extra[1]
+    return found
 
 
 def install_command(extra: str) -> str:
@@ -38,9 +41,11 @@ def install_command(extra: str) -> str:
     names = [name for name, own in extras().items() if own == extra]
     if not names:
         raise KeyError(extra)
-    wanted = [r for r in requirements() if r.name in names and f'"{extra}"' in str(r.marker)]
-    packages = [f"{r.name}{_brackets(r.extras)}{r.specifier}" for r in wanted]
-    return f"pip install {' '.join(repr(package) for package in packages)}"
+    packages = []
+    for wanted in requirements():
+        if wanted.name in names and f'"{extra}"' in str(wanted.marker):
+            packages.append(repr(f"{wanted.name}{_brackets(wanted.extras)}{wanted.specifier}"))
+    return f"pip install {' '.join(packages)}"
 
 
 def _brackets(extras: set[str]) -> str:

@@ -69,12 +69,13 @@ def replaced(path: AnyPath, in_stage: bool = False) -> Iterator[Path]:
             aside = Path(folder) / path.name
             yield aside
             if aside.is_dir():
-                raise ValueError(f"{path}: an object store takes files alone; name a folder of a file system")
+                raise ValueError(f"{path}: an object store holds only files; name a local folder")
             if in_stage and not path.parent.exists():
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.fs.put_file(str(aside), path.path)
         return
+
     if not in_stage:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_left(path)  # in a stage that is done at its end
@@ -150,8 +151,12 @@ def sizes(path: Path) -> dict[str, int]:
     Raises:
         FileNotFoundError: if it is not there.
     """
-    files = sorted(inner for inner in path.rglob("*") if inner.is_file()) if path.is_dir() else [path]
+    files = _files_in(path) if path.is_dir() else [path]
     return {file.relative_to(path).as_posix(): file.stat().st_size for file in files}
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(filter(Path.is_file, folder.rglob("*")))
 
 
 def remove(path: AnyPath) -> None:
@@ -181,8 +186,8 @@ def require_removable(folder: Path) -> None:
     or one that holds either, a disk, or a git repository.
     """
     whole = folder.resolve()
-    kept = [Path(place).resolve() for place in (os.path.expanduser("~"), os.path.curdir)]
-    if any(whole == place or whole in place.parents for place in kept) or os.path.ismount(whole):
+    kept = (Path(os.path.expanduser("~")).resolve(), Path().resolve())
+    if any(place.is_relative_to(whole) for place in kept) or os.path.ismount(whole):
         raise ValueError(f"{folder}: is the home or working folder, holds it, or is a disk; not removed")
     if (folder / ".git").exists():
         raise ValueError(f"{folder}: is a git repository; not removed")
@@ -262,14 +267,19 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     records = []
     for line in lines:
         with suppress(ValueError, RecursionError):
-            records.append(json.loads(line))
-    return [record for record in records if isinstance(record, dict)]
+            record = json.loads(line)
+            if isinstance(record, dict):
+                records.append(record)
+    return records
 
 
 def read_log(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     """The lines of a log; for a step logged twice (before and after a resume), the later one."""
-    by_step = {line["step"]: line for line in read_json_lines(folder / name) if _is_step(line.get("step"))}
-    return [line for _, line in sorted(by_step.items())]
+    by_step = {}
+    for line in read_json_lines(folder / name):
+        if _is_step(line.get("step")):
+            by_step[line["step"]] = line
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def _is_step(value: Any) -> bool:
@@ -281,7 +291,7 @@ def stamp(path: AnyPath | str) -> str | None:
     nothing is there, as for a model on the hub.
     """
     at = Path(path)
-    files = sorted(file for file in at.rglob("*") if file.is_file()) if at.is_dir() else [at]
+    files = _files_in(at) if at.is_dir() else [at]
     if not files or not files[0].exists():
         return None
     seen = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
@@ -298,13 +308,17 @@ def write_parquet(records: Sequence[dict[str, Any]], schema: Any, path: Path, **
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    whole = [{name: _whole(value) for name, value in record.items()} for record in records]
+    whole = list(map(_whole_record, records))
     pq.write_table(pa.Table.from_pylist(whole, schema), path, **options)
+
+
+def _whole_record(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: _whole(value) for name, value in record.items()}
 
 
 def _whole(value: Any) -> Any:
     if isinstance(value, list | tuple):  # pairs of a map stay tuples
-        return type(value)(_whole(inner) for inner in value)
+        return type(value)(map(_whole, value))
     return whole_text(value) if isinstance(value, str) else value
 
 
@@ -314,7 +328,7 @@ def join_arrays(parts: Sequence[Path], path: Path) -> None:
     It is written and not mapped: a process that fills a mapped file is killed if the disk is full.
     """
     arrays = [np.load(part, mmap_mode="r") for part in parts]
-    rows = sum(len(array) for array in arrays)
+    rows = sum(map(len, arrays))
     shape = (rows, *arrays[0].shape[1:])
     descr = np.lib.format.dtype_to_descr(arrays[0].dtype)
     with replaced(path) as aside, aside.open("wb") as file:
@@ -327,5 +341,8 @@ def join_arrays(parts: Sequence[Path], path: Path) -> None:
 
 def join_lists(parts: Sequence[Path]) -> dict[str, list[Any]]:
     """The lists of several JSON files, concatenated by name."""
-    found = [read_json_file(part) for part in parts]
-    return {name: [value for lists in found for value in lists[name]] for name in found[0]}
+    joined: dict[str, list[Any]] = {}
+    for part in parts:
+        for name, values in read_json_file(part).items():
+            joined.setdefault(name, []).extend(values)
+    return joined

@@ -156,7 +156,7 @@ def _from_tensor(image: Tensor, channels: int, name: str) -> Float[Tensor, "c h 
 
 
 def _require_pixels(image: Image.Image, name: str) -> None:
-    """Raises ValueError where an image is damaged, empty, or of numbers whose range is not known."""
+    """Raises ValueError where an image is damaged, empty, or of numbers whose range is unknown."""
     try:
         decode(image)
     except CONTENT_ERRORS as error:  # opened by the caller, and damaged further on
@@ -167,7 +167,7 @@ def _require_pixels(image: Image.Image, name: str) -> None:
         raise ValueError(f"{name}: expected pixels; got {image.width} x {image.height} of them")
     if image.mode in ("F", "I"):
         kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
-        raise ValueError(f"its pixels are {kind}, whose range is not known; save it in 8 or 16 bits")
+        raise ValueError(f"its pixels are {kind}, whose range is unknown; save it in 8 or 16 bits")
 
 
 def _from_pil(image: Image.Image, channels: int) -> Float[Tensor, "c h w"]:
@@ -214,15 +214,15 @@ def read_images(images: ImagesLike, channels: int = 3) -> Float[Tensor, "b c h w
     several: Any = [images] if is_one else images
     if not isinstance(several, Sequence | np.ndarray):
         raise ValueError(f"expected an image or several; got {type(images).__name__}")
-    tensors = [
-        _read(image, channels) if isinstance(image, str | Path) else to_tensor(image, channels)
-        for image in several
-    ]
+    tensors = []
+    for image in several:
+        is_file = isinstance(image, str | Path)
+        tensors.append(_read(image, channels) if is_file else to_tensor(image, channels))
     if not tensors:
         raise ValueError("expected at least one image; got none")
-    if len({tensor.shape for tensor in tensors}) > 1:
-        shapes = sorted({tuple(tensor.shape[1:]) for tensor in tensors})
-        raise ValueError(f"expected images of one size; got {shapes}; bring them to one by images.fit")
+    sizes = {tuple(tensor.shape[1:]) for tensor in tensors}
+    if len(sizes) > 1:
+        raise ValueError(f"expected images of one size; got {sorted(sizes)}; bring them to one by images.fit")
     return torch.stack(tensors)
 
 
@@ -260,7 +260,8 @@ def fit(
     if policy == "stretch":
         return resize(image, (size, size), mode)
     scale = (shorter or size) / min(h, w) if policy == "crop" else size / max(h, w)
-    new_h, new_w = (max(1, int(side * scale + 1e-6)) for side in (h, w))  # cut off, as CLIP's processor does
+    new_h = max(1, int(h * scale + 1e-6))  # cut off, as CLIP's processor does
+    new_w = max(1, int(w * scale + 1e-6))
     image = resize(image, (new_h, new_w), mode)
     if (new_h, new_w) == (size, size):
         return image
@@ -280,7 +281,8 @@ def resize(
     if tuple(image.shape[-2:]) == tuple(size):
         return image
     if mode == "lanczos":  # which torch lacks
-        rows, columns = (lanczos(old, new).to(image) for old, new in zip(image.shape[-2:], size, strict=True))
+        rows = lanczos(image.shape[-2], size[0]).to(image)
+        columns = lanczos(image.shape[-1], size[1]).to(image)
         return (rows @ image @ columns.T).clamp(0, 1)
     if image.dtype in (torch.float16, torch.bfloat16) and image.device.type == "cpu":  # torch has no kernel
         return resize(image.float(), size, mode).to(image.dtype)
@@ -361,10 +363,8 @@ class Preprocess:
 
     @classmethod
     def _from_config(cls, config: dict[str, Any]) -> "Preprocess":
-        scaled, crop = (
-            {key: value for key, value in dict(config.get(name) or {}).items() if value is not None}
-            for name in ("size", "crop_size")
-        )
+        scaled = _given(config.get("size"))
+        crop = _given(config.get("crop_size"))
         shorter = scaled.get("shortest_edge")
         cuts = shorter is not None and config.get("do_center_crop")
         square = crop if cuts else scaled
@@ -389,8 +389,11 @@ class Preprocess:
     def __call__(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 size size"]:
         image = image.to(torch.promote_types(image.dtype, torch.float32))  # no CPU resizes half precision
         image = fit(image, self.size, self.policy, self.mode, self.shorter)
-        mean, std = (
-            torch.tensor(v, device=image.device, dtype=image.dtype)[:, None, None]
-            for v in (self.mean, self.std)
-        )
-        return (image - mean) / std
+        mean = torch.tensor(self.mean, device=image.device, dtype=image.dtype)
+        std = torch.tensor(self.std, device=image.device, dtype=image.dtype)
+        return (image - mean[:, None, None]) / std[:, None, None]
+
+
+def _given(size: Any) -> dict[str, Any]:
+    """The sides of a processor's size that have a value."""
+    return {side: pixels for side, pixels in dict(size or {}).items() if pixels is not None}

@@ -17,7 +17,7 @@ def to_labels(mask: Tensor) -> Tensor:
     """
     if mask.is_floating_point() or mask.is_complex() or mask.is_meta or not mask.numel():
         return mask
-    low, high = (0, 1) if str(mask.dtype) == "torch.bool" else (int(end) for end in mask.aminmax())
+    low, high = (0, 1) if str(mask.dtype) == "torch.bool" else map(int, mask.aminmax())
     if low < 0 or high > MOST_LABELS:
         return mask
     _warn(high)
@@ -54,6 +54,6 @@ def _is_coloured(image: Image.Image) -> bool:
 def _warn(highest: int) -> None:
     if highest > 1:
         warnings.warn(
-            f"mask: its values up to {highest} are taken for labels: change is wanted where they are above 0",
+            f"mask: its values up to {highest} are read as labels: the edit may change pixels above 0",
             stacklevel=3,
         )

@@ -1,8 +1,8 @@
 """Models, processors, configs and pipelines of transformers, diffusers and PEFT, by hub name or folder.
 
 All of them are loaded here, so that code which comes with a checkpoint never runs and nobody is asked on
-standard input. Weights are safetensors; where a checkpoint has pickled ones alone, they are read by torch's
-restricted unpickler (`weights_only`), which makes tensors and calls nothing else.
+standard input. Weights are safetensors; a checkpoint that has only pickled ones is read by torch's restricted
+unpickler (`weights_only`), which makes tensors and calls nothing else.
 """
 
 import threading
@@ -48,7 +48,7 @@ def _require_folder(name: str) -> None:
 
 
 def _load(kind: Any, name: str, **options: Any) -> Any:
-    modules = {base.__module__ for base in kind.__mro__}
+    modules = [base.__module__ for base in kind.__mro__]
     with reading(name):
         if "diffusers.pipelines.pipeline_utils" in modules:
             load_index(name)
@@ -73,8 +73,9 @@ def load_index(name: str) -> dict[str, Any]:
     if not isinstance(index.get("_class_name"), str):
         raise ValueError(
             f"{name}: expected a pipeline of diffusers; got one that brings code of its own, which is never "
-            "run; take a stock one"
+            "run; use a stock one"
         )
+
     for part, value in index.items():
         if part.startswith("_") or not isinstance(value, list) or len(value) != 2 or value[0] is None:
             continue
@@ -87,8 +88,9 @@ def load_index(name: str) -> dict[str, Any]:
         if not known or not isinstance(kind, str):
             raise ValueError(
                 f"{name}: expected parts of diffusers and transformers; got {part} of {str(library)[:80]}, "
-                "whose code is never run; take a stock pipeline"
+                "whose code is never run; use a stock pipeline"
             )
+
     return index
 
 
@@ -109,7 +111,7 @@ def reading(name: str) -> Iterator[None]:
         if "trust_remote_code" in text:
             raise ValueError(
                 f"{name}: expected a model of the installed transformers or diffusers; got one that brings "
-                "code of its own, which is never run; take a checkpoint of a built-in kind, or update them"
+                "code of its own, which is never run; use a checkpoint of a built-in kind, or update them"
             ) from error
         line = " ".join(text.split())[:300] or type(error).__name__
         if not isinstance(error, ValueError) or isinstance(error, UnicodeError):

@@ -63,10 +63,10 @@ _noticed: set[str] = set()
 
 
 def notice(text: str, key: str | None = None) -> None:
-    """Prints a line of advice to stderr on the main process, each once however often its place is passed.
+    """Prints a line of advice to stderr on the main process, once however often it is called.
 
     Args:
-        key: what lines of different texts share, of which only the first is printed; None: the text.
+        key: shared by lines with different texts; only the first of them is printed. None: the text.
     """
     key = key or text
     if key not in _noticed and processes().is_main_process:

@@ -47,15 +47,17 @@ class RelabelConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "scorer", resolve_spec(self.scorer))
         if (self.prompt == "custom") != (self.template is not None):
-            raise ValueError("template: give one with prompt=custom, and with no other prompt")
+            raise ValueError("template: required by prompt=custom, and allowed with no other prompt")
         # refuses a template or bins that do not fit, before rows are scored
         self.reward_prompt(RewardScale.from_range(0, 1))
 
     def reward_prompt(self, scale: RewardScale) -> RewardPrompt:
         """The prompt with its scale."""
-        bins: dict[str, Any] = {
-            k: v for k, v in (("words", self.words), ("upper", self.upper)) if v is not None
-        }
+        bins: dict[str, Any] = {}
+        if self.words is not None:
+            bins["words"] = self.words
+        if self.upper is not None:
+            bins["upper"] = self.upper
         if self.template is not None:
             return RewardPrompt(self.template, scale=scale, **bins)
         return replace(PRESETS[self.prompt](scale), **bins)
@@ -164,7 +166,7 @@ def _require_bounds(name: str, scorer: Scorer) -> None:
     """Raises ValueError if a scorer declares no finite range, which gives no scale."""
     low, high = scorer.range
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(f"scale=range: the scores of {name} have no bounds; take scale=quantiles")
+        raise ValueError(f"scale=range: the scores of {name} have no bounds; use scale=quantiles")
 
 
 def _label(
@@ -198,7 +200,7 @@ def _read_scores(config: RelabelConfig, scored: list[AnyPath]) -> list[float]:
     scores, reasons = read_columns(scored, "score", "reason")
     if not scores:
         raise ValueError(NO_ROWS)
-    if all(score is None for score in scores):
+    if set(scores) == {None}:
         raise ValueError(f"no row can be scored by {config.scorer}; the first: {reasons[0]}")
     return _with_nan(scores)
 
@@ -214,7 +216,7 @@ def _fit_scale(
 
 def _read_labelled(folder: AnyPath, shards: int) -> Relabelled:
     """Scores and labels of a number of labelled shards, and their scale."""
-    labelled = [folder / LABELLED.format(number) for number in range(shards)]
+    labelled = [folder / name for name in map(LABELLED.format, range(shards))]
     scale = read_scale(folder / SCALE)
     scores, labels = read_columns(labelled, "score", "label")
     return Relabelled(_with_nan(scores), labels, scale)

@@ -53,6 +53,7 @@ class RewardScale:
         distinct = np.unique(finite)
         if len(distinct) < 2:
             raise ValueError(f"expected at least two distinct valid scores to scale by; got {len(distinct)}")
+
         knots = np.quantile(finite, np.linspace(0, 1, levels))
         # If many rows share one value (such as the scores of untouched images), quantiles coincide: spread
         # them by a hair, so that the mapping stays strictly increasing; the least still maps to 0 and the
@@ -63,7 +64,7 @@ class RewardScale:
         knots[-1] = distinct[-1]
         for i in reversed(range(levels - 1)):
             knots[i] = min(knots[i], knots[i + 1] - hair)
-        return cls(tuple(float(k) for k in knots))
+        return cls(tuple(map(float, knots)))
 
     @classmethod
     def standard(cls, values: Sequence[float] | np.ndarray) -> "RewardScale":
@@ -95,9 +96,9 @@ class RewardScale:
         Computed at least in fp32: in half precision, neighbouring knots could coincide.
         """
         value = value.to(torch.promote_types(value.dtype, torch.float32))
-        places = range(len(self.knots)) if clamp else self._apart()
-        knots = torch.tensor([self.knots[i] for i in places], device=value.device, dtype=value.dtype)
-        levels = torch.tensor([10 * i / (len(self.knots) - 1) for i in places]).to(knots)
+        places = torch.arange(len(self.knots)) if clamp else torch.tensor(self._apart())
+        knots = torch.tensor(self.knots, dtype=torch.float64)[places].to(value)
+        levels = (10 * places / (len(self.knots) - 1)).to(knots)
         index = torch.bucketize(value.detach().nan_to_num(self.knots[0]), knots[1:-1])
         share = (value - knots[index]) / (knots[index + 1] - knots[index])
         return torch.lerp(levels[index], levels[index + 1], share.clamp(0, 1) if clamp else share)
@@ -106,7 +107,7 @@ class RewardScale:
     def steepness(self) -> float:
         """Ratio of the steepest to the flattest slope without clamping, at least 1."""
         places = self._apart()
-        slopes = np.diff(places) / np.diff([self.knots[i] for i in places])
+        slopes = np.diff(places) / np.diff(np.array(self.knots)[places])
         return float(slopes.max() / slopes.min())
 
     def _apart(self) -> list[int]:
@@ -148,9 +149,10 @@ class RewardPrompt:
             or list(self.upper) != sorted(set(self.upper))
             or self.upper[-1] < 10
         ):
+            bounds = ", ".join(map("{:g}".format, self.upper)) or "no bound"
             raise ValueError(
                 "words, upper: expected a rising upper bound for each word, the last 10; got "
-                f"{len(self.words)} words and {', '.join(f'{bound:g}' for bound in self.upper) or 'no bound'}"
+                f"{len(self.words)} words and {bounds}"
             )
 
     @classmethod
@@ -234,7 +236,9 @@ class RewardPrompt:
         try:
             raw = read_settings_file(path)
             scale = RewardScale(tuple(raw.pop("scale")["knots"]))
-            return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}, scale=scale)
+            for name, value in raw.items():
+                raw[name] = tuple(value) if isinstance(value, list) else value
+            return cls(**raw, scale=scale)
         except CONTENT_ERRORS as error:
             raise ValueError(
                 f"{path}: not a reward prompt ({error!r}); train or relabel again to make one"
@@ -243,15 +247,14 @@ class RewardPrompt:
 
 def _fields(template: str) -> set[str | None]:
     """Names in a template's braces; None stands for anything else, such as an unclosed brace."""
+    names: set[str | None] = set()
     try:
-        parsed = [
-            (name, spec, conversion)
-            for _, name, spec, conversion in string.Formatter().parse(template)
-            if name is not None
-        ]
+        for _, name, spec, conversion in string.Formatter().parse(template):
+            if name is not None:
+                names.add(None if spec or conversion is not None else name)
     except ValueError:
         return {None}
-    return {name if not spec and conversion is None else None for name, spec, conversion in parsed}
+    return names
 
 
 PRESETS = {"adiee": RewardPrompt.adiee, "hive": RewardPrompt.hive, "learned": RewardPrompt.learned}
@@ -278,8 +281,9 @@ def label_rows(rows: list[dict[str, Any]], prompt: RewardPrompt) -> list[dict[st
     """The rows with `label` (0 to len(words) − 1) and `text`; both None for invalid rows."""
     scores = [row["score"] if row["valid"] else float("nan") for row in rows]
     values = prompt.scale(torch.tensor(scores, dtype=torch.float64)).tolist()
-    labels = [prompt.label(value) if row["valid"] else None for row, value in zip(rows, values, strict=True)]
-    return [
-        {**row, "label": label, "text": None if label is None else prompt.write(row["instruction"], label)}
-        for row, label in zip(rows, labels, strict=True)
-    ]
+    labelled = []
+    for row, value in zip(rows, values, strict=True):
+        label = prompt.label(value) if row["valid"] else None
+        text = None if label is None else prompt.write(row["instruction"], label)
+        labelled.append({**row, "label": label, "text": text})
+    return labelled

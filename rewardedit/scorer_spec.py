@@ -32,8 +32,8 @@ def read_spec(spec: str | Mapping[str, Any]) -> dict[str, Term]:
             files.
     """
     terms = _read_text(spec) if isinstance(spec, str) else _read_mapping(spec)
-    alone = len(terms) == 1 and next(iter(terms.values())).weight is None
-    if not alone and (not terms or any(term.weight is None for term in terms.values())):
+    weights = [term.weight for term in terms.values()]
+    if weights != [None] and (not weights or None in weights):
         raise ValueError(f"scorer {spec!r}: {_EXPECTED}")
     return terms
 
@@ -45,7 +45,7 @@ _EXPECTED = (
 
 
 def _read_text(spec: str) -> dict[str, Term]:
-    words = [word.strip() for word in spec.split(",")]
+    words = list(map(str.strip, spec.split(",")))
     if len(words) == 1 and _weight(words[0]) is None:
         return {words[0]: Term(None, {})}
     terms = {word.rsplit(":", 1)[0]: Term(_weight(word), {}) for word in words}
@@ -73,9 +73,11 @@ def _read_mapping(spec: Mapping[str, Any]) -> dict[str, Term]:
         weight = values.get("weight")
         if weight is not None and (isinstance(weight, bool) or not isinstance(weight, int | float)):
             raise ValueError(f"scorer {name}: weight: expected a number; got {weight!r}")
-        options = {key: value for key, value in values.items() if key != "weight"}
+        options = dict(values)
+        options.pop("weight", None)
         require_no_key(options)
         terms[name] = Term(None if weight is None else float(weight), options)
+
     return terms
 
 
@@ -84,7 +86,7 @@ def _members(values: Any) -> Any:
     values = {"scorers": values} if isinstance(values, list | tuple) else values
     if not isinstance(values, Mapping) or "scorers" not in values:
         return values
-    return {**values, "scorers": [resolve_spec(member) for member in values["scorers"]]}
+    return {**values, "scorers": list(map(resolve_spec, values["scorers"]))}
 
 
 def all_terms(spec: str | Mapping[str, Any]) -> list[tuple[str, Term]]:
@@ -124,18 +126,17 @@ def with_options(spec: str | Mapping[str, Any], options: Mapping[str, Mapping[st
 
 def as_mapping(spec: str | Mapping[str, Any]) -> dict[str, Any]:
     """The spec as {name: {weight: …, option: …}}; the weight of a single scorer is left out."""
-    return {
-        name: ({} if term.weight is None else {"weight": term.weight}) | term.options
-        for name, term in read_spec(spec).items()
-    }
+    terms = {}
+    for name, term in read_spec(spec).items():
+        weight = {} if term.weight is None else {"weight": term.weight}
+        terms[name] = weight | term.options
+    return terms
 
 
 def spec_name(spec: str | Mapping[str, Any]) -> str:
     """Name of a spec in results: its short string, without options."""
     terms = read_spec(spec)
-    return ",".join(
-        name if term.weight is None else f"{name}:{_number(term.weight)}" for name, term in terms.items()
-    )
+    return ",".join(name + _suffix(term.weight) for name, term in terms.items())
 
 
 def full_name(spec: str | Mapping[str, Any]) -> str:
@@ -145,10 +146,10 @@ def full_name(spec: str | Mapping[str, Any]) -> str:
     terms = []
     for name, term in read_spec(spec).items():
         options = ", ".join(f"{key}={value}" for key, value in sorted(term.options.items()))
-        weight = "" if term.weight is None else f":{_number(term.weight)}"
+        weight = _suffix(term.weight)
         terms.append(f"{name}({options}){weight}" if options else name + weight)
     return ",".join(terms)
 
 
-def _number(weight: float) -> str:
-    return repr(weight).removesuffix(".0")
+def _suffix(weight: float | None) -> str:
+    return "" if weight is None else f":{weight!r}".removesuffix(".0")

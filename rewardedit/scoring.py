@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +90,14 @@ def score_rows(
     for part in read_batches(rows, size, policy, batch, workers=workers):
         scored = {} if part.batch is None else score_batch(part.batch, scorers)
         records = []
-        known = {row: row_details(rows, row) for row in (*part.numbers, *part.unreadable)}
-        details = {row: {"row": texts} for row, texts in known.items() if texts}
+        details = {}
+        for row in (*part.numbers, *part.unreadable):
+            if texts := row_details(rows, row):
+                details[row] = {"row": texts}
         for name in scorers:
-            found = {
-                row: _record(row_id(rows, row), None, name, None, reason)
-                for row, reason in part.unreadable.items()
-            }
+            found = {}
+            for row, reason in part.unreadable.items():
+                found[row] = _record(row_id(rows, row), None, name, None, reason)
             if part.batch is not None:
                 of_batch = _records(part.ids, part.batch.instruction, name, scored[name])
                 found |= zip(part.numbers, of_batch, strict=True)
@@ -105,11 +107,10 @@ def score_rows(
 
 def _records(ids: list[str], instructions: list[str], scorer: str, scores: Scores) -> list[Record]:
     parts = {name: values.tolist() for name, values in scores.parts.items()}
-    columns = zip(ids, instructions, scores.score.tolist(), scores.reason, strict=True)
-    return [
-        _record(row, instruction, scorer, value, reason, _known(parts, i))
-        for i, (row, instruction, value, reason) in enumerate(columns)
-    ]
+    records = []
+    for i, value in enumerate(scores.score.tolist()):
+        records.append(_record(ids[i], instructions[i], scorer, value, scores.reason[i], _known(parts, i)))
+    return records
 
 
 def _known(parts: dict[str, list[float]], i: int) -> dict[str, float]:
@@ -253,8 +254,11 @@ def _schema() -> Any:
 
 def write_records(records: Sequence[Record], path: Path) -> None:
     """Writes the records to one Parquet file."""
-    columns = [{**row, **{name: list(row[name].items()) for name in MAPS if name in row}} for row in records]
-    write_parquet(columns, _schema(), path)
+    rows = []
+    for record in records:
+        maps = {name: list(record[name].items()) for name in MAPS if name in record}
+        rows.append(record | maps)
+    write_parquet(rows, _schema(), path)
 
 
 def write_lines(records: Sequence[Record], path: AnyPath) -> None:
@@ -263,12 +267,11 @@ def write_lines(records: Sequence[Record], path: AnyPath) -> None:
     """
     with replaced(path) as aside, aside.open("w", encoding="utf-8", errors="replace", newline="") as file:
         if path.suffix == ".jsonl":
-            file.writelines(
-                json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records
-            )
+            for record in records:
+                file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
             return
-        flat = [_flat(record) for record in records]
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in flat for name in row)))
+        flat = list(map(_flat, records))
+        writer = csv.DictWriter(file, list(dict.fromkeys(chain.from_iterable(flat))))
         writer.writeheader()
         writer.writerows(flat)
 
@@ -287,7 +290,7 @@ def read_records(path: AnyPath) -> list[Record]:
 
     with path.open("rb") as file:
         rows = pq.read_table(file).to_pylist()
-    return [as_record(row) for row in rows]
+    return list(map(as_record, rows))
 
 
 def as_record(row: Mapping[str, Any]) -> Record:
@@ -305,7 +308,7 @@ def read_shards(folder: Path) -> list[Record]:
     paths = sorted(folder.glob("part-*.parquet"))
     if not paths:
         raise ValueError(f"{folder}: holds no part-*.parquet; make them with rewardedit relabel")
-    return [row for path in paths for row in read_records(path)]
+    return list(chain.from_iterable(map(read_records, paths)))
 
 
 def read_columns(paths: Sequence[AnyPath], *names: str) -> list[list[Any]]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -94,7 +95,8 @@ def best_of_n(
             raise ValueError(f"{name}: expected at least 1; got {value}")
     if not isinstance(scorer, Scorer):
         kind = type(scorer).__name__
-        raise ValueError(f"scorer: expected one such as load_scorer gives; got {kind}")
+        raise ValueError(f"scorer: expected one as load_scorer returns; got {kind}")
+
     fields = _read_fields(fields or {})
     missing = sorted(scorer.needs - set(fields))
     if missing:
@@ -105,6 +107,7 @@ def best_of_n(
     source = read_images(image)
     if len(source) != 1:
         raise ValueError(f"best_of_n: expected one image; got {len(source)}")
+
     seeds = list(range(seed, seed + n))
     device = next((p.device for p in scorer.parameters()), source.device)
     with torch.no_grad():
@@ -123,10 +126,10 @@ def best_of_n(
 
 
 def _read_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: read_images(value, CHANNELS[name]) if name in CHANNELS else [value]
-        for name, value in fields.items()
-    }
+    read = {}
+    for name, value in fields.items():
+        read[name] = read_images(value, CHANNELS[name]) if name in CHANNELS else [value]
+    return read
 
 
 def _candidates(
@@ -167,9 +170,9 @@ def _scored(
     edits: Edits,
 ) -> Scores:
     """Scores k edits; one without an image has the editor's reason."""
-    given = {
-        name: v.expand(k, *v.shape[1:]) if isinstance(v, Tensor) else v * k for name, v in fields.items()
-    }
+    given = {}
+    for name, value in fields.items():
+        given[name] = value.expand(k, *value.shape[1:]) if isinstance(value, Tensor) else value * k
     batch = EditBatch(source.expand(k, -1, -1, -1), [instruction] * k, edits.images, **given)
     scores = scorer(batch.to(device), prepared.take([0] * k)).cpu()
     reason = [lacks or text for lacks, text in zip(edits.reason, scores.reason, strict=True)]
@@ -182,8 +185,12 @@ def join(scores: Sequence[Scores]) -> Scores:
     def part(name: str, batch: Scores) -> Tensor:
         return batch.parts.get(name, torch.full_like(batch.score, torch.nan))
 
-    names = list(dict.fromkeys(name for batch in scores for name in batch.parts))
-    parts = {name: torch.cat([part(name, batch) for batch in scores]) for name in names}
-    reason = [text for batch in scores for text in batch.reason]
-    score = torch.cat([batch.score for batch in scores])
-    return Scores(score, parts, torch.cat([batch.valid for batch in scores]), reason)
+    parts = {}
+    for name in dict.fromkeys(chain.from_iterable(batch.parts for batch in scores)):
+        parts[name] = torch.cat([part(name, batch) for batch in scores])
+    return Scores(
+        torch.cat([batch.score for batch in scores]),
+        parts,
+        torch.cat([batch.valid for batch in scores]),
+        list(chain.from_iterable(batch.reason for batch in scores)),
+    )

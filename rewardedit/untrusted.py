@@ -20,6 +20,7 @@ import tarfile
 import zlib
 from collections.abc import Callable
 from functools import cache, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -195,7 +196,7 @@ def _formats() -> list[str]:
 
 def readable_suffixes() -> frozenset[str]:
     """Endings, in small letters, of the names of images that this installation can read."""
-    return frozenset(suffix for name in _formats() for suffix in IMAGE_SUFFIXES[name])
+    return frozenset(chain.from_iterable(map(IMAGE_SUFFIXES.__getitem__, _formats())))
 
 
 def read_json(text: str | bytes, objects: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
@@ -228,7 +229,7 @@ def read_json_file(path: Path | UPath) -> Any:
     try:
         return read_json(content)
     except ValueError as error:
-        raise ValueError(f"{path}: expected JSON; got what cannot be read ({error})") from error
+        raise ValueError(f"{path}: expected JSON; got an unreadable file ({error})") from error
 
 
 def _refuse_constant(name: str) -> None:
@@ -322,7 +323,7 @@ def file_inside(folder: Path, name: str) -> Path:
         if is_of_the_machine(error):
             raise
         raise ValueError(f"expected a name of a file; got {shown}") from error
-    if not any(file.is_relative_to(inside) for inside in allowed):
+    if not any(map(file.is_relative_to, allowed)):
         raise ValueError(f"expected a file inside of {folder}; got {shown}, which lies outside")
     if not file.is_file():
         raise ValueError(f"expected a regular file; got {shown}, a folder, a device or a pipe")

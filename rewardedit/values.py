@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ NOT_FINITE = "the edited image is not finite (NaN or infinite); an editor in flo
 def finite_rows(given: Mapping[str, Tensor], edited: Tensor) -> tuple[bool, ...]:
     """Tells which edited images are finite, after a check of all images; a GPU is waited for once.
 
-    A generated image that overflowed says something of its row alone; whatever else is wrong is refused.
+    A generated image that overflowed affects only its own row; any other fault is an error.
 
     Args:
         given: the other images of the same rows, by the names that errors tell.
@@ -29,20 +30,23 @@ def finite_rows(given: Mapping[str, Tensor], edited: Tensor) -> tuple[bool, ...]
             raise ValueError(_integers(name, images))
     if edited.is_meta:  # without values
         return (True,) * len(edited)
+
     with torch.no_grad():
         low, high = edited.detach().flatten(1).aminmax(dim=1)
         ends = [low, high, *(torch.stack(images.detach().aminmax()) for images in given.values())]
         numbers = torch.cat([end.to(edited.device, torch.float32) for end in ends]).tolist()
+
     b = len(edited)
     for k, name in enumerate(given):
         low, high = numbers[2 * b + 2 * k : 2 * b + 2 * k + 2]
         _require_range(name, low, high)
-    is_finite = tuple(math.isfinite(numbers[i]) and math.isfinite(numbers[b + i]) for i in range(b))
-    finite = [i for i in range(b) if is_finite[i]]
-    if finite:
-        low = min(numbers[i] for i in finite)
-        high = max(numbers[b + i] for i in finite)
-        _require_range("edited", low, high)
+
+    lowest = numbers[:b]
+    highest = numbers[b : 2 * b]
+    bounds = zip(lowest, highest, strict=True)
+    is_finite = tuple(math.isfinite(low) and math.isfinite(high) for low, high in bounds)
+    if any(is_finite):
+        _require_range("edited", min(compress(lowest, is_finite)), max(compress(highest, is_finite)))
     return is_finite
 
 
@@ -52,7 +56,7 @@ def require_unit_range(name: str, image: Tensor) -> None:
         raise ValueError(f"{name}: expected an image with pixels; got none, {tuple(image.shape)}")
     if not image.is_floating_point():
         raise ValueError(_integers(name, image))
-    low, high = (float(end) for end in image.detach().aminmax())
+    low, high = map(float, image.detach().aminmax())
     _require_range(name, low, high)
 
 
@@ -60,7 +64,7 @@ def _integers(name: str, images: Tensor) -> str:
     kind = str(images.dtype).removeprefix("torch.")
     if images.dtype == torch.bool or images.is_complex() or images.is_meta:
         return f"{name}: expected floating-point values in [0, 1]; got {kind}; convert it by .float()"
-    low, high = (int(end) for end in images.aminmax()) if images.numel() else (0, 0)
+    low, high = map(int, images.aminmax()) if images.numel() else (0, 0)
     remedy = "convert it by .float()" if low >= 0 and high <= 1 else "divide by 255"
     if low < 0:
         remedy = "bring them to this range"
@@ -101,5 +105,5 @@ def require_text(name: str, text: Any) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise ValueError(
-            f"{name}: holds half of a surrogate pair, which is no character; take it out"
+            f"{name}: holds half of a surrogate pair, which is not a character; remove it"
         ) from None

@@ -84,7 +84,7 @@ def test_collate_refuses_rows_of_which_some_lack_a_field():
         EditSample(str(i), picture(), "a", target=picture(), target_caption=c)
         for i, c in enumerate(("x", None, "z", None))
     ]
-    with pytest.raises(ValueError, match="rows 1, 3 have no target_caption, and others of the batch do"):
+    with pytest.raises(ValueError, match="rows 1, 3 have no target_caption, but others do"):
         collate(rows)
     assert [[row.id for row in part] for part in split_by_fields(rows)] == [["0"], ["1"], ["2"], ["3"]]
     assert [[row.id for row in part] for part in split_by_fields(rows[:1] + rows[2:])] == [["0", "2"], ["3"]]

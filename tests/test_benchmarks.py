@@ -385,10 +385,10 @@ def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
     values = hacking.measured(tmp_path, "test", "honest", run)
     assert {"reward", "held_out", "oracle", "edges"} <= set(values[2])
     monkeypatch.setattr(hacking_runs, "described", lambda kind, seed: {"lr": 1.0})
-    with pytest.raises(ValueError, match=r"1\.npz was made of other settings.*lr"):
+    with pytest.raises(ValueError, match=r"1\.npz was made with other settings.*lr"):
         hacking.runs_of(tmp_path, "test", "honest")
     monkeypatch.setattr(hacking_runs, "N", 4)
-    with pytest.raises(ValueError, match="was made of other settings: n: 3 there, 4 here"):
+    with pytest.raises(ValueError, match="was made with other settings: n: 3 there, 4 here"):
         hacking.train(tmp_path, "test", "honest", range(1, 2))
 
 

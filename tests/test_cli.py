@@ -454,7 +454,7 @@ def test_pairs_of_the_offline_world_are_written_as_a_table_that_recipes_read(tmp
         for name in ("source", "target"):
             assert getattr(rows[i], name).sub(getattr(world, name)[i]).abs().max() <= 0.5 / 255 + 1e-6
     assert main(words) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_a_small_model_that_meets_a_photograph_is_warned_of(photo, tmp_path, capsys):

@@ -64,7 +64,7 @@ def test_an_edit_by_another_request_is_not_overwritten_unless_that_is_asked_for(
     files = {path.name: path.read_bytes() for path in out.iterdir()}
     assert edit(folder, *words, "--out", out, model=tiny_editor) == 2
     err = capsys.readouterr().err
-    assert f"{out / 'cat'}: made by another request ({said}); take another --out, or --overwrite" in err
+    assert f"{out / 'cat'}: made with other settings ({said}); use another --out, or --overwrite" in err
     assert {path.name: path.read_bytes() for path in out.iterdir()} == files, "no other image was edited"
     assert edit(folder, *words, "--out", out, "--overwrite", model=tiny_editor) == 0
     assert json.loads((out / "cat.json").read_text())["turns"][0]["instruction"] == words[0]

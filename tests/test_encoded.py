@@ -17,5 +17,5 @@ def test_rows_are_taken_of_tensors_lists_and_what_is_inside_and_shared_values_ar
 
 def test_the_number_of_rows_is_that_of_the_first_input_that_has_rows():
     assert len(Encoded({"prefix": Shared("x" * 9), "nothing": Encoded({}), "words": ["a", "b"]})) == 2
-    with pytest.raises(ValueError, match="no input belongs to rows"):
+    with pytest.raises(ValueError, match="no input has rows"):
         len(Encoded({"prefix": Shared("x" * 9)}))

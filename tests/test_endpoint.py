@@ -311,8 +311,8 @@ def test_refusals_of_rows_do_not_end_a_run(serve, first):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"retries": -1}, "retries: expected a whole number from 0 on; got -1"),
-        ({"at_once": 0}, "at_once: expected a whole number from 1 on; got 0"),
+        ({"retries": -1}, "retries: expected a whole number of at least 0; got -1"),
+        ({"at_once": 0}, "at_once: expected a whole number of at least 1; got 0"),
         ({"timeout": 0}, "timeout: expected a number of seconds; got 0"),
         ({"longest_wait": float("nan")}, "longest_wait: expected a number of seconds; got nan"),
         ({"longest_wait": float("inf")}, "longest_wait: expected a number of seconds; got inf"),

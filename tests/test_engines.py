@@ -183,7 +183,7 @@ def test_a_failure_takes_nothing_from_others_that_have_begun(tmp_path):
         stage(tmp_path / "s", {"scorer": "clip_d"}, fail, 2)
     names = {path.name for path in (tmp_path / "s").iterdir()}
     assert names == {"making.json", ".part-00001.claim"}
-    with pytest.raises(ValueError, match="made of other settings"):
+    with pytest.raises(ValueError, match="made with other settings"):
         stage(tmp_path / "s", {"scorer": "l1"}, fail, 2)
 
 

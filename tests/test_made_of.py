@@ -155,7 +155,7 @@ def test_scores_by_other_weights_of_one_name_are_not_gone_on_with(
     capsys.readouterr()
     assert main(words) == 2
     refusal = capsys.readouterr().err
-    assert f"made of other settings: fingerprints.vlm_judge(checkpoint={HUB_NAME}).model_hash: " in refusal
+    assert f"made with other settings: fingerprints.vlm_judge(checkpoint={HUB_NAME}).model_hash: " in refusal
     assert refusal.count(" there, ") == 1, "nothing else has changed"
     shutil.copytree(tmp_path / "before", on_the_hub, dirs_exist_ok=True)
     assert main(words) == 0
@@ -176,7 +176,7 @@ def test_labels_by_other_weights_of_one_name_are_not_gone_on_with(on_the_hub, tm
     train_further(on_the_hub)
     capsys.readouterr()
     assert main(words) == 2
-    assert "made of other settings: fingerprints.vlm_judge.model_hash: " in capsys.readouterr().err
+    assert "made with other settings: fingerprints.vlm_judge.model_hash: " in capsys.readouterr().err
 
 
 # Endpoints.

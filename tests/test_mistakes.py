@@ -119,7 +119,7 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     (
         "without effect",
         ("relabel", "--out", "new", "data.name=shapes", "relabel.scorer=l1", "relabel.template=x"),
-        "relabel.template: give one with prompt=custom, and with no other prompt",
+        "relabel.template: required by prompt=custom, and allowed with no other prompt",
     ),
     (
         "without effect",
@@ -151,7 +151,7 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     (
         "files",
         ("edit", "pairs.csv", "x", "--out", "new", *WORLD),
-        "pairs.csv: the table has instructions of its own; leave those of the command line out",
+        "pairs.csv: the table has its own instructions; leave out those on the command line",
     ),
     (
         "files",
@@ -202,13 +202,13 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     (
         "twice",
         ("edit", "photo.jpg", "make it blue", "--out", "edits", *WORLD),
-        'edits/photo: made by another request (instructions: ["make it red"] there, ["make it blue"] here); '
-        "take another --out, or --overwrite",
+        'edits/photo: made with other settings (instructions: ["make it red"] there, ["make it blue"] here); '
+        "use another --out, or --overwrite",
     ),
     (
         "twice",
         ("edit", "photo.jpg", "make it red", "--seed", "4", "--out", "edits", *WORLD),
-        "edits/photo: made by another request (seed: 0 there, 4 here); take another --out, or --overwrite",
+        "edits/photo: made with other settings (seed: 0 there, 4 here); use another --out, or --overwrite",
     ),
     (
         "twice",

@@ -172,7 +172,7 @@ def test_a_scale_by_a_range_that_has_no_bounds_is_refused_before_a_row_is_scored
             raise AssertionError("a row was read")
 
     config = RelabelConfig("tests.test_relabel:Unbounded", scale="range")
-    with pytest.raises(ValueError, match="have no bounds; take scale=quantiles"):
+    with pytest.raises(ValueError, match="have no bounds; use scale=quantiles"):
         relabel(config, Rows(), DataConfig("shapes"), tmp_path)
 
 
@@ -192,7 +192,7 @@ def test_labels_are_not_taken_for_those_of_other_weights(tmp_path, monkeypatch):
         == labels
     )
     monkeypatch.setattr(load, "fingerprints", lambda names: {"shapes/clip": "another"})
-    with pytest.raises(ValueError, match=r"made of other settings: models\.shapes/clip"):
+    with pytest.raises(ValueError, match=r"made with other settings: models\.shapes/clip"):
         relabel(RelabelConfig({"clip_t": {"checkpoint": "shapes/clip"}}), rows, data, tmp_path)
 
 
@@ -209,7 +209,7 @@ def test_labels_are_not_taken_for_those_of_another_table(tmp_path):
 
     labels = label("make it red")
     assert label("make it red") == labels, "the same content, written again"
-    with pytest.raises(ValueError, match=r"made of other settings: files\..*rows\.jsonl"):
+    with pytest.raises(ValueError, match=r"made with other settings: files\..*rows\.jsonl"):
         label("make it blue")
 
 
@@ -227,13 +227,13 @@ def test_candidates_are_not_taken_for_those_of_another_table_or_editor(tiny_edit
 
     ask("make it red")
     ask("make it red")
-    with pytest.raises(ValueError, match=r"made of other settings: files\..*rows\.jsonl"):
+    with pytest.raises(ValueError, match=r"made with other settings: files\..*rows\.jsonl"):
         ask("make it blue")
     packaged = replace(config, editors=("shapes/editor",))
     shutil.rmtree(tmp_path / "candidates")
     ask("make it red", packaged)
     monkeypatch.setattr(candidates, "fingerprints", lambda names: dict.fromkeys(names, "another"))
-    with pytest.raises(ValueError, match=r"made of other settings: models\.shapes/editor"):
+    with pytest.raises(ValueError, match=r"made with other settings: models\.shapes/editor"):
         ask("make it red", packaged)
 
 

@@ -151,7 +151,10 @@ def test_instructions_may_lie_beside_the_sources(folders, capsys):
             "--columns: expected a mapping such as '{source: photo}'; got source",
         ),
         (["A", "--sources", "S", "--instructions", "twice.csv"], "expected each image once; cat comes twice"),
-        (["empty", "--sources", "S", "--instruction", "x"], "expected images named as those of S; none is"),
+        (
+            ["empty", "--sources", "S", "--instruction", "x"],
+            "expected images named as those of S; no name",
+        ),
     ],
 )
 def test_requests_that_cannot_be_followed_are_refused_in_a_line(folders, words, message, capsys):

@@ -318,7 +318,7 @@ def test_a_table_that_is_written_anew_is_not_taken_for_the_one_before(
         assert begin(pair[2]) == 130
     capsys.readouterr()
     assert begin("something else") == 2
-    assert "made of other settings: files." in capsys.readouterr().err
+    assert "made with other settings: files." in capsys.readouterr().err
     assert begin(pair[2]) == 0, "the same content, written again"
 
 

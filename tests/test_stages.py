@@ -67,7 +67,7 @@ def test_what_was_made_of_something_else_is_refused_and_both_settings_are_shown(
     except KeyboardInterrupt:
         assert stop is not None
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    with pytest.raises(ValueError, match="made of other settings") as refused:
+    with pytest.raises(ValueError, match="made with other settings") as refused:
         stage(tmp_path, {"relabel": Settings("l1"), "data": {"first": 4}}, Maker(), 2)
     assert 'relabel.scorer: "clip_d" there, "l1" here; data.first: 0 there, 4 here' in str(refused.value)
     assert "remove" in str(refused.value)

@@ -60,7 +60,7 @@ def test_what_is_half_written_never_stands_in_a_store(store):
 
 
 def test_shards_that_are_folders_are_refused_by_a_store(store):
-    with pytest.raises(ValueError, match="an object store takes files alone"):
+    with pytest.raises(ValueError, match="an object store holds only files"):
         stage(to_path("memory://bucket/s"), {}, lambda number, path: path.mkdir(), 1)
 
 

@@ -183,7 +183,7 @@ def test_labels_are_no_brightness(mode, values, tmp_path):
 
 def test_labels_above_1_are_told(tmp_path):
     Image.fromarray(np.array([[0, 3]], np.uint8)).save(tmp_path / "mask.png")
-    with pytest.warns(UserWarning, match="mask: its values up to 3 are taken for labels"):
+    with pytest.warns(UserWarning, match="mask: its values up to 3 are read as labels"):
         load_mask(tmp_path / "mask.png")
 
 
@@ -226,7 +226,7 @@ def test_arrays_are_images_too():
 
 @pytest.mark.parametrize("mode", ["F", "I"])
 def test_pixels_whose_range_is_unknown_are_refused(mode):
-    with pytest.raises(ValueError, match="whose range is not known; save it in 8 or 16 bits"):
+    with pytest.raises(ValueError, match="whose range is unknown; save it in 8 or 16 bits"):
         to_tensor(Image.new(mode, (3, 2), 1), 3)
 
 

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class Config:
 def plan(config: Config) -> list[str]:
     """Lines to print; raises ValueError naming the first thing that is missing."""
     rows = open_named(config.data)
-    sequences = [open_sequences(own) for own in config.sequences.values()]
+    sequences = list(map(open_sequences, config.sequences.values()))
     require_captions(config, rows)
     for method in config.methods.values():
         load_method(method)
@@ -180,8 +181,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     # Thresholds of this data set's own sources and targets; rules; sequences (Sec. 3.2).
     thresholds = find_thresholds(config.rules, own_images(measured, "source"), own_images(measured, "target"))
     shards = label_rows(config, folder / "rows", rows, outputs, measured, thresholds, made_of)
-    skipped = [record for path in shards for record in read_skipped(path)]
-    gone, broken = ([r for r in skipped if (r["image"] == "sequence") == wanted] for wanted in (False, True))
+    skipped = list(chain.from_iterable(map(read_skipped, shards)))
+    gone = [record for record in skipped if record["image"] != "sequence"]
+    broken = [record for record in skipped if record["image"] == "sequence"]
     before = [*uncaptioned, *without_image]
     require_few_skipped(config, folder, len(rows), gone, before)
     sequences = sum(len(open_sequences(own)) for own in config.sequences.values())
@@ -202,8 +204,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def all_source_ids(config: Config) -> list[str]:
     """Source id of each row, prefixed by the data set's name, as in sequences of the same data set."""
-    found = config.data.values()
-    return [f"{data.name}:{name}" for data in found for name in source_ids(open_rows(data))]
+    ids = []
+    for data in config.data.values():
+        ids += [f"{data.name}:{name}" for name in source_ids(open_rows(data))]
+    return ids
 
 
 def source_names(config: Config, folder: Path) -> Once[list[str]]:
@@ -242,12 +246,12 @@ def label_rows(
 ) -> list[Path]:
     """Writes labelled rows as `train-00000.parquet` …: first those of rows, then those of sequences."""
     parts = row_shards(rows, config.batch_size)
-    sequences = [(own.name, open_sequences(own)) for own in config.sequences.values()]
-    blocks = [
-        (name, found, range(first, min(first + SHARD_BATCHES, len(found))))
-        for name, found in sequences
-        for first in range(0, len(found), SHARD_BATCHES)
-    ]
+    blocks = []
+    for own in config.sequences.values():
+        sequences = open_sequences(own)
+        for first in range(0, len(sequences), SHARD_BATCHES):
+            numbers = range(first, min(first + SHARD_BATCHES, len(sequences)))
+            blocks.append((own.name, sequences, numbers))
     data = images_of(config.data)
     names = source_names(config, folder.parent / "sources")
 

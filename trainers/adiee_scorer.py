@@ -38,7 +38,7 @@ from rewardedit.training import run
 from rewardedit.training.ahead import ReadAhead
 from rewardedit.training.checkpoints import TrainedParameters
 from rewardedit.training.estimate import plan_of
-from rewardedit.training.labels import measure, require_axes, require_label
+from rewardedit.training.labels import all_labels, measure, require_axes, require_label
 from rewardedit.training.loop import LoopConfig, TrainLoop, batch_rows, make_accelerator, step_generator
 from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
 from rewardedit.training.score_token import losses
@@ -113,7 +113,9 @@ class Config:
         require_alike(self.data, "data.magicbrush.name=labelled")
         require_share(self.bad_rows)
         if self.quantize is not None and self.lora_rank is None:
-            raise ValueError("quantize: few bits cannot be trained; give lora_rank, or leave it out")
+            raise ValueError(
+                "quantize: quantised weights cannot be trained; set lora_rank, or leave quantize out"
+            )
         if self.question_words and self.lora_rank is not None and self.embeddings == "token":
             raise ValueError("question_words: their embeddings are to be trained too; set embeddings=all")
 
@@ -227,7 +229,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     micro_batches = read_steps(config, rows, usable)
     for step in loop.steps():
         for cpu_batch, cpu_labels, ids, questions in micro_batches(step):
-            batch, labels = (part.to(loop.accelerator.device) for part in (cpu_batch, cpu_labels))
+            batch = cpu_batch.to(loop.accelerator.device)
+            labels = cpu_labels.to(loop.accelerator.device)
             with loop.accumulate():
                 with loop.autocast():
                     text, score = losses(
@@ -336,8 +339,7 @@ def read_step(
     found = []
     for part in shares(config):
         samples = [rows[usable[i]] for i in local[part]]
-        further = [[sample.axes.get(axis, math.nan) for axis in config.axes] for sample in samples]
-        labels = torch.tensor([[require_label(s), *more] for s, more in zip(samples, further, strict=True)])
+        labels = torch.tensor([all_labels(sample, config.axes) for sample in samples])
         batch = collate(samples, require_size(images), images.policy, fields=())
         found.append((batch, labels, [sample.id for sample in samples], questions[part]))
     return found

@@ -99,9 +99,9 @@ def examples(
         assert row.source_caption is not None
         assert row.target_caption is not None
         image = to_pil(fit(to_tensor(row.source, 3)[None], require_size(data), data.policy)[0])
-        instruction, before, after = (
-            without(reserved, text) for text in (row.instruction, row.source_caption, row.target_caption)
-        )
+        instruction = without(reserved, row.instruction)
+        before = without(reserved, row.source_caption)
+        after = without(reserved, row.target_caption)
         first = first_question(instruction, prompts)
         second = second_question(instruction, before, prompts)
         for prompt, answer in ((first, before), (second, after)):

@@ -78,7 +78,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 class Config:
     """One reward feedback learning, or a comparison with its parts."""
 
-    name: str  # of the run, and of its folder in runs/
+    name: str  # name of the run and of its folder in runs/
     data: DataConfig  # the rows that are trained on
     reward: RewardConfig  # the score that trains the editor, and how
     base: str = EDITOR  # the editor to start from: hub name, pipeline folder or run folder
@@ -225,11 +225,12 @@ def require_rollouts(config: Config) -> None:
         raise ValueError(f"labels: base {config.base!r} is not reward-conditioned; leave them out")
     if prompt is not None and prompt.embedding:
         raise ValueError(
-            f"base {config.base!r} has a learned reward embedding; rollouts know prompts of words alone"
+            f"base {config.base!r} has a learned reward embedding; rollouts support text prompts only"
         )
     if prompt is not None and config.labels is None:
         raise ValueError(
-            f"base {config.base!r} is reward-conditioned; say on which scorer, e.g. labels.scorer=clip_d"
+            f"base {config.base!r} is reward-conditioned; name the scorer that its labels came from, e.g. "
+            "labels.scorer=clip_d"
         )
     family = estimate.load_family(config.base)
     scheduler = estimate.load_scheduler(config.base)

@@ -58,7 +58,7 @@ PROMPTS: dict[str, Literal["adiee", "learned"]] = {"words": "adiee", "learned_em
 class Config:
     """One reward-conditioned fine-tuning, or a comparison of several."""
 
-    name: str  # of the run, and of its folder in runs/
+    name: str  # name of the run and of its folder in runs/
     data: DataConfig  # the rows that are scored and trained on
     relabel: RelabelConfig  # how rows get their labels
     base: str = EDITOR  # the editor to start from: hub name, pipeline folder or run folder
@@ -111,9 +111,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     # → evaluate
     if config.evaluate is not None:
-        scorers = {
-            name: load_scorer(spec).to(devices.default_device()) for name, spec in rewards_of(config).items()
-        }
+        scorers = {}
+        for name, spec in rewards_of(config).items():
+            scorers[name] = load_scorer(spec).to(devices.default_device())
         named = {METRIC_NAMES.get(variant, variant): path for variant, path in results.items()}
         compare(config.evaluate, config.base, named, scorers, folder, config.data)
     return results[config.variants[0]]

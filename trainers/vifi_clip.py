@@ -218,10 +218,8 @@ def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path, bad
         instructions = []
         unreadable = []
         for found in read_shard(parts[number], data, READ_BATCH, fields=(), first=number * len(parts[0])):
-            unreadable += [
-                {"row": row, "image": "of the row", "reason": reason}
-                for row, reason in found.unreadable.items()
-            ]
+            for row, reason in found.unreadable.items():
+                unreadable.append({"row": row, "image": "of the row", "reason": reason})
             if found.batch is not None:
                 both = torch.stack([found.batch.source, found.batch.edited], dim=1)
                 pairs.append((both * 255).round().byte().numpy())
@@ -271,8 +269,8 @@ def contrast(config: Config, scorer: ViFiClip, pairs: Pairs, step: int, generato
         videos.append(scorer.video(edited, source))
     if "identity" in config.negatives:
         videos.append(scorer.video(source, source))
-    words = [read(scorer, pairs, index[local]) for index in text]
-    videos, words = (torch.cat([gather(part) for part in parts]) for parts in (videos, words))
+    words = torch.cat([gather(read(scorer, pairs, index[local])) for index in text])
+    videos = torch.cat(list(map(gather, videos)))
     return info_nce(videos, words, torch.cat(text).to(device), len(rows), scorer.model.logit_scale)
 
 

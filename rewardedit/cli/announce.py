@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -76,7 +77,7 @@ def announce_scorers(specs: Iterable[ScorerSpec], **options: Any) -> None:
     Args:
         options: given to all of them.
     """
-    named = [{name: {**term.options, **options}} for spec in specs for name, term in all_terms(spec)]
+    named = [{name: {**term.options, **options}} for name, term in chain.from_iterable(map(all_terms, specs))]
     announce(announcements(named))
 
 
@@ -128,10 +129,10 @@ def own_code(values: Any) -> list[str]:
         with suppress(ValueError):  # it is no scorer
             found += [name for name, _ in all_terms(values) if _is_code(name)]
     elif isinstance(values, Mapping):
-        found += [name for name in values if _is_code(name)]
-        found += [name for value in values.values() for name in own_code(value)]
+        found += filter(_is_code, values)
+        found += chain.from_iterable(map(own_code, values.values()))
     elif isinstance(values, list | tuple):
-        found += [name for value in values for name in own_code(value)]
+        found += chain.from_iterable(map(own_code, values))
     return list(dict.fromkeys(found))
 
 
@@ -152,22 +153,25 @@ def hosts(values: Any, key_variable: str | None = None) -> Iterator[tuple[Destin
     if isinstance(values, Mapping):
         key_variable = values.get("key_variable", key_variable)
         texts = {key: value for key, value in values.items() if key in TEXTS}
-        yield from ((where, "instructions") for where in destinations(texts | {"key_variable": key_variable}))
-        for key in (key for key in values if key not in texts and key != "key_variable"):
-            yield from hosts(values[key], key_variable)
+        for where in destinations(texts | {"key_variable": key_variable}):
+            yield where, "instructions"
+        for key, value in values.items():
+            if key not in texts and key != "key_variable":
+                yield from hosts(value, key_variable)
     elif isinstance(values, list | tuple):
         for value in values:
             yield from hosts(value, key_variable)
     elif isinstance(values, str):
         found = destinations({"address": values, "key_variable": key_variable})
-        yield from ((where, "images and instructions") for where in found)
+        for where in found:
+            yield where, "images and instructions"
 
 
 def trackers(values: Any) -> list[str]:
     """The trackers of a training that send what they log to a server."""
     if not isinstance(values, Mapping):
         return []
-    found = [name for value in values.values() for name in trackers(value)]
+    found = list(chain.from_iterable(map(trackers, values.values())))
     name = values.get("tracker")
     return [name, *found] if isinstance(name, str) and name not in LOCAL_TRACKERS else found
 
@@ -175,11 +179,11 @@ def trackers(values: Any) -> list[str]:
 def written(values: Any) -> list[str]:
     """Files that settings name and that the command writes."""
     if isinstance(values, list | tuple):
-        return [name for value in values for name in written(value)]
+        return list(chain.from_iterable(map(written, values)))
     if not isinstance(values, Mapping):
         return []
     found = [str(values[key]) for key in WRITTEN if values.get(key)]
-    return found + [name for value in values.values() for name in written(value)]
+    return [*found, *chain.from_iterable(map(written, values.values()))]
 
 
 def download_line(need: Needed, size: int | None) -> str:

@@ -83,10 +83,11 @@ class PackagedModel:
 def packages() -> list[Package]:
     """Packages that rewardedit needs, by its own requirements, and its optional packages."""
     required = [w for w in requirements() if w.marker is None or w.marker.evaluate({"extra": ""})]
-    needed = [
-        Package(w.name, _version(w.name), None, _problem(w.name, str(w.specifier), _version(w.name)))
-        for w in required
-    ]
+    needed = []
+    for wanted in required:
+        version = _version(wanted.name)
+        problem = _problem(wanted.name, str(wanted.specifier), version)
+        needed.append(Package(wanted.name, version, None, problem))
     optional = [Package(name, _version(name), extra, None) for name, extra in extras().items()]
     return [*needed, *optional]
 
@@ -175,11 +176,10 @@ def hub_cache() -> HubCache:
     tables = Path(environment.get("HF_DATASETS_CACHE") or home / "datasets").expanduser()
     scanned = scan_cache_dir(folder).repos if folder.is_dir() else ()
     kinds = ("model", "dataset")
-    repos = [
-        CachedRepo(repo.repo_id, repo.repo_type, repo.size_on_disk, _problem_of(repo))
-        for repo in scanned
-        if repo.repo_type in kinds
-    ]
+    repos = []
+    for repo in scanned:
+        if repo.repo_type in kinds:
+            repos.append(CachedRepo(repo.repo_id, repo.repo_type, repo.size_on_disk, _problem_of(repo)))
     return HubCache(folder, tables, tuple(sorted(repos, key=lambda repo: (repo.kind, repo.name))))
 
 

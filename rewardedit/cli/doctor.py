@@ -44,24 +44,22 @@ def examine() -> dict[str, Any]:
     device = attempt("device", lambda: dataclasses.asdict(checks.device()), broken)
     attention = attempt("attention", lambda: dataclasses.asdict(checks.attention()), broken)
     models = checks.packaged_models()
-    broken += [
-        f"{model.name}: its weights are missing; install rewardedit again"
-        for model in models
-        if model.default and model.bytes is None
-    ]
+    for model in models:
+        if model.default and model.bytes is None:
+            broken.append(f"{model.name}: its weights are missing; install rewardedit again")
     cache = checks.hub_cache()
     recipes = {name: examine_recipe(name, cache) for name in recipe_names()}
     first = recipes[FIRST_RECIPE]
     broken += [f"recipe {FIRST_RECIPE}: {line}" for line in needs_of(first)]
     return {
         "python": sys.version.split()[0],
-        "packages": [dataclasses.asdict(package) for package in packages],
+        "packages": list(map(dataclasses.asdict, packages)),
         "device": device,
         "attention": attention,
-        "packaged_models": [dataclasses.asdict(model) for model in models],
+        "packaged_models": list(map(dataclasses.asdict, models)),
         "cache": {
             "folder": str(cache.folder),
-            "repos": [dataclasses.asdict(repo) for repo in cache.repos],
+            "repos": list(map(dataclasses.asdict, cache.repos)),
         },
         "recipes": recipes,
         "broken": broken,
@@ -86,7 +84,7 @@ def examine_recipe(name: str, cache: Any) -> dict[str, Any]:
         needs = find_needs(config, inspect.getsource(trainer), cache, recipe_names())
     except Exception as error:  # a library that cannot be imported raises anything
         return {"needs": [], "problem": sentence(error)}
-    return {"needs": [dataclasses.asdict(need) for need in needs], "problem": None}
+    return {"needs": list(map(dataclasses.asdict, needs)), "problem": None}
 
 
 def needs_of(recipe: dict[str, Any]) -> list[str]:
@@ -105,7 +103,7 @@ def lines_of(found: dict[str, Any]) -> list[str]:
     lines += [f"device: {where}", f"attention: {kernel}"]
     lines += ["models that come with the package", *map(line_of_model, found["packaged_models"])]
     lines += [f"Hugging Face cache: {found['cache']['folder']}"]
-    lines += [line_of_repo(repo) for repo in found["cache"]["repos"]] or ["  empty"]
+    lines += map(line_of_repo, found["cache"]["repos"]) if found["cache"]["repos"] else ["  empty"]
     lines += ["recipes"]
     for name, recipe in found["recipes"].items():
         needs = needs_of(recipe)

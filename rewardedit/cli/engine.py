@@ -13,7 +13,7 @@ def add_engine_option(parser: Any) -> None:
         "--engine",
         choices=ENGINES,
         default=PROCESSES,
-        help="who makes the shards: this command's processes, or the Ray cluster that RAY_ADDRESS names "
+        help="how work is distributed: local processes, or the Ray cluster at RAY_ADDRESS "
         "(default: processes)",
     )
 

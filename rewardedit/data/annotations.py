@@ -20,15 +20,17 @@ def read_lines(folder: Path, expected: str) -> list[tuple[str, str]]:
     Raises:
         ValueError: if there are no annotations.
     """
-    files = sorted(file for file in (folder / "annotations").glob("*.jsonl") if file.is_file())
+    files = sorted(filter(Path.is_file, (folder / "annotations").glob("*.jsonl")))
     if not files:
         raise ValueError(f"{folder}: expected annotations/*.jsonl, as {expected} has them")
-    return [
-        (f"{file.stem}-{number}", line)
-        for file in files
-        for number, line in enumerate(file.read_text("utf-8", errors="surrogateescape").split("\n"), 1)
-        if line.strip()
-    ]
+
+    found = []
+    for file in files:
+        lines = file.read_text("utf-8", errors="surrogateescape").split("\n")
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                found.append((f"{file.stem}-{number}", line))
+    return found
 
 
 def read_object(line: str, name: str) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def folder_of_images(root: str | None, name: str) -> str | None:
         raise ValueError(f"root: {name} rows name no image files; leave it out")
     folder = os.path.expanduser(root)
     if not os.path.isdir(folder):
-        raise ValueError(f"root: expected a folder of images; got {root}, which is none")
+        raise ValueError(f"root: expected a folder of images; got {root}, which is not a folder")
     return folder
 
 

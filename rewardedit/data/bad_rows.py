@@ -46,7 +46,7 @@ def require_few(
             aside.touch()
             for record in (*before, *found):
                 append_json_line(aside, record)
-        bad = {record["row"] for record in found if is_bad(record)}
+        bad = {record["row"] for record in filter(is_bad, found)}
         if len(bad) > limit * rows:
             first = "; ".join(f"row {r['row']}, {r['image']}: {r['reason']}" for r in found[:5])
             raise ValueError(
@@ -74,7 +74,7 @@ class CheckedRows(Sequence):
 
 
 class OnlyThese(Sequence):
-    """Rows at their usual indices, of which all but the `known` ones count as unreadable."""
+    """Rows at their usual indices; all but the `known` ones count as unreadable."""
 
     def __init__(self, rows: Rows, known: Sequence[int]) -> None:
         self.rows = rows
@@ -136,9 +136,12 @@ def usable_rows(
 
     settings = {"data": data if made_of is None else made_of, "rows": len(rows)}
     paths = stage(folder / "checked", settings, read, len(parts), "part-{:05d}.json")
+
     reasons: dict[int, str] = {}
     for path in paths:
-        reasons |= {int(row): reason for row, reason in read_settings_file(path).items()}
+        for row, reason in read_settings_file(path).items():
+            reasons[int(row)] = reason
+
     try:
         require_few(folder, unreadable_rows(reasons), len(rows), limit)
     except ValueError:  # once the rows are repaired, they must be read again

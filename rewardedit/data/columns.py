@@ -4,6 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,13 @@ def name_columns(
         ValueError: if two columns could be one field, none holds a required one, a name is misspelt, or
             `columns` names a column that does not exist.
     """
-    names = list(dict.fromkeys(name for record in records for name in record))
-    names = [name for name in names if not INDEX.fullmatch(_plain(name))]
+    all_names = dict.fromkeys(chain.from_iterable(records))
+    names = [name for name in all_names if not INDEX.fullmatch(_plain(name))]
     found = _given(file, names, columns or {})
-    found |= {name: name for name in FIELDS if name not in found and name in names}
+    for name in FIELDS:
+        if name in names:
+            found.setdefault(name, name)
+
     found |= _by_aliases(file, _others(names, found), _lacking(found))
     found |= _plain_image(_others(names, found), found)
 
@@ -64,8 +68,12 @@ def name_columns(
 
     rows = []
     for record in records:
-        row = {field: _cell(record[name]) for field, name in found.items() if name in record}
-        rows.append(row | {OTHERS: {name: record[name] for name in left if name in record}})
+        row: dict[str, Any] = {}
+        for field, name in found.items():
+            if name in record:
+                row[field] = _cell(record[name])
+        row[OTHERS] = {name: record[name] for name in left if name in record}
+        rows.append(row)
     return rows
 
 
@@ -84,7 +92,7 @@ def _given(file: Path, names: Sequence[str], columns: Mapping[str, str]) -> dict
         if field not in FIELDS:
             near = difflib.get_close_matches(field, FIELDS, 1)
             hint = f"did you mean {near[0]}" if near else f"known are {', '.join(FIELDS)}"
-            raise ValueError(f"columns: {field} is no field of a row; {hint}")
+            raise ValueError(f"columns: {field} is not a field of a row; {hint}")
         if name not in names:
             raise ValueError(f"{file}: columns: no column {name} for {field}; it has {', '.join(names)}")
     return dict(columns)
@@ -155,7 +163,7 @@ def _require_found(
 ) -> None:
     """Raises ValueError if a group has no field that was found, though other columns are left."""
     for wanted in required:
-        if left and not any(field in found for field in wanted):
+        if left and found.keys().isdisjoint(wanted):
             raise ValueError(
                 f"{file}: no column holds the {' or '.join(wanted)}; the others are {', '.join(left)}; say "
                 f"which by columns={{{wanted[0]}: {left[0]}}}"
@@ -185,7 +193,8 @@ def _cell(value: Any) -> Any:
 
 def _tell(file: Path, found: Mapping[str, str], left: Sequence[str]) -> None:
     parts = []
-    if renamed := [f"{field} from {name}" for field, name in found.items() if field != name]:
+    renamed = [f"{field} from {name}" for field, name in found.items() if field != name]
+    if renamed:
         parts.append(", ".join(renamed))
     if left:
         parts.append(f"other columns: {', '.join(left)}")

@@ -30,13 +30,13 @@ class DiceD(Sequence):
 
     def __init__(self, path: str, split: str = "test", root: str | None = None) -> None:
         if split != "test":
-            raise ValueError(f"split: DICE-D is for testing alone, split=test; got {split!r}")
+            raise ValueError(f"split: DICE-D is for testing only, split=test; got {split!r}")
         file = _json_file(Path(path))
         self.folder = file.parent if root is None else Path(root)
         records = _read(file)
         edits: dict[tuple[str, ...], dict[str, Any]] = {}
         for record in records:
-            edits.setdefault(tuple(str(record.get(key)) for key in KEYS), record)
+            edits.setdefault(tuple(map(str, map(record.get, KEYS))), record)
         self.records = list(edits.values())
 
     def __len__(self) -> int:
@@ -48,9 +48,9 @@ class DiceD(Sequence):
         record = self.records[index]
         name = f"edit {index}"
         original, edited, instruction = (require_text(record, key, name) for key in KEYS)
-        images = [find_image(self.folder, image) for image in (original, edited)]
-        source, result = (open_image(image) for image in images)
-        return EditSample(str(index), source, instruction, edited=result)
+        source = find_image(self.folder, original)
+        result = find_image(self.folder, edited)
+        return EditSample(str(index), open_image(source), instruction, edited=open_image(result))
 
     def source_ids(self) -> list[str]:
         """The name of each row's source image; for a record without one, the row's name."""
@@ -60,7 +60,7 @@ class DiceD(Sequence):
 def _json_file(path: Path) -> Path:
     if path.is_file():
         return path
-    found = sorted(file for file in path.glob("*.json") if file.is_file())
+    found = sorted(filter(Path.is_file, path.glob("*.json")))
     if len(found) != 1:
         raise ValueError(f"{path}: expected one .json file with the differences; found {len(found)}")
     return found[0]

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rewardedit.models import resolve_model
 from rewardedit.untrusted import IMAGE_SUFFIXES
 
 WRITTEN = "parser_cache"  # a setting whose file the run writes
-PICTURES = frozenset(suffix for suffixes in IMAGE_SUFFIXES.values() for suffix in suffixes)
+PICTURES = frozenset(chain.from_iterable(IMAGE_SUFFIXES.values()))
 BLOCK = 2**16  # bytes that are read at once
 BLOCKS = 16  # blocks of a large file, spread over all of it
 
@@ -59,8 +60,7 @@ def _files(path: Path, own: list[Path]) -> Iterator[Path]:
     """Files of a folder, in order, without hidden ones and those of the result."""
     for file in sorted(path.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        whole = file.resolve()
-        if file.is_file() and not hidden and not any(whole == at or at in whole.parents for at in own):
+        if file.is_file() and not hidden and not any(map(file.resolve().is_relative_to, own)):
             yield file
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,11 @@ class EditedFolders(Sequence):
                 row = {"instruction": instructions} if asked is None else asked[stem]
                 own = after[stem].name if len(folders) == 1 else f"{name}/{after[stem].name}"
                 self.files.append(EditedFile(storable(own), storable(name), before[stem], after[stem], row))
+
         if not self.files:
             raise ValueError(
                 f"{folders[0]}: expected images named as those of {sources}"
-                f"{'' if asked is None else f' and the rows of {instructions}'}; none is"
+                f"{'' if asked is None else f' and the rows of {instructions}'}; no name matches"
             )
 
     def __len__(self) -> int:
@@ -80,8 +82,8 @@ class EditedFolders(Sequence):
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         file = self.files[index]
         captions = {name: file.asked.get(name) for name in CAPTIONS}
-        images = (load_image(path) for path in (file.source, file.edited))
-        source, edited = images
+        source = load_image(file.source)
+        edited = load_image(file.edited)
         return EditSample(file.id, source, file.asked["instruction"], edited, **captions)
 
 
@@ -107,12 +109,13 @@ def read_instructions(file: Path) -> dict[str, dict[str, Any]]:
         if stem in found:
             raise ValueError(f"{file}: row {number}: expected each image once; {stem} comes twice")
         found[stem] = row
+
     return found
 
 
 def _stem(name: str) -> str:
     path = Path(name)
-    is_image = any(path.suffix.lower() in suffixes for suffixes in IMAGE_SUFFIXES.values())
+    is_image = path.suffix.lower() in chain.from_iterable(IMAGE_SUFFIXES.values())
     return path.stem if is_image else path.name
 
 
@@ -125,7 +128,7 @@ def _images_of(folder: str) -> dict[str, Path]:
 def _names_of(folders: Sequence[str]) -> list[str]:
     """The last part of each folder's path; the whole paths if two end alike."""
     names = [Path(folder).resolve().name for folder in folders]
-    return names if len(set(names)) == len(names) else [str(Path(folder)) for folder in folders]
+    return names if len(set(names)) == len(names) else list(map(str, map(Path, folders)))
 
 
 def _tell(
@@ -135,12 +138,11 @@ def _tell(
     after: Mapping[str, Path],
     asked: Mapping[str, Any] | None,
 ) -> None:
+    paired = [stem for stem in after if stem in before]
     missing = {
         "no edit of": [stem for stem in before if stem not in after],
-        "no source of": [after[stem].name for stem in after if stem not in before],
-        "no instruction for": []
-        if asked is None
-        else [stem for stem in after if stem in before and stem not in asked],
+        "no source of": [file.name for stem, file in after.items() if stem not in before],
+        "no instruction for": [stem for stem in paired if asked is not None and stem not in asked],
     }
     parts = [f"{words} {_listed(names)}" for words, names in missing.items() if names]
     if parts:

@@ -54,11 +54,9 @@ class EditReward(HubPairs):
             raise ValueError(f"vote_type: expected one of {', '.join(VOTES)}; got {vote!r}")
         edits = (row["left_output_image"], row["right_output_image"])
         pair = make_pair(row["unique_key"], row["source_img"], row["instruction"], edits, VOTES[vote])
-        sides = {
-            side: dataclasses.replace(getattr(pair, side), label=label_of(row[f"{side}_overall_score"]))
-            for side in ("left", "right")
-        }
-        return dataclasses.replace(pair, **sides)
+        left = dataclasses.replace(pair.left, label=label_of(row["left_overall_score"]))
+        right = dataclasses.replace(pair.right, label=label_of(row["right_overall_score"]))
+        return dataclasses.replace(pair, left=left, right=right)
 
 
 def label_of(score: float | None) -> float | None:

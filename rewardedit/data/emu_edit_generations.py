@@ -1,5 +1,4 @@
-"""Emu Edit's own results on its test set (Sheynin et al. 2024): edits to be judged, none of which is known to
-be right.
+"""Emu Edit's own results on its test set (Sheynin et al. 2024): edits to be judged, not known to be right.
 
 Columns, as the data set card has them: instruction, image, task, split, idx, hash, input_caption,
 output_caption, edited_image, model. Two traps. The splits have each other's sizes in the two data sets:

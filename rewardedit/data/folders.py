@@ -19,7 +19,7 @@ def list_images(folder: Path) -> list[Path]:
     images: list[Path] = []
     others: Counter[str] = Counter()
     hidden = 0
-    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+    for path in sorted(filter(Path.is_file, folder.iterdir())):
         ending = path.suffix.lower()
         if path.name.startswith("."):
             hidden += ending in readable
@@ -27,6 +27,7 @@ def list_images(folder: Path) -> list[Path]:
             images.append(path)
         else:
             others[ending or "without an ending"] += 1
+
     parts = [f"{n} {ending}{_remedy(ending)}" for ending, n in sorted(others.items())]
     if hidden:
         parts.append(f"{hidden} hidden")
@@ -49,7 +50,7 @@ def by_stem(files: Iterable[Path]) -> dict[str, Path]:
     for file in files:
         if file.stem in found:
             raise ValueError(
-                f"{file.parent}: {found[file.stem].name} and {file.name} differ in their ending alone; "
+                f"{file.parent}: {found[file.stem].name} and {file.name} differ only in their suffix; "
                 "rename one"
             )
         found[file.stem] = file

@@ -97,7 +97,7 @@ class HubRows(HubTable):
 
     def edit_types(self) -> list[str] | None:
         """The type of edit of each row; None if the data set names none."""
-        return None if self.type_column is None else [str(name) for name in self.rows[self.type_column]]
+        return None if self.type_column is None else list(map(str, self.rows[self.type_column]))
 
     def source_ids(self) -> list[str]:
         """The source image of each row, by the content of its file; images are not decoded."""
@@ -135,7 +135,7 @@ def read_on(rows: Any) -> Iterator[dict[str, Any]]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # pyarrow's own have none
             raise
-        raise ValueError(f"a file of the streamed table cannot be read on ({error})") from error
+        raise ValueError(f"a file of the streamed table cannot be read to its end ({error})") from error
 
 
 class HubPairs(HubTable):
@@ -159,10 +159,9 @@ def make_pair(
     edit_type: str | None = None,
 ) -> EditPair:
     """The pair of two edited images, left and right."""
-    left, right = (
-        EditSample(f"{name}-{side}", source, instruction, edited=edited, edit_type=edit_type)
-        for side, edited in zip(("left", "right"), edits, strict=True)
-    )
+    first, second = edits
+    left = EditSample(f"{name}-left", source, instruction, edited=first, edit_type=edit_type)
+    right = EditSample(f"{name}-right", source, instruction, edited=second, edit_type=edit_type)
     return EditPair(name, left, right, preferred, aspect)
 
 
@@ -206,12 +205,13 @@ def load_rows(
     except (OSError, datasets.exceptions.DatasetsError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"data {path!r}: neither a local file or folder nor a hub data set in reach ({why})"
+            f"data {path!r}: not a local file or folder, and not a reachable data set of the hub ({why})"
         ) from error
     except ValueError:  # has its own message
         raise
     except (*CONTENT_ERRORS, pa.ArrowException) as error:
         raise ValueError(f"{path}: not a data set that can be read ({error})") from error
+
     rows = _undecoded_columns(rows, images)
     names = rows.column_names or list(next(iter(rows)))
     missing = set(columns) - set(names) - set(optional)
@@ -258,7 +258,10 @@ def _kind(local: Path) -> str:
         return {".arrow": "arrow", ".tar": "webdataset"}.get(local.suffix, "parquet")
     if not local.is_dir():
         return "hub"
-    return next((kind for kind, end in ENDINGS.items() if any(local.rglob(f"*.{end}"))), "images")
+    for kind, ending in ENDINGS.items():
+        if any(local.rglob(f"*.{ending}")):
+            return kind
+    return "images"
 
 
 def data_files(local: Path, kind: str, split: str) -> list[str]:
@@ -275,9 +278,11 @@ def data_files(local: Path, kind: str, split: str) -> list[str]:
             raise ValueError(
                 f"{local.parent}: no split {split!r}; it has {', '.join(_folders(local.parent))}"
             )
-    files = sorted(file for file in local.rglob(f"*.{ENDINGS[kind]}") if file.is_file())
+
+    files = sorted(filter(Path.is_file, local.rglob(f"*.{ENDINGS[kind]}")))
     if kind == "arrow":
         return [str(file) for file in files if not file.name.startswith("cache-")]  # of `map` and `filter`
+
     own = [str(file) for file in files if re.search(re.escape(split) + r"(?!\d)", file.name)]
     if not own:
         raise ValueError(
@@ -319,7 +324,7 @@ def _opened_images(name: str, files: Any, folder: Path) -> Any:
     """
     if isinstance(files, list):
         images = [_opened_images(name, file, folder) for file in files]
-        if any(image is None for image in images):
+        if None in images:
             raise ValueError(f"{name}: an image is missing")
         return images
     if files is None or not (files["bytes"] or files["path"]):
@@ -366,16 +371,18 @@ def _image_folder(folder: Path, columns: tuple[str, ...], optional: tuple[str, .
 
     from rewardedit.data.table import read_records
 
-    found = [f for f in (folder / "metadata.jsonl", folder / "metadata.csv") if f.is_file()]
+    found = list(filter(Path.is_file, (folder / "metadata.jsonl", folder / "metadata.csv")))
     if not found:
         raise ValueError(
             f"{folder}: an image folder needs metadata.jsonl or metadata.csv with {', '.join(columns)}"
         )
+
     records = read_records(found[0])
     missing = set(columns) - set(records[0]) - set(optional)
     if missing:
         raise ValueError(f"{found[0]}: lacks {', '.join(sorted(missing))}; it has {', '.join(records[0])}")
 
-    return datasets.Dataset.from_list(
-        [{column: record.get(column) for column in columns} for record in records]
-    )
+    rows = []
+    for record in records:
+        rows.append({column: record.get(column) for column in columns})
+    return datasets.Dataset.from_list(rows)

@@ -24,7 +24,7 @@ class InstructPix2Pix(HubRows):
         """The caption that each source image was generated from: edits of one pair of captions show the same
         scene, and none of the 63 GB of images has to be read.
         """
-        return [str(prompt) for prompt in self.rows["original_prompt"]]
+        return list(map(str, self.rows["original_prompt"]))
 
     def sample(self, row: dict[str, Any]) -> EditSample:
         return EditSample(

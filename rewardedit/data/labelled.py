@@ -57,7 +57,7 @@ class LabelledEdits(HubRows):
 
     def source_ids(self) -> list[str]:
         """The image that each row is made of."""
-        return [str(name) for name in self.rows["source_id"]]
+        return list(map(str, self.rows["source_id"]))
 
     def other_source_ids(self) -> list[str | None]:
         """The image that a row's edit is made of, if it is another than the row's source."""
@@ -103,17 +103,18 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
             "edited": pa.binary(),
             "instruction": pa.string(),
             "label": pa.float32(),
-            **{name: pa.string() for name in text},
+            **dict.fromkeys(text, pa.string()),
             "seed": pa.int64(),
             "reconstructed": pa.bool_(),
-            **{name: pa.float32() for name in ("clip_d", "similarity_1", "similarity_2")},
+            **dict.fromkeys(("clip_d", "similarity_1", "similarity_2"), pa.float32()),
         }
     )
     records = [{**asdict(row), "axes": to_json(row.axes)} for row in rows]
+
     # Images are compressed already; small groups of rows keep the read for one row small. An image that
     # several rows of a group show is stored once: in its column's dictionary.
     images = ["source", "edited"]
-    compression = {name: "NONE" if name in images else "SNAPPY" for name in schema.names}
+    compression = dict.fromkeys(schema.names, "SNAPPY") | dict.fromkeys(images, "NONE")
     write_parquet(
         records,
         schema.with_metadata({SKIPPED: json.dumps(list(skipped))}),
@@ -129,13 +130,16 @@ def made_from(folder: Path) -> set[str]:
     """The names of the data sets that a folder's labelled rows were made from; empty if it does not say."""
     try:
         settings = read_settings_file(folder / MADE_OF)
-        groups = [own for kind in ("all_data", "sequences") for own in settings.get(kind, {}).values()]
-        return {str(own["name"]) for own in groups}
+        names = set()
+        for kind in ("all_data", "sequences"):
+            for config in settings.get(kind, {}).values():
+                names.add(str(config["name"]))
+        return names
     except FileNotFoundError:
         return set()
     except (AttributeError, LookupError, TypeError) as error:
         raise ValueError(
-            f"{folder / MADE_OF}: expected what labelled rows were made of; make them anew"
+            f"{folder / MADE_OF}: expected what labelled rows were made of; make them again"
         ) from error
 
 

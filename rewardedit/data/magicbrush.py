@@ -20,7 +20,7 @@ class MagicBrush(HubRows):
 
     def source_ids(self) -> list[str]:
         """The original image of each row; the sources of a session's later turns derive from it too."""
-        return [str(image) for image in self.rows["img_id"]]
+        return list(map(str, self.rows["img_id"]))
 
     def row_id(self, row: dict[str, Any]) -> str:
         return f"{row['img_id']}-{row['turn_index']}"
@@ -45,7 +45,7 @@ def warn_of_benchmarks(data: Iterable[Any]) -> None:
         named = re.search(r"(?<![a-z])(?:dev|val|test)(?![a-z])", Path(own.path).name)
         if own.name == "magicbrush" and (own.split != "train" or named is not None):
             warnings.warn(
-                f"MagicBrush's split {own.split!r} of {own.path}: ImagenHub and GenAI-Bench judge by its "
-                "images; a scorer that is trained on them cannot be compared there",
+                f"MagicBrush's split {own.split!r} of {own.path}: ImagenHub and GenAI-Bench use its images; "
+                "a scorer that is trained on them cannot be evaluated there",
                 stacklevel=2,
             )

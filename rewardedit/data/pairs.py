@@ -38,7 +38,7 @@ class PairsConfig:
     # name of the data set; two are called EditReward-Bench: TIGER-Lab's (editreward_bench) and EditScore's
     name: Literal["editreward", "editreward_bench", "editscore_bench"]
     path: str  # hub id, Parquet or Arrow file, or a folder of them
-    split: str = "train"  # split; train is the only one that the three have
+    split: str = "train"  # split of the data set; these three have only train
     rows: int | None = None  # number of pairs, from `first` on; None: all
     first: int = 0  # index of the first pair, from 0
 
@@ -73,6 +73,5 @@ def stream_pairs(config: PairsConfig) -> Iterator[EditPair | Unreadable]:
     """
     table = PREFERENCES[config.name](config.path, config.split, streaming=True)
     found = islice(enumerate(table.rows.skip(config.first), config.first), config.rows)
-    return read_each(
-        ((str(number), (row, number)) for number, row in found), lambda row: table.pair(table.opened(*row))
-    )
+    named = ((str(number), (row, number)) for number, row in found)
+    return read_each(named, lambda row: table.pair(table.opened(*row)))

@@ -66,22 +66,29 @@ class PreparedRows(Dataset):
         edited = sample.edited if sample.edited is not None else sample.target
         if edited is None:
             raise ValueError(f"row {sample.id}: expected an edited image or a target; it has neither")
+
         sample = dataclasses.replace(sample, edited=edited, **dict.fromkeys(self.unused))
         for name in ("instruction", "source_caption", "target_caption"):
             if getattr(sample, name) is not None:
                 require_text(name, getattr(sample, name))
-        found = {name: getattr(sample, name) for name in self.images if getattr(sample, name) is not None}
-        tensors = {
-            name: to_tensor(image, channels=1 if name == "mask" else 3)[None] for name, image in found.items()
-        }
+
+        tensors = {}
+        for name in self.images:
+            image = getattr(sample, name)
+            if image is not None:
+                tensors[name] = to_tensor(image, channels=1 if name == "mask" else 3)[None]
+
         h, w = tensors["source"].shape[-2:]
         h2, w2 = tensors["edited"].shape[-2:]
         if max(w * h2, w2 * h) > ALIKE * min(w * h2, w2 * h):
             self.unlike.copy_(torch.tensor((w, h, w2, h2)))
             self.tell_unlike()
+
+        prepared: dict[str, Any] = {}
         for name, image in tensors.items():
-            tensors[name] = resize(image, (h, w)) if self.size is None else fit(image, self.size, self.policy)
-        return dataclasses.replace(sample, **{name: image[0] for name, image in tensors.items()})
+            fitted = resize(image, (h, w)) if self.size is None else fit(image, self.size, self.policy)
+            prepared[name] = fitted[0]
+        return dataclasses.replace(sample, **prepared)
 
     def tell_unlike(self) -> None:
         """Reports, once a run, an edit of another shape than its source; a process that reads ahead leaves
@@ -93,10 +100,10 @@ class PreparedRows(Dataset):
         how = "each edit is stretched to its source"
         if self.size is not None:
             others = " or ".join(name for name in POLICIES if name != self.policy)
-            how = f"each is brought to one size by itself (policy={self.policy}; {others} may suit better)"
+            how = f"each is resized on its own (policy={self.policy}; {others} may suit better)"
         notice(
-            f"source and edited images differ in shape, such as {w} x {h} and {w2} x {h2} pixels: {how}, and "
-            "may no longer lie on the other; resize them alike beforehand",
+            f"source and edited images differ in shape, such as {w} x {h} and {w2} x {h2} pixels: {how}, so "
+            "that they may no longer be aligned; resize them alike beforehand",
             key="images of another shape",
         )
 
@@ -130,10 +137,10 @@ class Packed:
         for name, (having, found) in self.images.items():
             for i, image in zip(having, found, strict=True):
                 images[i][name] = image
-        return [
-            row if isinstance(row, Unreadable) else EditSample(**row, **own)
-            for row, own in zip(self.rows, images, strict=True)
-        ]
+        samples = []
+        for row, own in zip(self.rows, images, strict=True):
+            samples.append(row if isinstance(row, Unreadable) else EditSample(**row, **own))
+        return samples
 
 
 @dataclass(frozen=True)
@@ -175,18 +182,26 @@ def read_batches(
         collate_fn=Packed.pack,
         generator=torch.Generator(),  # or it draws from the global one, in whichever process reads
     )
+
     for packed in loader:
         prepared.tell_unlike()
-        found = packed.unpack()
-        numbered = list(enumerate(found, first))
-        first += len(found)
-        unreadable = {number: row.reason for number, row in numbered if isinstance(row, Unreadable)}
-        numbers = [number for number, row in numbered if isinstance(row, EditSample)]
-        for part in split_by_fields([row for row in found if isinstance(row, EditSample)], fields):
+        samples: dict[int, EditSample] = {}
+        unreadable: dict[int, str] = {}
+        for number, row in enumerate(packed.unpack(), first):
+            if isinstance(row, Unreadable):
+                unreadable[number] = row.reason
+            else:
+                samples[number] = row
+        first += len(samples) + len(unreadable)
+
+        numbers = list(samples)
+        for part in split_by_fields(list(samples.values()), fields):
             own = numbers[: len(part)]
             numbers = numbers[len(part) :]
-            before = {row: why for row, why in unreadable.items() if not numbers or row < numbers[0]}
-            unreadable = {row: why for row, why in unreadable.items() if row not in before}
+            before = {}
+            for number in list(unreadable):
+                if not numbers or number < numbers[0]:
+                    before[number] = unreadable.pop(number)
             yield RowBatch(own, [sample.id for sample in part], collate(part, fields=fields), before)
         if unreadable:
             yield RowBatch([], [], None, unreadable)

@@ -8,6 +8,7 @@ itself could be inspected. Part 3, edits in a row, is in `rewardedit.data.sequen
 """
 
 from collections.abc import Sequence
+from itertools import starmap
 from pathlib import Path
 
 from rewardedit.batch import EditSample
@@ -27,7 +28,7 @@ class SeedRealEdits(Sequence):
 
     def __init__(self, path: str, split: str = "train", root: str | None = None) -> None:
         if split != "train":
-            raise ValueError(f"split: SEED-Data-Edit Part 2 has train alone; got {split!r}")
+            raise ValueError(f"split: SEED-Data-Edit Part 2 has only train; got {split!r}")
         self.folder = Path(path) / PART if (Path(path) / PART).is_dir() else Path(path)
         self.lines = read_lines(self.folder, "SEED-Data-Edit Part 2")
         self.images = self.folder if root is None else Path(root)
@@ -40,12 +41,10 @@ class SeedRealEdits(Sequence):
             raise IndexError(index)
         name, line = self.lines[index]
         record = read_object(line, name)
-        images = [
-            find_image(self.images, require_text(record, key, name), WITHIN)
-            for key in ("source_image", "target_image")
-        ]
-        source, target = (open_image(image) for image in images)
-        return EditSample(name, source, require_text(record, "instruction", name), target=target)
+        source = find_image(self.images, require_text(record, "source_image", name), WITHIN)
+        target = find_image(self.images, require_text(record, "target_image", name), WITHIN)
+        instruction = require_text(record, "instruction", name)
+        return EditSample(name, open_image(source), instruction, target=open_image(target))
 
     def id_of(self, index: int) -> str:
         """The name of a row's line, also if it cannot be read."""
@@ -53,7 +52,7 @@ class SeedRealEdits(Sequence):
 
     def source_ids(self) -> list[str]:
         """The name of each row's source image; for a line without one, the line's own name."""
-        return [_source(name, line) for name, line in self.lines]
+        return list(starmap(_source, self.lines))
 
 
 def _source(name: str, line: str) -> str:

@@ -32,7 +32,7 @@ class EditSequence:
         turns = len(self.instructions)
         if turns < 1 or len(self.images) != turns + 1:
             raise ValueError(
-                f"sequence {self.id}: expected an image more than instructions; got {len(self.images)} and "
+                f"sequence {self.id}: expected one image more than instructions; got {len(self.images)} and "
                 f"{turns}"
             )
         if self.captions is not None and len(self.captions) != turns + 1:
@@ -77,7 +77,7 @@ class SequencesConfig:
         if self.name not in WORLDS and not self.path:
             raise ValueError(f"path: sequences of {self.name} need one: a hub id, a folder or a file")
         if self.name == "seed_data_edit" and self.split != "train":
-            raise ValueError(f"split: SEED-Data-Edit Part 3 has train alone; got {self.split!r}")
+            raise ValueError(f"split: SEED-Data-Edit Part 3 has only train; got {self.split!r}")
         if self.first < 0 or (self.rows is not None and self.rows < 1):
             raise ValueError(
                 f"rows, first: expected at least 1 and at least 0; got {self.rows}, {self.first}"
@@ -129,7 +129,7 @@ class MagicBrushSequences(Sequence):
     def __init__(self, config: SequencesConfig) -> None:
         self.rows = MagicBrush(config.path, config.split, root=config.root)
         self.images = self.rows.source_ids()
-        turns = [int(turn) for turn in self.rows.rows["turn_index"]]
+        turns = list(map(int, self.rows.rows["turn_index"]))
         self.sessions = sessions(self.images, turns)
         if not self.sessions:
             raise ValueError(f"{config.path}: no image has {FEWEST_TURNS} turns in a row")
@@ -198,6 +198,7 @@ class SeedDataEdit(Sequence):
         record = read_object(line, f"sequence {name}")
         if not record.get("source_image"):
             raise ValueError(f"sequence {name} has no source_image")
+
         images = [str(record["source_image"])]
         instructions: list[str] = []
         while f"instruction_{len(images)}" in record:
@@ -208,5 +209,6 @@ class SeedDataEdit(Sequence):
                 raise ValueError(f"sequence {name}: turn {turn} lacks its instruction, or edit_image_{turn}")
             images.append(str(image))
             instructions.append(instruction)
+
         found = tuple(load_image(find_image(self.folder, image, WITHIN)) for image in images)
         return EditSequence(name, found, tuple(instructions), source_id=images[0])

@@ -65,9 +65,7 @@ def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list
         raise ValueError(
             f"data: {len(first)} source images are too few to hold some out of training; give watch.data"
         )
-    order = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed)).tolist()
-    names = list(first)
-    gone = {names[i] for i in order[: min(n, max(2, len(first) // 10))]}
+    gone = _draw(list(first), min(n, max(2, len(first) // 10)), seed)
     return [i for i, source in enumerate(sources) if source not in gone], sorted(first[name] for name in gone)
 
 
@@ -76,9 +74,13 @@ def share_of_sources(sources: Sequence[str], share: float, seed: int) -> list[in
     smaller share is a subset of a larger one.
     """
     names = list(first_rows(sources))
-    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed)).tolist()
-    kept = {names[i] for i in order[: max(1, round(share * len(names)))]}
+    kept = _draw(names, max(1, round(share * len(names))), seed)
     return [i for i, source in enumerate(sources) if source in kept]
+
+
+def _draw(names: Sequence[str], n: int, seed: int) -> set[str]:
+    order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed)).tolist()
+    return {names[i] for i in order[:n]}
 
 
 def row_details(rows: Any, index: int) -> dict[str, str]:

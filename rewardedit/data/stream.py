@@ -29,12 +29,12 @@ def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:
     table = _streamed_table(data)
     if table is None:
         rows = open_rows(data)  # images are in files, which are read when a row is
-        return read_each(((row_id(rows, number), number) for number in range(len(rows))), rows.__getitem__)
+        named = ((row_id(rows, number), number) for number in range(len(rows)))
+        return read_each(named, rows.__getitem__)
+
     found = islice(table.stream(data.first, data.edit_types), data.rows)
-    return read_each(
-        ((table.row_id({**row, ROW_NUMBER: number}), (row, number)) for number, row in found),
-        lambda row: table.sample(table.opened(*row)),
-    )
+    named = ((table.row_id({**row, ROW_NUMBER: number}), (row, number)) for number, row in found)
+    return read_each(named, lambda row: table.sample(table.opened(*row)))
 
 
 def read_each(rows: Iterable[tuple[str, Any]], read: Callable[[Any], Any]) -> Iterator[Any]:
@@ -114,11 +114,10 @@ class StreamedFile:
         """Its rows of these types of edit; none: all."""
         rows = self.table.rows.shard(num_shards=self.table.rows.num_shards, index=self.number)
         column = self.table.type_column
-        found = [
-            (number, row)
-            for number, row in enumerate(read_on(rows))
-            if not self.edit_types or row[column] in self.edit_types
-        ]
+        found = []
+        for number, row in enumerate(read_on(rows)):
+            if not self.edit_types or row[column] in self.edit_types:
+                found.append((number, row))
         return FetchedRows(self.table, self.number, found)
 
 
@@ -153,7 +152,7 @@ def shards_of(rows: Rows | StreamedRows, batch: int) -> Sequence[Shard | Streame
     """Inputs of a stage's shards: parts of the rows (see `row_shards`), or a file each."""
     if isinstance(rows, StreamedRows):
         return rows.files
-    return [Shard(part) for part in row_shards(rows, batch)]
+    return list(map(Shard, row_shards(rows, batch)))
 
 
 def count_rows(rows: Rows | StreamedRows) -> int | None:

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rewardedit.images import load_image, load_mask
 from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_of_the_machine, printable
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
-NAMES = tuple(f"{name}{kind}" for name in ("rows", "metadata") for kind in SUFFIXES)
+NAMES = tuple(map("".join, product(("rows", "metadata"), SUFFIXES)))
 REQUIRED = (("source",), ("instruction",), ("edited", "target"))  # a row has one column of each group
 
 
@@ -62,13 +63,15 @@ class Table(Sequence):
             found = table_in(file)
             if found is None:
                 raise ValueError(
-                    f"{path}: expected one of {', '.join(NAMES)} in the folder; of a folder of edits, say "
-                    "where their sources are: score FOLDER --sources FOLDER"
+                    f"{path}: expected one of {', '.join(NAMES)} in the folder; for a folder of edits, name "
+                    "the folder of their sources: score FOLDER --sources FOLDER"
                 )
             file = found
+
         self.file = file
         self.root = file.parent if root is None else Path(root)
         self.records = name_columns(file, read_records(file), columns, REQUIRED)
+
         self.faults: dict[int, str] = {}  # by row, counted from 0
         for index, record in enumerate(self.records):
             try:
@@ -77,19 +80,17 @@ class Table(Sequence):
                 if is_of_the_machine(error):
                     raise
                 self.faults[index] = str(error)
+
         if len(self.faults) == len(self.records):
             raise ValueError(next(iter(self.faults.values())))
 
     def _check(self, number: int, record: dict[str, Any]) -> None:
-        stored = {name for name in PICTURES if isinstance(record.get(name), StoredImage)}
-        texts: dict[str, Any] = {name: record.get(name) for name in (*PICTURES, *TEXTS) if name not in stored}
-        require_texts(
-            self.file,
-            number,
-            texts,
-            texts,
-            [name for name in ("source", "instruction") if name not in stored],
-        )
+        texts: dict[str, Any] = {}
+        for name in (*PICTURES, *TEXTS):
+            if not isinstance(record.get(name), StoredImage):
+                texts[name] = record.get(name)
+        required = [name for name in ("source", "instruction") if name in texts]
+        require_texts(self.file, number, texts, texts, required)
         if not record.get("edited") and not record.get("target"):
             raise ValueError(f"{self.file}: row {number} has neither edited nor target")
         for name in PICTURES:
@@ -154,9 +155,14 @@ class Table(Sequence):
         if index in self.faults:
             raise ValueError(self.faults[index])
         record = self.records[index]
-        images = {name: self._picture(index, name) for name in PICTURES if record.get(name)}
-        texts = {name: str(record[name]) for name in TEXTS if record.get(name) not in (None, "")}
-        return EditSample(**{**texts, **images, "id": self.id_of(index)})
+        fields: dict[str, Any] = {"id": self.id_of(index)}
+        for name in PICTURES:
+            if record.get(name):
+                fields[name] = self._picture(index, name)
+        for name in TEXTS:
+            if record.get(name) not in (None, ""):
+                fields[name] = str(record[name])
+        return EditSample(**fields)
 
     def _picture(self, index: int, name: str) -> Tensor:
         load = load_mask if name == "mask" else load_image
@@ -177,7 +183,7 @@ def _digest(content: bytes) -> str:
 
 def table_in(folder: Path) -> Path | None:
     """The table that a folder holds; None if it holds none."""
-    return next((folder / name for name in NAMES if (folder / name).is_file()), None)
+    return next(filter(Path.is_file, map(folder.joinpath, NAMES)), None)
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
@@ -199,7 +205,12 @@ def read_records(file: Path) -> list[dict[str, Any]]:
     records = _read_parquet(file) if file.suffix.lower() == ".parquet" else read_text_table(file)
     if not records:
         raise ValueError(f"{file}: holds no rows")
-    return [{name.removesuffix("_file_name"): value for name, value in record.items()} for record in records]
+    return list(map(_renamed, records))
+
+
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """A record whose columns are named as 🤗 datasets names those of image folders."""
+    return {name.removesuffix("_file_name"): value for name, value in record.items()}
 
 
 def _read_parquet(file: Path) -> list[dict[str, Any]]:
@@ -210,6 +221,7 @@ def _read_parquet(file: Path) -> list[dict[str, Any]]:
         rows = datasets.Dataset.from_parquet(str(file))
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise ValueError(f"{file}: is not Parquet that can be read ({error.__cause__ or error})") from error
+
     records: list[dict[str, Any]] = [{} for _ in range(len(rows))]
     for name in rows.column_names:
         column = rows.data.column(name)
@@ -221,9 +233,12 @@ def _read_parquet(file: Path) -> list[dict[str, Any]]:
             column = images.data.column(name)
             paths = pc.struct_field(column, "path").to_pylist()
             is_stored = pc.is_valid(pc.struct_field(column, "bytes")).to_pylist()
-            values = [StoredImage(images, name, i) if is_stored[i] else paths[i] for i in range(len(rows))]
+            values = []
+            for i, path in enumerate(paths):
+                values.append(StoredImage(images, name, i) if is_stored[i] else path)
         for record, value in zip(records, values, strict=True):
             record[name] = value
+
     return records
 
 
@@ -259,4 +274,5 @@ def require_texts(
 
 def write_records(file: Path, records: list[dict[str, Any]]) -> None:
     """Writes a JSONL file that `Table` reads."""
-    file.write_text("".join(to_json(record) + "\n" for record in records), encoding="utf-8")
+    lines = map(to_json, records)
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

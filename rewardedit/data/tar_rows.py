@@ -6,7 +6,7 @@ a row that reports it.
 
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, starmap
 from typing import Any, Protocol, runtime_checkable
 
 from rewardedit.untrusted import CONTENT_ERRORS, MAX_IMAGE_BYTES, is_of_the_machine, printable
@@ -60,6 +60,7 @@ def read_members(name: str, file: Any, is_wanted: Callable[[str], bool]) -> Iter
         if row:
             yield row
         row = {KEY: name.rsplit("/", 1)[-1], FAULT: f"{name}: the file cannot be read further ({error})"}
+
     if row:
         yield row
 
@@ -108,7 +109,8 @@ class TarRows(Sequence):
         self.rows: list[tuple[str, dict[str, Any]]] = []
         for name in files:
             with open(name, "rb") as file:
-                self.rows += [(name, row) for row in read_members(name, file, is_wanted)]
+                for row in read_members(name, file, is_wanted):
+                    self.rows.append((name, row))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -120,7 +122,11 @@ class TarRows(Sequence):
         """A row with some of its members."""
         name, row = self.rows[index]
         with open(name, "rb") as file:
-            return load(file, {k: v for k, v in row.items() if not isinstance(v, tuple) or is_wanted(k)})
+            wanted = {}
+            for key, value in row.items():
+                if not isinstance(value, tuple) or is_wanted(key):
+                    wanted[key] = value
+            return load(file, wanted)
 
 
 class StreamedTarRows:
@@ -153,4 +159,4 @@ class StreamedTarRows:
 
     def skip(self, n: int) -> Iterator[dict[str, Any]]:
         """The rows after the first n; the members of those n are not read."""
-        return (load(file, row) for file, row in islice(self._located(), n, None))
+        return starmap(load, islice(self._located(), n, None))

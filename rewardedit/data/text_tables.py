@@ -20,6 +20,7 @@ BYTE_ORDER_MARKS = (
 )
 # Letters of another script that are read as Windows-1252: none of its languages has four such in a row.
 FOREIGN = re.compile(r"[^\W\x00-\x7f]{4}")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f]")  # characters that no text file holds
 
 
 def read_text_table(file: Path) -> list[dict[str, Any]]:
@@ -61,6 +62,7 @@ def decode(file: Path, content: bytes, may_be_western: bool = True) -> str:
             f"{file}: is not UTF-8 and is read as Windows-1252, such as {line[:80]}; if that is wrong, save "
             "it as UTF-8"
         )
+
     if "\0" in text:
         raise ValueError(f"{file}: expected text; got null characters; save it as UTF-8")
     return text
@@ -69,14 +71,13 @@ def decode(file: Path, content: bytes, may_be_western: bool = True) -> str:
 def _western(content: bytes) -> str | None:
     """The text as Windows-1252; None for damaged UTF-8, letters of another script, and anything but text."""
     decoded = content.decode("utf-8", errors="surrogateescape")
-    if any(ord(letter) > 127 and not 0xDC80 <= ord(letter) <= 0xDCFF for letter in decoded):
+    if re.search(r"[^\x00-\x7f\udc80-\udcff]", decoded):
         return None  # some of it is UTF-8
     try:
         text = content.decode("cp1252")
     except UnicodeDecodeError:
         return None
-    has_control = any(ord(letter) < 32 and letter not in "\t\r\n\f" for letter in text)
-    return None if has_control or FOREIGN.search(text) else text
+    return None if CONTROL.search(text) or FOREIGN.search(text) else text
 
 
 def _read_csv(file: Path, text: str) -> list[dict[str, Any]]:
@@ -88,7 +89,7 @@ def _read_csv(file: Path, text: str) -> list[dict[str, Any]]:
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
         # Spreadsheets leave empty names at the end, pandas one before its numbers of rows.
-        columns = [name for name in reader.fieldnames or [] if name]
+        columns = list(filter(None, reader.fieldnames or []))
         if len(set(columns)) < len(columns):
             raise ValueError(f"{file}: expected columns of different names; got {', '.join(columns)}")
         has_index = next(iter(reader.fieldnames or []), None) == ""
@@ -104,6 +105,7 @@ def _read_csv(file: Path, text: str) -> list[dict[str, Any]]:
             records.append(record)
     except csv.Error as error:
         raise ValueError(f"{file}: row {len(records) + 1} is not CSV ({error})") from error
+
     return records
 
 
@@ -138,4 +140,5 @@ def _read_jsonl(file: Path, text: str) -> list[dict[str, Any]]:
                 f'{file}: line {number}: expected an object such as {{"source": …}}; got {line.strip()[:40]}'
             )
         records.append(record)
+
     return records

@@ -2,7 +2,7 @@
 
 Columns, as the data set cards list them: source_image, edited_image, mask_image, edit_prompt, source_caption,
 target_caption, idx, edit_object, and six similarities. Three data sets have them, each with splits of its
-own, none of which is called train:
+own, and none with a split called train:
 
 - "BleachNick/UltraEdit_500k": FreeForm, without masks;
 - "BleachNick/UltraEdit_Region_Based_100k": RegionBase, with masks, white where the edit may be (the authors'

@@ -6,7 +6,7 @@ KEY.mask.png, and KEY.json with "instruction" and, if there are any, "source_cap
 """
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from rewardedit.untrusted import IMAGE_SUFFIXES, MAX_BODY_BYTES, read_json
 
 PICTURES = ("source", "edited", "target", "mask")
 TEXTS = ("source_caption", "target_caption", "edit_type")
-ENDINGS = tuple(ending for endings in IMAGE_SUFFIXES.values() for ending in endings)
+ENDINGS = tuple(chain.from_iterable(IMAGE_SUFFIXES.values()))
 FIRST_ROWS = 100  # at least one of them must be complete, or these are other files
 
 
@@ -41,15 +41,18 @@ class WebDatasetEdits(HubRows):
         self.rows: Any = (
             StreamedTarRows(files, is_used, open_stream) if streaming else TarRows(files, is_used)
         )
+
         first: dict[str, Any] | None = None
         for row in islice(iter(self.rows), FIRST_ROWS):
             first = first or row
             if FAULT not in row and _file(row, "source") is not None and "json" in row:
                 return
+
         if first is None:
             raise ValueError(f"{path}: holds no row of split {split}")
         if FAULT in first:
             raise ValueError(first[FAULT])
+
         wanting = [name for name in ("source", "json") if _file(first, name) is None]
         raise ValueError(
             f"{path}: expected KEY.json and KEY.source.png, or of another image format; row "
@@ -74,8 +77,11 @@ class WebDatasetEdits(HubRows):
         return super().opened({KEY: row[KEY], **files, **words}, number)
 
     def source_ids(self) -> list[str]:
-        rows = (self.rows.only(i, lambda name: name.startswith("source.")) for i in range(len(self.rows)))
-        return [content_id(_file(row, "source"), number, self.folder) for number, row in enumerate(rows)]
+        ids = []
+        for number in range(len(self.rows)):
+            row = self.rows.only(number, lambda name: name.startswith("source."))
+            ids.append(content_id(_file(row, "source"), number, self.folder))
+        return ids
 
     def id_of(self, index: int) -> str:
         return self.rows.rows[index][1][KEY]
@@ -109,6 +115,7 @@ def tar_files(path: str, split: str, streaming: bool) -> Sequence[str]:
     local = Path(path)
     if local.exists():
         return data_files(local, "webdataset", split)
+
     import datasets
 
     try:
@@ -119,8 +126,9 @@ def tar_files(path: str, split: str, streaming: bool) -> Sequence[str]:
     except (OSError, datasets.exceptions.DatasetsError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
-            f"data {path!r}: neither a local file or folder nor a hub data set in reach ({why})"
+            f"data {path!r}: not a local file or folder, and not a reachable data set of the hub ({why})"
         ) from error
+
     if not files:
         raise ValueError(f"{path}: expected .tar files of split {split}; it has none")
     return files

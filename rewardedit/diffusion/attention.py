@@ -68,9 +68,7 @@ class HeadsLastProcessor:
         temb: Tensor | None = None,
     ) -> Float[Tensor, "b n c"]:
         if attention_mask is not None:
-            raise ValueError(
-                "the xformers processor takes no attention mask; use attention=sdpa with masked prompts"
-            )
+            raise ValueError("xformers: expected no attention mask; use attention=sdpa with masked prompts")
         if (
             hidden_states.ndim != 3
             or attn.spatial_norm is not None
@@ -80,6 +78,7 @@ class HeadsLastProcessor:
             raise ValueError(
                 "the xformers processor fits a UNet's transformer blocks only; use attention=sdpa"
             )
+
         context = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         assert attn.to_k is not None
         assert attn.to_v is not None
@@ -87,7 +86,9 @@ class HeadsLastProcessor:
         query = attn.to_q(hidden_states)
         key = attn.to_k(context)
         value = attn.to_v(context)
-        query, key, value = (x.unflatten(2, (attn.heads, -1)) for x in (query, key, value))
+        query = query.unflatten(2, (attn.heads, -1))
+        key = key.unflatten(2, (attn.heads, -1))
+        value = value.unflatten(2, (attn.heads, -1))
         if attn.norm_q is not None:
             query = attn.norm_q(query)
         if attn.norm_k is not None:
@@ -99,8 +100,10 @@ class HeadsLastProcessor:
 
 def sdpa(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
     """PyTorch's attention in the (b, n, h, d) layout."""
-    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    return torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale).transpose(1, 2)
+    attended = torch.nn.functional.scaled_dot_product_attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), scale=scale
+    )
+    return attended.transpose(1, 2)
 
 
 def load_xformers(device: torch.device) -> Attend:
@@ -186,12 +189,13 @@ def time_attention(
     total = 0.0
     generator = torch.Generator(device).manual_seed(0)  # the caller's random numbers stay as they are
     for shape, layers in shapes.items():
-        query, key, value = (
-            torch.randn(PROBE_BATCH, n, shape.heads, shape.head_dim, generator=generator, device=device)
-            .to(dtype)
-            .requires_grad_(training)
-            for n in (shape.tokens, shape.context, shape.context)
-        )
+
+        def random(n: int, shape: AttentionShape = shape) -> Tensor:
+            size = (PROBE_BATCH, n, shape.heads, shape.head_dim)
+            values = torch.randn(size, generator=generator, device=device)
+            return values.to(dtype).requires_grad_(training)
+
+        query, key, value = map(random, (shape.tokens, shape.context, shape.context))
         seconds = []
         for _ in range(PROBE_ROUNDS):
             _synchronize(device)
@@ -202,6 +206,7 @@ def time_attention(
             del out
         # The first round compiles and allocates.
         total += layers * statistics.median(seconds[1:])
+
     return total
 
 
@@ -278,6 +283,7 @@ def set_attention(
     if backend not in BACKENDS:
         raise ValueError(f"attention: expected one of {', '.join(BACKENDS)}; got {backend!r}")
     choice = AttentionChoice("eager" if backend == "eager" else "sdpa", "as asked")
+
     attend = None
     if backend in ("auto", "xformers"):
         dtype = dtype or unet.dtype
@@ -296,9 +302,11 @@ def set_attention(
                 warnings.warn(
                     f"attention: xformers was asked for, SDPA is used instead: {error}", stacklevel=2
                 )
+
     if choice.backend == "xformers" and attend is not None:
         unet.set_attn_processor(HeadsLastProcessor(attend))
     else:
         unet.set_attn_processor(AttnProcessor() if choice.backend == "eager" else AttnProcessor2_0())
+
     logger.info("%s", choice)
     return choice

@@ -116,6 +116,7 @@ class Editor:
             raise ValueError(
                 f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}"
             )
+
         label = self.prompt.label(score) if self.prompt else None
         prompts = write_prompts(self.pipe, instruction, [label] * b, self.prompt)
         if self.embedding is not None:
@@ -163,18 +164,19 @@ def write_prompts(
         with LOCK:
             return len(pipe.tokenizer(text, verbose=False).input_ids) <= most
 
-    written: dict[tuple[str, int], str] = {}
+    labelled = list(zip(instructions, labels, strict=True))
+    written: dict[tuple[str, int | None], str] = {}
     cut: list[str] = []
-    for own in {(text, label) for text, label in zip(instructions, labels, strict=True) if label is not None}:
-        written[own] = prompt.write(*own)
-        if not fits(written[own]):
-            written[own] = prompt.write(prompt.shorten(*own, fits), own[1])
-            cut.append(own[0])
+    for text, label in set(labelled):
+        if label is None:
+            continue
+        written[text, label] = prompt.write(text, label)
+        if not fits(written[text, label]):
+            written[text, label] = prompt.write(prompt.shorten(text, label, fits), label)
+            cut.append(text)
+
     note(cut, len(written), most, "the editor", "their labels are kept")
-    return [
-        text if label is None else written[text, label]
-        for text, label in zip(instructions, labels, strict=True)
-    ]
+    return [written.get((text, label), text) for text, label in labelled]
 
 
 def as_editor(pipe: Any) -> Editor:
@@ -209,7 +211,7 @@ def load_editor(
         if not callable(name):
             raise ValueError(f"editor: expected a name, a folder or a pipeline; got {type(name).__name__}")
         if lora is not None or device != "auto" or dtype != "auto":
-            raise ValueError("load_editor: a pipeline that is loaded already takes no lora, device and dtype")
+            raise ValueError("load_editor: lora, device and dtype do not apply to a loaded pipeline")
         return as_editor(name)
 
     name = str(name)
@@ -227,6 +229,7 @@ def load_editor(
         path = weights.parent
         settings, _ = _read_beside(path)
         base = name
+
     asked = _settings_of(path, settings, base)
 
     pipe = _load_pipeline(base, dtype)
@@ -259,7 +262,7 @@ def _own_lora(name: str, path: Path, base: Any) -> Path | None:
     if not (path / "model_index.json").is_file() and _loras_in(path):
         if base is None:
             raise ValueError(
-                f"editor {name!r}: a LoRA, which says nothing of its base; give both: --model BASE --lora "
+                f"editor {name!r}: a LoRA, which does not name its base; give both: --model BASE --lora "
                 f'{name}, in Python load_editor("BASE", lora="{name}")'
             )
         return find_lora(str(path))
@@ -314,8 +317,9 @@ def find_lora(name: str) -> Path:
 
 def _loras_in(folder: Path) -> list[Path]:
     """Files that may be a LoRA; only the one with diffusers' name, if it is there."""
-    files = sorted(path for path in folder.glob("*.safetensors") if path.name != EMBEDDING)
-    return [path for path in files if path.name == LORA] or files
+    if (folder / LORA).exists():
+        return [folder / LORA]
+    return sorted(path for path in folder.glob("*.safetensors") if path.name != EMBEDDING)
 
 
 def _add_lora(pipe: Any, weights: Path, base: str) -> None:
@@ -348,7 +352,7 @@ def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
         return family.load(resolve_model(name), class_name, dtype)
     except OSError as error:
         raise ValueError(
-            f"editor {name!r}: no diffusers pipeline can be loaded from there ({str(error).splitlines()[0]})"
+            f"editor {name!r}: no diffusers pipeline can be loaded ({str(error).splitlines()[0]})"
         ) from error
 
 
@@ -390,6 +394,5 @@ def _write_editor(editor: Editor, folder: Path, base: str | None) -> None:
     if editor.prompt is not None:
         editor.prompt.save(folder)
     if editor.embedding is not None:
-        save_file(
-            {k: v.contiguous().cpu() for k, v in editor.embedding.state_dict().items()}, folder / EMBEDDING
-        )
+        weights = editor.embedding.state_dict()
+        save_file({name: value.contiguous().cpu() for name, value in weights.items()}, folder / EMBEDDING)

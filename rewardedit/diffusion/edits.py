@@ -27,10 +27,9 @@ class Edits:
         """
         images = images.float().cpu()
         finite = images.isfinite().flatten(1).all(1).tolist()
-        reasons = [
-            text or (None if is_finite else NOT_FINITE)
-            for text, is_finite in zip(reason or [None] * len(images), finite, strict=True)
-        ]
+        reasons = []
+        for text, is_finite in zip(reason or [None] * len(images), finite, strict=True):
+            reasons.append(text or (None if is_finite else NOT_FINITE))
         lacking = torch.tensor([text is not None for text in reasons], dtype=torch.bool)
         return cls(images.clamp(0, 1).masked_fill(lacking[:, None, None, None], torch.nan), reasons)
 

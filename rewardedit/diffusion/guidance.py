@@ -129,6 +129,7 @@ def two_round_edit(
     if first is not None:  # the second round gets its size, if the pipeline takes one
         sides = dict(zip(("height", "width"), first.shape[-2:], strict=True))
         options = {name: side for name, side in sides.items() if name in encoded.inputs} | options
+
     dilate = 0
     reason: list[str | None] = [None] * len(image)
     if not isinstance(mask, Tensor):
@@ -144,6 +145,7 @@ def two_round_edit(
         lacking = torch.tensor([text is not None for text in reason])[:, None, None, None]
         mask = mask(sources, torch.where(lacking, sources.to(first), first))
         dilate = editor.pipe.vae_scale_factor * mask.shape[-1] // width
+
     with mask_guidance(editor.pipe, mask, dilate=dilate):
         second = editor.sample(encoded, seeds, settings=settings, **options)
     reason = [before or after for before, after in zip(reason, second.reason, strict=True)]

@@ -57,6 +57,7 @@ def reward_guidance(
     scorer.require_gradient()
     if scale < 0:
         raise ValueError(f"scale: expected at least 0; got {scale}")
+
     require_between(between)
     family = family_of(pipe)
     scheduler = pipe.scheduler
@@ -90,6 +91,7 @@ def reward_guidance(
     if not scale:
         yield
         return
+
     around = vars(scheduler).get("step")  # of an enclosing block, if there is one
     scheduler.step = guided
     try:

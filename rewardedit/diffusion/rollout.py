@@ -33,7 +33,7 @@ class RolloutConfig:
     num_inference_steps: int = 20  # number of the scheduler's denoising steps
     # number of steps to take; None: all. ADIEE stops one step early, ImageReward at a random late step
     stop: int | None = None
-    grad_steps: int | None = 1  # number of last steps with gradient; None: all (DRaFT), 0: none
+    grad_steps: int | None = 1  # number of final steps with gradient; None: all (DRaFT), 0: none
     # latents to score: the last step's result (ADIEE), or its predicted clean latents (ImageReward)
     scored: Scored = "prev_sample"
     guidance_scale: float | None = None  # text guidance scale; None: no guidance, as in both papers
@@ -51,10 +51,9 @@ class RolloutConfig:
             )
         if self.guidance_scale is not None and (self.guidance_scale <= 1 or self.image_guidance_scale < 1):
             raise ValueError(
-                "expected guidance_scale above 1 and image_guidance_scale of at least 1, as stock "
-                "pipelines want them; "
-                f"got {self.guidance_scale} and {self.image_guidance_scale}; guidance_scale=None is "
-                "without guidance"
+                "expected guidance_scale above 1 and image_guidance_scale of at least 1, as stock pipelines "
+                f"require; got {self.guidance_scale} and {self.image_guidance_scale}; guidance_scale=None "
+                "turns guidance off"
             )
 
 
@@ -84,8 +83,7 @@ def rollout(
         require_differentiable(scheduler)
     if config.guidance_scale is None and cond.mask is not None:
         raise ValueError(
-            "a mask restricts the text guidance, and there is none: give guidance_scale, or leave the "
-            "mask out"
+            "mask: it restricts the text guidance, which is off; set guidance_scale, or leave the mask out"
         )
     if config.guidance_scale is not None and cond.null_embeds is None:
         raise ValueError("guidance needs the empty prompt's embedding: Conditioning(null_embeds=…)")
@@ -120,4 +118,5 @@ def rollout(
             if i == len(times) - 1 and config.scored == "pred_x0":
                 return pred_x0(scheduler, model_pred, t, latents, options)
             latents = scheduler.step(model_pred, t, latents, **options, return_dict=False)[0]
+
     return latents

@@ -45,8 +45,7 @@ def pred_x0(
     if str(scheduler.config.get("algorithm_type")).endswith("dpmsolver++"):
         return scheduler.model_outputs[-1]
     raise ValueError(
-        f"{type(scheduler).__name__} does not say what it predicts of the clean latents; score "
-        "prev_sample instead"
+        f"{type(scheduler).__name__} returns no prediction of the clean latents; score prev_sample instead"
     )
 
 
@@ -95,7 +94,7 @@ def require_coefficients(scheduler: Any) -> None:
     known = name in ("DDIMScheduler", "DDPMScheduler", "LCMScheduler")
     if not known or prediction_type not in ("epsilon", "v_prediction", "sample"):
         raise ValueError(
-            f"reward guidance: {name} with {prediction_type!r} is not among DDIM, DDPM, LCM, Euler (epsilon)"
+            f"reward guidance: expected DDIM, DDPM, LCM or Euler (epsilon); got {name}, {prediction_type!r}"
         )
 
 
@@ -117,10 +116,11 @@ def require_differentiable(scheduler: Any) -> None:
             )[0]
     except Exception as error:
         raise ValueError(
-            f"{name}: a step outside its pipeline fails ({error}); take DDIM, Euler or DPM-Solver++"
+            f"{name}: a step outside its pipeline fails ({error}); use DDIM, Euler or DPM-Solver++"
         ) from error
+
     if not moved.requires_grad:
-        raise ValueError(f"{name}: its step passes no gradient on; take DDIM, Euler or DPM-Solver++")
+        raise ValueError(f"{name}: its step has no gradient; use DDIM, Euler or DPM-Solver++")
 
 
 class SampleDDIMInverseScheduler(DDIMInverseScheduler):

@@ -49,6 +49,7 @@ def load_text_to_image(
             f"text-to-image {name!r}: no Stable Diffusion pipeline can be loaded from there "
             f"({str(error).splitlines()[0]})"
         ) from error
+
     pipe = pipe.to(device)
     pipe.set_progress_bar_config(disable=True)
     return pipe

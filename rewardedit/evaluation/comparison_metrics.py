@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from rewardedit.data.worlds import Rating
@@ -19,10 +19,11 @@ def scores(
     edited: dict[str, Tensor], test: HeldOut, scorers: dict[str, Scorer]
 ) -> dict[str, dict[str, Tensor]]:
     """Each variant's scores by every scorer, a row each; NaN where a scorer has none."""
-    return {
-        name: {key: found.score.float() for key, found in score_batch(test.edited(images), scorers).items()}
-        for name, images in edited.items()
-    }
+    values = {}
+    for name, images in edited.items():
+        scored = score_batch(test.edited(images), scorers)
+        values[name] = {scorer: scores.score.float() for scorer, scores in scored.items()}
+    return values
 
 
 def exact(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, Any]:
@@ -47,9 +48,8 @@ def _oracle(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, A
 
 
 def _by_kind(rating: Rating, test: HeldOut) -> dict[str, float]:
-    types = test.edit_type or []
-    kinds = sorted(set(types))
-    return {k: float(rating.score[torch.tensor([kind == k for kind in types])].mean()) for k in kinds}
+    types = np.array(test.edit_type or [])
+    return {str(kind): float(rating.score[types == kind].mean()) for kind in np.unique(types)}
 
 
 def _aspects(rating: Rating) -> dict[str, float]:
@@ -72,14 +72,12 @@ def flags(
 
 def differences(scores: dict[str, dict[str, Tensor]], test: HeldOut, main: str) -> dict[str, dict[str, Any]]:
     """By scorer and variant: main − variant on edits that both can score, and main's wins and losses."""
-    return {
-        scorer: {
-            name: _paired(scores[main][scorer], values[scorer], test)
-            for name, values in scores.items()
-            if name != main
-        }
-        for scorer in scores[main]
-    }
+    others = dict(scores)
+    values = others.pop(main)
+    found = {}
+    for scorer in values:
+        found[scorer] = {name: _paired(values[scorer], own[scorer], test) for name, own in others.items()}
+    return found
 
 
 def change_outside(health: dict[str, dict[str, Tensor]], test: HeldOut) -> dict[str, Any]:

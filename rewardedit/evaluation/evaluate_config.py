@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from rewardedit.data import DataConfig
@@ -13,13 +14,13 @@ from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 class EvaluateConfig:
     """Held-out rows, and the grid from which each variant takes its best settings on val."""
 
-    n: int = 512  # test edits, at most
-    val_n: int = 140  # edits on which the settings are chosen, at most
-    # held-out rows, none of whose source images is trained on, e.g.
+    n: int = 512  # number of test edits, at most
+    val_n: int = 140  # number of edits on which the settings are chosen, at most
+    # held-out rows whose source images are not trained on, e.g.
     # {name: magicbrush, path: osunlp/MagicBrush, split: dev}; None: source images held out of the training
     # data, at most a tenth of them. Of a generated world the splits val and test are taken
     data: DataConfig | None = None
-    # scorers that judge beside the training's own, best of families that did not train the editor
+    # scorers that judge besides the training's own, best of families that did not train the editor
     scorers: tuple[ScorerSpec, ...] = ()
     # name of the scorer by which settings are chosen; None: a world's exact rating, else the first scorer
     # that did not train the editor and does not prefer an unchanged source, else the training's own
@@ -28,21 +29,21 @@ class EvaluateConfig:
     # text guidance scales; None: the base's, a seventh less and a seventh more
     guidance_scale: tuple[float, ...] | None = None
     image_guidance_scale: tuple[float, ...] | None = None  # image guidance scales; None: the base's
-    seed: int = 0  # random seed of the choice of source images for val and for the test
-    batch_size: int = 128  # edits at a time
-    # of the weights; None: float16 on a GPU, float32 on a CPU
+    seed: int = 0  # random seed of the division of source images into val and test
+    batch_size: int = 128  # number of edits made at a time
+    # type of the editor's weights; None: float16 on a GPU, float32 on a CPU
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    autocast: bool = True  # float32 weights compute in bf16, where that saves time
+    autocast: bool = True  # compute float32 weights in bf16 if that saves time
 
     def __post_init__(self) -> None:
         for name, least in (("n", 2), ("val_n", 1), ("batch_size", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
-        object.__setattr__(self, "scorers", tuple(resolve_spec(spec) for spec in self.scorers))
+        object.__setattr__(self, "scorers", tuple(map(resolve_spec, self.scorers)))
         self.grid()  # refuses settings that no pipeline takes
 
     def around(self, base: EditConfig) -> "EvaluateConfig":
-        """With a grid around the base's own settings where none is given."""
+        """This config with a grid around the base's own settings for each that is not given."""
         steps = self.num_inference_steps or (base.num_inference_steps,)
         own = base.guidance_scale
         around = (max(1.0, round(own * 6 / 7, 3)), own, round(own * 8 / 7, 3))
@@ -57,12 +58,13 @@ class EvaluateConfig:
         """
         own = EditConfig()
         images = self.image_guidance_scale or (own.image_guidance_scale,)
-        return [
-            EditConfig(steps, text, image)
-            for steps in self.num_inference_steps or (own.num_inference_steps,)
-            for text in self.guidance_scale or (own.guidance_scale,)
-            for image in (images if text > 1 else images[:1])
-        ]
+        steps = self.num_inference_steps or (own.num_inference_steps,)
+        texts = self.guidance_scale or (own.guidance_scale,)
+        grid = []
+        for n, text, image in product(steps, texts, images):
+            if text > 1 or image == images[0]:
+                grid.append(EditConfig(n, text, image))
+        return grid
 
 
 def require_judge(evaluate: EvaluateConfig | None, rewards: Iterable[ScorerSpec]) -> None:
@@ -73,7 +75,7 @@ def require_judge(evaluate: EvaluateConfig | None, rewards: Iterable[ScorerSpec]
     """
     if evaluate is None or evaluate.choose_by is None:
         return
-    names = [spec_name(spec) for spec in (*rewards, *evaluate.scorers)]
+    names = list(map(spec_name, (*rewards, *evaluate.scorers)))
     if evaluate.choose_by not in names:
         raise ValueError(
             f"evaluate.choose_by: expected one of {', '.join(names)}; got {evaluate.choose_by!r}"

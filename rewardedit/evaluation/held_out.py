@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
-from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate
+from rewardedit.batch import EditBatch, EditSample, collate, common_fields
 from rewardedit.data import DataConfig, held_out_rows, open_rows, require_size, source_ids
 from rewardedit.data.datasets import shared_sources
 from rewardedit.data.labelled import made_from
@@ -154,25 +154,28 @@ def split_by_source(sources: Sequence[str], val_n: int, n: int, seed: int) -> tu
 def _read(rows: Rows, indices: list[int], size: int, policy: str) -> HeldOut:
     part = Subset(rows, indices)  # type: ignore[arg-type]
     prepared = PreparedRows(part, size, policy)
-    found = [prepared[i] for i in range(len(prepared))]
-    kept = [i for i, row in enumerate(found) if isinstance(row, EditSample)]
-    if not kept:
-        reasons = [row.reason for row in found if isinstance(row, Unreadable)]
-        raise ValueError(f"evaluate: none of {len(found)} rows can be read; the first: {reasons[0]}")
-    # The wanted image of a pair is its target, under either name.
-    samples = [
-        replace(found[i], target=found[i].target if found[i].target is not None else found[i].edited)
-        for i in kept
-    ]
-    common = [name for name in OPTIONAL if all(getattr(sample, name) is not None for sample in samples)]
-    batch = collate([replace(sample, edited=sample.source) for sample in samples], fields=common)
     sources = source_ids(part)
+    samples: list[EditSample] = []
+    kept_sources: list[str] = []
+    reasons: list[str] = []
+    for i, source in enumerate(sources):
+        row = prepared[i]
+        if isinstance(row, Unreadable):
+            reasons.append(row.reason)
+            continue
+        # The wanted image of a pair is its target, under either name.
+        target = row.target if row.target is not None else row.edited
+        samples.append(replace(row, target=target, edited=row.source))
+        kept_sources.append(source)
+    if not samples:
+        raise ValueError(f"evaluate: none of {len(reasons)} rows can be read; the first: {reasons[0]}")
+
     types = [sample.edit_type for sample in samples]
     return HeldOut(
-        batch,
+        collate(samples, fields=common_fields(samples)),
         [sample.id for sample in samples],
-        [sources[i] for i in kept],
-        None if None in types else [str(name) for name in types],
+        kept_sources,
+        None if None in types else list(map(str, types)),
     )
 
 
@@ -193,7 +196,7 @@ def comparison_plan(evaluate: EvaluateConfig | None) -> list[str]:
         return []
     own = evaluate.data
     rows = "held out of the data" if own is None else f"{own.name} {own.path} {own.split}"
-    scorers = ", ".join(spec_name(spec) for spec in evaluate.scorers)
+    scorers = ", ".join(map(spec_name, evaluate.scorers))
     judges = f"; judged by {scorers} too" if scorers else ""
     return [f"comparison: settings on {evaluate.val_n} rows, test on {evaluate.n}, {rows}{judges}"]
 
@@ -213,7 +216,9 @@ def require_comparison(
     if evaluate is None:
         return
     _, test = held_out(evaluate, data)
-    scorers = {**(rewards or {}), **{spec_name(spec): load_scorer(spec) for spec in evaluate.scorers}}
+    scorers = dict(rewards or {})
+    for spec in evaluate.scorers:
+        scorers[spec_name(spec)] = load_scorer(spec)
     has = {field.name for field in fields(test.batch) if getattr(test.batch, field.name) is not None}
     for name, scorer in scorers.items():
         if scorer.needs - has:

@@ -1,6 +1,7 @@
 """Accuracy of a parser of instructions, by objects, size and position (BPM, Table 12)."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ def is_placed(position: str, allowed: Sequence[str]) -> bool:
 
 def parse_accuracy(parser: Parser, path: Path) -> dict[str, float]:
     """The shares of the labelled instructions in a JSONL file that are parsed correctly, by part."""
-    labels = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    labels = list(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
     parsed = parser([label["instruction"] for label in labels])
-    found = [parsed_right(one, label) for one, label in zip(parsed, labels, strict=True)]
-    return {part: sum(one[part] for one in found) / len(found) for part in PARTS}
+    right: Counter[str] = Counter()
+    for one, label in zip(parsed, labels, strict=True):
+        right.update(parsed_right(one, label))
+    return {part: right[part] / len(labels) for part in PARTS}

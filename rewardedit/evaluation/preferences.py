@@ -40,17 +40,20 @@ def agreement(
     Raises:
         ValueError: on values of different length, or ratings that are not finite.
     """
-    metric = [_worst_if_not_scored(scores) for scores in (scores_a, scores_b)]
-    people = [np.asarray(ratings, dtype=float) for ratings in (ratings_a, ratings_b)]
-    shapes = {array.shape for array in (*metric, *people)}
-    if len(shapes) > 1 or metric[0].ndim != 1:
+    score_a = _worst_if_not_scored(scores_a)
+    score_b = _worst_if_not_scored(scores_b)
+    rating_a = np.asarray(ratings_a, dtype=float)
+    rating_b = np.asarray(ratings_b, dtype=float)
+    shapes = {score_a.shape, score_b.shape, rating_a.shape, rating_b.shape}
+    if len(shapes) > 1 or score_a.ndim != 1:
         raise ValueError(f"expected four times (n,) values; got {sorted(shapes)}")
-    if not all(np.isfinite(ratings).all() for ratings in people):
+    if not np.isfinite(rating_a - rating_b).all():
         raise ValueError("expected a rating of every edit; some are not finite")
-    said = np.where(metric[0] == metric[1], 0.0, np.where(metric[0] > metric[1], 1.0, -1.0))
-    wanted = np.sign(people[0] - people[1])
+
+    said = np.where(score_a == score_b, 0.0, np.where(score_a > score_b, 1.0, -1.0))
+    wanted = np.sign(rating_a - rating_b)
     right = (said == wanted).astype(float)
-    apart = np.abs(people[0] - people[1])
+    apart = np.abs(rating_a - rating_b)
     return np.where((wanted != 0) & (apart >= least), right, np.nan)
 
 
@@ -74,10 +77,10 @@ def alignment_of_editors(
     scores: Mapping[str, Values], ratings: Mapping[str, Values], least: float = 0.0
 ) -> dict[tuple[str, str], Alignment]:
     """The human alignment test of every two editors, by their names."""
-    return {
-        (a, b): alignment(scores[a], scores[b], ratings[a], ratings[b], least)
-        for a, b in itertools.combinations(scores, 2)
-    }
+    found = {}
+    for a, b in itertools.combinations(scores, 2):
+        found[a, b] = alignment(scores[a], scores[b], ratings[a], ratings[b], least)
+    return found
 
 
 def mean_share(alignments: Mapping[tuple[str, str], Alignment]) -> float:
@@ -92,7 +95,7 @@ def favoured(scores: Mapping[str, Values]) -> dict[str, float]:
     Args:
         scores: (n,) of each kind, e.g. "ground truth", "noise", "generated"; NaN: not scored.
     """
-    table = np.stack([_worst_if_not_scored(values) for values in scores.values()])
+    table = np.stack(list(map(_worst_if_not_scored, scores.values())))
     best = table == table.max(0)
     shares = (best / best.sum(0)).mean(1)
     return dict(zip(scores, map(float, shares), strict=True))

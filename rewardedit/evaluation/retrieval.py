@@ -48,11 +48,11 @@ class Retrieval:
         and the same by kind of edit if kinds are given.
         """
         out = self._of(torch.ones(len(self.own), dtype=torch.bool))
-        named = sorted({kind for kind in kinds or [] if kind is not None})
-        if named:
-            out["kinds"] = {
-                name: self._of(torch.tensor([kind == name for kind in kinds or []])) for name in named
-            }
+        of_kinds = {}
+        for name in sorted(filter(None, set(kinds or ()))):
+            of_kinds[name] = self._of(torch.tensor([kind == name for kind in kinds or ()]))
+        if of_kinds:
+            out["kinds"] = of_kinds
         return out
 
     def _of(self, rows: Bool[Tensor, " n"]) -> dict[str, Any]:

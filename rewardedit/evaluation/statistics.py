@@ -45,9 +45,10 @@ class Correlation:
 
 def valid_means(values: Mapping[str, Tensor]) -> dict[str, float | None]:
     """Means (of (n,) each) over the rows that are not NaN; None if there are none."""
-    return {
-        name: float(value.nanmean()) if value.isfinite().any() else None for name, value in values.items()
-    }
+    means: dict[str, float | None] = {}
+    for name, value in values.items():
+        means[name] = float(value.nanmean()) if value.isfinite().any() else None
+    return means
 
 
 def spearman(

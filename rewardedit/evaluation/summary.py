@@ -1,6 +1,8 @@
 """Mean scores of a table or of folders, one line each, with intervals over source images."""
 
 from collections.abc import Sequence
+from itertools import chain
+from statistics import fmean
 from typing import Any
 
 from rewardedit.evaluation.statistics import Comparison, paired_bootstrap
@@ -51,8 +53,10 @@ def _mean(records: Sequence[Record]) -> str:
     sources = _by_source(records)
     if sources is None or len(sources) < 2:
         return f"mean {sum(scores) / len(scores):.4f}; {counted}"
-    names = [name for name, values in sources.items() for _ in values]
-    scores = [value for values in sources.values() for value in values]
+    names: list[str] = []
+    for name, values in sources.items():
+        names += [name] * len(values)
+    scores = list(chain.from_iterable(sources.values()))
     found = paired_bootstrap(scores, [0.0] * len(scores), names)
     return f"mean {found.mean_a:.4f} {_interval(found, '.4f')}; {counted}"
 
@@ -63,8 +67,9 @@ def _difference(a: Sequence[Record], b: Sequence[Record]) -> str:
     shared = [source for source in of_a if source in of_b]
     if len(shared) < 2:
         return f"no difference: {len(shared)} sources have a valid edit in both"
-    values = [[sum(scores[source]) / len(scores[source]) for source in shared] for scores in (of_a, of_b)]
-    found = paired_bootstrap(*values, shared)
+    means_a = [fmean(of_a[source]) for source in shared]
+    means_b = [fmean(of_b[source]) for source in shared]
+    found = paired_bootstrap(means_a, means_b, shared)
     return f"mean difference {found.difference:+.4f} {_interval(found, '+.4f')}"
 
 

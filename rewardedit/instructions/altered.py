@@ -29,11 +29,13 @@ def altered(
             others = [word for word in kind if word.lower() != found.group().lower() and _is_of(word, known)]
             if others:
                 places.append((found, others))
+
     if not places:
         return None
     first = [place for place in places if place[0].group() in preferred]
     found, others = choice.choice(first if first and choice.random() < preferred_share else places)
     word = choice.choice(others)
+
     # A wrong article ("an red star") would reveal that a word is altered.
     article = "an" if word[0].lower() in "aeiou" else "a"
     before = instruction[: found.start()]
@@ -42,4 +44,4 @@ def altered(
 
 
 def _is_of(word: str, known: Collection[str] | None) -> bool:
-    return known is None or all(part in known for part in re.findall(r"\w+", word.lower()))
+    return known is None or set(re.findall(r"\w+", word.lower())).issubset(known)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,9 @@ SIZES: dict[str, SizeState] = {
     ),
     **dict.fromkeys(("unchanged", "same", "no change", "none", "not changed"), "unchanged"),
 }
+_IN_IMAGE = list(map(" ".join, itertools.product(("top", "bottom", "center"), ("left", "right", "center"))))
 PLACED: dict[str, str] = {
-    **{relation: relation for relation in (*RELATIONS, "unchanged")},
+    **dict(zip(RELATIONS, RELATIONS, strict=True)),
     **dict.fromkeys(("left of", "to the left", "to the left of", "on the left"), "left"),
     **dict.fromkeys(("right of", "to the right", "to the right of", "on the right"), "right"),
     **dict.fromkeys(("above", "over", "top", "on top", "on top of", "upper"), "up"),
@@ -48,11 +50,8 @@ PLACED: dict[str, str] = {
     **dict.fromkeys(("below", "under", "underneath", "beneath", "bottom", "lower"), "down"),
     **dict.fromkeys(("next to", "beside", "close to", "by", "adjacent", "behind", "in front of"), "near"),
     **dict.fromkeys(("in", "within", "into", "in the middle of"), "inside"),
-    **dict.fromkeys(("same", "none", "no change", "same position"), "unchanged"),
-    **{
-        " ".join(words): " ".join(words)
-        for words in itertools.product(("top", "bottom", "center"), ("left", "right", "center"))
-    },
+    **dict.fromkeys(("unchanged", "same", "none", "no change", "same position"), "unchanged"),
+    **dict(zip(_IN_IMAGE, _IN_IMAGE, strict=True)),
 }
 WHOLE_IMAGE = ("image", "whole image", "photo", "picture", "scene")
 OBJECTS = (
@@ -171,21 +170,19 @@ class LlmParser:
 
     def _parse(self, instructions: Sequence[str]) -> list[Parsed]:
         own = self.prompts
-        objects = self._ask(
-            [own.objects.format(instruction=text) for text in instructions],
-            lambda answer: read_objects(own.of_objects(answer)),
-        )
-        sizes = self._ask([own.size.format(instruction=text) for text in instructions], read_size)
-        named = [("none", "none") if isinstance(found, Unparsed) else found for found in objects]
-        questions = [
-            own.position.format(instruction=text, source=source or "none", target=target or "none")
-            for text, (source, target) in zip(instructions, named, strict=True)
-        ]
+        questions = [own.objects.format(instruction=text) for text in instructions]
+        objects = self._ask(questions, lambda answer: read_objects(own.of_objects(answer)))
+        questions = [own.size.format(instruction=text) for text in instructions]
+        sizes = self._ask(questions, read_size)
+
+        questions = []
+        for text, found in zip(instructions, objects, strict=True):
+            source, target = ("", "") if isinstance(found, Unparsed) else found
+            names = {"source": source or "none", "target": target or "none"}
+            questions.append(own.position.format(instruction=text, **names))
         places = self._ask(questions, lambda answer: read_position(own.of_position(answer)))
-        return [
-            next((part for part in parts if isinstance(part, Unparsed)), None) or parsed_edit(*parts)
-            for parts in zip(objects, sizes, places, strict=True)
-        ]
+
+        return list(map(_first_unparsed_or_edit, objects, sizes, places))
 
     def _ask(self, questions: list[str], read: Callable[[str], Any]) -> list[Any]:
         """The values read from the answers; `Unparsed` if none can be read after a second try."""
@@ -194,18 +191,22 @@ class LlmParser:
         found = [_read(answer, read) for answer in answers]
         unread = [i for i, value in enumerate(found) if value is None]
         if unread:
-            again = [
-                [
-                    *chats[i],
-                    {"role": "assistant", "content": answers[i]},
-                    {"role": "user", "content": AGAIN},
-                ]
-                for i in unread
-            ]
+            again = []
+            for i in unread:
+                first_answer = {"role": "assistant", "content": answers[i]}
+                again.append([*chats[i], first_answer, {"role": "user", "content": AGAIN}])
             for i, answer in zip(unread, self.answer(again), strict=True):
                 value = _read(answer, read)
                 found[i] = Unparsed(f"the model answered {answer!r}") if value is None else value
         return found
+
+
+def _first_unparsed_or_edit(objects: Any, size: Any, place: Any) -> Parsed:
+    """The edit that three answers describe; the first of them that could not be read, if there is one."""
+    for answer in (objects, size, place):
+        if isinstance(answer, Unparsed):
+            return answer
+    return parsed_edit(objects, size, place)
 
 
 def _kept(values: Mapping[str, Any]) -> Parsed:
@@ -215,11 +216,10 @@ def _kept(values: Mapping[str, Any]) -> Parsed:
         TypeError, ValueError: if it is not in the form that is kept.
     """
     parsed = Unparsed(**values) if "reason" in values else ParsedEdit(**values)
-    texts = [value for value in vars(parsed).values() if value is not None and not isinstance(value, bool)]
-    fits = all(isinstance(text, str) for text in texts)
+    fits = all(isinstance(value, str | bool | None) for value in vars(parsed).values())
     if isinstance(parsed, ParsedEdit):
-        flags = (parsed.is_global, parsed.ambiguous)
-        fits = fits and all(isinstance(flag, bool) for flag in flags) and isinstance(parsed.edit_type, str)
+        fits = fits and isinstance(parsed.is_global, bool) and isinstance(parsed.ambiguous, bool)
+        fits = fits and isinstance(parsed.edit_type, str)
         fits = fits and parsed.size in SIZES.values() and parsed.position in PLACED.values()
     if not fits:
         raise ValueError("expected what was parsed, as it was kept")
@@ -242,11 +242,11 @@ def _read(answer: Answer, read: Callable[[str], Any]) -> Any:
 
 def read_objects(answer: str) -> tuple[str, str] | None:
     """("lamp", "candle") of "before: lamp / after: candle"; "" stands for nothing, "unclear" stays."""
-    found = [_line(answer, key) for key in ("before", "after")]
-    if found[0] is None or found[1] is None:
+    before = _line(answer, "before")
+    after = _line(answer, "after")
+    if before is None or after is None or (before in NONE and after in NONE):
         return None
-    before, after = ("" if text in NONE else text for text in found)
-    return None if not before and not after else (before, after)
+    return "" if before in NONE else before, "" if after in NONE else after
 
 
 def read_size(answer: str) -> SizeState | None:
@@ -254,7 +254,7 @@ def read_size(answer: str) -> SizeState | None:
     words = normalised(answer).lower().strip(".\"' ")
     if words in SIZES:
         return SIZES[words]
-    found = {SIZES[word] for word in re.findall(r"[a-z]+", words) if word in SIZES}
+    found = set(map(SIZES.get, re.findall(r"[a-z]+", words))) - {None}
     return found.pop() if len(found) == 1 else None
 
 
@@ -272,16 +272,18 @@ def _line(answer: str, key: str) -> str | None:
     lines say different things.
     """
     line = re.compile(rf"\W*{key}\W*?:\W*(\w?.*)", re.IGNORECASE)
-    matches = [line.fullmatch(text) for text in normalised(answer).splitlines()]
-    said = [match[1].strip().strip("\"'*.()[]").lower() for match in matches if match is not None]
-    texts = {re.sub(r"^(?:an?|the) ", "", text) for text in said}
+    texts = set()
+    for match in filter(None, map(line.fullmatch, normalised(answer).splitlines())):
+        text = match[1].strip().strip("\"'*.()[]").lower()
+        texts.add(re.sub(r"^(?:an?|the) ", "", text))
     return texts.pop() if len(texts) == 1 else None
 
 
 def parsed_edit(objects: tuple[str, str], size: SizeState, place: tuple[str, str | None]) -> Parsed:
     """The three answers as one `ParsedEdit`; `Unparsed` if a name is that of several objects."""
-    ambiguous = any(text == "unclear" or text in PRONOUNS for text in objects)
-    source, target = (None if not text or text == "unclear" or text in PRONOUNS else text for text in objects)
+    unclear = {"unclear", *PRONOUNS}
+    ambiguous = not unclear.isdisjoint(objects)
+    source, target = (None if text in unclear else text or None for text in objects)
     position, reference = place
     # A moved object may be named as its own reference: then its own place in the source is meant.
     if reference in (source, target, *PRONOUNS, *WHOLE_IMAGE):
@@ -308,6 +310,7 @@ def edit_type(before: str, after: str, size: SizeState, position: str) -> str:
         return "resize"
     if before == after:
         return "move" if position != "unchanged" else "modify"
+
     kept = set(before.split()) & set(after.split()) - COLOURS
     if kept:
         return "recolour" if set(after.split()) & COLOURS - set(before.split()) else "modify"
@@ -339,26 +342,26 @@ def load_chat_model(
 
     if gguf_file is not None and find_spec("gguf") is None:
         raise ValueError(f"{gguf_file}: a GGUF file needs gguf: {install_command('gguf')}")
+
     more = {} if gguf_file is None else {"gguf_file": gguf_file}
     try:
         tokenizer = pretrained.load(AutoTokenizer, name, padding_side="left", **more)
         model = pretrained.load(AutoModelForCausalLM, name, dtype=dtype or torch.float32, **more).to(device)
     except OSError as error:
         raise ValueError(
-            f"language model {name!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
+            f"language model {name!r}: cannot be loaded ({str(error).splitlines()[0]})"
         ) from error
+
     if tokenizer.chat_template is None:
-        raise ValueError(f"language model {name!r}: it has no chat template; take one that was tuned to chat")
+        raise ValueError(f"language model {name!r}: it has no chat template; use a model tuned for chat")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model.eval()
 
     @torch.no_grad()
     def answer(chats: Sequence[Sequence[Message]]) -> list[Answer]:
-        texts = [
-            tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, tokenize=False)
-            for chat in chats
-        ]
+        template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False)
+        texts = [template(list(chat)) for chat in chats]
         inputs = tokenizer(texts, padding=True, add_special_tokens=False, return_tensors="pt").to(device)
         made, is_cut = answer_greedily(model, dict(inputs), max_new_tokens)
         said = tokenizer.batch_decode(made, skip_special_tokens=True)

@@ -41,6 +41,7 @@ def load_parser(
     for option in given:
         if option not in allowed:
             raise ValueError(f"parser_options: expected {', '.join(allowed) or 'none'}; got {option}")
+
     if name == "grammar":
         return parse_all
     kept = None if cache is None else Path(cache)
@@ -54,6 +55,7 @@ def load_parser(
         if not model:
             raise ValueError(f"parser {name!r}: expected URL#MODEL, an endpoint and the name of its model")
         return LlmParser(partial(endpoint.answer, max_tokens=max_tokens), name, kept, prompts=prompts)
+
     model, _, gguf_file = name.partition("#")
     answer = load_chat_model(
         model,

@@ -92,6 +92,7 @@ def read_completion(content: bytes, max_new_tokens: int) -> tuple[str | AnswerEr
     except CONTENT_ERRORS as error:
         said = content[: 20 * QUOTED].decode(errors="replace").strip()
         raise ValueError(f"expected a chat completion; got {said or 'nothing'}") from error
+
     if reason in CUT:
         return AnswerError.cut(max_new_tokens, text), *tokens
     if refusal:
@@ -135,12 +136,12 @@ def _text(value: Any) -> str:
 def _tokens(usage: Any) -> tuple[int, int]:
     """Numbers of prompt and answer tokens; 0 if missing or implausible."""
     counts = usage if isinstance(usage, Mapping) else {}
-    values = [counts.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    plain = [
-        value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else 0
-        for value in values
-    ]
-    return plain[0], plain[1]
+    return _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
+
+
+def _count(value: Any) -> int:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
+    return value if is_count else 0
 
 
 def normalised(answer: str) -> str:
@@ -206,7 +207,7 @@ def _lines(pairs: tuple[tuple[str, Any], ...]) -> list[str]:
             lines += _lines(value)
             continue
         values = value if isinstance(value, list) else [value]
-        lines.append(f"{one_line(key)}: {', '.join(_value(one) for one in values)}")
+        lines.append(f"{one_line(key)}: {', '.join(map(_value, values))}")
     return lines
 
 

@@ -163,7 +163,7 @@ class Endpoint:
         for name, least in (("retries", 0), ("at_once", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name}: expected a whole number from {least} on; got {value}")
+                raise ValueError(f"{name}: expected a whole number of at least {least}; got {value}")
         for name in ("timeout", "pause", "longest_wait"):
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -203,6 +203,7 @@ class Endpoint:
         for answer in answers:
             if isinstance(answer, EndpointError) and answer.refuses_all:
                 raise answer
+
         refusals = [answer for answer in answers if isinstance(answer, EndpointError) and _is_general(answer)]
         is_first = not self._manner.has_answered and len(refusals) == len(answers) > 1
         if is_first and len({refusal.status for refusal in refusals}) == 1:
@@ -287,18 +288,22 @@ class Endpoint:
         with _LOCK:
             if self._manner.refused != refused:  # another chat has already adapted the settings
                 return True
-            places = {name: re.search(rf"\b{name}\b", said) for name in REFUSABLE if name not in refused}
-            named = {name: match.start() for name, match in places.items() if match is not None}
+            named = {}
+            for name in REFUSABLE:
+                match = re.search(rf"\b{name}\b", said)
+                if match is not None and name not in refused:
+                    named[name] = match.start()
             if self.seed is None:
                 named.pop("seed", None)
             if not named or not UNSUPPORTED.search(said):
                 return False
-            name = min(named, key=lambda one: named[one])
+            name = min(named, key=named.__getitem__)
             self._manner.refused = (*refused, name)
+
         if REFUSABLE[name] is None:
             warnings.warn(
                 f"endpoint {self.url}, model {self.model!r}, refuses {name} and is asked without it; its "
-                "answers may differ from one run to the next",
+                "answers may differ from run to run",
                 stacklevel=2,
             )
         return True

@@ -131,20 +131,20 @@ def seconds_to_wait(headers: Mapping[str, str], now: float) -> float:
     milliseconds = _seconds(told.get("retry-after-ms"), now)
     if milliseconds is not None:
         return milliseconds / 1000
+
     after = _seconds(told.get("retry-after"), now)
     if after is not None:
         return after
-    resets: dict[str, float] = {}
+
+    resets: list[float] = []
+    spent: list[float] = []
     for name, text in told.items():
         seconds = _seconds(text, now) if RESETS.fullmatch(name) else None
         if seconds is not None:
-            resets[name] = seconds
-    spent = [
-        seconds
-        for name, seconds in resets.items()
-        if told.get(name.replace("reset", "remaining"), "").strip() == "0"
-    ]
-    return max(spent or resets.values(), default=0.0)
+            resets.append(seconds)
+            if told.get(name.replace("reset", "remaining"), "").strip() == "0":
+                spent.append(seconds)
+    return max(spent or resets, default=0.0)
 
 
 def _seconds(text: str | None, now: float) -> float | None:
@@ -169,4 +169,5 @@ def _seconds(text: str | None, now: float) -> float | None:
             seconds = moment.timestamp() - now
     except CONTENT_ERRORS:
         return None
+
     return max(seconds, 0.0) if math.isfinite(seconds) else None

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, starmap
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -56,7 +57,7 @@ PRIVATE_NETWORKS = tuple(
     )
 )
 # Ends of host names that public name servers do not resolve (RFC 6761, 6762, 8375; ICANN 2024-07-29).
-PRIVATE_ENDS = ("localhost", "local", "internal", "home.arpa")
+PRIVATE_ENDS = (".localhost", ".local", ".internal", ".home.arpa")
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def destinations(options: Any) -> list[Destination]:
     Raises:
         ValueError: as for `require_endpoint`.
     """
-    return list(dict.fromkeys(destination(url, name) for url, name in _endpoints(options, None)))
+    return list(dict.fromkeys(starmap(destination, _endpoints(options, None))))
 
 
 def require_no_key(options: Any) -> None:
@@ -116,13 +117,15 @@ def _endpoints(options: Any, name: str | None) -> list[tuple[str, str | None]]:
     if isinstance(options, str):
         return [(options, name)] if ADDRESS.match(options) else []
     if isinstance(options, list | tuple):
-        return [pair for value in options for pair in _endpoints(value, name)]
+        return list(chain.from_iterable(_endpoints(value, name) for value in options))
     if not isinstance(options, Mapping):
         return []
+
     own = options.get("key_variable")
     if own is not None:
         require_variable(own)
         name = own
+
     pairs = []
     for key, value in options.items():
         more = options.get(f"{key}_options")
@@ -178,6 +181,7 @@ def require_variable(name: str) -> None:
     is_name = isinstance(name, str) and VARIABLE.fullmatch(name)
     if is_name and name in re.split(r"[,\s]+", os.environ.get(LISTED, "")):
         return
+
     words = name.strip("_").split("_") if is_name else [""]
     if len(words) < 2 or words[-1] not in ("KEY", "TOKEN"):
         raise ValueError(
@@ -207,6 +211,6 @@ def is_private(host: str) -> bool:
 
 def _is_private_name(name: str) -> bool:
     labels = name.split(".")
-    if not all(re.fullmatch("[a-z0-9_-]+", label) for label in labels) or labels[-1][0].isdigit():
+    if not re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", name) or labels[-1][0].isdigit():
         return False  # "127.1" and "2130706433" are IP addresses to some systems
-    return len(labels) == 1 or any(name == end or name.endswith(f".{end}") for end in PRIVATE_ENDS)
+    return len(labels) == 1 or f".{name}".endswith(PRIVATE_ENDS)

@@ -47,7 +47,7 @@ REFUSED = {
         "asks for no boxes; use its authors' code"
     ),
     r"unifiedreward-(think-)?(0\.5b|7b)": (
-        "it is in the format of LLaVA-OneVision's first code; take a UnifiedReward on Qwen, "
+        "it is in the format of LLaVA-OneVision's first code; use a UnifiedReward on Qwen, "
         "e.g. CodeGoat24/UnifiedReward-2.0-qwen-7b"
     ),
 }
@@ -59,18 +59,21 @@ class ProcessorVlm(Vlm):
     """
 
     def inputs(self, texts: list[str], images: Float[Tensor, "b n 3 h w"]) -> dict[str, Tensor]:
+        shown = [list(map(to_pil, row)) for row in images]
         with LOCK:
             found = self.processor(
-                images=[[to_pil(image) for image in row] for row in images],
+                images=shown,
                 text=texts,
                 padding=True,
                 padding_side="left",
                 return_tensors="pt",
                 add_special_tokens=False,  # the chat's template has them
             )
-        inputs = {name: value.to(self.model.device) for name, value in found.items()}
-        dtype = self.model.dtype
-        return {name: v.to(dtype) if v.is_floating_point() else v for name, v in inputs.items()}
+        inputs = {}
+        for name, value in found.items():
+            dtype = self.model.dtype if value.is_floating_point() else value.dtype
+            inputs[name] = value.to(self.model.device, dtype)
+        return inputs
 
 
 def load_judge(name: str, adapter: str | None = None, dtype: torch.dtype = torch.float32) -> Vlm:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +19,11 @@ def tokenizer_rules(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     if backend is None:  # a tokenizer written in Python
         return {"vocab": tokenizer.get_vocab()}
     rules = json.loads(backend.to_str())
-    return {key: value for key, value in rules.items() if key not in ("padding", "truncation")}
+    return _without(("padding", "truncation"), rules)
+
+
+def _without(left_out: Collection[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in left_out}
 
 
 def model_hash(vlm: Vlm) -> str:
@@ -30,10 +35,10 @@ def model_hash(vlm: Vlm) -> str:
     per GB of weights, which are copied to main memory one by one.
     """
     model = vlm.model
-    config = {key: v for key, v in model.config.to_dict().items() if key not in ELSEWHERE}
-    decoding = {key: v for key, v in model.generation_config.to_dict().items() if key not in ELSEWHERE}
+    config = _without(ELSEWHERE, model.config.to_dict())
+    decoding = _without(ELSEWHERE, model.generation_config.to_dict())
     # The image processor's settings are part of it.
-    processor = {key: v for key, v in vlm.processor.to_dict().items() if key not in ELSEWHERE}
+    processor = _without(ELSEWHERE, vlm.processor.to_dict())
     template = vlm.processor.chat_template or vlm.processor.tokenizer.chat_template
     known = [config, decoding, processor, template, tokenizer_rules(vlm.processor.tokenizer)]
     digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())

@@ -10,7 +10,7 @@ to several parts, the prefix of all rows and their row's own continuation (`foll
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +39,7 @@ class Prefix:
 
     keys: tuple[Float[Tensor, "1 heads p d"], ...]
     values: tuple[Float[Tensor, "1 heads p d"], ...]
-    whole: Layers | None = None  # keys and values of all rows computed together, of which this is a view
+    whole: Layers | None = None  # keys and values of all rows computed together; this is a view of them
     row: int = 0  # index of this prefix among those rows
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class PrefixLayer(CacheLayerMixin):
         # Under autocast the rotary embedding leaves keys in another dtype than values.
         key_states = key_states.to(value_states.dtype)
         self.own = (key_states, value_states)
-        keys, values = (tuple(part) for part in zip(*self.parts, strict=True))
+        keys, values = zip(*self.parts, strict=True)
         return Joined(keys, key_states), Joined(values, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -94,13 +94,16 @@ class PrefixLayer(CacheLayerMixin):
 
 def split_rows(cache: Any) -> list[Prefix]:
     """The rows of a model's cache, each a view of it."""
-    layers = tuple(
-        (layer.keys.detach().to(layer.values.dtype), layer.values.detach()) for layer in cache.layers
-    )
-    return [
-        Prefix(tuple(k[i : i + 1] for k, _ in layers), tuple(v[i : i + 1] for _, v in layers), layers, i)
-        for i in range(len(layers[0][0]))
-    ]
+    keys = [layer.keys.detach().to(layer.values.dtype) for layer in cache.layers]
+    values = [layer.values.detach() for layer in cache.layers]
+    layers = tuple(zip(keys, values, strict=True))
+    row_keys = zip(*(key.split(1) for key in keys), strict=True)
+    row_values = zip(*(value.split(1) for value in values), strict=True)
+
+    prefixes = []
+    for row, (own_keys, own_values) in enumerate(zip(row_keys, row_values, strict=True)):
+        prefixes.append(Prefix(own_keys, own_values, layers, row))
+    return prefixes
 
 
 def as_cache(prefixes: Sequence[Prefix]) -> Cache:
@@ -109,15 +112,19 @@ def as_cache(prefixes: Sequence[Prefix]) -> Cache:
     """
     first = prefixes[0]
     if all(prefix is first for prefix in prefixes):
-        return Cache(layers=[PrefixLayer([part]) for part in zip(first.keys, first.values, strict=True)])
+        return _cache_of(first.keys, first.values)
     whole = first.whole
     in_order = [prefix.row for prefix in prefixes if prefix.whole is whole] == [*range(len(prefixes))]
     if whole is not None and in_order and len(whole[0][0]) == len(prefixes):
-        return Cache(layers=[PrefixLayer([part]) for part in whole])
-    layers = range(len(first.keys))
-    keys = [torch.cat([prefix.keys[i] for prefix in prefixes]) for i in layers]
-    values = [torch.cat([prefix.values[i] for prefix in prefixes]) for i in layers]
-    return Cache(layers=[PrefixLayer([part]) for part in zip(keys, values, strict=True)])
+        return _cache_of(*zip(*whole, strict=True))
+    keys = map(torch.cat, zip(*(prefix.keys for prefix in prefixes), strict=True))
+    values = map(torch.cat, zip(*(prefix.values for prefix in prefixes), strict=True))
+    return _cache_of(keys, values)
+
+
+def _cache_of(keys: Iterable[Tensor], values: Iterable[Tensor]) -> Cache:
+    """A cache with these keys and values, one of each per layer."""
+    return Cache(layers=[PrefixLayer([layer]) for layer in zip(keys, values, strict=True)])
 
 
 def followed(cache: Cache) -> Cache:
@@ -138,7 +145,7 @@ def alone_with(language_model: Any) -> Any:
 
 @contextmanager
 def prefix_attention(language_model: Any) -> Iterator[None]:
-    """Makes a language model of transformers use `attend` within the block, in this thread alone."""
+    """Makes a language model of transformers use `attend` within the block, only in this thread."""
     config = language_model.config
     with alone_with(language_model):
         before = config._attn_implementation
@@ -165,11 +172,11 @@ def attend(
         ValueError: on dropout, or another mask.
     """
     if kwargs.get("dropout") or attention_mask is not None:
-        raise ValueError("a shared prefix: expected no dropout and no mask beside the causal one")
-    dtype = (
-        value.own.dtype
-    )  # may differ from the queries' dtype under autocast, and from the prefix's if autocast began after it
-    keys, values = ([part.to(dtype) for part in (*joined.before, joined.own)] for joined in (key, value))
+        raise ValueError("a shared prefix: expected no dropout and no mask besides the causal one")
+    # May differ from the queries' dtype under autocast, and from the prefix's if autocast began after it.
+    dtype = value.own.dtype
+    keys = [part.to(dtype) for part in (*key.before, key.own)]
+    values = [part.to(dtype) for part in (*value.before, value.own)]
     query = query.to(dtype)
     if has_log_sum(query):
         out = AttentionInParts.apply(query, scaling, *keys, *values)
@@ -186,10 +193,13 @@ def in_one(
 ) -> Float[Tensor, "b heads s d"]:
     """Attention to all parts concatenated and copied for every row, if no kernel gives log-sum-exps."""
     groups = query.shape[1] // keys[-1].shape[1]
-    k, v = (
-        torch.cat([part.expand(len(query), -1, -1, -1) for part in parts], 2).repeat_interleave(groups, 1)
-        for parts in (keys, values)
-    )
+
+    def joined(parts: Sequence[Tensor]) -> Tensor:
+        whole = torch.cat([part.expand(len(query), -1, -1, -1) for part in parts], 2)
+        return whole.repeat_interleave(groups, 1)
+
+    k = joined(keys)
+    v = joined(values)
     bias = bottom_right(query.shape[2], k.shape[2])
     return F.scaled_dot_product_attention(query, k, v, attn_mask=bias, scale=scaling)
 
@@ -228,6 +238,7 @@ class AttentionInParts(torch.autograd.Function):
             share = torch.sigmoid(seen_weight - weight).to(out.dtype)
             out = out + share * (seen - out)
             weight = torch.logaddexp(weight, seen_weight)
+
         ctx.save_for_backward(query, out, weight, *parts)
         ctx.scaling = scaling
         return out
@@ -257,6 +268,7 @@ class AttentionInParts(torch.autograd.Function):
             of_keys.append(fold.gathered(of_key) if needed else None)
             needed = ctx.needs_input_grad[2 + len(keys) + number]
             of_values.append(fold.gathered(of_value) if needed else None)
+
         return of_query, None, *of_keys, *of_values
 
 
@@ -326,7 +338,9 @@ def with_log_sum(
     and the further tensors that the kernel's backward pass needs.
     """
     aten = torch.ops.aten
-    query, key, value = (tensor.contiguous() for tensor in (query, key, value))
+    query = query.contiguous()
+    key = key.contiguous()
+    value = value.contiguous()
     if query.device.type == "cpu":
         out, weight = aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, causal, scale=scaling

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import compress
 from typing import Any
 
 # A tokenizer stores its padding and truncation between calls: two threads must not set them at once.
@@ -33,7 +34,7 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, reader: str,
 def note_cut(tokenizer: Any, texts: Sequence[str], max_length: int, reader: str) -> list[bool]:
     """Returns True for each text that a tokenizer of `max_length` tokens cuts, and notes those."""
     cut = [not is_whole(tokenizer, text, max_length) for text in texts]
-    note([text for text, is_cut in zip(texts, cut, strict=True) if is_cut], len(texts), max_length, reader)
+    note(list(compress(texts, cut)), len(texts), max_length, reader)
     return cut
 
 
@@ -61,9 +62,8 @@ def note(cut: Collection[str], total: int, max_length: int, reader: str, more: s
     _told.add(reader)
     first = min(cut, key=len)
     warnings.warn(
-        f"{len(cut)} of {total} texts are cut: {reader} reads at most {max_length} tokens, and none behind a "
-        f"character that it does not know; {more + ', ' if more else ''}shorten or reword them, such as: "
-        f"{first[:60]}",
+        f"{len(cut)} of {total} texts are cut: {reader} reads at most {max_length} tokens, and none after an "
+        f"unknown character; {more + ', ' if more else ''}shorten or reword them, such as: {first[:60]}",
         stacklevel=3,
     )
 

@@ -51,7 +51,7 @@ def read_usage(paths: Iterable[AnyPath]) -> dict[str, Usage]:
         except FileNotFoundError:
             continue
         except ValueError:
-            print(f"{path}: is damaged; the calls that stand in it are not counted", file=sys.stderr)
+            print(f"{path}: is damaged; its calls are not counted", file=sys.stderr)
     return add_up(parts)
 
 
@@ -61,7 +61,7 @@ def from_settings(values: Any) -> dict[str, Usage]:
     Raises:
         ValueError: if the values are anything else.
     """
-    if not isinstance(values, dict) or not all(_is_usage(counts) for counts in values.values()):
+    if not isinstance(values, dict) or not all(map(_is_usage, values.values())):
         raise ValueError("expected counts by endpoint and model, as usage.json has them")
     return {name: Usage(**counts) for name, counts in values.items()}
 

@@ -67,11 +67,12 @@ class Vlm:
                 return_tensors="pt",
                 add_special_tokens=False,  # the chat's template has them
             )
+
         pixels = PIXELS[self.model.config.model_type](self.processor, images)
         dtype = self.model.dtype
-        return {name: value.to(self.model.device) for name, value in found.items()} | {
-            "pixel_values": pixels.to(self.model.device, dtype).reshape(found["pixel_values"].shape)
-        }
+        inputs = {name: value.to(self.model.device) for name, value in found.items()}
+        inputs["pixel_values"] = pixels.to(self.model.device, dtype).reshape(found["pixel_values"].shape)
+        return inputs
 
     def tokens(self, texts: list[str]) -> Tensor:
         """Tokens (b, n) of texts that follow the images, padded on the right."""
@@ -313,7 +314,8 @@ def _mode(own: Any) -> str:
 
 
 def _normalised(own: Any, image: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b 3 h w"]:
-    mean, std = (torch.tensor(values).to(image)[:, None, None] for values in (own.image_mean, own.image_std))
+    mean = torch.tensor(own.image_mean).to(image)[:, None, None]
+    std = torch.tensor(own.image_std).to(image)[:, None, None]
     return (image - mean) / std
 
 

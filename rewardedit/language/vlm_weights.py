@@ -23,16 +23,16 @@ def require_own_weights(model: Any, missing: set[str], unexpected: set[str]) -> 
     or has others, which it leaves out: the answers would be another model's.
     """
     kind = type(model).__name__
-    heads = {key for key in unexpected if REWARD_HEAD.search(key)}
+    heads = set(filter(REWARD_HEAD.search, unexpected))
     if heads:
         raise ValueError(
-            f"it has a reward head that {kind} does not have ({_few(heads)}), without which its scores are "
-            "another model's; use its authors' code"
+            f"it has a reward head that {kind} does not have ({_few(heads)}), without which its scores would "
+            "be wrong; use its authors' code"
         )
     if unexpected:
         raise ValueError(
             f"its checkpoint has weights that {kind} does not have ({_few(unexpected)}), without which its "
-            "scores are another model's"
+            "scores would be wrong"
         )
     if missing:
         raise ValueError(f"its checkpoint lacks weights of {kind} ({_few(missing)}), which would be random")
@@ -59,24 +59,30 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
     config = pretrained.load(PeftConfig, adapter)
     if config.peft_type != "LORA":
         raise ValueError(f"adapter {adapter!r}: expected a LoRA; got {str(config.peft_type)[:80]}")
+
     config.inference_mode = True
     base = config.base_model_name_or_path or name
-    if base != name and all(one.count("/") == 1 and not Path(one).exists() for one in (base, name)):
-        warnings.warn(f"adapter {adapter!r} was trained on {base}, and is laid over {name}", stacklevel=2)
+    if base != name and _may_be_on_the_hub(base) and _may_be_on_the_hub(name):
+        warnings.warn(f"adapter {adapter!r} was trained on {base} and is applied to {name}", stacklevel=2)
     try:
         with pretrained.reading(adapter):
             adapted = PeftModel(model, config)
             found = adapted.load_adapter(adapter, "default", key_mapping=older_names(model))
         wrong = [*found.missing_keys, *found.unexpected_keys]
         if wrong:
-            raise ValueError(f"one has weights that the other has not: {_few(wrong)}")
+            raise ValueError(f"their weights differ: {_few(wrong)}")
     except torch.cuda.OutOfMemoryError:
         raise
     except (ValueError, RuntimeError) as error:  # the latter if the shape of a weight differs
         raise ValueError(
             f"adapter {adapter!r} does not fit {name!r}: {str(error.__cause__ or error)[:300]}"
         ) from error
+
     return adapted
+
+
+def _may_be_on_the_hub(name: str) -> bool:
+    return name.count("/") == 1 and not Path(name).exists()
 
 
 def older_names(model: Any) -> dict[str, str] | None:
@@ -88,4 +94,7 @@ def older_names(model: Any) -> dict[str, str] | None:
     from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
     renamed = get_checkpoint_conversion_mapping(type(model).__name__) or []
-    return {old: one.target_patterns[0] for one in renamed for old in one.source_patterns} or None
+    names: dict[str, str] = {}
+    for one in renamed:
+        names |= dict.fromkeys(one.source_patterns, one.target_patterns[0])
+    return names or None

@@ -45,7 +45,7 @@ class Instances:
             ValueError: if there are none.
         """
         if not len(self):
-            raise ValueError("no object has been found, so that there is no box around any")
+            raise ValueError("no object was found, so there is no box")
         return enclosing(self.boxes)
 
     @classmethod
@@ -66,7 +66,7 @@ class Instances:
     def of_masks(cls, masks: Bool[Tensor, "k h w"]) -> "Instances":
         """Objects with these masks and the boxes around them; empty masks are left out."""
         masks = masks[masks.flatten(1).any(1)]
-        boxes = [around(mask) for mask in masks]
+        boxes = list(map(around, masks))
         stacked = torch.stack(boxes) if boxes else torch.zeros(0, 4, device=masks.device)
         return cls(stacked, masks, torch.ones(len(masks), device=masks.device))
 
@@ -142,21 +142,19 @@ class NamedObjects(nn.Module):
     ) -> list[EditRegions]:
         b = len(batch)
         targets = [None if edit.is_global else name_afterwards(edit) for edit in parsed]
-        references = [reference_of(edit) for edit in parsed]
+        references = list(map(reference_of, parsed))
         # Targets and references are sought in the same images, all in one call.
         found = self._find(torch.cat([batch.edited, batch.edited]), [*targets, *references])
-        return [
-            named_regions(batch.source[i], parsed[i], sources[i], found[i], found[b + i]) for i in range(b)
-        ]
+        return list(map(named_regions, batch.source, parsed, sources, found[:b], found[b:]))
 
     @torch.no_grad()
     def _find(self, images: Tensor, names: Sequence[str | None]) -> list[Instances | None]:
         """Finds the objects of all rows that have a name, in one call."""
-        rows = [i for i, name in enumerate(names) if name is not None]
+        named = {i: name for i, name in enumerate(names) if name is not None}
         found: list[Instances | None] = [None] * len(names)
-        if rows:
-            named = [str(names[i]) for i in rows]
-            for i, instances in zip(rows, self.finder.find(images[rows].detach(), named), strict=True):
+        if named:
+            sought = images[list(named)].detach()
+            for i, instances in zip(named, self.finder.find(sought, list(named.values())), strict=True):
                 found[i] = instances
         return found
 
@@ -187,6 +185,7 @@ def named_regions(
     if parsed.is_global:
         return EditRegions(Instances.whole(image), Instances.whole(image), is_global=True)
     nothing = Instances.none(image)
+
     reason = None
     missing: Literal["source", "target", "reference"] | None = None
     if source is None and edited is None:
@@ -204,6 +203,7 @@ def named_regions(
     elif reference is not None and not len(reference):
         missing = "reference"
         reason = f"no {parsed.reference!r} was found in the edited image"
+
     return EditRegions(
         source=(edited or nothing) if source is None else source,
         edited=(source or nothing) if edited is None else edited,
@@ -251,7 +251,7 @@ class GivenMask(WithoutNames):
 
 
 def same_on_both_sides(mask: Bool[Tensor, "h w"], empty: str) -> EditRegions:
-    """The regions of an edit of which only a mask is known; `empty` is the reason if the mask is empty."""
+    """The regions of an edit if only a mask is known; `empty` is the reason if the mask is empty."""
     found = Instances.of_masks(components(mask))
     return EditRegions(found, found, is_named=False, reason=None if len(found) else empty)
 
@@ -267,11 +267,9 @@ def edit_masks(
     An edit that cannot be located may change the whole image: nothing is restricted by a guess. The object
     that a position is relative to need not be found, as the edit does not change it.
     """
-    batch = EditBatch(source, ["" for _ in parsed], edited)
-    regions = locator.of_edits(batch, parsed, locator.of_sources(source, parsed))
-    known = [not found.reason or found.missing == "reference" for found in regions]
-    masks = [
-        found.mask if whole else torch.ones_like(found.mask)
-        for found, whole in zip(regions, known, strict=True)
-    ]
+    batch = EditBatch(source, [""] * len(parsed), edited)
+    masks = []
+    for found in locator.of_edits(batch, parsed, locator.of_sources(source, parsed)):
+        is_known = not found.reason or found.missing == "reference"
+        masks.append(found.mask if is_known else torch.ones_like(found.mask))
     return torch.stack(masks)[:, None].float()

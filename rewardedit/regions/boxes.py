@@ -45,7 +45,8 @@ def corners(boxes: Float[Tensor, "*n 4"]) -> Float[Tensor, "*n 4"]:
 
 def around(mask: Bool[Tensor, "h w"]) -> Float[Tensor, "4"]:
     """The box around the True pixels; zeros if there are none."""
-    rows, columns = (mask.any(dim).nonzero().flatten() for dim in (1, 0))
+    rows = mask.any(1).nonzero().flatten()
+    columns = mask.any(0).nonzero().flatten()
     if not len(rows):
         return torch.zeros(4, device=mask.device)
     return torch.stack([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]).float()
@@ -66,7 +67,7 @@ def filled(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Bool[Tensor, "
     boxes = torch.cat([boxes[:, :2].minimum(pixel + 0.5), boxes[:, 2:].maximum(pixel + 0.75)], dim=1)
     y = torch.arange(h, device=boxes.device) + 0.5
     x = torch.arange(w, device=boxes.device) + 0.5
-    x0, y0, x1, y1 = (edge[:, None] for edge in boxes.unbind(1))
+    x0, y0, x1, y1 = boxes.T[:, :, None]
     down = (y >= y0) & (y < y1)
     across = (x >= x0) & (x < x1)
     return down[:, :, None] & across[:, None, :]
@@ -77,4 +78,4 @@ def components(mask: Bool[Tensor, "h w"]) -> Bool[Tensor, "k h w"]:
     found: Any = ndimage.label(mask.cpu().numpy(), structure=np.ones((3, 3)))
     numbered = torch.from_numpy(found[0]).to(mask.device)
     count = found[1]
-    return torch.stack([numbered == i + 1 for i in range(count)]) if count else mask[None][:0]
+    return numbered == torch.arange(1, count + 1, device=mask.device)[:, None, None]

@@ -52,10 +52,12 @@ class Canvas:
             size = {"height": size, "width": size}
         elif isinstance(size, list | tuple):
             size = {"height": size[0], "width": size[1]}
+
         size = {key: value for key, value in size.items() if value is not None}
         mode = MODES.get(config.get("resample", 2))
         if mode is None or not size or config.get("do_center_crop"):
-            raise ValueError(f"{kind}: expected one that resizes by {MODES} and cuts nothing; got {config}")
+            raise ValueError(f"{kind}: expected one that resizes by {MODES} and does not crop; got {config}")
+
         more: dict[str, Any] = {"mean": tuple(config["image_mean"]), "std": tuple(config["image_std"])}
         if kind.startswith("Owlv2"):
             return cls(**more, longer=size["height"], square=True, fill=0.0, mode=mode)
@@ -94,11 +96,9 @@ class Canvas:
         padding = (0, outer[1] - inner[1], 0, outer[0] - inner[0])
         if self.fill is not None:
             image = F.pad(image, padding, value=self.fill)
-        mean, std = (
-            torch.tensor(values, device=image.device, dtype=image.dtype)[:, None, None]
-            for values in (self.mean, self.std)
-        )
-        image = (image - mean) / std
+        mean = torch.tensor(self.mean, device=image.device, dtype=image.dtype)
+        std = torch.tensor(self.std, device=image.device, dtype=image.dtype)
+        image = (image - mean[:, None, None]) / std[:, None, None]
         return image if self.fill is not None else F.pad(image, padding)
 
     def to_input(self, boxes: Float[Tensor, "n 4"], h: int, w: int) -> Float[Tensor, "n 4"]:

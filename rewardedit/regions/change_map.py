@@ -44,9 +44,8 @@ def change_mask(
         values = distance.flatten(1)
         values = values[:, :: math.ceil(values.shape[1] / LARGEST)]
         peak = values.quantile(PEAK, dim=1)[:, None, None, None]
-        low, high = (
-            torch.clamp(share * peak, min=floor) for share, floor in zip(PEAK_SHARE, FLOOR, strict=True)
-        )
+        low = torch.clamp(PEAK_SHARE[0] * peak, min=FLOOR[0])
+        high = torch.clamp(PEAK_SHARE[1] * peak, min=FLOOR[1])
         mask = ((distance - low) / (high - low)).clamp(0, 1)
         strong = ((distance - STRONG * low) / (STRONG * (high - low))).clamp(0, 1)
         opened = dilated(eroded(mask, unit), unit)  # without specks and lines

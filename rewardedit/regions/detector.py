@@ -1,4 +1,4 @@
-"""Objects by their names: OWL-ViT, OWLv2 and Grounding DINO, through tensors alone."""
+"""Objects by their names: OWL-ViT, OWLv2 and Grounding DINO, with tensors as input."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,8 +78,9 @@ class Detector(nn.Module):
             canvas = Canvas.from_pretrained(path)
         except (OSError, KeyError, ValueError) as error:
             raise ValueError(
-                f"detector {checkpoint!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
+                f"detector {checkpoint!r}: cannot be loaded ({str(error).splitlines()[0]})"
             ) from error
+
         settings = Path(path) / cls.SETTINGS
         saved = read_settings_file(settings) if settings.is_file() else {}
         if options.get("threshold") is None:

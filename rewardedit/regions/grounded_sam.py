@@ -45,13 +45,12 @@ class GroundedSam(nn.Module):
     def find(self, images: Float[Tensor, "b 3 h w"], names: Sequence[str]) -> list[Instances]:
         """Finds in each image the objects of its name."""
         detected = self.detector(images, names)
-        boxes = [of_image for of_image, _ in detected]
+        if not detected:
+            return []
+        boxes, confidence = zip(*detected, strict=True)
         size = (images.shape[-2], images.shape[-1])
         if self.segmenter is None:
             masks = [filled(of_image, size) for of_image in boxes]
         else:
             masks = self.segmenter(images, boxes)
-        return [
-            Instances(of_image, mask, confidence)
-            for (of_image, confidence), mask in zip(detected, masks, strict=True)
-        ]
+        return list(map(Instances, boxes, masks, confidence))

@@ -53,7 +53,7 @@ class Sam3(nn.Module):
             canvas = Canvas.from_pretrained(checkpoint)
         except OSError as error:
             raise ValueError(
-                f"sam3 {checkpoint!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
+                f"sam3 {checkpoint!r}: cannot be loaded ({str(error).splitlines()[0]})"
             ) from error
         return cls(model, tokenizer, canvas, threshold)
 
@@ -71,6 +71,7 @@ class Sam3(nn.Module):
         )
         confidence = out.pred_logits.float().sigmoid() * out.presence_logits.float().sigmoid()
         size = pixels.new_tensor([pixels.shape[-1], pixels.shape[-2]]).repeat(2)
+
         found: list[Instances] = []
         for i in range(len(images)):
             order = confidence[i].argsort(descending=True)

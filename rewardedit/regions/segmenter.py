@@ -1,4 +1,4 @@
-"""Masks of the objects in boxes: SAM and SAM 2, through tensors alone."""
+"""Masks of the objects in boxes: SAM and SAM 2, with tensors as input."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -50,7 +50,7 @@ class Segmenter(nn.Module):
             return cls(pretrained.load(loader, path, dtype=dtype), Canvas.from_pretrained(path))
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"segmenter {checkpoint!r}: cannot be loaded from there ({str(error).splitlines()[0]})"
+                f"segmenter {checkpoint!r}: cannot be loaded ({str(error).splitlines()[0]})"
             ) from error
 
     @torch.no_grad()
@@ -62,18 +62,21 @@ class Segmenter(nn.Module):
         If the model marks nothing in a box, the whole box is the mask: there is an object in it.
         """
         h, w = images.shape[-2:]
-        most = max((len(of_image) for of_image in boxes), default=0)
+        most = max(map(len, boxes), default=0)
         if most == 0:
-            return [torch.zeros(0, h, w, dtype=torch.bool, device=images.device) for _ in boxes]
+            return [torch.zeros(0, h, w, dtype=torch.bool, device=images.device)] * len(boxes)
+
         prompts = images.new_zeros(len(images), most, 4)
         for row, of_image in zip(prompts, boxes, strict=True):
             row[:] = images.new_tensor([0, 0, w, h])  # a padding box; its mask is left out
             row[: len(of_image)] = of_image
+
         out = self.model(
             pixel_values=self.canvas(images).to(self.model.dtype),
             input_boxes=self.canvas.to_input(prompts.flatten(0, 1), h, w).unflatten(0, prompts.shape[:2]),
             multimask_output=False,
         )
+
         masks: list[Tensor] = []
         for row, of_image in zip(out.pred_masks.float(), boxes, strict=True):
             found = self.canvas.masks_to_image(row[: len(of_image), 0], h, w) > 0

@@ -59,7 +59,9 @@ def _at_most(image: Float[Tensor, "b c h w"], side: int) -> Float[Tensor, "b c h
 
 def side_by_side(batch: EditBatch, heat: Float[Tensor, "1 1 h w"]) -> Float[Tensor, "3 h2 w2"]:
     """Source, edit and heat map of one edit, each of at most `SIDE` pixels a side."""
-    source, edited, heat = (_at_most(image, SIDE) for image in (batch.source, batch.edited, heat))
+    source = _at_most(batch.source, SIDE)
+    edited = _at_most(batch.edited, SIDE)
+    heat = _at_most(heat, SIDE)
     return torch.cat([source[0], edited[0], draw_heat(edited, heat)[0]], dim=2)
 
 

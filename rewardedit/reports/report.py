@@ -98,11 +98,11 @@ class Report:
 
         `x` and `y` name the quantities and units; without `y`, the title does.
         """
-        finite = {
-            name: [point for point in points if all(v is not None and math.isfinite(v) for v in point)]
-            for name, points in series.items()
-        }
-        curves = [Curve(name, points) for name, points in finite.items() if points]
+        curves = []
+        for name, points in series.items():
+            finite = list(filter(_is_finite, points))
+            if finite:
+                curves.append(Curve(name, finite))
         if curves:
             self._add("drawing", title, drawing=draw(curves, x, y or title))
 
@@ -132,3 +132,7 @@ def _data_url(image: Float[Tensor, "3 h w"]) -> str:
     file = io.BytesIO()
     to_pil(image).save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def _is_finite(point: tuple[float | None, float | None]) -> bool:
+    return all(value is not None and math.isfinite(value) for value in point)

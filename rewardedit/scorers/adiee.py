@@ -77,12 +77,14 @@ class Adiee(Scorer):
         super().__init__()
         if question is not None and not 0 <= question < len(QUESTIONS):
             raise ValueError(f"question: expected a number from 0 to {len(QUESTIONS) - 1}; got {question}")
+
         able = settings.layout == "pair" and vlm.model.config.model_type in WITH_PREFIX
         if share_prefix and not able:
             raise ValueError(
                 f"share_prefix: expected the layout pair and one of {', '.join(WITH_PREFIX)}; got "
                 f"{settings.layout} and {vlm.model.config.model_type}"
             )
+
         self.token = require_token(vlm.processor.tokenizer)
         self.reserved = reserved_tokens(vlm)
         self.model = vlm.model
@@ -228,7 +230,7 @@ class Adiee(Scorer):
             return instruction
         if room < 0:
             raise ValueError(
-                "the images and the question alone are longer than the model's context; take smaller images"
+                "the images and the question alone are longer than the model's context; use smaller images"
             )
         for kept in range(min(len(ends), room), 0, -1):  # a cut text may need more tokens than before
             cut = instruction[: ends[kept - 1]]
@@ -251,17 +253,19 @@ class Adiee(Scorer):
         """The states at the token for each question, if the source's part is already computed. The edited
         images are read once for all questions.
         """
-        both = [[self.split(text, 2) for text in texts] for texts in asked]
-        between = self.split(both[0][0][0])[1]
+        before, _ = self.split(asked[0][0], 2)
+        between = self.split(before)[1]
         inputs = self.vlm.inputs([between] * len(edited), self.sized(edited)[:, None])
         inputs.pop("attention_mask", None)  # all rows have the same length
         cache = as_cache(prefixes)
         self._read(inputs, cache, len(prefixes[0]))
         cache = followed(cache)
         begin = len(prefixes[0]) + inputs["input_ids"].shape[1]
+
         states = []
-        for texts in both:
-            ids = self.vlm.tokens([after for _, after in texts])  # the token does not see its padding
+        for texts in asked:
+            # The token does not see the padding after it.
+            ids = self.vlm.tokens([self.split(text, 2)[1] for text in texts])
             states.append(self.at_token(self._read({"input_ids": ids}, cache, begin), ids))
         return states
 
@@ -278,11 +282,10 @@ class Adiee(Scorer):
         beginning of a text.
         """
         text = self.texts(["make it red"], 0)[0]
-        tokenizer = self.vlm.processor.tokenizer
-        whole, *parts = (
-            tokenizer(part, add_special_tokens=False).input_ids for part in (text, *self.split(text, images))
-        )
-        return whole == [token for part in parts for token in part]
+        before, after = self.split(text, images)
+        texts = [text, before, after]
+        whole, first, second = self.vlm.processor.tokenizer(texts, add_special_tokens=False).input_ids
+        return whole == first + second
 
     def split(self, text: str, images: int = 1) -> tuple[str, str]:
         """The text up to the end of its first image, or of its first `images`, and the rest."""
@@ -326,6 +329,7 @@ def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype | st
             f"{folder}: its adapter does not hold the embedding of {TOKEN}, without which it scores at "
             "random; save it with the adapter"
         )
+
     adapted = load_adapter(vlm.model, str(folder / ADAPTER), base)
     # Merged into quantised weights the adapter would be rounded: it stays separate, as in training.
     model = adapted.get_base_model() if settings.quantize else adapted.merge_and_unload()

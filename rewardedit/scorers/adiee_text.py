@@ -45,7 +45,7 @@ def turns(number: int, instruction: str, layout: Layout, prompts: Prompts = "our
     """The question as a chat: images first, the source before the edit, so that everything before the edit
     depends on the source only.
     """
-    content: list[dict[str, str]] = [{"type": "image"} for _ in range(IMAGES[layout])]
+    content = [{"type": "image"}] * IMAGES[layout]
     content.append({"type": "text", "text": question(number, instruction, layout, prompts)})
     return [{"role": "user", "content": content}]
 
@@ -103,18 +103,28 @@ def add_words(model: Any, processor: Any, layout: Layout) -> int:
     from tokenizers import AddedToken
 
     tokenizer = processor.tokenizer
+
+    def tokens(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False).input_ids
+
     texts = [question(number, "", layout) for number in range(len(QUESTIONS))]
-    words = sorted(
-        {word for text in (*texts, ANSWER.replace(TOKEN, "")) for word in re.findall(r"[a-z]+", text.lower())}
-    )
-    parts = {word: tokenizer(word, add_special_tokens=False).input_ids for word in words}
-    parts = {word: ids for word, ids in parts.items() if len(ids) > 1}
+    words = re.findall(r"[a-z]+", " ".join([*texts, ANSWER.replace(TOKEN, "")]).lower())
+
+    parts = {}
+    for word in sorted(set(words)):
+        ids = tokens(word)
+        if len(ids) > 1:
+            parts[word] = ids
+
+    lengths = [len(tokens(text)) for text in texts]
     # Whole words only: "is" stays a part of "this".
-    before = [len(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
     tokenizer.add_tokens([AddedToken(word, single_word=True, normalized=True) for word in parts])
-    after = [len(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
-    if any(new > old for new, old in zip(after, before, strict=True)):
-        raise ValueError("question_words: this tokenizer writes questions with fewer tokens as it is")
+    for text, length in zip(texts, lengths, strict=True):
+        if len(tokens(text)) > length:
+            raise ValueError(
+                "question_words: this tokenizer already encodes the questions in fewer tokens; leave it out"
+            )
+
     _make_room(model, tokenizer)
     for embeddings in (model.get_input_embeddings().weight.data, model.get_output_embeddings().weight.data):
         for word, ids in parts.items():

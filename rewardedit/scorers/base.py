@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,21 +75,25 @@ class Scorer(nn.Module):
         name = type(self).__name__
         if not isinstance(batch, EditBatch):
             raise ValueError(f"{name}: expected an EditBatch; got {type(batch).__name__}")
+
         missing = sorted(field for field in self.needs if getattr(batch, field) is None)
         if missing:
             raise ValueError(
-                f"{name} needs {', '.join(missing)}; give the EditBatch that field, or take another scorer"
+                f"{name} needs {', '.join(missing)}; set that field of the EditBatch, or use another scorer"
             )
+
         passes = batch.edited.requires_grad and torch.is_grad_enabled()
         if passes:
             self.require_gradient()
             batch = _out_of_inference_mode(batch)
+
         if not all(batch.is_finite):
             return self._of_finite_rows(batch, prepared)
         if prepared is None or (passes and is_of_inference_mode(prepared)):  # not usable in autograd
             prepared = self.prepare(batch.source, batch.instruction)
         if not passes:
             return self.score(batch, prepared)
+
         edited = batch.edited.view_as(batch.edited)
         scores = self.score(batch.with_edited(edited), prepared)
         edited.register_hook(partial(_of_rows, scores.valid))
@@ -96,12 +101,13 @@ class Scorer(nn.Module):
 
     def _of_finite_rows(self, batch: EditBatch, prepared: Encoded | None) -> Scores:
         """Scores the rows whose edited image is finite; the others are skipped and invalid."""
-        rows = [row for row, is_finite in enumerate(batch.is_finite) if is_finite]
-        reason: list[str | None] = [None if is_finite else NOT_FINITE for is_finite in batch.is_finite]
+        rows = list(compress(range(len(batch)), batch.is_finite))
+        reason: list[str | None] = [NOT_FINITE] * len(batch)
         nothing = torch.full((len(batch),), torch.nan, device=batch.edited.device)
         if not rows:  # a loss over invalid rows only still has a gradient: 0
             nothing = nothing + 0 * batch.edited.nan_to_num(0, 0, 0).flatten(1).sum(1)
             return Scores.make(nothing, reason=reason)
+
         found = self(batch[rows], None if prepared is None else prepared.take(rows))
 
         def spread(values: Tensor) -> Tensor:
@@ -123,14 +129,17 @@ class Scorer(nn.Module):
 
 def _out_of_inference_mode(batch: EditBatch) -> EditBatch:
     """The batch with copies of the images that were made in torch's inference mode."""
-    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    made = {name: v.clone() for name, v in values.items() if isinstance(v, Tensor) and v.is_inference()}
+    made = {}
+    for field in fields(batch):
+        value = getattr(batch, field.name)
+        if isinstance(value, Tensor) and value.is_inference():
+            made[field.name] = value.clone()
     return replace(batch, **made) if made else batch
 
 
 def no_gradient(kind: type[Scorer], name: str) -> str:
     """The error for a scorer without a gradient; a user's own scorer may just not declare its gradient."""
-    remedy = "detach the edited image, or take a differentiable scorer such as clip_d or l1"
+    remedy = "detach the edited image, or use a differentiable scorer such as clip_d or l1"
     if issubclass(kind, FunctionScorer):
         remedy = "if the function has one, put @rewardedit.scorer(differentiable=True) above it"
     elif not kind.__module__.startswith("rewardedit."):
@@ -229,15 +238,17 @@ class Combination(Scorer):
         self.scorers = nn.ModuleList(scorers.values())
         self.differentiable = all(scorer.differentiable for scorer in scorers.values())
         self.needs = frozenset().union(*(scorer.needs for scorer in scorers.values()))
-        self.family = "+".join(
-            sorted({name for scorer in scorers.values() for name in scorer.family.split("+")})
-        )
+        families = "+".join(scorer.family for scorer in scorers.values())
+        self.family = "+".join(sorted(set(families.split("+"))))
 
     @property
     def fingerprint(self) -> dict[str, Any]:
         """Fingerprints of its scorers, by their names; scorers without one are left out."""
-        found = {name: scorer.fingerprint for name, scorer in self.named()}
-        return {name: told for name, told in found.items() if told}
+        found = {}
+        for name, scorer in self.named():
+            if fingerprint := scorer.fingerprint:
+                found[name] = fingerprint
+        return found
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
         return Encoded({name: scorer.prepare(source, instruction) for name, scorer in self.named()})
@@ -248,12 +259,11 @@ class Combination(Scorer):
 
     def reasons(self, scores: Mapping[str, Scores]) -> list[str | None]:
         """For each row, the reasons why it is invalid, with the scorers' names; None if it is valid."""
-        b = len(next(iter(scores.values())).reason)
-        return [
-            "; ".join(f"{name}: {found.reason[i]}" for name, found in scores.items() if found.reason[i])
-            or None
-            for i in range(b)
-        ]
+        reasons: list[str | None] = []
+        for texts in zip(*(found.reason for found in scores.values()), strict=True):
+            named = zip(scores, texts, strict=True)
+            reasons.append("; ".join(f"{name}: {text}" for name, text in named if text) or None)
+        return reasons
 
     def named(self) -> list[tuple[str, Scorer]]:
         """The scorers with their names."""
@@ -278,8 +288,13 @@ class WeightedSum(Combination):
             if not math.isfinite(weight) or weight == 0:
                 raise ValueError(f"{name}: expected a finite weight other than 0; got {weight}")
         self.weights = dict(weights)
-        ends = [sorted(weight * end for end in scorers[name].range) for name, weight in weights.items()]
-        self.range = (sum(low for low, _ in ends), sum(high for _, high in ends))
+        low = 0.0
+        high = 0.0
+        for name, weight in weights.items():
+            first, last = scorers[name].range
+            low += min(weight * first, weight * last)
+            high += max(weight * first, weight * last)
+        self.range = (low, high)
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         scores = self.scores(batch, prepared)

@@ -49,17 +49,22 @@ class LowerOf(Combination):
                 f"{', '.join(sorted(scorers)) or 'none'}, and centres of "
                 f"{', '.join(sorted(centres)) or 'none'}"
             )
+
         for name, values in centres.items():
             if len(values) != 2 or not values[1] > 0:
                 raise ValueError(
                     f"lower_of.centres: {name}: expected a median and a spread above 0; got {list(values)}"
                 )
-        self.centres = {name: (float(values[0]), float(values[1])) for name, values in centres.items()}
-        ends = [
-            [(end - self.centres[name][0]) / self.centres[name][1] for end in scorer.range]
-            for name, scorer in scorers.items()
-        ]
-        self.range = (min(low for low, _ in ends), min(high for _, high in ends))
+
+        self.centres = {}
+        lowest = []
+        highest = []
+        for name, scorer in scorers.items():
+            median, spread = map(float, centres[name])
+            self.centres[name] = (median, spread)
+            lowest.append((scorer.range[0] - median) / spread)
+            highest.append((scorer.range[1] - median) / spread)
+        self.range = (min(lowest), min(highest))
 
     @classmethod
     def from_pretrained(
@@ -105,7 +110,7 @@ def named(scorers: Sequence[ScorerSpec]) -> dict[str, ScorerSpec]:
     Raises:
         ValueError: if one occurs twice.
     """
-    names = {full_name(spec): spec for spec in scorers}
+    names = dict(zip(map(full_name, scorers), scorers, strict=True))
     if len(names) < len(scorers):
         raise ValueError(f"lower_of: expected each scorer once; got {', '.join(map(full_name, scorers))}")
     return names

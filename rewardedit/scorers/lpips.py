@@ -70,7 +70,8 @@ class LpipsNetwork(nn.Module):
                 f"lpips: expected images of at least {SMALLEST} pixels a side; got {tuple(image.shape[-2:])}"
             )
         image = image.float()  # the weights' dtype
-        shift, scale = (image.new_tensor(v)[:, None, None] for v in (SHIFT, SCALE))
+        shift = image.new_tensor(SHIFT)[:, None, None]
+        scale = image.new_tensor(SCALE)[:, None, None]
         x = (2 * image - 1 - shift) / scale
         read = []
         for i, layer in enumerate(self.features):
@@ -83,10 +84,10 @@ class LpipsNetwork(nn.Module):
         self, these: list[Float[Tensor, "b _ _ _"]], those: list[Float[Tensor, "b _ _ _"]]
     ) -> list[Float[Tensor, "b 1 _ _"]]:
         """The weighted squared distances of each layer at each place; LPIPS is the sum of their means."""
-        return [
-            (h * (x - y).square()).sum(1, keepdim=True)
-            for h, x, y in zip(self.heads, these, those, strict=True)
-        ]
+        distances = []
+        for head, this, that in zip(self.heads, these, those, strict=True):
+            distances.append((head * (this - that).square()).sum(1, keepdim=True))
+        return distances
 
 
 def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNetwork:
@@ -109,15 +110,16 @@ def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNet
                     net, folder, "the folder lacks them" if weights is not None else "HF_HUB_OFFLINE is set"
                 )
             _fetch(net, file, folder)
+
     network = LpipsNetwork(net)
     with pretrained.reading(str(folder)):
         backbone, heads = (
             torch.load(folder / file.name, map_location="cpu", weights_only=True) for file in NETS[net]
         )
         state = {name: value for name, value in backbone.items() if name.startswith("features.")}
-        network.load_state_dict(
-            state | {f"heads.{i}": heads[f"lin{i}.model.1.weight"] for i in range(len(network.heads))}
-        )
+        for i in range(len(network.heads)):
+            state[f"heads.{i}"] = heads[f"lin{i}.model.1.weight"]
+        network.load_state_dict(state)
     return network
 
 
@@ -136,18 +138,19 @@ def _missing(net: str, folder: Path, why: str) -> ValueError:
 
 
 def _alexnet() -> nn.Sequential:
-    pool = nn.MaxPool2d(3, 2)
-    first = [
+    return nn.Sequential(
         nn.Conv2d(3, 64, 11, stride=4, padding=2),
         nn.ReLU(),
-        pool,
+        nn.MaxPool2d(3, 2),
         nn.Conv2d(64, 192, 5, padding=2),
         nn.ReLU(),
-        pool,
-    ]
-    rest = [(192, 384), (384, 256), (256, 256)]
-    return nn.Sequential(
-        *first, *(layer for a, b in rest for layer in (nn.Conv2d(a, b, 3, padding=1), nn.ReLU()))
+        nn.MaxPool2d(3, 2),
+        nn.Conv2d(192, 384, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(384, 256, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(256, 256, 3, padding=1),
+        nn.ReLU(),
     )
 
 

@@ -51,6 +51,7 @@ def _file_module(file: Path) -> ModuleType:
     path = file.expanduser().resolve()
     if not path.is_file():
         raise ValueError(f"{file}: no such file")
+
     content = path.read_bytes()
     name = f"{path.stem}_{hashlib.sha256(str(path).encode() + content).hexdigest()[:12]}"
     if name not in sys.modules:
@@ -64,6 +65,7 @@ def _file_module(file: Path) -> ModuleType:
         except BaseException:
             del sys.modules[name]
             raise
+
     return sys.modules[name]
 
 

@@ -47,8 +47,10 @@ class Preservation(Scorer):
                 raise ValueError(f"{name}: expected one of {', '.join(known)}; got {value!r}")
         self.region = region
         self.against = against
-        needed = {"mask": region != "all", "target": against == "target"}
-        self.needs = frozenset(field for field, is_needed in needed.items() if is_needed)
+        needs = {"mask"} if region != "all" else set()
+        if against == "target":
+            needs.add("target")
+        self.needs = frozenset(needs)
 
     def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
         reference = batch.source if self.against == "source" else batch.target
@@ -168,7 +170,11 @@ class Ssim(Preservation):
 def ssim_map(x: Float[Tensor, "b c h w"], y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
     """SSIM of the window around each pixel, in [−1, 1]."""
     with devices.full_precision(x.device.type):  # a variance is a difference of nearly equal numbers
-        mean_x, mean_y, xx, yy, xy = (gaussian_blur(image, SIGMA) for image in (x, y, x * x, y * y, x * y))
+        mean_x = gaussian_blur(x, SIGMA)
+        mean_y = gaussian_blur(y, SIGMA)
+        xx = gaussian_blur(x * x, SIGMA)
+        yy = gaussian_blur(y * y, SIGMA)
+        xy = gaussian_blur(x * y, SIGMA)
     brightness = (2 * mean_x * mean_y + 0.01**2) / (mean_x**2 + mean_y**2 + 0.01**2)
     structure = (2 * (xy - mean_x * mean_y) + 0.03**2) / ((xx - mean_x**2) + (yy - mean_y**2) + 0.03**2)
     return brightness * structure

@@ -115,11 +115,13 @@ class ViFiClip(ClipScorer):
             raise ValueError(
                 f"vifi_clip: expected a CLIP checkpoint; {checkpoint!r} is {model.config.model_type}"
             )
+
         patch = model.config.vision_config.patch_size
         if size is not None:
             if size < patch or size % patch:
                 raise ValueError(f"size: expected a multiple of the patch, {patch}; got {size}")
             preprocess = preprocess.resized(size)
+
         folder = fetched(checkpoint, (SETTINGS, WEIGHTS))
         saved = {"pooling": "mean"}
         if (folder / SETTINGS).is_file():
@@ -128,6 +130,7 @@ class ViFiClip(ClipScorer):
             raise ValueError(
                 f"{folder / SETTINGS}: pooling: expected mean or temporal; train the scorer again"
             )
+
         temporal = None
         if (pooling or saved["pooling"]) == "temporal":
             temporal = make_temporal(model)

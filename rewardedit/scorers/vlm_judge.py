@@ -93,7 +93,10 @@ class VlmJudge(Scorer):
         if answer not in ANSWERS:
             raise ValueError(f"answer: expected one of {', '.join(ANSWERS)}; got {answer!r}")
         if answer == "digits" and not local:
-            raise ValueError("answer: an endpoint shows no logits of all digits; take answer='text'")
+            raise ValueError(
+                "answer: an endpoint does not return the logits of all digits; use answer='text'"
+            )
+
         self.questions = questions(criteria, apart)
         if example is not None:
             example.check(self.questions, answer)
@@ -156,7 +159,7 @@ class VlmJudge(Scorer):
             url, _, model = checkpoint.partition("#")
             if not model or adapter is not None:
                 raise ValueError(
-                    "checkpoint: expected URL#MODEL, the name of an endpoint's model, no adapter"
+                    "checkpoint: expected URL#MODEL, an endpoint and its model, without an adapter"
                 )
             judge = Endpoint(url, model, key_variable, timeout, retries, seed=seed, longest_wait=longest_wait)
         else:
@@ -187,10 +190,12 @@ class VlmJudge(Scorer):
         if self.vlm is not None:
             self.vlm.note_cut(batch.instruction, self.family)
         instructions = [self._plain(text) for text in batch.instruction]
+
         asked = []
         for question in self.questions:
             chats = [chat(question, text, self.answer, self.example) for text in instructions]
             asked.append((chats, self._images(question, shown[question.view])))
+
         parts: dict[str, Tensor] = {}
         reasons: list[list[str]] = [[] for _ in instructions]
         for question, (grades, why) in zip(self.questions, self.grader(asked), strict=True):
@@ -198,6 +203,7 @@ class VlmJudge(Scorer):
             for row, reason in zip(reasons, why, strict=True):
                 if reason is not None:
                     row.append(f"{question.name}: {reason}")
+
         groups = combine(self.questions, parts)
         score = geometric_mean(groups["consistency"], groups["quality"])
         return Scores.make(score, parts | groups, ["; ".join(row) or None for row in reasons])
@@ -213,10 +219,14 @@ class VlmJudge(Scorer):
         if self.example is None:
             return torch.stack(images, dim=1)
         size = tuple(edited.shape[-2:])
-        pair = [resize(image[None].to(edited.device), size).to(edited) for image in self._example_pair()]
-        before = views(pair[0], pair[1], self.apart)[question.view]
-        first = list(before) if question.aspect.pair else [before[1]]
-        return torch.stack([image.expand_as(edited) for image in first] + images, dim=1)
+
+        def resized(image: Tensor) -> Tensor:
+            return resize(image[None].to(edited.device), size).to(edited)
+
+        first, second = map(resized, self._example_pair())
+        first, second = views(first, second, self.apart)[question.view]
+        before = [first, second] if question.aspect.pair else [second]
+        return torch.stack([image.expand_as(edited) for image in before] + images, dim=1)
 
     def _example_pair(self) -> tuple[Tensor, Tensor]:
         assert self.example is not None

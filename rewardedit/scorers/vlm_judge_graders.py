@@ -4,6 +4,7 @@ import base64
 import inspect
 import io
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Any
 
 import torch
@@ -49,9 +50,8 @@ class ByDigits:
 
     def logits(self, chats: list[Chat], images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "b 10"]:
         """Logits of the ten digits. The text ends in a digit, which is predicted at the token before it."""
-        inputs: dict[str, Any] = self.vlm.inputs(
-            [answer_up_to(self.vlm, chat) + "0" for chat in chats], images
-        )
+        texts = [answer_up_to(self.vlm, chat) + "0" for chat in chats]
+        inputs: dict[str, Any] = self.vlm.inputs(texts, images)
         if self.keeps:
             inputs["logits_to_keep"] = 2
         return self.vlm.model(**inputs).logits[:, -2, self.ids].float()
@@ -72,7 +72,7 @@ class ByText:
     def __call__(self, asked: Sequence[Asked]) -> list[Graded]:
         graded = []
         for chats, images in asked:
-            texts = [self.vlm.prompt(chat) for chat in chats]
+            texts = list(map(self.vlm.prompt, chats))
             answers = self.vlm.answer(texts, images, self.max_new_tokens)
             graded.append(read_all(answers, images.device))
         return graded
@@ -106,7 +106,7 @@ class ByEndpoint:
     def __call__(self, asked: Sequence[Asked]) -> list[Graded]:
         chats: list[list[Message]] = []
         for part, images in asked:
-            chats += [messages(chat, row) for chat, row in zip(part, images, strict=True)]
+            chats += starmap(messages, zip(part, images, strict=True))
         answers = self.endpoint.answer(chats, self.max_new_tokens)
         for answer in answers:
             if isinstance(answer, AnswerError) and answer.may_pass:
@@ -147,12 +147,12 @@ def digit_ids(vlm: Vlm) -> list[int]:
     text = answer_up_to(vlm, [{"role": "user", "content": [{"type": "text", "text": "?"}]}])
     tokenizer = vlm.processor.tokenizer
     encoded = [tokenizer(text + digit, add_special_tokens=False)["input_ids"] for digit in DIGITS]
-    before = {tuple(ids[:-1]) for ids in encoded}
     last = [ids[-1] for ids in encoded]
-    if len(before) > 1 or len(set(last)) < len(DIGITS):
+    same_before = all(ids[:-1] == encoded[0][:-1] for ids in encoded)
+    if not same_before or len(set(last)) < len(DIGITS):
         raise ValueError(
             f"expected a tokenizer in which each digit after {BEGINNING!r} is one token; that of "
-            f"{type(vlm.model).__name__} ends in {last}; take answer='text'"
+            f"{type(vlm.model).__name__} ends in {last}; use answer='text'"
         )
     return last
 
@@ -173,7 +173,7 @@ def read_all(answers: Sequence[Answer], device: torch.device) -> Graded:
 
 def messages(chat: Chat, images: Float[Tensor, "n 3 h w"]) -> list[Message]:
     """Converts a chat to an endpoint's format, with images as PNG in data URLs."""
-    urls = iter([data_url(image) for image in images])
+    urls = map(data_url, images)
     turns: list[Message] = []
     for turn in chat:
         if turn["role"] == "assistant":

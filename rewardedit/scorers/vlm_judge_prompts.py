@@ -134,10 +134,9 @@ def questions(criteria: str, apart: bool) -> list[Question]:
     if criteria not in CRITERIA:
         raise ValueError(f"criteria: expected one of {', '.join(CRITERIA)}; got {criteria!r}")
     aspects = CRITERIA[criteria]
-    if not apart:
-        return [Question(aspect, "whole") for aspect in aspects]
-    inside = [Question(aspect, "inside") for aspect in aspects]
-    return inside + [Question(aspect, "outside") for aspect in aspects if aspect.outside is not None]
+    inside = [Question(aspect, "inside" if apart else "whole") for aspect in aspects]
+    outside = [Question(aspect, "outside") for aspect in aspects if apart and aspect.outside is not None]
+    return inside + outside
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,8 @@ class Example:
         if not isinstance(values, dict) or not needed <= set(values) <= needed | {"reasons"}:
             got = sorted(values) if isinstance(values, dict) else type(values).__name__
             raise ValueError(f"example {path}: expected {sorted(needed)}, and reasons or not; got {got}")
-        source, edited = (load_image(path.parent / values[name]) for name in ("source", "edited"))
+        source = load_image(path.parent / values["source"])
+        edited = load_image(path.parent / values["edited"])
         if source.shape != edited.shape:
             raise ValueError(f"example {path}: source and edited differ in size")
         return cls(source, edited, values["instruction"], values["grades"], values.get("reasons", {}))
@@ -222,10 +222,12 @@ def read_grade(answer: str) -> float | None:
 
     Thoughts before the answer are not read.
     """
-    lines = [" ".join(line.split()) for line in normalised(answer).splitlines()]
-    labelled = [match[1] for match in map(_LABELLED.fullmatch, lines) if match is not None]
-    values = [_VALUE.fullmatch(text) for text in labelled if re.match(r"[-+]?\d", text)]
-    grades = {None if value is None else float(value[1]) for value in values}
+    grades = set()
+    for line in normalised(answer).splitlines():
+        labelled = _LABELLED.fullmatch(" ".join(line.split()))
+        if labelled is not None and re.match(r"[-+]?\d", labelled[1]):
+            value = _VALUE.fullmatch(labelled[1])
+            grades.add(None if value is None else float(value[1]))
     grade = grades.pop() if len(grades) == 1 else None
     return grade if grade is not None and grade <= 10 else None
 
@@ -233,6 +235,6 @@ def read_grade(answer: str) -> float | None:
 def unread(answer: str) -> str:
     """The reason why a row without a grade is invalid, with the end of the model's answer."""
     if is_unfinished(answer):
-        return "the answer is a thought that has no end; raise max_new_tokens"
+        return "the answer ends within its reasoning; raise max_new_tokens"
     shown = answer if len(answer) <= QUOTED else "…" + answer[-QUOTED:]
     return f"no grade could be read; the model answered {shown!r}"

@@ -4,16 +4,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rewardedit.shapes.looking import WITHOUT_OBJECT, Seen, old_objects
+from rewardedit.shapes.looking import Seen, old_objects
 from rewardedit.shapes.recover import Objects, colour_share, cover, draw, patch, ramp
 from rewardedit.shapes.render import OBJECT_RGB, render_backgrounds
 from rewardedit.shapes.scenes import CENTRES, EMPTY, Edits, Scenes
-from rewardedit.shapes.vocabulary import CELL, EDIT_TYPES, RADII
+from rewardedit.shapes.vocabulary import CELL, RADII
 
 
 def alignment_of(seen: Seen, before: Scenes, edits: Edits) -> Tensor:
     """Alignment (b,) in [0, 1]: how far the requested change was made."""
-    kind = {name: torch.from_numpy(edits.edit_type == EDIT_TYPES.index(name)) for name in WITHOUT_OBJECT}
     asked = seen.asked
     alignment = torch.zeros(len(edits))
     alignment[asked.row] = (
@@ -22,10 +21,10 @@ def alignment_of(seen: Seen, before: Scenes, edits: Edits) -> Tensor:
         * _wanted_place(asked, before, edits)
         * _reshaped(seen.image, seen.background, before, edits, asked)
     )
-    alignment[kind["remove"]] = 1.0
+    alignment[edits.is_type("remove")] = 1.0
     alignment *= _gone(seen.image, seen.background, before, edits, asked)
     repainted = _repainted(seen.image, seen.wanted, before, seen.kept)
-    return torch.where(kind["background"], repainted, alignment)
+    return torch.where(torch.from_numpy(edits.is_type("background")), repainted, alignment)
 
 
 def _wanted_size(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
@@ -33,26 +32,27 @@ def _wanted_size(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
     row = asked.row.numpy()
     edits = edits[row]
     radii = np.array(RADII, dtype=np.float32)
-    is_kind = {name: torch.from_numpy(edits.edit_type == i) for i, name in enumerate(EDIT_TYPES)}
     old_size = before.size[row, edits.cell]
-    same = torch.from_numpy(radii[np.where(edits.edit_type == EDIT_TYPES.index("add"), edits.size, old_size)])
+    same = torch.from_numpy(radii[np.where(edits.is_type("add"), edits.size, old_size)])
     ratio = asked.radius / same
     fits = ramp((ratio - 1).abs(), 0.27, 0.16)
+
     grows = torch.from_numpy(edits.size > old_size)
     bigger = ramp(asked.surely / same, 1.13, 1.22) * ramp(ratio, 2.2, 1.9)
     smaller = ramp(asked.perhaps / same, 0.89, 0.84) * ramp(ratio, 0.3, 0.5)
     resized = torch.where(grows, bigger, smaller)
+
     inside = torch.from_numpy(edits.inside)
     visible = torch.where(inside, ramp(asked.radius, 2.8, 3.6), ramp(asked.radius, 3.6, 4.6))
-    free = is_kind["add"] & torch.from_numpy(~edits.says_size)
-    return torch.where(is_kind["resize"], resized, torch.where(free, visible, fits))
+    free = torch.from_numpy(edits.is_type("add") & ~edits.says_size)
+    resizes = torch.from_numpy(edits.is_type("resize"))
+    return torch.where(resizes, resized, torch.where(free, visible, fits))
 
 
 def _wanted_place(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
     """(n,) 1 where the object is at the requested place, or its old one if none was requested."""
     row = asked.row.numpy()
     edits = edits[row]
-    is_kind = {name: torch.from_numpy(edits.edit_type == i) for i, name in enumerate(EDIT_TYPES)}
     outside = (
         ((asked.centre - torch.from_numpy(CENTRES[edits.to_cell])).abs() - CELL / 2).clamp_min(0).amax(1)
     )
@@ -60,8 +60,9 @@ def _wanted_place(asked: Objects, before: Scenes, edits: Edits) -> Tensor:
         dim=1
     )
     relates = torch.from_numpy(edits.relation >= 0)
-    anywhere = is_kind["add"] & torch.from_numpy(~edits.says_place) & ~relates
-    placed = torch.where(is_kind["move"] | is_kind["add"], ramp(outside, 6, 2.5), ramp(shift, 6, 3))
+    anywhere = torch.from_numpy(edits.is_type("add") & ~edits.says_place) & ~relates
+    goes = torch.from_numpy(edits.is_type("add", "move"))
+    placed = torch.where(goes, ramp(outside, 6, 2.5), ramp(shift, 6, 3))
     placed = torch.where(relates, _related(asked, before, edits), placed)
     return torch.where(anywhere, torch.ones_like(placed), placed)
 
@@ -93,16 +94,18 @@ def _reshaped(image: Tensor, background: Tensor, before: Scenes, edits: Edits, a
     row = asked.row.numpy()
     edits = edits[row]
     centre = torch.from_numpy(CENTRES[edits.cell] + before.offset[row, edits.cell])
-    old_shape, old_size = (torch.from_numpy(v[row, edits.cell]) for v in (before.shape, before.size))
-    old = draw(old_shape, centre, torch.tensor(RADII)[old_size], asked.origin)
+    old_shape = torch.from_numpy(before.shape[row, edits.cell])
+    old_radius = torch.tensor(RADII)[before.size[row, edits.cell]]
+    old = draw(old_shape, centre, old_radius, asked.origin)
     colour = OBJECT_RGB[edits.colour]
     share = colour_share(
         patch(image, asked.row, asked.origin), patch(background, asked.row, asked.origin), colour
     )[0]
     change = asked.alpha - old
     progress = ((share - old) * change).sum((1, 2)) / change.square().sum((1, 2)).clamp_min(1)
-    same = (edits.edit_type == EDIT_TYPES.index("replace")) & (edits.colour == before.colour[row, edits.cell])
+    same = edits.is_type("replace") & (edits.colour == before.colour[row, edits.cell])
     reshaped = torch.where(torch.from_numpy(same), ramp(progress, 0.75, 0.9), torch.ones_like(progress))
+
     # A colour between the old and the new one counts as neither.
     old_colour = OBJECT_RGB[before.colour[row, edits.cell]]
     inside = (asked.alpha == 1).float()
@@ -110,8 +113,7 @@ def _reshaped(image: Tensor, background: Tensor, before: Scenes, edits: Edits, a
     seen = seen / inside.sum((1, 2)).clamp_min(1)[:, None]
     span = colour - old_colour
     progress = ((seen - old_colour) * span).sum(1) / span.square().sum(1).clamp_min(1e-3)
-    renewed = np.isin(edits.edit_type, [EDIT_TYPES.index("replace"), EDIT_TYPES.index("recolour")])
-    recoloured = torch.from_numpy(renewed) & (span.norm(dim=1) > 0)
+    recoloured = torch.from_numpy(edits.is_type("replace", "recolour")) & (span.norm(dim=1) > 0)
     return reshaped * torch.where(recoloured, ramp(progress, 0.6, 0.85), torch.ones_like(progress))
 
 

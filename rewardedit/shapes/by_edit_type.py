@@ -14,18 +14,15 @@ def rating_by_edit_type(editor: Editor, n: int, split: str = "test") -> dict[str
     out: dict[str, dict[str, float]] = {}
     for backdrop in ("plain", "textured", "photo"):
         samples = Shapes(split, backdrops=(backdrop,)).batch(0, n)
+        made = []
         with devices.autocast(editor.pipe.device.type):
-            made = [
-                editor.sample(
-                    editor.encode(samples.source[rows], samples.instruction[rows]),
-                    range(rows.start, rows.stop),
-                ).images
-                for rows in (slice(i, min(i + BATCH, n)) for i in range(0, n, BATCH))
-            ]
+            for first in range(0, n, BATCH):
+                rows = range(first, min(first + BATCH, n))
+                part = samples[first : first + BATCH]
+                made.append(editor.sample(editor.encode(part.source, part.instruction), rows).images)
+
         score = ShapesOracle().rate(samples, torch.cat(made)).score
-        is_type = {name: torch.tensor([own == name for own in samples.edit_type]) for name in EDIT_TYPES}
-        out[backdrop] = {
-            "all": float(score.mean()),
-            **{name: float(score[rows].mean()) for name, rows in is_type.items()},
-        }
+        out[backdrop] = {"all": float(score.mean())}
+        for name in EDIT_TYPES:
+            out[backdrop][name] = float(score[samples.edits.is_type(name)].mean())
     return out

@@ -28,15 +28,16 @@ def measure_detector(folder: Path, n: int) -> dict[str, Any]:
     asked = _questions(objects, torch.Generator().manual_seed(0))
     detector = Detector.from_pretrained(str(folder), threshold=LEAST_SURE).to(devices.default_device())
     grid = torch.arange(LEAST_SURE, 0.9, 0.02)
+
     right: list[list[bool]] = []
     for first in range(0, len(asked), 280):
-        part = asked[first : first + 280]
-        images = samples.target[[row for row, _, _ in part]].to(devices.default_device())
-        answers = detector(images, [name for _, name, _ in part])
-        for (boxes, confidence), (_, _, truth) in zip(answers, part, strict=True):
+        rows, names, truths = zip(*asked[first : first + 280], strict=True)
+        images = samples.target[list(rows)].to(devices.default_device())
+        for (boxes, confidence), truth in zip(detector(images, list(names)), truths, strict=True):
             found = pairwise_iou(truth, boxes.cpu()) >= FOUND
             sure = confidence.cpu()
             right.append([is_right(found[:, sure >= t]) for t in grid])
+
     rates = torch.tensor(right, dtype=torch.float64)
     best = int(rates.mean(0).argmax())
     threshold = round(float(grid[best]), 2)
@@ -55,15 +56,16 @@ def _questions(objects: SceneObjects, generator: torch.Generator) -> list[tuple[
     that no object of the image has, half of the time one with its colour or shape.
     """
     asked = []
-    colour_and_shape = torch.tensor([len(name.split()) == 2 for name in NAMES])
+    words_of = [set(name.split()) for name in NAMES]
+    colour_and_shape = torch.tensor(list(map(len, words_of))) == 2
     for i in range(len(objects.row)):
         row = int(objects.row[i])
         of_image = objects.row == row
         name = _draw(objects.names[i], generator)
         asked.append((row, NAMES[name], objects.boxes[of_image & objects.names[:, name]]))
         absent = colour_and_shape & ~objects.names[of_image].any(0)
-        words = set(NAMES[int((objects.names[i] & colour_and_shape).nonzero()[0])].split())
-        alike = absent & torch.tensor([bool(words & set(other.split())) for other in NAMES])
+        words = words_of[int((objects.names[i] & colour_and_shape).nonzero()[0])]
+        alike = absent & ~torch.tensor(list(map(words.isdisjoint, words_of)))
         wrong = _draw(alike if i % 2 and alike.any() else absent, generator)
         asked.append((row, NAMES[wrong], torch.zeros(0, 4)))
     return asked

@@ -25,10 +25,12 @@ def detection_loss(logits: Tensor, found: Tensor, truth: list[tuple[Tensor, Tens
         target[i, patches] = names[objects].float()
         boxes.append(found[i, patches])
         wanted.append(true_boxes[objects])
+
     made = torch.cat(boxes)
     true = torch.cat(wanted)
     number = max(1, len(true))
     error = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+
     # Errors of confident right answers hardly count (Lin et al. 2017).
     surprise = 1 - torch.exp(-error)
     weight = target * FOCAL_ALPHA + (1 - target) * (1 - FOCAL_ALPHA)
@@ -44,8 +46,9 @@ def match(logits: Tensor, found: Tensor, boxes: Tensor, names: Tensor) -> tuple[
     share = names.float() / names.sum(1, keepdim=True)
     cost = -WEIGHTS[0] * right @ share.T
     cost = cost + WEIGHTS[1] * torch.cdist(found, boxes, p=1)
-    pairs = [tensor.flatten(0, 1) for tensor in torch.broadcast_tensors(found[:, None], boxes[None])]
-    cost = cost - WEIGHTS[2] * generalised_iou(*pairs).view(len(found), len(boxes))
+    each_found = found.repeat_interleave(len(boxes), dim=0)
+    each_box = boxes.repeat(len(found), 1)
+    cost = cost - WEIGHTS[2] * generalised_iou(each_found, each_box).view(len(found), len(boxes))
     patches, objects = linear_sum_assignment(cost.cpu().numpy())
     return torch.from_numpy(patches).to(logits.device), torch.from_numpy(objects).to(logits.device)
 

@@ -102,6 +102,7 @@ def caption(scenes: Scenes, row: int) -> str:
             inner = f"{_COLOURS[scenes.inner_colour[row, c]]} {SHAPES[scenes.inner_shape[row, c]]}"
             words += f" with {article(inner)} inside"
         parts.append(f"{words} at {PLACES[c]}")
+
     plain = _BACKGROUNDS[scenes.background[row]]
     backdrop = BACKDROPS[scenes.backdrop[row]]
     kind = {"plain": plain, "textured": f"{TEXTURES[scenes.texture[row]]} {plain}", "photo": "photographic"}[
@@ -112,7 +113,9 @@ def caption(scenes: Scenes, row: int) -> str:
 
 def _name(rng: np.random.Generator, scenes: Scenes, row: int, cell: int) -> str:
     """Name such as "red circle", sometimes with its size, sometimes the shape alone if that is unique."""
-    size, colour, shape = (a[row, cell] for a in (scenes.size, scenes.colour, scenes.shape))
+    size = scenes.size[row, cell]
+    colour = scenes.colour[row, cell]
+    shape = scenes.shape[row, cell]
     style = rng.random()
     if style < 0.15:
         return f"{SIZES[size]} {_COLOURS[colour]} {SHAPES[shape]}"

@@ -23,7 +23,7 @@ from rewardedit.shapes.recover import (
 )
 from rewardedit.shapes.render import ORIGINS, object_masks, paint, render_backgrounds
 from rewardedit.shapes.scenes import CENTRES, EMPTY, Edits, Scenes
-from rewardedit.shapes.vocabulary import EDIT_TYPES, RADII, SIZE
+from rewardedit.shapes.vocabulary import RADII, SIZE
 
 WITHOUT_OBJECT = ("remove", "background")  # edit types that draw no object
 
@@ -53,11 +53,16 @@ def look(edited: Tensor, before: Scenes, after: Scenes, edits: Edits, keep: np.n
     background = seen_background(image, wanted)
 
     row, cell, _, origin, window = in_place(after, keep)
-    shape, colour = (torch.from_numpy(v)[row, cell].long() for v in (after.shape, after.colour))
+    shape = torch.from_numpy(after.shape)[row, cell].long()
+    colour = torch.from_numpy(after.colour)[row, cell].long()
     filled = fill_hosts(image, after, after.has_inner)
     kept = recover(filled, background, row, shape, colour, origin, window)
     taken = cover(kept, len(image), 1.5)
-    asked = better(*(asked_objects(v, background, before, after, edits, taken) for v in (image, calm)))
+    asked = better(
+        asked_objects(image, background, before, after, edits, taken),
+        asked_objects(calm, background, before, after, edits, taken),
+    )
+
     # Pixels that the requested object explains belong neither to its neighbours nor to a hole in its host.
     found = asked.fit > 0.3
     claimed = cover(asked, len(image), 1.0, found & ~torch.from_numpy(edits.inside)[asked.row])
@@ -65,8 +70,10 @@ def look(edited: Tensor, before: Scenes, after: Scenes, edits: Edits, keep: np.n
     hidden = after.has_inner.copy()
     lost = asked.row[~found].numpy()
     hidden[lost[edits.inside[lost]], edits.to_cell[lost[edits.inside[lost]]]] = False
-    views = (fill_hosts(view, after, hidden) for view in (image, calm))
-    kept = better(*(recover(view, background, row, shape, colour, origin, window) for view in views))
+    kept = better(
+        recover(fill_hosts(image, after, hidden), background, row, shape, colour, origin, window),
+        recover(fill_hosts(calm, after, hidden), background, row, shape, colour, origin, window),
+    )
     return Seen(image, light, grain, wanted, background, kept, asked)
 
 
@@ -76,10 +83,10 @@ def asked_objects(
     """Finds the object that the instruction draws or changes, in rows that have one; `taken` (b, 64, 64)
     marks pixels that other objects cover.
     """
-    anywhere = np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("move")])
     drawn = draws(edits)
     row = torch.from_numpy(np.flatnonzero(drawn))
-    shape, colour = (torch.from_numpy(v)[row].long() for v in (edits.shape, edits.colour))
+    shape = torch.from_numpy(edits.shape)[row].long()
+    colour = torch.from_numpy(edits.colour)[row].long()
     cells = np.zeros((len(edits), 9), dtype=bool)
     cells[np.arange(len(edits)), edits.to_cell] = drawn
     _, _, _, origin, window = in_place(after, cells)
@@ -93,10 +100,13 @@ def asked_objects(
         window = window.clone()
         within = object_masks(hosts, edits.to_cell)
         window[inside] = patch(within, row[inside], origin[inside])[:, 0]
+
     found = recover(image, background, row, shape, colour, origin, window)
-    free = torch.from_numpy(anywhere)[row] & ~inside
+
+    free = torch.from_numpy(edits.is_type("add", "move"))[row] & ~inside
     if not free.any():
         return found
+
     origin = origin.clone()
     window = window.clone()
     origin[free], window[free] = search(image, background, taken, row[free], colour[free])
@@ -109,8 +119,7 @@ def old_objects(before: Scenes, edits: Edits) -> Tensor:
     other kinds of edit.
     """
     old = torch.zeros(len(edits), SIZE, SIZE)
-    gone = ~np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("background")])
-    row = np.flatnonzero(gone)
+    row = np.flatnonzero(~edits.is_type("add", "background"))
     cell = edits.cell[row]
     centre = torch.from_numpy(CENTRES[cell] + before.offset[row, cell])
     origin = torch.tensor(ORIGINS)[cell]
@@ -123,4 +132,4 @@ def old_objects(before: Scenes, edits: Edits) -> Tensor:
 
 def draws(edits: Edits) -> np.ndarray:
     """(b,), True for edits that draw or change an object."""
-    return ~np.isin(edits.edit_type, [EDIT_TYPES.index(name) for name in WITHOUT_OBJECT])
+    return ~edits.is_type(*WITHOUT_OBJECT)

@@ -1,6 +1,6 @@
 """Candidate edits of known quality: right ones, and deliberate examples of editors' typical errors."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from rewardedit.shapes.scenes import (
     LOOSELY_RELATED_CELLS,
     OBJECT_FIELDS,
     apply_edits,
+    edit_types,
     pick,
     sample_edits,
     without_edited,
@@ -62,7 +63,7 @@ def _rows(samples: ShapesBatch, rows: np.ndarray) -> ShapesBatch:
     def take(value):
         return [value[i] for i in rows] if isinstance(value, list) else value[rows]
 
-    return ShapesBatch(**{f.name: take(getattr(samples, f.name)) for f in fields(samples)})
+    return ShapesBatch(*map(take, vars(samples).values()))
 
 
 def right(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
@@ -93,8 +94,8 @@ def over_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     """The right edit, and one more change that was not requested."""
     others = without_edited(samples.after, samples.edits)
     names = ("remove", "replace", "recolour", "resize", "background")
-    kind = np.array([EDIT_TYPES.index(name) for name in names])[rng.integers(len(names), size=len(samples))]
-    is_background = samples.edits.edit_type == EDIT_TYPES.index("background")
+    kind = edit_types(names)[rng.integers(len(names), size=len(samples))]
+    is_background = samples.edits.is_type("background")
     kind = np.where(is_background, EDIT_TYPES.index("recolour"), kind)
     # The edited object's own cell, which holds its host if it lies inside another object, is not changed.
     own = (np.arange(CELLS)[None] == samples.edits.to_cell[:, None]) & ~is_background[:, None]
@@ -113,22 +114,19 @@ def wrong_object(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     b = np.arange(len(samples))
     allowed = samples.before.present.copy()
     allowed[b, edits.cell] = False
-    able = allowed.any(1) & ~np.isin(
-        edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("background")]
-    )
+    able = allowed.any(1) & ~edits.is_type("add", "background")
     cell = np.where(able, pick(rng, allowed), edits.cell)
-    moves = edits.edit_type == EDIT_TYPES.index("move")
-    keeps_shape = np.isin(edits.edit_type, [EDIT_TYPES.index(k) for k in ("recolour", "resize", "move")])
-    keeps_colour = np.isin(edits.edit_type, [EDIT_TYPES.index(k) for k in ("resize", "move")])
+    keeps_shape = edits.is_type("recolour", "resize", "move")
+    keeps_colour = edits.is_type("resize", "move")
     size = samples.before.size[b, cell]
     resized = np.where(size == 0, 1, np.where(size == 2, 1, edits.size))
     other = replace(
         edits,
         cell=cell,
-        to_cell=np.where(moves, edits.to_cell, cell),
+        to_cell=np.where(edits.is_type("move"), edits.to_cell, cell),
         shape=np.where(keeps_shape, samples.before.shape[b, cell], edits.shape),
         colour=np.where(keeps_colour, samples.before.colour[b, cell], edits.colour),
-        size=np.where(edits.edit_type == EDIT_TYPES.index("resize"), resized, size),
+        size=np.where(edits.is_type("resize"), resized, size),
     )
     drawn = render(apply_edits(samples.before, other))
     return torch.where(torch.from_numpy(able)[:, None, None, None], drawn, samples.source)
@@ -141,19 +139,21 @@ def wrong_colour(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     after = samples.after
     edits = samples.edits
     b = np.arange(len(samples))
-    removed = edits.edit_type == EDIT_TYPES.index("remove")
+    removed = edits.is_type("remove")
     scenes = after.copy()
     allowed = np.ones((len(b), len(COLOURS)), dtype=bool)
     allowed[b, edits.colour] = False
     allowed[b, samples.before.colour[b, edits.cell]] = False
-    painted = (edits.edit_type != EDIT_TYPES.index("background")) & ~edits.inside
+
+    painted = ~edits.is_type("background") & ~edits.inside
     new = pick(rng, allowed)
     scenes.colour[b[painted], edits.to_cell[painted]] = new[painted]
     scenes.inner_colour[b[edits.inside], edits.to_cell[edits.inside]] = new[edits.inside]
     scenes.shape[b[removed], edits.cell[removed]] = samples.before.shape[b[removed], edits.cell[removed]]
+
     grounds = np.ones((len(b), len(BACKGROUNDS)), dtype=bool)
     grounds[b, after.background], grounds[b, samples.before.background] = False, False
-    is_background = edits.edit_type == EDIT_TYPES.index("background")
+    is_background = edits.is_type("background")
     scenes.background[is_background] = pick(rng, grounds)[is_background]
     return render(scenes)
 
@@ -163,7 +163,7 @@ def wrong_place(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     after = samples.after
     edits = samples.edits
     b = np.arange(len(samples))
-    placed = np.isin(edits.edit_type, [EDIT_TYPES.index("add"), EDIT_TYPES.index("move")])
+    placed = edits.is_type("add", "move")
     free = ~after.present & ~_right_cells(samples)
     free[b, edits.cell] = False
     placed &= free.any(1)
@@ -191,9 +191,9 @@ def _right_cells(samples: ShapesBatch) -> np.ndarray:
 def damaged(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     """The right edit, with noise on the background in a random square of 16 to 40 pixels a side."""
     edited = samples.target.clone()
-    nothing = np.full(len(samples), -1)
-    cells = [object_masks(samples.after, np.where(samples.after.present[:, c], c, nothing)) for c in range(9)]
-    objects = torch.stack(cells).sum(0)
+    objects = torch.zeros(len(samples), 1, 64, 64)
+    for cell in range(CELLS):
+        objects += object_masks(samples.after, np.where(samples.after.present[:, cell], cell, -1))
     for i in range(len(samples)):
         side = int(rng.integers(16, 41))
         x, y = rng.integers(0, 64 - side + 1, 2)

@@ -3,6 +3,7 @@ learn to find.
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import torch
@@ -17,19 +18,22 @@ from rewardedit.shapes.world import mask_boxes
 ANY = -1
 # Parts of names, as indices into SIZES, COLOURS and SHAPES: all three, colour and shape, or shape alone. An
 # object inside another has no size.
-PARTS = (
-    [(size, colour, shape) for size in range(len(SIZES)) for colour in range(8) for shape in range(6)]
-    + [(ANY, colour, shape) for colour in range(len(COLOURS)) for shape in range(len(SHAPES))]
-    + [(ANY, ANY, shape) for shape in range(len(SHAPES))]
-)
-NAMES = [
-    " ".join(
-        words[part] for words, part in zip((SIZES, tuple(COLOURS), SHAPES), parts, strict=True) if part != ANY
-    )
-    for parts in PARTS
+PARTS = [
+    *product(range(len(SIZES)), range(len(COLOURS)), range(len(SHAPES))),
+    *product([ANY], range(len(COLOURS)), range(len(SHAPES))),
+    *product([ANY], [ANY], range(len(SHAPES))),
 ]
 
 
+def _name(parts: tuple[int, int, int]) -> str:
+    words = []
+    for choices, part in zip((SIZES, tuple(COLOURS), SHAPES), parts, strict=True):
+        if part != ANY:
+            words.append(choices[part])
+    return " ".join(words)
+
+
+NAMES = list(map(_name, PARTS))
 BACKGROUND_NAMES = ["background", *(f"{colour} background" for colour in BACKGROUNDS)]
 
 
@@ -85,6 +89,7 @@ def scene_objects(scenes: Scenes) -> SceneObjects:
             origins.append(torch.tensor(ORIGINS[cell]).expand(len(found), 2))
             parts = np.stack([size, colours[found, cell], shapes[found, cell]], axis=1)
             attributes.append(torch.from_numpy(parts))
+
     row = torch.cat(rows)
     order = row.argsort(stable=True)
     said = torch.tensor(PARTS)

@@ -9,8 +9,6 @@ shapes, drawn at that size and place, are compared with it. Pixels that no objec
 background.
 """
 
-from dataclasses import fields
-
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -37,7 +35,7 @@ def _cells(cells: np.ndarray) -> Tensor:
 def _touched(edits: Edits) -> np.ndarray:
     """(b, 9), True for the cells whose objects an edit draws, changes or removes."""
     touched = np.zeros((len(edits), CELLS), dtype=bool)
-    drawn = np.flatnonzero(edits.edit_type != EDIT_TYPES.index("background"))
+    drawn = np.flatnonzero(~edits.is_type("background"))
     touched[drawn, edits.cell[drawn]] = True
     touched[drawn, edits.to_cell[drawn]] = True
     return touched
@@ -78,12 +76,12 @@ class ShapesOracle:
             )
         has_edit = edited.isfinite().flatten(1).all(1)
         edited = edited.nan_to_num(0.0, 0.0, 0.0)
-        ratings = [
-            _rating(*_aspects(samples.before[part], samples.after[part], samples.edits[part], edited[part]))
-            for part in (slice(i, i + AT_ONCE) for i in range(0, len(samples), AT_ONCE))
-        ]
-        names = [field.name for field in fields(Rating)]
-        return Rating(*(torch.cat([getattr(r, name) for r in ratings]) * has_edit for name in names))
+        ratings = []
+        for first in range(0, len(samples), AT_ONCE):
+            part = slice(first, first + AT_ONCE)
+            aspects = _aspects(samples.before[part], samples.after[part], samples.edits[part], edited[part])
+            ratings.append(vars(_rating(*aspects)).values())
+        return Rating(*(torch.cat(parts) * has_edit for parts in zip(*ratings, strict=True)))
 
     @torch.no_grad()
     def rate_sequences(self, sequences: list[ShapesSequence], edited: Float[Tensor, "b 3 64 64"]) -> Rating:
@@ -98,6 +96,7 @@ class ShapesOracle:
                 f"edited: expected {(len(sequences), 3, SIZE, SIZE)}, one image a sequence; got "
                 f"{tuple(edited.shape)}"
             )
+
         means = []
         for one, image in zip(sequences, edited, strict=True):
             turns = one.turns
@@ -105,7 +104,7 @@ class ShapesOracle:
             after = concatenate([turns.after[-1:]] * n)
             touched = _touched(turns.edits)
             elsewhere = np.stack([np.delete(touched, t, axis=0).any(0) for t in range(n)])
-            repaints = turns.edits.edit_type == EDIT_TYPES.index("background")
+            repaints = turns.edits.is_type("background")
             aspects = _aspects(
                 _without_own_turn(turns, after, touched),
                 after,
@@ -114,7 +113,8 @@ class ShapesOracle:
                 elsewhere,
                 torch.from_numpy(repaints.any() & ~repaints),
             )
-            means.append(torch.stack([aspect.mean() for aspect in aspects]))
+            means.append(torch.stack(list(map(torch.mean, aspects))))
+
         return _rating(*torch.stack(means).unbind(1))
 
 
@@ -143,9 +143,10 @@ def _aspects(
     if elsewhere is not None and repainted is not None:
         spare *= 1 - _cells(elsewhere)
         wanted = torch.where(repainted[:, None, None, None], seen.background, wanted)
+
     damage, tint = background_damage(seen.image - wanted, spare)
 
-    repaints = torch.from_numpy(edits.edit_type == EDIT_TYPES.index("background"))
+    repaints = torch.from_numpy(edits.is_type("background"))
     ones = torch.ones(len(edits))
     intact = torch.where(repaints, ones, ramp(tint, 0.25, 0.06) / (1 + damage / 60))
     consistency = _survived(seen, after, keep, counts) ** 3 * intact
@@ -170,7 +171,7 @@ def _survived(seen: Seen, after: Scenes, keep: np.ndarray, counts: Tensor) -> Te
 
 def _clean(seen: Seen, edits: Edits, keep: np.ndarray, counts: Tensor) -> Tensor:
     """(b,) in [0, 1]: the mean cleanness of the requested object and of those that count."""
-    row, cell = (torch.from_numpy(found) for found in np.nonzero(keep))
+    row, cell = map(torch.from_numpy, np.nonzero(keep))
     n = counts.sum(1) + torch.from_numpy(draws(edits))
     clean = torch.zeros(len(n)).index_add_(0, row, seen.kept.clean * counts[row, cell])
     clean = clean.index_add_(0, seen.asked.row, seen.asked.clean)

@@ -52,6 +52,12 @@ def grid(origin: Tensor) -> tuple[Tensor, Tensor]:
     ].expand(-1, -1, PATCH)
 
 
+def pixel_centres(origin: Tensor) -> tuple[Tensor, Tensor]:
+    """Centres (n, 24, 24) of the patches' pixels, x and y."""
+    x, y = grid(origin)
+    return x + 0.5, y + 0.5
+
+
 def patch(image: Tensor, row: Tensor, origin: Tensor) -> Tensor:
     """Patches (n, c, 24, 24) cut out of images (b, c, 64, 64)."""
     x, y = grid(origin)
@@ -82,8 +88,8 @@ def _unit_shapes() -> tuple[Tensor, Tensor, Tensor]:
     r = 60.0
     n = 160
     line = torch.arange(n) + 0.8 - n / 2  # off the pixel raster, so that straight outlines are counted too
-    y, x = (v[None].expand(len(SHAPES), -1, -1) for v in torch.meshgrid(line, line, indexing="ij"))
-    alpha = coverage(torch.arange(len(SHAPES)), x.contiguous(), y.contiguous(), torch.full((len(SHAPES),), r))
+    y, x = torch.stack(torch.meshgrid(line, line, indexing="ij"))[:, None].repeat(1, len(SHAPES), 1, 1)
+    alpha = coverage(torch.arange(len(SHAPES)), x, y, torch.full((len(SHAPES),), r))
     area = alpha.sum((1, 2))
     mean = torch.stack([(alpha * x).sum((1, 2)), (alpha * y).sum((1, 2))], dim=1) / area[:, None]
     outline = ((alpha > 0) & (alpha < 1)).float().sum((1, 2))
@@ -108,12 +114,13 @@ def recover(
     target = OBJECT_RGB[colour][:, :, None, None]
     share = share * window
     raw = raw * window
-    x, y = (v + 0.5 for v in grid(origin))
+    x, y = pixel_centres(origin)
     area = share.sum((1, 2))
     weight = share**2  # faint far pixels must not pull the centre
     total = weight.sum((1, 2)).clamp_min(1e-6)
     centroid = torch.stack([(weight * x).sum((1, 2)), (weight * y).sum((1, 2))], dim=1) / total[:, None]
     unit_area, unit_mean, outline = _unit_shapes()
+
     overlaps = []
     for candidate in range(len(SHAPES)):
         radius = (area / unit_area[candidate]).sqrt().clamp(*RADIUS_LIMITS)
@@ -122,21 +129,25 @@ def recover(
         overlaps.append(
             torch.minimum(share, alpha).sum((1, 2)) / torch.maximum(share, alpha).sum((1, 2)).clamp_min(1e-6)
         )
+
     overlap = torch.stack(overlaps, dim=1)
     wanted = overlap.gather(1, shape[:, None])[:, 0]
     best = overlap.amax(1)
     radius = (area / unit_area[shape]).sqrt().clamp(*RADIUS_LIMITS)
     centre = centroid - unit_mean[shape] * radius[:, None]
     alpha = draw(shape, centre, radius, origin)
+
     # Soft edges: pixels between the two colours, on and around the object, relative to its outline. A person
     # sees edges by their lightness; colour that bleeds over them, as in JPEG, hardly shows.
     around = (draw(shape, centre, radius + 2, origin) > 0) & (window > 0)
     light = torch.tensor([0.3, 0.59, 0.11])[:, None, None]
     span = ((target - ground) * light).sum(1)
     lightness = ((image_patch - ground) * light).sum(1) / torch.where(span.abs() < 0.1, torch.nan, span)
-    between = [((v > 0.2) & (v < 0.8) & around).float().sum((1, 2)) for v in (raw, lightness.nan_to_num(0.5))]
-    soft = torch.minimum(*between) / (outline[shape] * radius)
+    values = torch.stack([raw, lightness.nan_to_num(0.5)])
+    between = ((values > 0.2) & (values < 0.8) & around).float().sum((2, 3))
+    soft = between.amin(0) / (outline[shape] * radius)
     sharp = ramp(soft, 2.5, 1.3)
+
     # Opacity and holes: distance from the object's colour to the mean of the pixels that it fully covers.
     inside = (alpha == 1).float() * window
     off = ((image_patch - target) * inside[:, None]).sum((2, 3)) / inside.sum((1, 2)).clamp_min(1)[:, None]
@@ -227,7 +238,7 @@ def search(
     for _ in range(2):
         origin = (centre.round().long() - PATCH // 2).clamp(0, SIZE - PATCH)
         weight = patch(share[:, None], torch.arange(len(row)), origin)[:, 0]
-        x, y = (v + 0.5 for v in grid(origin))
+        x, y = pixel_centres(origin)
         total = weight.sum((1, 2))[:, None]
         moved = torch.stack([(weight * x).sum((1, 2)), (weight * y).sum((1, 2))], dim=1) / total.clamp_min(
             1e-6
@@ -239,10 +250,10 @@ def search(
 
 def in_place(after: Scenes, keep: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The objects of the cells in `keep` (b, 9): row, cell, centre, patch origin and window."""
-    row, cell = (torch.from_numpy(v) for v in np.nonzero(keep))
+    row, cell = map(torch.from_numpy, np.nonzero(keep))
     middle = torch.from_numpy(CENTRES)[cell]
     origin = torch.tensor(ORIGINS)[cell]
-    x, y = (v + 0.5 for v in grid(origin))
+    x, y = pixel_centres(origin)
     reach = CELL / 2 + 0.75
     window = ((x - middle[:, :1, None]).abs() < reach) & ((y - middle[:, 1:, None]).abs() < reach)
     centre = middle + torch.from_numpy(after.offset)[row, cell]
@@ -295,9 +306,9 @@ def found_objects(image: Tensor, scenes: Scenes) -> Tensor:
     """
     background = seen_background(image, render_backgrounds(scenes))
     row, cell, place, origin, window = in_place(scenes, scenes.present)
-    shape, colour, size = (
-        torch.from_numpy(values)[row, cell].long() for values in (scenes.shape, scenes.colour, scenes.size)
-    )
+    shape = torch.from_numpy(scenes.shape)[row, cell].long()
+    colour = torch.from_numpy(scenes.colour)[row, cell].long()
+    size = torch.from_numpy(scenes.size)[row, cell].long()
     filled = fill_hosts(image, scenes, scenes.has_inner)
     seen = recover(filled, background, row, shape, colour, origin, window)
     right = (seen.fit > 0.5) & ((seen.centre - place).norm(dim=1) < 5)

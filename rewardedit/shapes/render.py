@@ -27,7 +27,8 @@ PHOTOGRAPHS_FOLDER = Path(__file__).parent / "assets" / "photographs"
 FADED = (0.28, 0.5)  # lowest value of a photographic backdrop, and the span above it
 LEVELS = 2**15 - 1  # largest value in the photographs' files
 PATCH = 24  # pixels a side: holds the largest object anywhere in its cell
-ORIGINS = [tuple(int(min(max(round(v) - PATCH // 2, 0), SIZE - PATCH)) for v in centre) for centre in CENTRES]
+# Corner of each cell's patch, (x, y): around the cell's centre, and inside the image.
+ORIGINS = (CENTRES.round() - PATCH // 2).clip(0, SIZE - PATCH).astype(int).tolist()
 OBJECT_RGB = torch.tensor(list(COLOURS.values())) / 255
 BACKGROUND_RGB = torch.tensor(list(BACKGROUNDS.values())) / 255
 

@@ -38,7 +38,9 @@ class ShapesRows(Sequence):
 
     def __getstate__(self) -> dict[str, Any]:
         """State without the rows in memory, which a copy in another process computes again."""
-        return {name: value for name, value in vars(self).items() if name != "_block"}
+        state = vars(self).copy()
+        state.pop("_block", None)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -65,8 +67,9 @@ class ShapesRows(Sequence):
 
     def source_ids(self) -> list[str]:
         """Identifiers of the scene of each row."""
-        first, draws = self.first, len(self.worlds)
-        return [f"{self.worlds[0].split}-{self.worlds[0].seed}-{(first + i) // draws}" for i in range(self.n)]
+        world = self.worlds[0]
+        numbers = range(self.first, self.first + self.n)
+        return [f"{world.split}-{world.seed}-{number // len(self.worlds)}" for number in numbers]
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         if not 0 <= index < self.n:

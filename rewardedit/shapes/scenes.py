@@ -1,5 +1,6 @@
 """Scenes and edits as arrays: the contents of images, and the changes that instructions make."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -93,15 +94,25 @@ class Edits:
     def __getitem__(self, index) -> "Edits":
         return Edits(*(getattr(self, field.name)[index] for field in fields(self)))
 
+    def is_type(self, *names: str) -> np.ndarray:
+        """(b,) True for edits of one of these types."""
+        return np.isin(self.edit_type, edit_types(names))
+
     @property
     def inside(self) -> np.ndarray:
         """(b,) True where the object is put inside another."""
         return self.relation == INSIDE
 
 
+def edit_types(names: Iterable[str]) -> np.ndarray:
+    """Indices of edit types."""
+    return np.array([EDIT_TYPES.index(name) for name in names])
+
+
 def concatenate(items):
     """Joins several `Scenes`, or several `Edits`, into one."""
-    return type(items[0])(*(np.concatenate([getattr(i, f.name) for i in items]) for f in fields(items[0])))
+    columns = zip(*(vars(item).values() for item in items), strict=True)
+    return type(items[0])(*map(np.concatenate, columns))
 
 
 def pick(rng: np.random.Generator, allowed: np.ndarray) -> np.ndarray:
@@ -123,7 +134,8 @@ def _related_cells(strictly: bool) -> np.ndarray:
     above = (down < 0) & ((right == 0) if strictly else (abs(right) <= abs(down)))
     near = np.maximum(abs(right), abs(down)) == 1
     related = {"left": left_of, "right": left_of.T, "up": above, "down": above.T, "near": near}
-    return np.stack([related.get(name, np.eye(CELLS, dtype=bool)) for name in RELATIONS])
+    itself = np.eye(CELLS, dtype=bool)
+    return np.stack([related.get(name, itself) for name in RELATIONS])
 
 
 RELATED_CELLS = _related_cells(strictly=True)  # cells in which an object is put
@@ -137,7 +149,7 @@ def sample_scenes(rng: np.random.Generator, count: np.ndarray, backdrops: tuple[
     order = np.argsort(np.argsort(rng.random((b, CELLS)), axis=1), axis=1)
     size = rng.integers(len(SIZES), size=(b, CELLS))
     offset = rng.uniform(-1, 1, (b, CELLS, 2)) * np.array(JITTER)[size][..., None]
-    kinds = np.array([BACKDROPS.index(name) for name in backdrops])
+    kinds = np.array(list(map(BACKDROPS.index, backdrops)))
     return Scenes(
         shape=np.where(order < count[:, None], pairs % len(SHAPES), EMPTY),
         colour=pairs // len(SHAPES),
@@ -168,17 +180,21 @@ def sample_edits(
     is_kind = {name: kind == i for i, name in enumerate(EDIT_TYPES)}
     usable = np.ones((b, CELLS), dtype=bool) if blocked is None else ~blocked
     empty = ~scenes.present & usable
+
     # A host of another object is not edited: "the red circle" with a star inside is ambiguous.
     editable = scenes.present & usable & ~scenes.has_inner
     if np.any(~empty.any(1) & (is_kind["add"] | is_kind["move"])):
         raise ValueError("a scene with nine objects has no free cell to add to or move to")
     if np.any(~editable.any(1) & ~(is_kind["add"] | is_kind["background"])):
         raise ValueError("a scene without objects can only be added to or given a background")
+
     some = pick(rng, editable)
     free, says_place, relation, reference = _sample_places(rng, scenes, is_kind, some, empty, usable)
     inside = relation == INSIDE
     cell = np.where(is_kind["add"], free, some)
-    shape, colour, size = (a[rows, cell] for a in (scenes.shape, scenes.colour, scenes.size))
+    shape = scenes.shape[rows, cell]
+    colour = scenes.colour[rows, cell]
+    size = scenes.size[rows, cell]
     pair = _sample_pairs(rng, scenes, is_kind, shape, colour, np.where(inside, colour, EMPTY))
     renewed = is_kind["add"] | is_kind["replace"] | is_kind["recolour"]
     says_size = (rng.random(b) < 0.6) & ~inside
@@ -232,6 +248,7 @@ def _sample_places(
     host = np.isin(scenes.shape, HOST_SHAPES) & (scenes.size == len(SIZES) - 1)
     host = host & usable & ~scenes.has_inner & adds[:, None]
     possible[:, INSIDE] = np.eye(CELLS, dtype=bool)[None] & host[:, :, None]
+
     # A direction is a relation to the object's own place.
     shiftable = (RELATED_CELLS[:, some].swapaxes(0, 1) & empty[:, None]) & (
         np.arange(len(RELATIONS)) < DIRECTIONS
@@ -272,6 +289,7 @@ def _sample_pairs(
         pairs[rows[here], scenes.colour[here, c], scenes.shape[here, c]] = False
         here = scenes.has_inner[:, c]
         pairs[rows[here], scenes.inner_colour[here, c], scenes.inner_shape[here, c]] = False
+
     same_shape = np.arange(len(SHAPES))[None, None] == shape[:, None, None]
     same_colour = np.arange(len(COLOURS))[None, :, None] == colour[:, None, None]
     keeps_colour = is_kind["replace"] & (rng.random(b) < 0.5)
@@ -285,11 +303,11 @@ def _sample_pairs(
 def apply_edits(scenes: Scenes, edits: Edits) -> Scenes:
     """The scenes after the edits."""
     rows = np.arange(len(scenes))
-    is_kind = {name: edits.edit_type == i for i, name in enumerate(EDIT_TYPES)}
     after = scenes.copy()
-    gone = is_kind["remove"] | is_kind["move"]
+    gone = edits.is_type("remove", "move")
     after.shape[rows[gone], edits.cell[gone]] = EMPTY
-    drawn = ~(is_kind["remove"] | is_kind["background"] | edits.inside)
+
+    drawn = ~(edits.is_type("remove", "background") | edits.inside)
     at = rows[drawn], edits.to_cell[drawn]
     after.shape[at] = edits.shape[drawn]
     after.colour[at] = edits.colour[drawn]
@@ -297,15 +315,17 @@ def apply_edits(scenes: Scenes, edits: Edits) -> Scenes:
     inner = rows[edits.inside], edits.to_cell[edits.inside]
     after.inner_shape[inner] = edits.shape[edits.inside]
     after.inner_colour[inner] = edits.colour[edits.inside]
+
     # A moved object keeps its offset; that of an added one is limited by its size.
-    moved = is_kind["move"]
+    moved = edits.is_type("move")
     after.offset[rows[moved], edits.to_cell[moved]] = scenes.offset[rows[moved], edits.cell[moved]]
-    added = is_kind["add"] & ~edits.inside
+    added = edits.is_type("add") & ~edits.inside
     limit = np.array(JITTER)[edits.size[added]][:, None]
     after.offset[rows[added], edits.cell[added]] = np.clip(
         scenes.offset[rows[added], edits.cell[added]], -limit, limit
     )
-    new = is_kind["background"]
+
+    new = edits.is_type("background")
     after.background[new] = edits.background[new]
     after.backdrop[new] = BACKDROPS.index("plain")
     return after
@@ -314,7 +334,7 @@ def apply_edits(scenes: Scenes, edits: Edits) -> Scenes:
 def without_edited(after: Scenes, edits: Edits) -> Scenes:
     """The scenes `after` the edits, without the objects that the edits drew or changed."""
     others = after.copy()
-    drawn = (edits.edit_type != EDIT_TYPES.index("background")) & ~edits.inside
+    drawn = ~edits.is_type("background") & ~edits.inside
     others.shape[np.flatnonzero(drawn), edits.to_cell[drawn]] = EMPTY
     others.inner_shape[np.flatnonzero(edits.inside), edits.to_cell[edits.inside]] = EMPTY
     return others

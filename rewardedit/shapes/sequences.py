@@ -60,6 +60,7 @@ def sequence(world: Shapes, index: int, turns: int) -> ShapesSequence:
     # Enough objects for every turn to use a different one.
     scene = world.scenes(rng, np.array([rng.integers(turns, 6)]))
     blocked = np.zeros((1, CELLS), dtype=bool)
+
     repainted = False
     steps = []
     for turn in range(turns):
@@ -75,6 +76,7 @@ def sequence(world: Shapes, index: int, turns: int) -> ShapesSequence:
             blocked[0, [cell for cell in touched if cell >= 0]] = True
         steps.append(step)
         scene = step.after
+
     return ShapesSequence(join(steps))
 
 

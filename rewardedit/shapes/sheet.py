@@ -4,6 +4,7 @@ instructions and ratings on one image.
 
 from pathlib import Path
 
+import torch
 from PIL import Image, ImageDraw
 
 from rewardedit.images import to_pil
@@ -28,17 +29,23 @@ def draw_sheet(path: Path, world: Shapes, n: int = 14, first: int = 0) -> None:
     pen = ImageDraw.Draw(sheet)
     for k, name in enumerate(columns):
         pen.text((GAP + k * (SIDE + GAP), 6), name, fill="black")
-    made = {q: candidates(samples, {q: 1.0}, seed=0)[1] for q in QUALITIES}
-    ratings = {q: ShapesOracle().rate(samples, images) for q, images in made.items()}
+
+    made = []
+    ratings = []
+    for quality in QUALITIES:
+        _, images = candidates(samples, {quality: 1.0}, seed=0)
+        made.append(images)
+        ratings.append(ShapesOracle().rate(samples, images))
+
     for i in range(n):
         top = 24 + i * (SIDE + TITLE + 30)
         pen.text((GAP, top + 12), f"{samples.edit_type[i]}: “{samples.instruction[i]}”", fill="#3465c8")
-        images = [samples.source[i], samples.mask[i].expand(3, -1, -1), *(made[q][i] for q in QUALITIES)]
+        images = [samples.source[i], samples.mask[i].expand(3, -1, -1), *torch.stack(made)[:, i]]
         for k, image in enumerate(images):
             left = GAP + k * (SIDE + GAP)
             sheet.paste(to_pil(image).resize((SIDE, SIDE), Image.Resampling.NEAREST), (left, top + TITLE))
             if k >= 2:
-                r = ratings[QUALITIES[k - 2]]
+                r = ratings[k - 2]
                 text = f"{r.score[i]:.1f}   ({r.alignment[i]:.0f} {r.consistency[i]:.0f} {r.quality[i]:.0f})"
                 pen.text((left, top + TITLE + SIDE + 4), text, fill="black")
     sheet.save(path)

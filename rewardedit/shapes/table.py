@@ -21,7 +21,8 @@ def write_table(folder: Path, world: Shapes, n: int = 14, first: int = 0) -> Pat
     """
     table = folder / "pairs.csv"
     if table.exists():
-        raise FileExistsError(f"{table} is there already; take another folder or remove it")
+        raise FileExistsError(f"{table} already exists; use another folder or remove it")
+
     (folder / "images").mkdir(parents=True, exist_ok=True)
     samples = world.batch(first, n)
     rows = []
@@ -31,6 +32,7 @@ def write_table(folder: Path, world: Shapes, n: int = 14, first: int = 0) -> Pat
         to_pil(samples.source[i]).save(folder / source)
         to_pil(samples.target[i]).save(folder / target)
         rows.append((source, target, samples.instruction[i]))
+
     with replaced(table) as path, path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)

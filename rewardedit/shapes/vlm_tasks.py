@@ -3,6 +3,8 @@ deciding which instructions an edit follows.
 """
 
 import random
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -60,6 +62,7 @@ def answers(
     prompts = [prompt(vlm, text, images.shape[1]) for text in questions]
     end = vlm.processor.tokenizer.eos_token
     whole = [f"{asked} {text}{end}" for asked, text in zip(prompts, texts, strict=True)]
+
     inputs = vlm.inputs(whole, images, padding_side="right")
     ids = inputs["input_ids"]
     mask = inputs.pop("attention_mask")  # padding comes last: no token attends to it
@@ -72,8 +75,19 @@ def answers(
 
 def prompt(vlm: Vlm, question: str, images: int) -> str:
     """A question about so many images, in the model's chat format."""
-    shown: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
-    return vlm.prompt([{"role": "user", "content": [*shown, {"type": "text", "text": question}]}])
+    content = [{"type": "image"}] * images + [{"type": "text", "text": question}]
+    return vlm.prompt([{"role": "user", "content": content}])
+
+
+def _values(samples: dict[str, Any], name: str, rows: Sequence[int]) -> list[Any]:
+    values = samples[name]
+    return [values[row] for row in rows]
+
+
+def _choose(first: Sequence[Any], second: Sequence[Any], takes_second: Sequence[bool]) -> list[Any]:
+    """For each row the value of the second list where `takes_second` is True, else of the first."""
+    rows = zip(first, second, takes_second, strict=True)
+    return [late if takes else early for early, late, takes in rows]
 
 
 def asked(
@@ -84,21 +98,21 @@ def asked(
     """
     images = samples["images"][rows].float() / 255
     question = QUESTIONS[task]
-    instructions = [samples["instruction"][i] for i in rows]
-    targets = [samples["target_caption"][i] for i in rows]
+    instructions = _values(samples, "instruction", rows)
+    targets = _values(samples, "target_caption", rows)
     coins = torch.rand(2, len(rows), generator=generator) < 0.5
     swap = coins[0].tolist()
     if task == "caption":
         images = torch.where(coins[0, :, None, None, None], images[:, 1], images[:, 0])
-        sources = [samples["source_caption"][i] for i in rows]
-        texts = [b if late else a for a, b, late in zip(sources, targets, swap, strict=True)]
+        texts = _choose(_values(samples, "source_caption", rows), targets, swap)
         return images[:, None], [question] * len(rows), texts
     if task == "result":
-        return images[:, :1], [question.format(text) for text in instructions], targets
+        return images[:, :1], list(map(question.format, instructions)), targets
     if task == "choice":
-        pairs = zip(instructions, wrong(samples, rows, coins[1].tolist()), swap, strict=True)
-        offered = [(other, own) if late else (own, other) for own, other, late in pairs]
-        return images, [question.format(*pair) for pair in offered], instructions
+        others = wrong(samples, rows, coins[1].tolist())
+        first = _choose(instructions, others, swap)
+        second = _choose(others, instructions, swap)
+        return images, list(map(question.format, first, second)), instructions
     return images, [question] * len(rows), targets if task == "second_caption" else instructions
 
 
@@ -106,8 +120,8 @@ def wrong(samples: dict[str, Any], rows: list[int], near: list[bool]) -> list[st
     """An instruction that was not followed, for each row: another one for the same source if `near` is True
     and there is one, else the next row's.
     """
-    following = [samples["instruction"][i] for i in (*rows[1:], rows[0])]
-    others = [samples["other_instruction"][i] for i in rows]
+    following = _values(samples, "instruction", (*rows[1:], rows[0]))
+    others = _values(samples, "other_instruction", rows)
     return [(own and other) or text for other, text, own in zip(others, following, near, strict=True)]
 
 
@@ -120,15 +134,16 @@ def instructions_of(
     Args:
         shapes: the probability of swapping a shape, if the instruction has one, rather than any word.
     """
-    own = [samples["instruction"][i] for i in rows]
+    own = _values(samples, "instruction", rows)
     near = wrong(samples, rows, [True] * len(rows))
     further = [*own[2:], *own[:2]]
     choice = random.Random(int(torch.randint(2**31, (), generator=generator)))
-    rest = [
-        [altered(text, ALIKE, choice, SHAPES, shapes) or other for _ in range(2)]
-        for text, other in zip(own, further, strict=True)
-    ]
-    return [[a, b, *c, d] for a, b, c, d in zip(own, near, rest, further, strict=True)]
+    offered = []
+    for text, close, other in zip(own, near, further, strict=True):
+        first = altered(text, ALIKE, choice, SHAPES, shapes) or other
+        second = altered(text, ALIKE, choice, SHAPES, shapes) or other
+        offered.append([text, close, first, second, other])
+    return offered
 
 
 def untouched(
@@ -144,9 +159,8 @@ def untouched(
 
 def way(generator: torch.Generator) -> tuple[str, str]:
     """A random phrasing of the question if an instruction was followed, with an opening of the answer."""
-    question, opening = (
-        texts[int(torch.randint(len(texts), (), generator=generator))] for texts in (MATCHES, OPENINGS)
-    )
+    question = MATCHES[int(torch.randint(len(MATCHES), (), generator=generator))]
+    opening = OPENINGS[int(torch.randint(len(OPENINGS), (), generator=generator))]
     return question, opening
 
 
@@ -177,10 +191,12 @@ def match_odds(
     cache = read.past_key_values
     cache.batch_repeat_interleave(k)
 
-    said = [tokens(text) for own in instructions for text in own]
+    said = list(map(tokens, chain.from_iterable(instructions)))
     length = max(map(len, said)) + len(after)
-    padding = tokenizer.pad_token_id  # comes last: no token attends to it
-    ids = torch.tensor([[*own, *after, *[padding] * (length - len(own) - len(after))] for own in said])
+    # Padding comes last: no token attends to it.
+    ids = torch.full((len(said), length), tokenizer.pad_token_id)
+    for i, own in enumerate(said):
+        ids[i, : len(own) + len(after)] = torch.tensor([*own, *after])
     ids = ids.to(vlm.model.device)
     begin = shared["input_ids"].shape[1]
     positions = torch.arange(begin, begin + length, device=ids.device).expand(len(ids), -1)
@@ -188,10 +204,11 @@ def match_odds(
         input_ids=ids, past_key_values=cache, position_ids=positions, use_cache=True
     ).last_hidden_state
 
-    words = torch.tensor([len(own) for own in said], device=ids.device)
+    words = torch.tensor(list(map(len, said)), device=ids.device)
     last = hidden[torch.arange(len(ids), device=ids.device), words + len(after) - 1]
     answer = vlm.model.lm_head(last).float()
     odds = answer[:, tokens(YES)[0]] - answer[:, tokens(NO)[0]]
+
     # each word of the first instructions from the state before it, the first word from the shared prefix
     states = torch.cat([read.last_hidden_state[:, -1:], hidden[::k, :-1]], dim=1)
     wanted = torch.arange(length, device=ids.device) < words[::k, None]

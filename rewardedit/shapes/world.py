@@ -3,6 +3,7 @@ seed and index.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -12,7 +13,15 @@ from torch import Tensor
 from rewardedit.instructions import ParsedEdit
 from rewardedit.shapes import language
 from rewardedit.shapes.render import object_interiors, object_masks, render
-from rewardedit.shapes.scenes import Edits, Scenes, apply_edits, concatenate, sample_edits, sample_scenes
+from rewardedit.shapes.scenes import (
+    Edits,
+    Scenes,
+    apply_edits,
+    concatenate,
+    edit_types,
+    sample_edits,
+    sample_scenes,
+)
 from rewardedit.shapes.vocabulary import BACKDROPS, EDIT_TYPES
 
 BLOCK = 280  # samples that share one random generator; a multiple of 7 kinds × 5 object counts
@@ -41,8 +50,7 @@ class ShapesBatch:
         return len(self.id)
 
     def __getitem__(self, index: slice) -> "ShapesBatch":
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return ShapesBatch(**{name: value[index] for name, value in values.items()})
+        return ShapesBatch(*(values[index] for values in vars(self).values()))
 
     @property
     def world(self) -> str:
@@ -59,14 +67,12 @@ def join(batches: list[ShapesBatch]) -> ShapesBatch:
     def both(values):
         if isinstance(values[0], Tensor):
             return torch.cat(values)
-        return (
-            concatenate(values)
-            if isinstance(values[0], Scenes | Edits)
-            else [value for part in values for value in part]
-        )
+        if isinstance(values[0], Scenes | Edits):
+            return concatenate(values)
+        return list(chain.from_iterable(values))
 
-    names = ShapesBatch.__dataclass_fields__
-    return ShapesBatch(**{name: both([getattr(batch, name) for batch in batches]) for name in names})
+    columns = zip(*(vars(batch).values() for batch in batches), strict=True)
+    return ShapesBatch(*map(both, columns))
 
 
 def mask_boxes(mask: Float[Tensor, "b 1 h w"]) -> Int[Tensor, "b 4"]:
@@ -157,7 +163,7 @@ class Shapes:
             raise ValueError(f"expected start >= 0 and n >= 1; got start={start}, n={n}")
         first = start // BLOCK
         last = (start + n - 1) // BLOCK
-        blocks = join([self._block(k) for k in range(first, last + 1)])
+        blocks = join(list(map(self._block, range(first, last + 1))))
         return blocks[start - first * BLOCK : start - first * BLOCK + n]
 
     def rng(self, *key: int) -> np.random.Generator:
@@ -167,9 +173,10 @@ class Shapes:
     def _block(self, k: int) -> ShapesBatch:
         index = np.arange(k * BLOCK, (k + 1) * BLOCK)
         rng = self.rng(k)
-        kinds = np.array([EDIT_TYPES.index(kind) for kind in self.kinds])
+        kinds = edit_types(self.kinds)
         before = self.scenes(rng, 1 + index // len(kinds) % 5)
-        ids = [f"{self.split}-{self.seed}-{i}" + (f"-{self.draw}" if self.draw else "") for i in index]
+        suffix = f"-{self.draw}" if self.draw else ""
+        ids = [f"{self.split}-{self.seed}-{i}{suffix}" for i in index]
         edits = self.rng(k, self.draw, 0, 2) if self.draw else rng
         return make_batch(edits, ids, before, kinds[(index + self.draw) % len(kinds)], self.wordings)
 

@@ -162,11 +162,13 @@ def by_ray(shards: Shards) -> None:
         import ray.data
     except ImportError as error:
         raise ValueError(f"engine ray needs Ray: {install_command('ray')}") from error
+
     if processes().num_processes > 1:
         raise RuntimeError("engine ray: start the command once; Ray starts the workers")
     missing = shards.missing()
     if not missing:
         return
+
     for i in missing:
         remove(_tries_of(shards.paths[i]))  # from an earlier command
     if not ray.is_initialized():
@@ -193,10 +195,11 @@ def by_ray(shards: Shards) -> None:
     for row in tqdm(made.iter_rows(), desc=name, total=len(missing), unit="shard", leave=False):
         if row["reason"]:
             raise ValueError(row["reason"])
+
     left = shards.missing()
     if left:
         path = shards.paths[left[0]]
-        raise ValueError(f"{path}: a worker made it, and it is not here; all machines must share the folder")
+        raise ValueError(f"{path}: a worker made it, but it is not here; all machines must share the folder")
 
 
 class _RayActor:
@@ -220,15 +223,14 @@ class _RayActor:
             remove(path)  # an incomplete one
             died = _count_in(tries)
             if died == TRIES:
-                raise ValueError(
-                    f"{path}: {TRIES} workers died while they made it, perhaps for want of memory"
-                )
+                raise ValueError(f"{path}: {TRIES} workers died while making it, perhaps out of memory")
             tries.write_text(str(died + 1))
             make_shard(self.shards, number)
         except ValueError as error:  # wrong data or settings: the message says all
             reason = str(error)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
+
         remove(tries)
         return reason
 

@@ -46,6 +46,7 @@ class Claims:
         if not self._take(file, token):
             yield False
             return
+
         self.tokens[str(file)] = token
         over = threading.Event()
         heart = threading.Thread(target=self._keep, args=(file, token, over), daemon=True)
@@ -111,7 +112,7 @@ def _owner(token: str, beats: int) -> str:
 def _content(file: AnyPath) -> bytes | None:
     """Content of a claim, which may be half-written; None if there is no claim."""
     if file.exists() and not file.is_file():
-        raise ValueError(f"{file}: expected a claim, which is a file; got something else; remove it")
+        raise ValueError(f"{file}: expected a lease file; got something else; remove it")
     try:
         return file.read_bytes()
     except FileNotFoundError:

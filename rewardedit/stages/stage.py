@@ -116,13 +116,13 @@ def _await(condition: Callable[[], bool]) -> None:
 
 def _require_end_by_share(folder: AnyPath, paths: list[AnyPath], finish: Finish | None) -> None:
     """Raises StageUnfinished if a call for a share must leave the end to another call."""
-    there = sum(is_whole_shard(path) for path in paths)
+    there = sum(map(is_whole_shard, paths))
     if there < len(paths):
-        raise StageUnfinished(
-            f"{folder}: {there} of {len(paths)} shards are there; go on with the other shares"
-        )
+        raise StageUnfinished(f"{folder}: {there} of {len(paths)} shards are done; run the other shares")
     if finish is not None:  # several processes must not finish at the same time
-        raise StageUnfinished(f"{folder}: all {len(paths)} shards are there; go on once without a share")
+        raise StageUnfinished(
+            f"{folder}: all {len(paths)} shards are done; run once more without --shard to merge them"
+        )
 
 
 def _end_by_lease(
@@ -177,19 +177,19 @@ def require_same(where: AnyPath, found: dict[str, Any], settings: dict[str, Any]
     """Raises ValueError, which lists the differences, if two groups of settings differ."""
     if found != settings:
         raise ValueError(
-            f"{where} was made of other settings: {'; '.join(differences(found, settings))}. "
-            "Take those settings again, or another folder, or remove this one"
+            f"{where} was made with other settings: {'; '.join(differences(found, settings))}. "
+            "Use those settings again, or another folder, or remove this one"
         )
 
 
 def differences(found: Any, settings: Any, name: str = "") -> list[str]:
     """Differences of two settings, e.g. ["relabel.scorer: clip_d there, l1 here"]."""
     if isinstance(found, dict) and isinstance(settings, dict):
-        names = [*found, *(key for key in settings if key not in found)]
         dotted = f"{name}." if name else ""
-        return [
-            line for key in names for line in differences(found.get(key), settings.get(key), f"{dotted}{key}")
-        ]
+        lines = []
+        for key in found | settings:
+            lines += differences(found.get(key), settings.get(key), f"{dotted}{key}")
+        return lines
     return [] if found == settings else [f"{name}: {json.dumps(found)} there, {json.dumps(settings)} here"]
 
 
@@ -241,14 +241,14 @@ def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> N
         if _is_begun(folder, paths):
             raise
         found = {}  # nothing was made with the damaged record
+
     if found is not None and (found == settings or _is_begun(folder, paths)):
         return
     if found is None and folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
         if _read_settings(folder) is not None:  # another command has just written it
             return
         raise ValueError(
-            f"{folder} holds files that do not say what they were made of; take another folder, or remove "
-            "them"
+            f"{folder} holds files that do not say what they were made of; use another folder, or remove them"
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / MAKING, settings)
@@ -262,9 +262,9 @@ def _has_begun(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) 
 
 def _is_begun(folder: AnyPath, paths: list[AnyPath]) -> bool:
     """True if the stage has a shard, or a process is making one: its settings must not be replaced."""
-    shards = {path.name for path in paths}
+    begun = {MADE_OF, *(path.name for path in paths)}
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return any(name in shards or name == MADE_OF or name.endswith(".claim") for name in names)
+    return any(name in begun or name.endswith(".claim") for name in names)
 
 
 def _read_settings(folder: AnyPath) -> dict[str, Any] | None:
@@ -291,9 +291,7 @@ def _read_record(path: AnyPath) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"{error}; remove {path.parent}, and what it held is made again") from error
+        raise ValueError(f"{error}; remove {path.parent} to make it again") from error
     if not isinstance(found, dict):
-        raise ValueError(
-            f"{path}: expected settings by name; remove {path.parent}, and what it held is made again"
-        )
+        raise ValueError(f"{path}: expected settings by name; remove {path.parent} to make it again")
     return found

@@ -53,7 +53,7 @@ ZOOM = 0.85  # share of each side that the crop keeps
 
 def says(texts: Iterable[str | None], words: tuple[str, ...]) -> bool:
     """True if one of the texts contains one of the words, possibly with an ending."""
-    pattern = "|".join(re.escape(word) for word in words)
+    pattern = "|".join(map(re.escape, words))
     whole = re.compile(rf"\b(?:{pattern})(?:s|es|ed|d|ing)?\b", re.IGNORECASE)
     return any(text is not None and whole.search(text) for text in texts)
 

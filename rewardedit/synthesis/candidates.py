@@ -98,6 +98,7 @@ class WithCandidates(Sequence):
         }
         if name in own:
             return replace(sample, id=f"{sample.id}/{name}", edited=own[name])
+
         shard, place = divmod(at, self.shard_rows)
         output = self._read(name, shard)[place]
         if output.image is None:
@@ -121,15 +122,19 @@ def candidate_rows(
     if config is None:
         return read_or_stream(data)
     rows = open_rows(data)
+
     outputs = {}
     for k, editor in enumerate(config.editors):
         name = f"editor-{k}"
         method = config.method(editor)
         # If the rows or the editor change, earlier outputs cannot be reused.
-        models = fingerprints(names_in([editor]))
-        files = input_digests([data, method], folder)
-        more = {key: digests for key, digests in (("models", models), ("files", files)) if digests}
+        more = {}
+        if models := fingerprints(names_in([editor])):
+            more["models"] = models
+        if files := input_digests([data, method], folder):
+            more["files"] = files
         outputs[name] = make_outputs(
             method, rows, data, folder / name, config.seed, config.batch_size, more, share
         )
+
     return WithCandidates(rows, config, outputs)

@@ -8,6 +8,7 @@ checked: the words in which the two differ must relate to the instruction.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,7 +96,7 @@ def write_captions(
                 own_words = (config.max_new_tokens, config.prompts)
                 pairs = caption_pairs(load(), batch.source, batch.instruction, *own_words)
             for row, instruction, pair in zip(part.numbers, batch.instruction, pairs, strict=True):
-                before, after = pair if own else (caption_of(answer) for answer in pair)
+                before, after = pair if own else map(caption_of, pair)
                 cut = next((answer for answer in pair if isinstance(answer, AnswerError)), None)
                 reason = None
                 if not (before.strip() and after.strip()):
@@ -118,8 +119,8 @@ def require_captioned(without: Sequence[dict[str, Any]], rows: int) -> None:
     """
     if 2 * len(without) > rows:
         raise ValueError(
-            f"captions: {len(without)} of {rows} rows have none that fit their instruction, row "
-            f"{without[0]['row']} because {without[0]['reason']}; take another model, or captions.check=false"
+            f"captions: {len(without)} of {rows} rows have none that fit their instruction (row "
+            f"{without[0]['row']}: {without[0]['reason']}); use another model, or captions.check=false"
         )
 
 
@@ -136,13 +137,14 @@ def caption_pairs(
     images = source[:, None]
     reserved = reserved_tokens(vlm)
     asked = [without(reserved, text) for text in instructions]
-    first = [first_question(text, prompts) for text in asked]
-    before = vlm.answer([vlm.prompt(chat) for chat in first], images, max_new_tokens)
-    said_before = [without(reserved, caption_of(answer)) for answer in before]
-    second = [
-        second_question(text, caption, prompts) for text, caption in zip(asked, said_before, strict=True)
-    ]
-    after = vlm.answer([vlm.prompt(chat) for chat in second], images, max_new_tokens)
+    first = [vlm.prompt(first_question(text, prompts)) for text in asked]
+    before = vlm.answer(first, images, max_new_tokens)
+
+    second = []
+    for text, answer in zip(asked, before, strict=True):
+        caption = without(reserved, caption_of(answer))
+        second.append(vlm.prompt(second_question(text, caption, prompts)))
+    after = vlm.answer(second, images, max_new_tokens)
     return list(zip(before, after, strict=True))
 
 
@@ -185,7 +187,7 @@ def disagreement(before: str, after: str, instruction: str) -> str | None:
         return "the two captions say the same"
     changed = {word for word in {*first, *second} if first.count(word) != second.count(word)} - EMPTY
     asked = set(_words(instruction)) - EMPTY
-    if any(_akin(one, other) for one in changed for other in asked):
+    if any(starmap(_akin, product(changed, asked))):
         return None
     shown = ", ".join(sorted(changed)) or "nothing that counts"
     return f"the captions differ in {shown}; the instruction has none of it"
@@ -225,12 +227,13 @@ class WithCaptions(Sequence):
         record = self._read(index // self.shard_rows).get(index)
         if record is None or record["reason"] is not None:
             return replace(sample, source_caption=None, target_caption=None)
-        captions = {name: record[name] for name in CAPTIONS}
-        return replace(sample, **captions)
+        return replace(
+            sample, source_caption=record["source_caption"], target_caption=record["target_caption"]
+        )
 
 
 def _write(records: Sequence[dict[str, Any]], path: Path) -> None:
     import pyarrow as pa
 
-    texts = {name: pa.string() for name in (*CAPTIONS, "reason")}
+    texts = dict.fromkeys((*CAPTIONS, "reason"), pa.string())
     write_parquet(records, pa.schema({"row": pa.int64(), **texts}), path)

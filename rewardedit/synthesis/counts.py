@@ -1,7 +1,7 @@
 """Counts of a data set's rows: unusable ones, and labelled ones by rule and method."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +13,37 @@ from rewardedit.synthesis.outputs import read_parquet
 
 def of_captions(paths: list[Path]) -> list[dict[str, Any]]:
     """Rows whose captions are left out, with the reason."""
-    return [
-        {"row": record["row"], "image": "captions", "reason": record["reason"]}
-        for path in paths
-        for record in read_parquet(path, 1024, ("row", "reason"))
-        if record["reason"] is not None
-    ]
+    return _failures(paths, "captions")
 
 
 def of_outputs(outputs: dict[str, list[Path]]) -> list[dict[str, Any]]:
     """Rows for which a method made no image, with the reason."""
-    return [
-        {"row": record["row"], "image": name, "reason": record["reason"]}
-        for name, paths in outputs.items()
-        for path in paths
-        for record in read_parquet(path, 1024, ("row", "reason"))
-        if record["reason"] is not None
-    ]
+    records = []
+    for name, paths in outputs.items():
+        records += _failures(paths, name)
+    return records
 
 
 def of_sources(measured: list[Path]) -> list[dict[str, Any]]:
     """Rows whose source or target cannot be read, with the reason."""
-    return [
-        record
-        for path in measured
-        for record in read_parquet(path, 1024, ("row", "image", "reason"))
-        if record["reason"] is not None and record["image"] == "source"
-    ]
+    records = []
+    for record in _read(measured, "row", "image", "reason"):
+        if record["reason"] is not None and record["image"] == "source":
+            records.append(record)
+    return records
+
+
+def _failures(paths: list[Path], image: str) -> list[dict[str, Any]]:
+    records = []
+    for record in _read(paths, "row", "reason"):
+        if record["reason"] is not None:
+            records.append({"row": record["row"], "image": image, "reason": record["reason"]})
+    return records
+
+
+def _read(paths: list[Path], *columns: str) -> Iterator[dict[str, Any]]:
+    for path in paths:
+        yield from read_parquet(path, 1024, columns)
 
 
 def planned_rows(
@@ -50,11 +54,10 @@ def planned_rows(
     for name in ("another_image", "another_instruction", "another_object", "another_word", "damaged"):
         found[name] = round(rows * rules.share(name))
     found["outputs of methods"] = rows * methods
-    found["sequences"] = sum(
-        len(chosen_edits(own.turns(number), rules.turns, 0.0))
-        for own in sequences
-        for number in range(len(own))
-    )
+    found["sequences"] = 0
+    for own in sequences:
+        for number in range(len(own)):
+            found["sequences"] += len(chosen_edits(own.turns(number), rules.turns, 0.0))
     return {name: n for name, n in found.items() if n}
 
 
@@ -63,22 +66,19 @@ def summary(shards: list[Path], outputs: dict[str, list[Path]]) -> dict[str, Any
     rules: Counter[str] = Counter()
     kept: Counter[str] = Counter()
     labels: Counter[str] = Counter()
-    for path in shards:
-        for record in read_parquet(path, 1024, ("rule", "method", "label")):
-            rules[record["rule"]] += 1
-            kept[record["method"]] += record["rule"] not in (ANOTHER_INSTRUCTION, *OWN_LABELS)
-            labels[f"{record['label']:.4g}"] += 1
-    made = {
-        name: sum(
-            record["reason"] is None for path in paths for record in read_parquet(path, 1024, ("reason",))
-        )
-        for name, paths in outputs.items()
-    }
+    for record in _read(shards, "rule", "method", "label"):
+        rules[record["rule"]] += 1
+        kept[record["method"]] += record["rule"] not in (ANOTHER_INSTRUCTION, *OWN_LABELS)
+        labels[f"{record['label']:.4g}"] += 1
+
+    methods = {}
+    for name, paths in outputs.items():
+        made = sum(record["reason"] is None for record in _read(paths, "reason"))
+        methods[name] = {"made": made, "kept": kept[name], "dropped": made - kept[name]}
+
     return {
         "rows": sum(rules.values()),
         "rules": dict(rules.most_common()),
         "labels": dict(sorted(labels.items(), key=lambda item: float(item[0]))),
-        "methods": {
-            name: {"made": n, "kept": kept[name], "dropped": n - kept[name]} for name, n in made.items()
-        },
+        "methods": methods,
     }

@@ -78,9 +78,8 @@ def stained(source: Image, target: Image, mask: Mask, strength: float, generator
     """Covers what the edit drew with a clearly different colour, with opacity `strength`."""
     where = mask * (target - source).abs().amax(0, keepdim=True).mul(10).clamp(0, 1)
     own = (where * target).sum((1, 2), keepdim=True) / where.sum().clamp_min(1e-6)
-    colours = [_colour(generator) for _ in range(TRIES)]
-    unlike = [colour for colour in colours if float((colour - own).norm()) > UNLIKE]
-    return target + strength * where * (unlike[0] - target) if unlike else target
+    colour = _unlike([own], generator)
+    return target if colour is None else target + strength * where * (colour - target)
 
 
 def moved_in_part(
@@ -107,10 +106,10 @@ def recoloured(
     if float(shape.max()) < 1:
         return target
     weight = shape.sum().clamp_min(1e-6)
-    own, old = ((shape * image).sum((1, 2), keepdim=True) / weight for image in (target, source))
-    colours = [_colour(generator) for _ in range(TRIES)]
-    unlike = [c for c in colours if min(float((c - own).norm()), float((c - old).norm())) > UNLIKE]
-    return target + strength * shape * (unlike[0] - target) if unlike else target
+    own = (shape * target).sum((1, 2), keepdim=True) / weight
+    old = (shape * source).sum((1, 2), keepdim=True) / weight
+    colour = _unlike([own, old], generator)
+    return target if colour is None else target + strength * shape * (colour - target)
 
 
 def bent_elsewhere(
@@ -170,6 +169,15 @@ def _waves(channels: int, h: int, w: int, generator: torch.Generator, bumps: int
     """Smooth noise around 0, with a standard deviation below 1."""
     grain = torch.randn(1, channels, bumps, bumps, generator=generator)
     return F.interpolate(grain, (h, w), mode="bicubic", align_corners=False)[0]
+
+
+def _unlike(colours: Sequence[Tensor], generator: torch.Generator) -> Float[Tensor, "3 1 1"] | None:
+    """A random colour clearly unlike all of these; None if none of a few is."""
+    tried = [_colour(generator) for _ in range(TRIES)]
+    for colour in tried:
+        if min(float((colour - other).norm()) for other in colours) > UNLIKE:
+            return colour
+    return None
 
 
 def _colour(generator: torch.Generator) -> Float[Tensor, "3 1 1"]:

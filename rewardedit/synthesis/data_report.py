@@ -40,6 +40,7 @@ def write_report(
     if len({label for _, _, label in counts}) > MOST_LABELS:
         report.text("Labels are counted by the nearest whole number.")
         counts = _by_whole_numbers(counts)
+
     report.table("Rows by rule and label", _table(counts, 0))
     report.table("Rows by method and label", _table(counts, 1))
     _histograms(report, _measured_values(measured), thresholds)
@@ -61,10 +62,12 @@ def _measured_values(measured: list[Path]) -> dict[str, dict[str, list[float]]]:
     for path in measured:
         for record in read_parquet(path, 1024, ("image", *METRICS)):
             for metric in METRICS:
+                if record[metric] is None:
+                    continue
                 series = values[metric].setdefault(record["image"], [])
-                if record[metric] is not None and len(series) < MOST_VALUES:
+                if len(series) < MOST_VALUES:
                     series.append(record[metric])
-    return {metric: {name: s for name, s in series.items() if s} for metric, series in values.items()}
+    return values
 
 
 def _table(counts: Counter[tuple[str, str, str]], by: int) -> dict[str, dict[str, float]]:
@@ -83,8 +86,8 @@ def _histograms(report: Report, values: dict[str, dict[str, list[float]]], thres
     limits = dict(zip(METRICS, (thresholds.clip_d, *thresholds.similarity), strict=True))
     for metric, series in values.items():
         if series:
-            low = min(min(numbers) for numbers in series.values())
-            high = max(max(numbers) for numbers in series.values())
+            low = min(map(min, series.values()))
+            high = max(map(max, series.values()))
             marks = {f"threshold {limits[metric]:.3g}": limits[metric]}
             report.histogram(
                 metric, series, min(low, limits[metric]), max(high, low + 1e-6), x=metric, marks=marks
@@ -96,13 +99,15 @@ def _gallery(places: list[tuple[Path, str]]) -> Gallery:
     gallery = Gallery(["source", "edited"])
     for shard, name in places:
         record = _read_row(shard, name)
-        images = [load_image(io.BytesIO(record[column])) for column in ("source", "edited")]
+        source = load_image(io.BytesIO(record["source"]))
+        edited = load_image(io.BytesIO(record["edited"]))
         through = ", through the autoencoder" if record["reconstructed"] else ""
         caption = f"{record['method'] or 'of the data set'}{through}"
         known = [metric for metric in METRICS if record[metric] is not None]
         metrics = ", ".join(f"{metric} {record[metric]:.3g}" for metric in known)
+
         title = f"{record['instruction']} → {record['label']:.3g}"
-        gallery.row(title, [(images[0], record["id"]), (images[1], f"{caption} {metrics}".strip())])
+        gallery.row(title, [(source, record["id"]), (edited, f"{caption} {metrics}".strip())])
     return gallery
 
 

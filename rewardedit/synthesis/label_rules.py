@@ -124,19 +124,19 @@ class RulesConfig:
     # share of rows whose target is repeated with the same instruction for another object, labelled 0; needs
     # captions
     another_object: float = 0.0
-    # most repetitions of a row's target with its own instruction with a word altered, labelled 0
+    # number of repetitions, at most, of a row's target with a word of its instruction altered, labelled 0
     another_word: int = 0
     # groups of words; replacing a word by another of its group changes the request
     alike: tuple[tuple[str, ...], ...] = ()
-    # most damaged forms of a row's target that are added, labelled by the kind and the strength of their
+    # number of damaged forms, at most, of a row's target, labelled by the kind and the strength of their
     # damage; each is repeated with an instruction that it does not follow
     damaged: int = 0
-    damages: tuple[str, ...] = ()  # kinds of damage, names of `rewardedit.synthesis.damage`; none for all
+    damages: tuple[str, ...] = ()  # kinds of damage, by names of `rewardedit.synthesis.damage`; empty: all
     # [share, label] pairs that label outputs by their distance from the target, where only one result is
     # right, in place of the thresholds: see `rewardedit.synthesis.unreached`. Such an output is repeated,
     # labelled 0, with other rows' instructions, a right one with all that its row's target does not follow
     unreached: tuple[tuple[float, float], ...] = ()
-    # with `unreached`: outputs that leave the object to be moved in its old place have failed
+    # label outputs that leave the object to be moved in its old place as failed; needs `unreached`
     left_behind: bool = False
     # share of methods' outputs that are repeated with another row's instruction, labelled 0, whether a rule
     # labels them or not; not for outputs that `unreached` labels
@@ -154,11 +154,13 @@ class RulesConfig:
         self._require_unreached()
         self._require_alike()
         if unknown := set(self.damages) - set(DAMAGES):
-            raise ValueError(f"damages: {', '.join(sorted(unknown))} unknown; there are {', '.join(DAMAGES)}")
+            raise ValueError(
+                f"damages: expected some of {', '.join(DAMAGES)}; got {', '.join(sorted(unknown))}"
+            )
         if self.left_behind and not self.unreached:
             raise ValueError("left_behind: expected labels in unreached, such as [[0, 10], [1, 0]]")
         if self.another_word and not self.alike:
-            raise ValueError("another_word: expected kinds of words in alike, such as [[left, right]]")
+            raise ValueError("another_word needs word groups: set alike, e.g. [[left, right]]")
 
     def _take_preset(self) -> None:
         """Fills in the settings that are None."""
@@ -170,7 +172,7 @@ class RulesConfig:
         """Raises ValueError if the threshold is given twice, or a number lies outside its range."""
         if self.clip_d is not None and self.clip_d_percentile != 50.0:
             raise ValueError(
-                f"clip_d_percentile: the threshold is fixed, clip_d: {self.clip_d:g}; give one of the two"
+                f"clip_d_percentile: clip_d sets the threshold already, {self.clip_d:g}; set one of the two"
             )
         for name in PERCENTILES:
             if not 0 <= getattr(self, name) <= 100:
@@ -194,7 +196,7 @@ class RulesConfig:
     def _require_alike(self) -> None:
         """Raises ValueError if a group holds fewer than two words."""
         if any(_count_words(kind) < 2 for kind in self.alike):
-            raise ValueError("alike: expected at least two words of each kind, such as [[left, right]]")
+            raise ValueError("alike: expected at least two words in each group, e.g. [[left, right]]")
 
     def share(self, name: str) -> float:
         """Returns a share, or a count, which the preset may have filled in."""
@@ -205,7 +207,7 @@ class RulesConfig:
 
 def _count_words(kind: tuple[str, ...]) -> int:
     """Number of different words, whatever their case."""
-    return len({word.lower() for word in kind})
+    return len(set(map(str.lower, kind)))
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -222,14 +224,12 @@ def find_thresholds(
     Raises:
         ValueError: if no source has a similarity.
     """
-    similarity = [
-        percentile(
-            [measured.similarity[encoder] for measured in sources],
-            config.similarity_percentile,
-            f"the sources' similarity to their targets by encoder {encoder + 1}",
-        )
-        for encoder in range(2)
-    ]
+    similarity = []
+    for encoder in range(2):
+        values = [measured.similarity[encoder] for measured in sources]
+        what = f"the sources' similarity to their targets by encoder {encoder + 1}"
+        similarity.append(percentile(values, config.similarity_percentile, what))
+
     clip_d = config.clip_d
     if clip_d is None:
         own = [measured.clip_d for measured in targets if measured.clip_d is not None]

@@ -4,6 +4,7 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ from rewardedit.synthesis.unreached import labels_by_target
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
 DRAWS = 9  # random numbers of a row
 RIGHT_FROM = 8.0  # outputs with at least this label fail under the same instructions as the target
-HARDEST = 3  # best-fitting other instructions, of which an output may be paired with one
+HARDEST = 3  # number of best-fitting other instructions from which an output's is drawn
 # For a row with an instruction that is not its own: captions would reveal the original instruction.
 NO_CAPTIONS = {"source_caption": None, "target_caption": None}
 AT_ONCE = 8  # images that go through the autoencoder together
@@ -195,21 +196,18 @@ def not_followed(
     rules = labelling.rules
     u = draws(labelling.seed, number)
     count = int(rules.share("another_instruction") + u[6])
-    found = [
-        NotFollowed(
-            f"another_instruction-{of + 1}" if of else "another_instruction", "another_instruction", text
-        )
-        for of, text in enumerate(other_instructions(i, batch, source_ids)[:count])
-    ]
+    found = []
+    for of, text in enumerate(other_instructions(i, batch, source_ids)[:count]):
+        name = f"another_instruction-{of + 1}" if of else "another_instruction"
+        found.append(NotFollowed(name, "another_instruction", text))
     text = another_object(i, batch, named, float(u[8])) if u[7] < rules.another_object else None
     if text is not None:
         found.append(NotFollowed("another_object", "another_object", text))
     if rules.another_word:
         choice = random.Random(f"{labelling.seed} {number}")
         texts = another_words(i, batch, rules.alike, rules.another_word, choice)
-        found += [
-            NotFollowed(f"another_word-{of + 1}", "another_word", text) for of, text in enumerate(texts)
-        ]
+        for of, text in enumerate(texts):
+            found.append(NotFollowed(f"another_word-{of + 1}", "another_word", text))
     return found
 
 
@@ -231,7 +229,7 @@ def output_rows(
     batch, rules = part.batch, labelling.rules
     assert batch is not None
     elsewhere = method in labelling.elsewhere
-    images = [decode_output(output) for output in outputs]
+    images = list(map(decode_output, outputs))
     by_target = labels_by_target(batch, images, rules) if rules.unreached else None
     named = objects_named(batch.instruction) if rules.another_object else []
     drafts: list[Draft] = []
@@ -258,8 +256,9 @@ def output_rows(
             drafts.append(Draft(replace(row, label=label, rule=rule, **values), image))
         if rule == UNREACHED and label is not None:
             asked = not_followed(i, number, batch, source_ids, named, labelling)
-            # A wrong output may follow an instruction with a word altered, but hardly another row's.
-            asked = [own for own in asked if label >= RIGHT_FROM or own.rule == "another_instruction"]
+            if label < RIGHT_FROM:
+                # A wrong output may follow an instruction with a word altered, but hardly another row's.
+                asked = [own for own in asked if own.rule == "another_instruction"]
         else:
             asked = of_another_row(i, number, method, batch, source_ids, labelling)
         drafts += [Draft(under_another(row, own), image) for own in asked]
@@ -300,8 +299,8 @@ def sequence_rows(
     images = [fit(to_tensor(image, 3)[None], size, policy)[0] for image in sequence.images]
     through = draws(labelling.seed + 1, number, len(images)) < labelling.rules.share("reconstructed")
     # Each image has one form as a source and one as an edit: a sequence is decoded and encoded once.
-    stored = [encode_png(image) for image in images]
-    answers = [encode_png(image) for image in through_autoencoder(images, through.tolist(), labelling)]
+    stored = list(map(encode_png, images))
+    answers = list(map(encode_png, through_autoencoder(images, through.tolist(), labelling)))
 
     def row_of(edit: TurnEdit) -> LabelledEdit:
         return LabelledEdit(
@@ -320,10 +319,11 @@ def sequence_rows(
 
     rules = labelling.rules
     draw = float(draws(labelling.seed + 7, number, 1))
-    rows = [row_of(edit) for edit in chosen_edits(len(sequence.instructions), rules.turns, draw)]
+    rows = list(map(row_of, chosen_edits(len(sequence.instructions), rules.turns, draw)))
+
     pairs = list(later_turns(sequence))
     further = draws(labelling.seed + 4, number, len(pairs)) < rules.another_turn
-    asked_later = [pair for pair, is_drawn in zip(pairs, further.tolist(), strict=True) if is_drawn]
+    asked_later = list(compress(pairs, further.tolist()))
     for turn, later in asked_later[: 1 if rules.turns == "one" else None]:
         own = row_of(TurnEdit(turn, turn + 1, turn + 1, RIGHT))
         asked = NotFollowed(f"{ANOTHER_TURN}-{later + 1}", ANOTHER_TURN, sequence.instructions[later])
@@ -335,10 +335,11 @@ def finished(drafts: Sequence[Draft], labelling: Labelling) -> list[LabelledEdit
     """Rows with their edited images, reconstructed by the autoencoder if marked so. An image that several
     rows share is processed once.
     """
-    images = {(id(draft.edited), draft.row.reconstructed): draft.edited for draft in drafts}
+    keys = [(id(draft.edited), draft.row.reconstructed) for draft in drafts]
+    images = dict(zip(keys, (draft.edited for draft in drafts), strict=True))
     edited = through_autoencoder(list(images.values()), [marked for _, marked in images], labelling)
     stored = dict(zip(images, map(encode_png, edited), strict=True))
-    return [replace(draft.row, edited=stored[id(draft.edited), draft.row.reconstructed]) for draft in drafts]
+    return [replace(draft.row, edited=stored[key]) for draft, key in zip(drafts, keys, strict=True)]
 
 
 def through_autoencoder(
@@ -346,7 +347,7 @@ def through_autoencoder(
 ) -> list[Float[Tensor, "3 h w"]]:
     """Passes the marked images through the autoencoder, a few at a time; returns all images."""
     found = list(images)
-    chosen = [i for i, is_marked in enumerate(marked) if is_marked]
+    chosen = list(compress(range(len(images)), marked))
     for first in range(0, len(chosen), AT_ONCE):
         part = chosen[first : first + AT_ONCE]
         made = labelling.reconstruct(torch.stack([images[i] for i in part]))

@@ -39,7 +39,7 @@ class MeasureConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_d", resolve_spec(self.clip_d))
-        object.__setattr__(self, "similarity", tuple(resolve_spec(spec) for spec in self.similarity))
+        object.__setattr__(self, "similarity", tuple(map(resolve_spec, self.similarity)))
         if len(self.similarity) != 2:
             raise ValueError(f"similarity: expected two scorers; got {len(self.similarity)}")
 
@@ -50,12 +50,14 @@ class MeasureConfig:
             ValueError: if a similarity scorer does not use the target.
         """
         specs = dict(zip(METRICS, (self.clip_d, *self.similarity), strict=True))
-        scorers = {name: load_scorer(spec).to(devices.default_device()) for name, spec in specs.items()}
+        scorers = {}
+        for name, spec in specs.items():
+            scorers[name] = load_scorer(spec).to(devices.default_device())
         for name, spec in list(specs.items())[1:]:
             if "target" not in scorers[name].needs:
                 raise ValueError(
-                    f"measure.similarity: {spec_name(spec)} does not look at the target; "
-                    "most take against: target"
+                    f"measure.similarity: expected a scorer that compares with the target; got "
+                    f"{spec_name(spec)}; most do with against: target"
                 )
         return scorers
 
@@ -90,8 +92,10 @@ def measure(
     def make(number: int, path: Path) -> None:
         found: list[dict[str, Any]] = []
         made = {name: Outputs(read_outputs(shards[number])) for name, shards in outputs.items()}
+
         for part in read_rows(parts[number], data, batch_size, number * len(parts[0]), FIELDS):
-            found += [_record(row, "source", reason=reason) for row, reason in part.unreadable.items()]
+            for row, reason in part.unreadable.items():
+                found.append(_record(row, "source", reason=reason))
             if part.batch is not None:
                 found += _records(part, part.batch, made, load())
         write_measured(sorted(found, key=lambda record: record["row"]), path)
@@ -131,7 +135,7 @@ def _records(
         found += _measure("target", part, batch, list(batch.target), scorers)
     for name, outputs in made.items():
         taken = outputs.take(part.numbers)
-        records = _measure(name, part, batch, [decode_output(output) for output in taken], scorers)
+        records = _measure(name, part, batch, list(map(decode_output, taken)), scorers)
         for record, output in zip(records, taken, strict=True):
             record["reason"] = output.reason
         found += records
@@ -178,18 +182,18 @@ def write_measured(records: Sequence[dict[str, Any]], path: Path) -> None:
     """Writes the records to one Parquet file."""
     import pyarrow as pa
 
-    numbers = {metric: pa.float64() for metric in METRICS}
+    numbers = dict.fromkeys(METRICS, pa.float64())
     schema = pa.schema({"row": pa.int64(), "image": pa.string(), **numbers, "reason": pa.string()})
     write_parquet(records, schema, path)
 
 
 def read_measured(path: Path) -> dict[tuple[int, str], Measured]:
     """Reads measurements by row and image; rows that could not be read have none."""
-    return {
-        (record["row"], record["image"]): measured_of(record)
-        for record in read_parquet(path, 1024)
-        if record["image"] != "source" or record["reason"] is None
-    }
+    found = {}
+    for record in read_parquet(path, 1024):
+        if record["image"] != "source" or record["reason"] is None:
+            found[record["row"], record["image"]] = measured_of(record)
+    return found
 
 
 def measured_of(record: dict[str, Any]) -> Measured:
@@ -204,5 +208,5 @@ def own_images(paths: Sequence[Path], image: str) -> list[Measured]:
     found: list[Measured] = []
     for path in paths:
         table = pq.read_table(path, columns=["image", *METRICS])
-        found += [measured_of(record) for record in table.filter(pc.field("image") == image).to_pylist()]
+        found += map(measured_of, table.filter(pc.field("image") == image).to_pylist())
     return found

@@ -47,12 +47,13 @@ class Requests:
         """Requests of a slice, or of the given row numbers."""
 
         def take(values: Any) -> Any:
-            if isinstance(rows, slice):
+            if values is None:
+                return None
+            if isinstance(rows, slice) or isinstance(values, Tensor):
                 return values[rows]
-            return values[rows] if isinstance(values, Tensor) else [values[row] for row in rows]
+            return [values[row] for row in rows]
 
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Requests(**{name: value if value is None else take(value) for name, value in fields.items()})
+        return Requests(*map(take, vars(self).values()))
 
     def one_by_one(self) -> Iterator["Requests"]:  # each row as its own batch
         return (self[i : i + 1] for i in range(len(self)))
@@ -224,7 +225,7 @@ def diffedit(config: MethodConfig) -> Method:
         ).latents
         return pipe(
             wanted.target_caption,
-            mask_image=torch.cat([torch.as_tensor(mask) for mask in masks])[:, None].float(),
+            mask_image=torch.cat(list(map(torch.as_tensor, masks)))[:, None].float(),
             image_latents=inverted,
             negative_prompt=wanted.source_caption,
             inpaint_strength=config.strength,
@@ -352,12 +353,12 @@ def _pipeline(class_name: str, config: MethodConfig, **more: Any) -> Any:
         pipeline = getattr(diffusers, class_name)
     except (AttributeError, ImportError, RuntimeError) as error:  # RuntimeError: a lazy import failed
         raise ValueError(
-            f"{config.kind}: diffusers {diffusers.__version__} has no {class_name} any more; make the "
-            "outputs with an earlier one, and take them as a folder: kind=folder"
+            f"{config.kind}: diffusers {diffusers.__version__} no longer has {class_name}; make the outputs "
+            "with an earlier version, and use that folder: kind=folder"
         ) from error
     dtype = devices.inference_dtype(config.dtype)
     parts = load_text_to_image(config.model, device=devices.default_device(), dtype=dtype).components
-    parts = {name: part for name, part in parts.items() if name != "image_encoder"}
+    parts.pop("image_encoder", None)
     pipe = pipeline(**parts, **more, requires_safety_checker=False)
     pipe.set_progress_bar_config(disable=True)
     return pipe
@@ -381,7 +382,10 @@ def edit_rows(method: Method, config: MethodConfig, wanted: Requests) -> list[Te
         if is_of_the_machine(error):
             raise
         if len(wanted) > 1:
-            return [edit for one in wanted.one_by_one() for edit in edit_rows(method, config, one)]
+            edited = []
+            for one in wanted.one_by_one():
+                edited += edit_rows(method, config, one)
+            return edited
         return [(str(error).strip() or type(error).__name__).splitlines()[0]]
     edits = Edits.of(made) if isinstance(made, Tensor) else made
     if edits.images.shape != wanted.source.shape:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rewardedit.batch import EditBatch
 from rewardedit.instructions.altered import altered
 from rewardedit.instructions.grammar.grammar import parse_all
-from rewardedit.instructions.parsed import ParsedEdit
+from rewardedit.instructions.parsed import Parsed, ParsedEdit
 
 SMALL_WORDS = frozenset(("a", "an", "the", "and", "of", "to", "in", "on", "at", "is", "be", "it", "with"))
 CLAUSES = re.compile(r"[,;.]|\b(?:and|with|on|in)\b")  # separators between a caption's objects
@@ -22,9 +22,8 @@ def other_instructions(i: int, batch: EditBatch, source_ids: Sequence[str]) -> l
     last if everything that it adds to its own source's caption already occurs in this one's: its result may
     be there already. Without captions, instructions are in the order of the rows.
     """
-    before, after = (
-        captions or [None] * len(batch) for captions in (batch.source_caption, batch.target_caption)
-    )
+    before = batch.source_caption or [None] * len(batch)
+    after = batch.target_caption or [None] * len(batch)
     own = words_of(batch.instruction[i])
     seen = words_of(before[i] or "")
 
@@ -35,10 +34,12 @@ def other_instructions(i: int, batch: EditBatch, source_ids: Sequence[str]) -> l
             return -1.0
         return len(asked & (seen | own)) / len(asked) if asked & seen - own else 0.0
 
-    following = [(i + step) % len(batch) for step in range(1, len(batch))]
+    following = [*range(i + 1, len(batch)), *range(i)]
     others = [other for other in following if source_ids[other] != source_ids[i]]
-    ordered = [batch.instruction[other] for other in sorted(others, key=lambda other: -fits(other))]
-    return [text for text in dict.fromkeys(ordered) if text != batch.instruction[i]]
+    others.sort(key=fits, reverse=True)
+    texts = dict.fromkeys(batch.instruction[other] for other in others)
+    texts.pop(batch.instruction[i], None)
+    return list(texts)
 
 
 def words_of(text: str) -> set[str]:
@@ -50,10 +51,13 @@ def objects_named(instructions: Sequence[str]) -> list[str | None]:
     """Object that each instruction changes, by the grammar; None if it names no object or edits the whole
     background.
     """
-    return [
-        edit.source if isinstance(edit, ParsedEdit) and not edit.is_global and not edit.ambiguous else None
-        for edit in parse_all(instructions)
-    ]
+    return list(map(_only_object, parse_all(instructions)))
+
+
+def _only_object(edit: Parsed) -> str | None:
+    if not isinstance(edit, ParsedEdit) or edit.is_global or edit.ambiguous:
+        return None
+    return edit.source
 
 
 def another_words(
@@ -62,10 +66,13 @@ def another_words(
     """Up to `count` distinct forms of the row's instruction with one word altered. New words come from the
     batch's instructions, so that no word occurs in wrong instructions only.
     """
-    known = {word for text in batch.instruction for word in re.findall(r"\w+", text.lower())}
-    texts = (altered(batch.instruction[i], alike, choice, known=known) for _ in range(4 * count))
-    different = list(dict.fromkeys(text for text in texts if text is not None))
-    return [text for text in different if not _may_hold(text, i, batch)][:count]
+    known = set(re.findall(r"\w+", "\n".join(batch.instruction).lower()))
+    texts: dict[str, None] = {}
+    for _ in range(4 * count):
+        text = altered(batch.instruction[i], alike, choice, known=known)
+        if text is not None:
+            texts[text] = None
+    return [text for text in texts if not _may_hold(text, i, batch)][:count]
 
 
 def _may_hold(text: str, i: int, batch: EditBatch) -> bool:
@@ -77,8 +84,8 @@ def _may_hold(text: str, i: int, batch: EditBatch) -> bool:
         return False
     if other.reference is None or other.reference == own.reference or batch.source_caption is None:
         return False
-    words = words_of(other.reference)
-    return any(words <= words_of(clause) for clause in CLAUSES.split(batch.source_caption[i] or ""))
+    clauses = map(words_of, CLAUSES.split(batch.source_caption[i] or ""))
+    return any(map(words_of(other.reference).issubset, clauses))
 
 
 def another_object(i: int, batch: EditBatch, named: Sequence[str | None], u: float) -> str | None:
@@ -96,18 +103,24 @@ def another_object(i: int, batch: EditBatch, named: Sequence[str | None], u: flo
     text = batch.instruction[i]
     if own is None or captions is None:
         return None
+
     said = re.compile(rf"\b{re.escape(own)}\b", re.IGNORECASE)
     if len(said.findall(text)) != 1:
         return None
-    clauses = [words_of(clause) for clause in CLAUSES.split(captions[i])]
+
+    clauses = list(map(words_of, CLAUSES.split(captions[i])))
     elsewhere = [clause for clause in clauses if not words_of(own) <= clause]
     if len(elsewhere) == len(clauses):
         return None
-    others = sorted({name for name in named if name is not None})
-    found = [name for name in others if any(words_of(name) <= clause for clause in elsewhere)]
-    # "the circle" may mean the same thing as "the red circle".
-    found = [name for name in found if not words_of(name) <= words_of(own)]
-    if not found:
+
+    others = []
+    for name in sorted(filter(None, set(named))):
+        words = words_of(name)
+        # "the circle" may mean the same thing as "the red circle".
+        if any(map(words.issubset, elsewhere)) and not words <= words_of(own):
+            others.append(name)
+
+    if not others:
         return None
-    other = found[int(u * len(found))]
+    other = others[int(u * len(others))]
     return said.sub(lambda _: other, text)

@@ -41,8 +41,12 @@ class _Sources(Sequence):
         sample = self.rows[index]
         if not (sample.instruction or "").strip():
             raise ValueError("it has no instruction")
-        captions = {name: (getattr(sample, name) or "").strip() or None for name in CAPTIONS}
-        return replace(sample, edited=sample.source, **captions)
+        return replace(
+            sample,
+            edited=sample.source,
+            source_caption=(sample.source_caption or "").strip() or None,
+            target_caption=(sample.target_caption or "").strip() or None,
+        )
 
 
 def read_rows(
@@ -87,14 +91,14 @@ def make_outputs(
         fields = CAPTIONS if config.needs_captions else ()
         found: list[Output] = []
         for part in read_rows(parts[number], data, batch_size, first, fields):
-            found += [Output(row, None, reason) for row, reason in part.unreadable.items()]
-            if part.batch is not None:
-                made = edit_rows(load(), config, requests(part, seed))
-                pairs = zip(part.numbers, made, strict=True)
-                found += [
-                    Output(row, None, edit) if isinstance(edit, str) else Output(row, encode_png(edit))
-                    for row, edit in pairs
-                ]
+            for row, reason in part.unreadable.items():
+                found.append(Output(row, None, reason))
+            if part.batch is None:
+                continue
+            edits = edit_rows(load(), config, requests(part, seed))
+            for row, edit in zip(part.numbers, edits, strict=True):
+                failed = isinstance(edit, str)
+                found.append(Output(row, None, edit) if failed else Output(row, encode_png(edit)))
         write_outputs(sorted(found, key=lambda output: output.row), path)
 
     return stage(folder, made_of, make, len(parts), "part-{:05d}.parquet", share=share)
@@ -118,7 +122,7 @@ def write_outputs(outputs: Sequence[Output], path: Path) -> None:
     import pyarrow as pa
 
     schema = pa.schema({"row": pa.int64(), "image": pa.binary(), "reason": pa.string()})
-    records = [vars(output) for output in outputs]
+    records = list(map(vars, outputs))
     compression = {"row": "SNAPPY", "reason": "SNAPPY"}
     write_parquet(records, schema, path, row_group_size=16, compression=compression)
 

@@ -46,9 +46,11 @@ def moved(source: Image, target: Image, places: Sequence[Place]) -> tuple[Place,
     """
     if len(places) != 2:
         return None
-    first, second = (
-        float(drawn(source, place).sum()) > float(drawn(target, place).sum()) for place in places
-    )
-    if first == second:
+
+    def fades(place: Place) -> bool:
+        return float(drawn(source, place).sum()) > float(drawn(target, place).sum())
+
+    first, second = places
+    if fades(first) == fades(second):
         return None
-    return (places[0], places[1]) if first else (places[1], places[0])
+    return (first, second) if fades(first) else (second, first)

@@ -93,6 +93,7 @@ def labels_by_target(
         return None
     pairs = zip(images, batch.source, strict=True)
     edited = torch.stack([source if image is None else image for image, source in pairs])
+
     found: list[tuple[str, float | None]] = []
     for image, source, target, share, nothing, edit in zip(
         images,
@@ -112,6 +113,7 @@ def labels_by_target(
             found.append((LEFT_BEHIND, FAILED))
         else:
             found.append((UNREACHED, label))
+
     return found
 
 

@@ -1,5 +1,7 @@
 """Checks of the labels that a scorer learns from, and its agreement with labels of held-out rows."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,6 +27,11 @@ def require_label(sample: EditSample) -> float:
         if not 0 <= label <= 10:
             raise ValueError(f"row {sample.id}: {name}: expected 0 to 10; got {label:g}")
     return sample.label
+
+
+def all_labels(sample: EditSample, axes: Sequence[str]) -> list[float]:
+    """The row's label, then those of the axes; NaN for an axis without one."""
+    return [require_label(sample), *(sample.axes.get(axis, math.nan) for axis in axes)]
 
 
 def require_axes(rows: Rows, usable: list[int], axes: tuple[str, ...]) -> None:

@@ -54,7 +54,8 @@ class LatentCache:
     def latents(self, rows: Int[Tensor, " b"]) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b c h w"]]:
         """Scaled latents of the edited images, unscaled ones of the sources."""
         index = rows.numpy()
-        edited, source = (torch.from_numpy(array[index]).float() for array in (self.edited, self.source))
+        edited = torch.from_numpy(self.edited[index]).float()
+        source = torch.from_numpy(self.source[index]).float()
         return edited * self.scaling, source
 
     def texts(self, editor: Editor, labels: RewardLabels) -> "TextCache":
@@ -90,7 +91,8 @@ class TextCache:
         """Embeddings, tokens and labels of rows; of the empty text and the null label where dropped."""
         index = torch.where(dropped, self.empty, self.index[rows])
         label = torch.where(dropped, self.null, self.label[rows])
-        embeds, tokens = (torch.from_numpy(array[index.numpy()]) for array in (self.embeds, self.tokens))
+        embeds = torch.from_numpy(self.embeds[index.numpy()])
+        tokens = torch.from_numpy(self.tokens[index.numpy()])
         return embeds.float(), tokens.long(), label
 
 
@@ -232,13 +234,19 @@ def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarra
     def join(shards: list[Path]) -> None:
         join_arrays([shard / "images.npy" for shard in shards], folder / "images.npy")
         captions = join_lists([shard / "captions.json" for shard in shards])
-        write_json(
-            folder / "captions.json",
-            {name: [text or "" for text in texts] for name, texts in captions.items() if any(texts)},
-        )
+        write_json(folder / "captions.json", _without_missing(captions))
 
     stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
     return np.load(folder / "images.npy", mmap_mode="r"), read_settings_file(folder / "captions.json")
+
+
+def _without_missing(captions: dict[str, list[str | None]]) -> dict[str, list[str]]:
+    """The captions that any row has, "" for rows without."""
+    found = {}
+    for name, texts in captions.items():
+        if any(texts):
+            found[name] = [text or "" for text in texts]
+    return found
 
 
 def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:

@@ -323,6 +323,6 @@ def require_finite(value: Tensor, step: int, ids: list[str], what: str = "loss")
         shown = ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
         raise TrainingStopped(
             f"the {what} is {value.item()} at step {step}, in the batch of rows {shown}; check those rows. "
-            "--resume comes to the same batch again; for a lower train.lr or train.mixed_precision=no take "
-            "another folder: stages that are copied there, such as relabelled/ and cache/, are not made again"
+            "--resume meets the same batch; for a lower train.lr or train.mixed_precision=no start a new "
+            "folder (copy relabelled/ and cache/ to keep them)"
         )

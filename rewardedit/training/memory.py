@@ -68,7 +68,7 @@ class Blueprint:
 
     def bytes(self, number: int = FULL) -> int:
         """Bytes of all weights, with `number` bytes each."""
-        return sum(parameters(module) for module in (self.unet, self.vae, self.text_encoder)) * number
+        return sum(map(parameters, (self.unet, self.vae, self.text_encoder))) * number
 
     def latents(self, batch: int) -> Tensor:
         side = self.size // 2 ** (len(self.vae.config.block_out_channels) - 1)
@@ -239,7 +239,7 @@ def refl(config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: 
     train = config.train
     reward = config.reward
     first, *_ = [scorer.to("meta") for scorer in scorers.values()]
-    resident = sum(weights(scorer) for scorer in scorers.values())
+    resident = sum(map(weights, scorers.values()))
     needed = training(editor, train, processes, reward, first)
     looked = config.watch.batch_size * max(
         editor.sampled, *(scoring(editor, scorer) for scorer in scorers.values())

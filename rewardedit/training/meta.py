@@ -215,7 +215,8 @@ class _LikeCuda(TorchFunctionMode):
 def _efficient_attention(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
     groups = query.shape[1] // key.shape[1]
     if groups > 1:  # groups of queries share keys and values, which are repeated
-        key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+        key = key.repeat_interleave(groups, dim=1)
+        value = value.repeat_interleave(groups, dim=1)
     return torch.ops.aten._scaled_dot_product_efficient_attention(query, key, value, None, True, scale=scale)[
         0
     ]

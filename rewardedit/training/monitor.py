@@ -4,6 +4,7 @@ by scores that it is not trained on.
 
 import dataclasses
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,7 +12,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate
+from rewardedit.batch import EditBatch, EditSample, collate, common_fields
 from rewardedit.data import (
     DataConfig,
     distinct_rows,
@@ -46,7 +47,7 @@ class MonitorConfig:
     batch_size: int = 64  # images that are denoised, decoded and scored at a time
     # a reward of another family than the one that trains
     held_out: ScorerSpec = field(default_factory=lambda: {"ssim": {"against": "target"}})
-    stop: bool = False  # at a flag; the result is then the editor that the held-out reward liked best
+    stop: bool = False  # stop at a flag; the result is then the editor that the held-out reward liked best
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "held_out", resolve_spec(self.held_out))
@@ -115,8 +116,7 @@ def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, S
         sample if sample.target is not None else dataclasses.replace(sample, target=sample.edited)
         for sample in samples
     ]
-    common = [name for name in OPTIONAL if all(getattr(sample, name) is not None for sample in samples)]
-    return collate(samples, fields=common), None
+    return collate(samples, fields=common_fields(samples)), None
 
 
 @runtime_checkable
@@ -226,8 +226,9 @@ class HackingMonitor:
             )
         if state.num_processes > 1:
             parts = gather_object(parts)
-        order = torch.tensor([row for rows, _ in parts for row in rows]).argsort()
-        return {name: torch.cat([values[name] for _, values in parts])[order] for name in parts[0][1]}
+        numbers, values = zip(*parts, strict=True)
+        order = torch.tensor(list(chain.from_iterable(numbers))).argsort()
+        return {name: torch.cat([part[name] for part in values])[order] for name in values[0]}
 
     def _require_scores(self, values: dict[str, Tensor]) -> None:
         """Nothing could be compared with a base without scores."""

@@ -54,13 +54,14 @@ def parameter_groups(module: nn.Module, lr: float, muon_lr: float | None) -> lis
     """Groups of the trained parameters of `module`: one, or with `muon_lr` a second one for its matrices and
     convolutions, except the first and last layer (conv_in, conv_out)."""
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    hidden = [
-        name for name, p in named.items() if p.ndim > 1 and not name.startswith(("conv_in", "conv_out"))
-    ]
     if muon_lr is None:
         return [{"params": list(named.values()), "lr": lr}]
-    muon = {"params": [named.pop(name) for name in hidden], "lr": muon_lr, "muon": True}
-    return [{"params": list(named.values()), "lr": lr}, muon]
+    hidden = []
+    others = []
+    for name, p in named.items():
+        is_hidden = p.ndim > 1 and not name.startswith(("conv_in", "conv_out"))
+        (hidden if is_hidden else others).append(p)
+    return [{"params": others, "lr": lr}, {"params": hidden, "lr": muon_lr, "muon": True}]
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:

@@ -288,8 +288,12 @@ class RolloutPrompts:
         """Batch of the rows with their edits, for a scorer."""
         index = rows.tolist()
         source = torch.from_numpy(self.images[rows.numpy()]).to(edited.device).float() / 255
-        captions = {name: [texts[i] for i in index] for name, texts in self.captions.items()}
-        return EditBatch(source, [self.cache.instructions[i] for i in index], edited, **captions)
+
+        def take(texts: Sequence[str]) -> list[str]:
+            return [texts[i] for i in index]
+
+        captions = {name: take(texts) for name, texts in self.captions.items()}
+        return EditBatch(source, take(self.cache.instructions), edited, **captions)
 
     def conditioning(self, rows: Int[Tensor, " b"], device: torch.device) -> Conditioning:
         """Embeddings of the prompts and of the empty text, and latents of the sources."""

@@ -34,7 +34,7 @@ def images_key(sample: EditSample) -> bytes | None:
     of stored rows are.
     """
     images = (sample.source, sample.edited)
-    if not all(isinstance(image, Image.Image) for image in images):
+    if not isinstance(sample.source, Image.Image) or not isinstance(sample.edited, Image.Image):
         return None
     found = hashlib.sha256()
     for image in images:

@@ -47,12 +47,14 @@ def fit(
     accelerator = make_accelerator(folder, config.mixed_precision, 1, config.tracker)
     for module in modules.values():  # not wrapped, since losses call parts of modules
         accelerator.prepare_model(module.train(), evaluation_mode=True)
-    rates = {
-        name: ((lrs or {}).get(name, config.lr), None if name in (lrs or {}) else config.muon_lr)
-        for name in modules
-    }
+    groups = []
+    for name, module in modules.items():
+        if lrs is not None and name in lrs:
+            groups += parameter_groups(module, lrs[name], None)
+        else:
+            groups += parameter_groups(module, config.lr, config.muon_lr)
     optimizer = Muon(
-        [group for name, module in modules.items() for group in parameter_groups(module, *rates[name])],
+        groups,
         lr=config.lr,
         betas=(0.9, config.beta2),
         weight_decay=config.weight_decay,

@@ -59,7 +59,7 @@ def installed_trackers(tracker: Tracker) -> list[str]:
     """Trackers that a setting stands for. The default is left out if it is not installed, and a line reports
     that.
     """
-    available = [str(name) for name in get_available_trackers()]
+    available = list(map(str, get_available_trackers()))
     if tracker == "none":
         return []
     if tracker == "all":

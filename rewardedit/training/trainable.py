@@ -1,6 +1,7 @@
 """Settings, labels, trained parameters and optimizer of fine-tuning an editor."""
 
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,7 +170,7 @@ def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
     tokens = pipe.tokenizer(list(prompt.words), add_special_tokens=False).input_ids
     embeddings = pipe.text_encoder.get_input_embeddings().weight
     learned = torch.zeros(len(embeddings), 1, device=embeddings.device)
-    learned[sorted({token for word in tokens for token in word})] = 1
+    learned[sorted(set(chain.from_iterable(tokens)))] = 1
     embeddings.register_hook(lambda gradient: gradient * learned)
     return embeddings
 

@@ -135,9 +135,9 @@ def test_a_streamed_file_that_is_damaged_further_on_is_named_a_damaged_file(tmp_
         start = group.column(i).data_page_offset
         content[start : start + 24] = bytes(24)
     file.write_bytes(content)
-    with pytest.raises(ValueError, match="a file of the streamed table cannot be read on"):
+    with pytest.raises(ValueError, match="a file of the streamed table cannot be read to its end"):
         list(stream_rows(data))
-    with pytest.raises(ValueError, match="a file of the streamed table cannot be read on"):
+    with pytest.raises(ValueError, match="a file of the streamed table cannot be read to its end"):
         stream_files(data).files[0].fetch()
 
 
@@ -275,7 +275,7 @@ def test_bad_lines_of_seed_data_edit_are_told_and_the_others_are_read(tmp_path):
 def test_another_split_or_no_annotations_of_seed_data_edit_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"expected annotations/\*.jsonl, as SEED-Data-Edit Part 2 has them"):
         open_rows(DataConfig("seed_data_edit", str(tmp_path)))
-    with pytest.raises(ValueError, match="Part 2 has train alone; got 'val'"):
+    with pytest.raises(ValueError, match="Part 2 has only train; got 'val'"):
         open_rows(DataConfig("seed_data_edit", str(write_seed(tmp_path, [seed_record()])), split="val"))
 
 

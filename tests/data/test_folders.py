@@ -51,7 +51,7 @@ def test_every_reader_of_folders_takes_the_same_files(folder):
 
 def test_two_files_of_one_name_are_refused(folder):
     Image.new("RGB", (16, 16)).save(folder / "a.webp")
-    with pytest.raises(ValueError, match=r"a\.png and a\.webp differ in their ending alone; rename one"):
+    with pytest.raises(ValueError, match=r"a\.png and a\.webp differ only in their suffix; rename one"):
         by_stem(list_images(folder))
 
 

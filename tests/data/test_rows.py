@@ -176,7 +176,7 @@ def test_columns_are_named_by_a_setting(folder, capsys):
     row = open_rows(build(DataConfig, override({}, words)))[0]
     assert (row.source.shape[1:], row.instruction) == ((10, 20), "make it blue")
     for columns, message in (
-        ({"sorce": "before"}, "columns: sorce is no field of a row; did you mean source"),
+        ({"sorce": "before"}, "columns: sorce is not a field of a row; did you mean source"),
         ({"source": "photo"}, "columns: no column photo for source; it has input, before, text, target"),
     ):
         with pytest.raises(ValueError, match=message):

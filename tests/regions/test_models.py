@@ -226,7 +226,7 @@ def test_sam3_finds_what_its_own_processor_would(tmp_path, photos):
 
 def test_other_image_processors_are_refused():
     settings = {"image_processor_type": "X", "size": {"shortest_edge": 4}, "do_center_crop": True}
-    with pytest.raises(ValueError, match="cuts nothing"):
+    with pytest.raises(ValueError, match="does not crop"):
         Canvas.from_config({**settings, "image_mean": [0.5] * 3, "image_std": [0.5] * 3})
 
 

@@ -259,7 +259,7 @@ def test_missing_fields_and_missing_gradients_are_refused_before_any_compute(sam
             raise AssertionError("must not be reached")
 
     batch = EditBatch(samples.source, samples.instruction, samples.target)
-    with pytest.raises(ValueError, match="Needy needs mask; give the EditBatch that field"):
+    with pytest.raises(ValueError, match="Needy needs mask; set that field of the EditBatch"):
         Needy()(batch)
     flat = load_scorer(lambda batch: batch.edited.mean((1, 2, 3)))
     with pytest.raises(ValueError, match="has no gradient with respect to the edited image"):

@@ -221,7 +221,7 @@ def test_against_the_target_the_source_does_not_count(name, pictures, random_lpi
     torch.testing.assert_close(
         scorer(batch).score, load(name, random_lpips, tiny_dino, against="source")(swapped).score
     )
-    with pytest.raises(ValueError, match="needs target; give the EditBatch that field"):
+    with pytest.raises(ValueError, match="needs target; set that field of the EditBatch"):
         scorer(batch_of(edited, source))
 
 

@@ -407,7 +407,7 @@ def test_what_cannot_be_read_is_invalid_and_says_what_the_model_answered(folder)
     assert values.isnan().all()
     assert reasons == [
         r"no grade could be read; the model answered 'A fine\nedit.'",
-        "the answer is a thought that has no end; raise max_new_tokens",
+        "the answer ends within its reasoning; raise max_new_tokens",
     ]
 
 
@@ -582,7 +582,7 @@ def test_an_adapter_that_names_another_base_is_said(folder, tmp_path, base, warn
         warnings.simplefilter("always")
         load_adapter(load_vlm(folder).model, str(tmp_path), "Qwen/Own-VL")
     found = [str(one.message) for one in said if "was trained on" in str(one.message)]
-    assert found == ([f"adapter '{tmp_path}' was trained on {base}, and is laid over Qwen/Own-VL"] * warned)
+    assert found == ([f"adapter '{tmp_path}' was trained on {base} and is applied to Qwen/Own-VL"] * warned)
 
 
 @pytest.mark.parametrize("fault", ["damaged", "shape"])
@@ -732,7 +732,7 @@ def test_an_example_is_an_answered_turn_of_the_chat(server):
         ("empty", "no grade could be read; the model answered ''"),
         ("prose", "no grade could be read; the model answered 'A fine edit.'"),
         ("cut", "the answer was cut off at 256 tokens; raise max_new_tokens"),
-        ("thought", "the answer is a thought that has no end; raise max_new_tokens"),
+        ("thought", "the answer ends within its reasoning; raise max_new_tokens"),
         ("withheld", r"the endpoint withheld the answer \(content_filter\)"),
         ("no words", r"the model refused to answer: I cannot judge this\."),
         ("aborted", r"the answer did not come to its own end \(abort\)"),
@@ -825,7 +825,7 @@ def test_failed_calls_count_and_cost_no_tokens(server):
     [
         ("http://localhost:1/v1", {}, "expected URL#MODEL"),
         ("http://localhost:1/v1#m", {"adapter": "x"}, "expected URL#MODEL"),
-        ("http://localhost:1/v1#m", {"answer": "digits"}, "an endpoint shows no logits"),
+        ("http://localhost:1/v1#m", {"answer": "digits"}, "an endpoint does not return the logits"),
         ("http://localhost:1/v1#m", {"answer": "guess"}, "answer: expected one of digits, text; got 'guess'"),
         ("http://me:sk-1@localhost/v1#m", {}, "a key belongs in an environment variable"),
         ("http://localhost/v1?key=sk-1#m", {}, "a key belongs in an environment variable"),

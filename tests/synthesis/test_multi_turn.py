@@ -67,7 +67,7 @@ def test_the_joined_instruction_leads_from_source_to_target():
 
 def test_a_sequence_with_a_missing_image_is_refused():
     image = torch.zeros(3, 8, 8)
-    with pytest.raises(ValueError, match="an image more than instructions"):
+    with pytest.raises(ValueError, match="one image more than instructions"):
         EditSequence("s", (image, image), ("a", "b"))
     with pytest.raises(ValueError, match="expected 2 captions"):
         EditSequence("s", (image, image), ("a",), ("one",))
@@ -94,7 +94,7 @@ def test_the_backdrop_does_not_tell_the_number_of_turns(backdrops):
 
 
 def test_another_split_of_seed_data_edit_is_refused():
-    with pytest.raises(ValueError, match="split: SEED-Data-Edit Part 3 has train alone; got 'val'"):
+    with pytest.raises(ValueError, match="split: SEED-Data-Edit Part 3 has only train; got 'val'"):
         SequencesConfig("seed_data_edit", "x", split="val")
 
 

@@ -352,7 +352,7 @@ def test_magicbrush_s_dev_split_is_warned_of(tmp_path):
     dev = SequencesConfig(name="magicbrush", path="x", split="dev")
     file = SequencesConfig(name="magicbrush", path="some/magicbrush_dev.parquet")
     for own in (dev, file):
-        with pytest.warns(UserWarning, match="ImagenHub and GenAI-Bench judge by its images"):
+        with pytest.warns(UserWarning, match="ImagenHub and GenAI-Bench use its images"):
             warn_of_benchmarks((DataConfig("shapes"), own))
 
 

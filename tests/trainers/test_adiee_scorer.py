@@ -441,5 +441,5 @@ def test_a_lora_is_trained_beside_weights_of_few_bits(rows, tmp_path):
     out = trainer.train(asked, tmp_path / "run")
     assert Adiee.from_pretrained(str(out)).settings.quantize == "4bit"
     assert all(math.isfinite(line["loss"]) for line in read_log(tmp_path / "run"))
-    with pytest.raises(ValueError, match="few bits cannot be trained"):
+    with pytest.raises(ValueError, match="quantised weights cannot be trained"):
         config(rows, model, quantize="4bit", lora_rank=None)

@@ -14,9 +14,15 @@ FAMILIES: tuple[EditFamily, ...] = (InstructPix2Pix(), FluxKontext(), QwenImageE
 def family_of(pipe: Any) -> EditFamily:
     """The family of a pipeline; an unknown one can only be sampled from."""
     names = {kind.__name__ for kind in type(pipe).__mro__}
-    return next((family for family in FAMILIES if names & set(family.pipelines)), EditFamily())
+    for family in FAMILIES:
+        if not names.isdisjoint(family.pipelines):
+            return family
+    return EditFamily()
 
 
 def family_that_loads(class_name: str) -> EditFamily | None:
     """The family that can load a saved pipeline of that class as an editor; None if there is none."""
-    return next((family for family in FAMILIES if class_name in family.loadable), None)
+    for family in FAMILIES:
+        if class_name in family.loadable:
+            return family
+    return None

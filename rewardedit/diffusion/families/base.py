@@ -1,6 +1,7 @@
 """`EditFamily`: everything specific to one architecture of editors. All other code goes through it."""
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class EditFamily:
         for tokenizer, max_length in self.readers(pipe):
             if tokenizer is not None:  # without one, a pipeline is given embeddings
                 note_cut(tokenizer, prompts, max_length, "the editor")
-        return Encoded({"prompt": prompts, "image": [to_pil(image) for image in source]})
+        return Encoded({"prompt": prompts, "image": list(map(to_pil, source))})
 
     def readers(self, pipe: Any) -> list[tuple[Any, int]]:
         """Tokenizers of a pipeline that is called with texts, and the most tokens each reads of a text."""
@@ -149,7 +150,7 @@ class EditFamily:
     def _unknown(self, pipe: Any, what: str) -> ValueError:
         from rewardedit.diffusion.families import FAMILIES
 
-        known = ", ".join(name for family in FAMILIES for name in family.pipelines)
+        known = ", ".join(chain.from_iterable(family.pipelines for family in FAMILIES))
         return ValueError(f"{what}: {type(pipe).__name__} is not one of {known}")
 
 

@@ -114,6 +114,7 @@ class InstructPix2Pix(EditFamily):
                 f"UNet: expected {channels} or {2 * channels} input channels; got "
                 f"{denoiser.config.in_channels}"
             )
+
         old = denoiser.conv_in
         new = nn.Conv2d(2 * channels, old.out_channels, old.kernel_size, old.stride, old.padding)
         new = new.to(old.weight.device, old.weight.dtype)
@@ -240,6 +241,7 @@ class InstructPix2Pix(EditFamily):
             raise ValueError(
                 f"prediction_type: expected epsilon, v_prediction or sample; got {prediction_type!r}"
             )
+
         model_pred = self.predict(denoiser, scheduler.add_noise(x_0, noise, t), t, cond)
         error = F.mse_loss(model_pred.float(), target.float(), reduction="none")
         loss = (error if weight is None else error * weight).flatten(1).mean(1)
@@ -275,13 +277,12 @@ class OneCall(MaskHook):
         uncond_source = sample[2 * n :, sample.shape[1] // 2 :]
         if len(sample) % 3 or bool(uncond_source.any()):
             raise ValueError(
-                "mask guidance needs classifier-free guidance: call the pipeline with guidance_scale "
-                "above 1 and "
-                "image_guidance_scale of at least 1"
+                "mask guidance needs classifier-free guidance: call the pipeline with guidance_scale above 1 "
+                "and image_guidance_scale of at least 1"
             )
         height, width = self.mask.shape[-2:]
         if abs(height * w - width * h) > max(height, width):
-            raise ValueError(f"mask: {height}×{width} is of another shape than the latents, {h}×{w}")
+            raise ValueError(f"mask: expected the proportions of the latents, {h}×{w}; got {height}×{width}")
         return F.interpolate(self.rows(n), (h, w), mode="area")
 
 

@@ -53,9 +53,11 @@ class TwoCalls(MaskHook):
         if self.begins():
             self.waiting = None
             self.fitted = None
+
         if self.waiting is None:
             self.waiting = (timestep, model_pred)
             return
+
         positive_timestep, positive = self.waiting
         self.waiting = None
         if not torch.equal(positive_timestep, timestep):
@@ -72,7 +74,7 @@ class TwoCalls(MaskHook):
             h, w = kwargs["img_shapes"][0][0][1:]
         else:
             ids = kwargs["img_ids"]
-            h, w = (int(side) + 1 for side in ids[ids[:, 0] == 0][:, 1:].max(0).values)
+            h, w = (ids[ids[:, 0] == 0][:, 1:].max(0).values.int() + 1).tolist()
         mask = F.interpolate(self.rows(n), (2 * h, 2 * w), mode="area")
         packed = mask.view(n, h, 2, w, 2).permute(0, 1, 3, 2, 4).reshape(n, h * w, 4)
         return packed.repeat(1, 1, channels // 4)

@@ -139,12 +139,11 @@ def _finished(found: Found) -> ParsedEdit:
     that is not a place in it, such as its background.
     """
     found = {**found, **_within_image(found)}
-    pronoun = any(
-        value is not None and name(value) is None
-        for value in (found.get(key) for key in ("source", "target", "reference"))
-    )
+    pronoun = False
     fields = dict(found)
     for key in ("source", "target", "reference"):
         fields[key] = name(found.get(key))
+        if fields[key] is None and found.get(key) is not None:
+            pronoun = True
     parsed = ParsedEdit(**{"source": None, "target": None, **fields})
     return replace(parsed, ambiguous=parsed.ambiguous or pronoun)

@@ -60,9 +60,10 @@ def several_objects(phrase: str) -> list[str]:
     first, *rest = parts
     if not rest or re.search(r"\b(?:with|of|between|wearing|holding|carrying)\b", first):
         return []
-    if any(re.match(rf"(?:{'|'.join([*DETERMINERS, 'some', 'another'])})\s", part) for part in rest):
+    begins_anew = re.compile(rf"(?:{'|'.join([*DETERMINERS, 'some', 'another'])})\s")
+    if any(map(begins_anew.match, rest)):
         return parts
-    if any(is_quality(part) for part in parts[:-1]):
+    if any(map(is_quality, parts[:-1])):
         return []
     listed = "," in phrase and re.search(r"\band\b", phrase)
     return parts if listed or all(" " not in part for part in parts) else []
@@ -113,6 +114,7 @@ def become_of(old: str, new: str) -> Found | None:
     sized = size_of(new)
     if sized is not None:
         return resized(old, sized)
+
     place = towards(new)
     if place is not None and place[1] is not None:
         return {
@@ -122,9 +124,11 @@ def become_of(old: str, new: str) -> Found | None:
             "position": place[0],
             "reference": place[1],
         }
+
     bare = name(new) or new
     if is_colour(bare):
         return with_quality("recolour", old, bare)
+
     if re.match(r"(?:an?|another)\b", new) or not is_quality(new):
         kept = re.fullmatch(r"(?P<part>.+) (?P<verb>leaning|sitting|lit)", new)
         if kept is None and re.match(r"(?:an?|the)\b|\w+s$", new):
@@ -174,8 +178,8 @@ OPPOSITES = {
 def is_colour(text: str) -> bool:
     """True for a colour, also with words that go with one: "dark blue", "black and white"."""
     words = text.split()
-    shades = (*SHADES, "and", "a", "all")
-    return bool(words) and words[-1] in COLOURS and all(word in COLOURS or word in shades for word in words)
+    allowed = {*COLOURS, *SHADES, "and", "a", "all"}
+    return bool(words) and words[-1] in COLOURS and allowed.issuperset(words)
 
 
 def is_quality(text: str) -> bool:

@@ -75,7 +75,7 @@ def remove(match: Match[str]) -> Found | None:
         r"(?:everything|everyone|everybody|all|anything)\b.* (?:except|but(?! keep)|other than) ",
         match["old"],
     ):
-        raise ValueError(f"instruction {match[0]!r}: names what stays, and not what is to go")
+        raise ValueError(f"instruction {match[0]!r}: names what stays, not what to remove")
     old = re.sub(r" (?:from|off) (?:the|this|his|her|their) .+$", "", match["old"])
     second = re.fullmatch(r"(?P<old>.+) and (?:add|put|place|insert) (?P<new>.+)", old)
     if second is not None:
@@ -208,6 +208,7 @@ def give(match: Match[str]) -> Found | None:
         if place is None:
             return None
         return {"edit_type": "add", "target": new, "position": place[0], "reference": place[1]}
+
     sized = sized_noun(new)
     ref = re.sub(r"^(?:have|let|make|what if) ", "", found["ref"])
     if sized is not None and not new.startswith(("a second", "a new")):
@@ -218,9 +219,11 @@ def give(match: Match[str]) -> Found | None:
         new,
     ):
         return {"edit_type": "modify", "source": new.split()[-1], "target": new}
+
     more = re.fullmatch(r"(?P<part>\w+) with (?P<rest>.+)", new)
     if more is not None:
         return {"edit_type": "modify", "source": more["part"], "target": new}
+
     flat = re.fullmatch(rf"(?P<state>{STATES}) (?P<part>\w+)", new)
     if flat is not None:
         return {"edit_type": "modify", "source": flat["part"], "target": new}
@@ -323,6 +326,7 @@ def make(match: Match[str]) -> Found | None:
     if verb is not None:
         doing = f"{name(verb['old'])} {present_participle(verb['new'])}"
         return {"edit_type": "modify", "source": verb["old"], "target": doing}
+
     words = text.replace(" look ", " ").split()
     # An article in the middle begins what it becomes: "make the truck a fire engine".
     for at in range(1, len(words) - 1):
@@ -334,12 +338,14 @@ def make(match: Match[str]) -> Found | None:
                 doing = f"{what} {present_participle(words[at - 1])} {' '.join(words[at:])}"
                 return {"edit_type": "modify", "source": what, "target": doing}
             return become_of(" ".join(words[:at]), " ".join(words[at:]))
+
     # Else the longest end that is a quality: "make the sky purple" is not about a "sky purple".
     first = 2 if words[0] in DETERMINERS else 1
     for at in range(first, len(words)):
         end = " ".join(words[at:])
         if is_quality(end):
             return become_of(" ".join(words[:at]), end)
+
     if len(words) < 2:
         return None
     if match["lead"] in ("let", "have"):  # what the object is to do

@@ -19,7 +19,7 @@ class Rule:
 
 def rule(*patterns: str) -> Callable[[Callable[[Match[str]], Found | None]], Rule]:
     """Turns a function into a rule, as a decorator."""
-    compiled = tuple(re.compile(pattern) for pattern in patterns)
+    compiled = tuple(map(re.compile, patterns))
     return lambda read: Rule(compiled, read)
 
 

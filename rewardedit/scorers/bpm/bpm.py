@@ -122,7 +122,7 @@ class BpmConfig:
                 raise ValueError(f"{name}: expected one of {', '.join(allowed)}; got {getattr(self, name)!r}")
         if (self.ends.compat == "code") != (self.compat == "code"):
             raise ValueError(
-                f"calibration: it was measured with compat={self.ends.compat!r}, and not {self.compat!r}"
+                f"calibration: it was measured with compat={self.ends.compat!r}, not {self.compat!r}"
             )
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha: expected a number from 0 to 1; got {self.alpha}")

@@ -51,14 +51,15 @@ def position_verdict(
         references = [*boxes_of(regions.reference)]
     elif not regions.is_added:
         references = [*boxes_of(regions.source)]
-    verdicts = [
-        max(
-            position_judge(box, reference, parsed.position, image, config, parsed.size != "unchanged")
+
+    resized = parsed.size != "unchanged"
+    total = 0.0
+    for box in edited:
+        total += max(
+            position_judge(box, reference, parsed.position, image, config, resized)
             for reference in references
         )
-        for box in edited
-    ]
-    return sum(verdicts) / len(verdicts)
+    return total / len(edited)
 
 
 def preserve(

@@ -36,7 +36,7 @@ class Config:
     vision_layers: int = 4  # transformer layers of the image encoder
     vocabulary: int = 1024  # most tokens of the tokenizer
     samples: int = 22_400  # training samples of the shapes world, each with source and target
-    backdrops: tuple[str, ...] = ("plain", "plain", "plain", "textured", "photo")  # of successive samples
+    backdrops: tuple[str, ...] = ("plain", "plain", "plain", "textured", "photo")  # backgrounds, in turn
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
@@ -92,7 +92,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     instructions = []
     for first in range(0, config.samples, 2800):
         batch = world.batch(first, min(2800, config.samples - first))
-        pictures.append(torch.stack([(p * 255).round().byte() for p in (batch.source, batch.target)], dim=1))
+        pictures.append((torch.stack([batch.source, batch.target], dim=1) * 255).round().byte())
         before = before + batch.source_caption
         after = after + batch.target_caption
         instructions += batch.instruction
@@ -102,17 +102,20 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     joint = [join_instructions(instructions[i : i + 3]) for i in range(0, min(900, len(instructions)), 3)]
     tokenizer = make_tokenizer(instructions[:8000] + after[:4000] + joint + rewards * 60, config.vocabulary)
     tokens = tokenize(tokenizer, before + after, tokenizer.model_max_length, "CLIP", padding=True)
-    ids, mask = (torch.stack(tokens[k].chunk(2), dim=1) for k in ("input_ids", "attention_mask"))
+    ids = torch.stack(tokens["input_ids"].chunk(2), dim=1)
+    mask = torch.stack(tokens["attention_mask"].chunk(2), dim=1)
     model = make_model(config, tokenizer)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         rows = torch.randint(len(images), (config.train.batch_size,), generator=generator)
         length = int(mask[rows].sum(-1).max())
         pixels = images[rows].flatten(0, 1).to(model.device).float() / 127.5 - 1
-        words, read = (t[rows, :, :length].flatten(0, 1).to(model.device) for t in (ids, mask))
+        words = ids[rows, :, :length].flatten(0, 1).to(model.device)
+        read = mask[rows, :, :length].flatten(0, 1).to(model.device)
         vision = model.get_image_features(pixel_values=pixels)
         text = model.get_text_features(input_ids=words, attention_mask=read)
-        seen, said = (F.normalize(out.pooler_output.float(), dim=-1) for out in (vision, text))
+        seen = F.normalize(vision.pooler_output.float(), dim=-1)
+        said = F.normalize(text.pooler_output.float(), dim=-1)
         directions = (F.normalize(v[1::2] - v[::2], dim=-1) for v in (seen, said))
         return info_nce(seen, said, model.logit_scale.exp().clamp(max=100)) + info_nce(
             *directions, torch.tensor(DIRECTION_SCALE)

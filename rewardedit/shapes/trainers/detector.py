@@ -181,7 +181,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         )
         cut, fits = some_damaged(cut, fits, config.damaged, generator)
         seen = model.owlvit.get_image_features(pixel_values=2 * cut.to(model.device) - 1).pooler_output
-        fits, known = (said[:, CROPPED].to(model.device) for said in (fits, known))
+        fits = fits[:, CROPPED].to(model.device)
+        known = known[:, CROPPED].to(model.device)
         loss = detection_loss(logits, found, truth)
         return loss + CROP_WEIGHT * pairs.loss(seen, names[CROPPED], fits, known)
 
@@ -216,10 +217,8 @@ def pictures(config: Config) -> tuple[Tensor, SceneObjects, tuple[Tensor, Tensor
             parts.append(SceneObjects(row, found.coverage, found.origin, found.names))
             images.append((drawn.clamp(0, 1) * 255).round().byte())
             grounds.append(background_names(scenes))
-    whole = [
-        torch.cat([getattr(part, name) for part in parts]) for name in ("row", "coverage", "origin", "names")
-    ]
-    fits, known = (torch.cat(part) for part in zip(*grounds, strict=True))
+    whole = map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True))
+    fits, known = map(torch.cat, zip(*grounds, strict=True))
     return torch.cat(images), SceneObjects(*whole), (fits, known)
 
 
@@ -278,7 +277,8 @@ def random_crops(
     for number in range(n):
         i = int(torch.randint(len(images), (), generator=generator))
         boxes, names = objects[i]
-        ground, told = (part[i] for part in grounds)
+        ground = grounds[0][i]
+        told = grounds[1][i]
         shift = torch.rand(4, generator=generator)
         if number % 8 == 4:
             box = torch.tensor([0.0, 0, SIZE, SIZE])

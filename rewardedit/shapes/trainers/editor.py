@@ -277,7 +277,7 @@ def _edits(config: Config, pipe: Any, leg: int) -> Edits:
             right = torch.tensor([quality == "right" for quality in qualities])
             for out, values in zip(parts, (edited, tokens, maps.half(), right), strict=True):
                 out.append(values)
-    edited, tokens, maps, right = (torch.cat(part) for part in parts)
+    edited, tokens, maps, right = map(torch.cat, parts)
     return Edits(torch.cat(source), edited, tokens, maps, right)
 
 

@@ -108,10 +108,8 @@ def _texts(tokenizer: CLIPTokenizer, split: str, n: int) -> tuple[Tensor, Tensor
         batch = Shapes(split, backdrops=("plain", "plain", "textured", "photo")).batch(
             first, min(2800, n - first)
         )
-        asked, told = (
-            tokenize(tokenizer, texts, TOKENS, "the text encoder", padding="max_length").input_ids
-            for texts in (batch.instruction, batch.target_caption)
-        )
+        asked = _tokens(tokenizer, batch.instruction)
+        told = _tokens(tokenizer, batch.target_caption)
         phrases = torch.full((*told.shape, len(PHRASE_ANSWERS)), -1)
         scenes = batch.after
         row, place = (told[:, 1:] == comma).nonzero().unbind(1)  # the token before a comma ends a phrase
@@ -122,8 +120,12 @@ def _texts(tokenizer: CLIPTokenizer, split: str, n: int) -> tuple[Tensor, Tensor
         labels = torch.tensor([instruction_labels(parsed) for parsed in batch.parsed])
         for out, values in zip(parts, (asked, labels, told, phrases), strict=True):
             out.append(values)
-    instructions, labels, captions, phrases = (torch.cat(part) for part in parts)
+    instructions, labels, captions, phrases = map(torch.cat, parts)
     return instructions, labels, captions, phrases
+
+
+def _tokens(tokenizer: CLIPTokenizer, texts: list[str]) -> Tensor:
+    return tokenize(tokenizer, texts, TOKENS, "the text encoder", padding="max_length").input_ids
 
 
 def instruction_labels(parsed: ParsedEdit) -> list[int]:
@@ -134,9 +136,14 @@ def instruction_labels(parsed: ParsedEdit) -> list[int]:
 
     return [
         EDIT_TYPES.index(parsed.edit_type),
-        *(find(parsed.source, words) for words in (COLOURS, SHAPES)),
-        *(find(parsed.target, words) for words in (COLOURS, SHAPES, SIZES, BACKGROUNDS)),
-        *(find(parsed.reference, words) for words in (COLOURS, SHAPES)),
+        find(parsed.source, COLOURS),
+        find(parsed.source, SHAPES),
+        find(parsed.target, COLOURS),
+        find(parsed.target, SHAPES),
+        find(parsed.target, SIZES),
+        find(parsed.target, BACKGROUNDS),
+        find(parsed.reference, COLOURS),
+        find(parsed.reference, SHAPES),
         POSITIONS.index(parsed.position) + 1 if parsed.position in POSITIONS else 0,
         SIZE_STATES.index(parsed.size),
     ]
