@@ -2,7 +2,7 @@
 python benchmarks/reward_scale.py [RUNS] [SETTING=VALUE …]
 
 Both train on right edits only, as in MagicBrush, with the same rows, steps and seeds; all other settings are
-those of the recipe shapes-refl. Each editor, including the base, uses the setting of one grid that is best
+those of the recipe shapes/refl. Each editor, including the base, uses the setting of one grid that is best
 for it on val, and test is run once. RUNS/reward-scale keeps results: an interrupted program is resumed.
 """
 
@@ -48,7 +48,7 @@ def main(folder: Path, words: list[str]) -> dict[str, Any]:
     results = {}
     for scale in SCALES:
         asked = [*SETTINGS, f"reward.scale={scale}", *words]
-        config: refl.Config = replace(load_recipe("shapes-refl", asked)[1], name=f"scale-{scale}")
+        config: refl.Config = replace(load_recipe("shapes/refl", asked)[1], name=f"scale-{scale}")
         run = folder / config.name
         results[scale] = refl.train(config, run, resume=run.is_dir())
     scorers = load_rewards(config.reward.scorer, config.watch.held_out)

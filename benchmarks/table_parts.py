@@ -17,7 +17,7 @@ BOTH = (
 )
 # programs and recipes that use a model, by parts of their commands
 WITH = {
-    "shapes-adiee-scorer": (*BOTH, "scorer=adiee", "train shapes-refl"),  # the recipe's own reward
+    "shapes-adiee-scorer": (*BOTH, "scorer=adiee", "train shapes/refl"),  # the recipe's own reward
     "shapes-vifi-clip": (*BOTH, "scorer=vifi_clip", "adiee_ablations.py", "/bpm.py", "/bpm_guidance.py"),
 }
 EARLIER = {

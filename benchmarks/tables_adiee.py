@@ -121,7 +121,7 @@ def vlm(result: Result) -> str:
         "altered": "that one above itself with one word altered",
     }
     rows = [(answer, f"{100 * result['right'][task]:.1f} %") for task, answer in words.items()]
-    n = f"n = {result['n']} val samples; the last leg took {result['minutes']:.0f} minutes"
+    n = f"n = {result['n']} val samples; the last phase took {result['minutes']:.0f} minutes"
     return markdown(("answer", "tokens right"), rows, f"{n}. {measured(result)}")
 
 

@@ -1,6 +1,6 @@
 """Effect of the amount of data and of hard negatives on ViFi-CLIP: python benchmarks/vifi_rows.py [RUNS]
 
-The recipe shapes-vifi-clip on 1/8, 1/4, 1/2 and all of 22,400 rows, and on all of them without hard negatives
+The recipe shapes/vifi-clip on 1/8, 1/4, 1/2 and all of 22,400 rows, and on all of them without hard negatives
 of the same source, for 900 steps each. Rank correlation with the oracle on test edits by two editors
 that benchmarks/adiee.py calls unseen. RUNS/vifi-rows keeps results: an interrupted program is
 resumed.
@@ -41,7 +41,7 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
     for name, change in VARIANTS.items():
         folder = runs / "vifi-rows" / re.sub(r"\W+", "-", name)
         asked = ["held_out=null", f"train.max_steps={STEPS}", *change, *words]
-        config = replace(load_recipe("shapes-vifi-clip", asked)[1], name=folder.name)
+        config = replace(load_recipe("shapes/vifi-clip", asked)[1], name=folder.name)
 
         def make(folder: Path, config: vifi_clip.Config = config) -> dict[str, Any]:
             with torch.enable_grad():

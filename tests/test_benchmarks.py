@@ -493,8 +493,8 @@ def test_tables_say_where_another_world_or_editor_was_measured():
     for command in (
         "python benchmarks/heat.py",
         "python benchmarks/adiee.py",
-        "rewardedit train shapes-reward-conditioned relabel.scorer=adiee",
-        "rewardedit train shapes-refl",
+        "rewardedit train shapes/reward-conditioned relabel.scorer=adiee",
+        "rewardedit train shapes/refl",
     ):
         used = {**before, "command": command}
         assert measured(used).endswith("today. With an earlier ADIEE scorer.")
@@ -568,9 +568,9 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
     data, labels = (  # without the last word of those that go on, where runs/ has them here
         [word for word in words if word != "--resume"] for words in remake.commands("labels-adiee-data")
     )
-    assert "shapes-adiee-data-compared" in data
-    made = f"runs/{data[-1].removeprefix('name=')}/rows"
-    assert load_recipe("shapes-reward-conditioned", labels[3:-1])[1].data.path == made
+    assert "shapes/adiee-data" in data
+    made = f"runs/{data[-1].removeprefix('name=')}/compared/rows"
+    assert load_recipe("shapes/reward-conditioned", labels[3:-1])[1].data.path == made
     for recipe, *settings in remake.RUNS.values():
         load_recipe(recipe, settings)  # none is refused
 

@@ -132,7 +132,7 @@ DEVIATIONS: list[tuple[str, str, Any, str]] = [
     ("magicbrush-refl-24gb", "train.lora_rank", None, "as a LoRA"),
     ("magicbrush-refl-24gb", "train.lr", 5e-5, "as a LoRA"),
 ]
-FULL_SIZE = sorted(name for name in recipe_names() if not name.startswith("shapes-") and name != "quickstart")
+FULL_SIZE = sorted(name for name in recipe_names() if not name.startswith("shapes/") and name != "quickstart")
 
 
 @cache

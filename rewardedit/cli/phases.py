@@ -80,11 +80,15 @@ def from_first(entries: dict[str, Values], first: Any) -> dict[str, Values]:
     return dict(list(entries.items())[first - 1 :])
 
 
+def entries_in_full(values: Values) -> dict[str, Values]:
+    """All phases or parts of a recipe that was read, each as a recipe of one training."""
+    entries = values.get("phases") or values.get("parts") or {}
+    return {key: {"trainer": entry["trainer"], **entry["settings"]} for key, entry in entries.items()}
+
+
 def of_a_run(values: Values) -> Values:
     """A run's recorded settings as a recipe that gives them."""
-    plain = dict(values)
-    for group in GROUPS:
-        entries = plain.pop(group, {})
-        if entries:
-            plain[group] = {key: {"trainer": e["trainer"], **e["settings"]} for key, e in entries.items()}
-    return plain
+    group = "parts" if values.get("parts") else "phases"
+    rest = {key: value for key, value in values.items() if key not in GROUPS}
+    entries = entries_in_full(values)
+    return {**rest, group: entries} if entries else rest

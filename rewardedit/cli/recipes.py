@@ -87,16 +87,24 @@ def read_recipe(name: str, words: Sequence[str]) -> dict[str, Any]:
     """A recipe's values as they are written, overridden by `key=value` words; all values of each phase.
 
     Args:
-        name: of a packaged recipe, or a path to a .yaml file, or to the folder of a run.
+        name: of a packaged recipe or of one phase or part of it, such as shapes/adiee-data/more; or a path to
+            a .yaml file, or to the folder of a run.
 
     Raises:
-        ValueError: on an unknown recipe.
+        ValueError: on an unknown recipe, phase or part.
     """
     path = Path(name)
     if is_run(name):
         from rewardedit.training.run_folder import trainer_of
 
         values = phases.of_a_run({"trainer": trainer_of(path), **configs.load_yaml(path / CONFIG)})
+    elif name not in recipe_names() and path.parent.as_posix() in recipe_names():
+        entries = phases.entries_in_full(read_recipe(path.parent.as_posix(), []))
+        if path.name not in entries:
+            raise ValueError(
+                f"{name}: expected one of {', '.join(entries) or 'no phases'}; got {path.name!r}"
+            )
+        values = {**entries[path.name], "name": run_name(name)}
     elif path.suffix == ".yaml":
         values = {"name": path.stem, **configs.load_yaml(path)}
     else:

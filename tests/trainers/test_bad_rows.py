@@ -27,21 +27,21 @@ FINETUNE = [*SHORT, "train.lr_warmup_steps=1", "train.tracker=none", "evaluate=n
 REFL = "variants=[refl]"
 RUNS = {
     "quickstart": [*FINETUNE, "relabel.scorer=l1", "relabel.scale=range"],
-    "shapes-refl": [
+    "shapes/refl": [
         *FINETUNE,
         "reward.scorer=l1",
         "watch.held_out=vifi_clip",
         "watch.n=2",
         "variants=[refl]",
     ],
-    "shapes-vifi-clip": [*SHORT, "held_out=null"],
+    "shapes/vifi-clip": [*SHORT, "held_out=null"],
 }
 
 
 def words(recipe: str, path: str, editor: str, *more: str, seed: int = 3) -> list[str]:
     """By default seed holds out rows that can be read."""
     data = f"data={{name: table, path: {path}, size: 32, seed: {seed}}}"
-    base = [] if recipe == "shapes-vifi-clip" else [f"base={editor}"]
+    base = [] if recipe == "shapes/vifi-clip" else [f"base={editor}"]
     return ["train", recipe, data, *base, *RUNS[recipe], *more]
 
 
@@ -80,7 +80,7 @@ def test_a_bad_row_among_the_watched_ones_is_left_out_of_them(tiny_editor, tmp_p
     }
     seed = next(seed for seed, rows in held_out.items() if 0 in rows)
     out = tmp_path / "out"
-    assert main([*words("shapes-refl", path, tiny_editor, seed=seed), "--out", str(out)]) == 0
+    assert main([*words("shapes/refl", path, tiny_editor, seed=seed), "--out", str(out)]) == 0
     assert (out / "skipped.jsonl").read_text() == ""
 
 

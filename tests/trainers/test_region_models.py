@@ -82,7 +82,7 @@ def test_the_detector_starts_as_the_small_clip():
 
 
 def test_a_detector_without_its_clip_says_what_to_train(tmp_path):
-    with pytest.raises(ValueError, match="train it first: shapes-clip"):
+    with pytest.raises(ValueError, match="train it first: shapes/clip"):
         shapes_detector.make_model(shapes_detector.Config("x", clip=str(tmp_path)))
 
 
@@ -255,8 +255,8 @@ def test_detector_and_segmenter_are_trained_and_saved(tmp_path, monkeypatch):
         "evaluate_n=14",
         "train.lr_warmup_steps=1",
     ]
-    assert main(["train", "shapes-detector", *short, "crops=4"]) == 0
-    assert main(["train", "shapes-segmenter", *short]) == 0
+    assert main(["train", "shapes/detector", *short, "crops=4"]) == 0
+    assert main(["train", "shapes/segmenter", *short]) == 0
     finder = GroundedSam.from_pretrained("runs/shapes-detector/detector", "runs/shapes-segmenter/segmenter")
     batch = Shapes("val").batch(0, 4)
     found = finder.find(batch.target, ["red circle"] * 4)

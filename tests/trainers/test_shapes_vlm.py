@@ -132,7 +132,7 @@ def test_a_detector_gives_the_model_its_tower(tmp_path):
     assert not torch.allclose(before, wanted, atol=0.1)
     kept = first.model.state_dict()
     assert all(torch.equal(v, kept[k]) for k, v in after.state_dict().items() if "vision_tower" not in k)
-    with pytest.raises(ValueError, match="train it first: shapes-detector"):
+    with pytest.raises(ValueError, match="train it first: shapes/detector"):
         shapes_vlm.make_vlm(replace(asked, tower=str(tmp_path / "none")))
 
 

@@ -162,9 +162,9 @@ def test_two_processes_equal_one(tmp_path):
 
 
 def test_the_recipe_is_planned(capsys):
-    assert command(["train", "shapes-vifi-clip", "--dry-run"]) == 0
+    assert command(["train", "shapes/vifi-clip", "--dry-run"]) == 0
     assert "temporal pooling" in capsys.readouterr().out
-    assert command(["train", "shapes-vifi-clip", "pooling=max", "--dry-run"]) == 2
+    assert command(["train", "shapes/vifi-clip", "pooling=max", "--dry-run"]) == 2
 
 
 def test_the_humanedit_recipe_runs_on_a_folder_of_its_columns(tmp_path):

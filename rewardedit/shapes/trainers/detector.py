@@ -13,7 +13,7 @@ sigmoid loss (Zhai et al. 2023). No name fits a crop that is damaged beyond reco
 Half of the images pass through the editor's autoencoder, and all get random blur, colour shifts or noise, as
 edited images are not clean renderings.
 
-Command: rewardedit train shapes-detector
+Command: rewardedit train shapes/detector
 """
 
 from dataclasses import dataclass, field
@@ -106,7 +106,7 @@ def make_model(config: Config) -> tuple[OwlViTForObjectDetection, CLIPTokenizer]
         tokenizer, old = ends_last(pretrained.load(CLIPTokenizer, resolve_model(config.clip)))
     except OSError as error:
         message = str(error).splitlines()[0]
-        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error
+        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes/clip") from error
     text = clip.config.text_config.to_dict() | {
         "max_position_embeddings": TEXT_TOKENS,
         "bos_token_id": tokenizer.bos_token_id,

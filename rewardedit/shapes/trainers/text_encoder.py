@@ -7,7 +7,7 @@ background) and every word of the text; at the end of each phrase of a caption, 
 and size. In half of the instructions random words follow after a full stop, so that later text, whatever its
 content, neither hides the instruction nor is ignored. It never sees reward text.
 
-Command: rewardedit train shapes-text-encoder
+Command: rewardedit train shapes/text-encoder
 """
 
 from collections.abc import Collection
@@ -61,7 +61,7 @@ def make_model(config: Config) -> tuple[CLIPTextModel, CLIPTokenizer]:
         tokenizer = pretrained.load(CLIPTokenizer, resolve_model(config.clip), model_max_length=TOKENS)
     except OSError as error:
         message = str(error).splitlines()[0]
-        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error
+        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes/clip") from error
     text_encoder = CLIPTextModel(CLIPTextConfig(**clip.config.text_config.to_dict()))
     text_encoder.load_state_dict(clip.text_model.state_dict())
     return text_encoder, tokenizer

@@ -8,7 +8,7 @@ instructions was followed. The vision tower is frozen; projector and language mo
 answers' tokens. CLIP's patches encode colours and places well and shapes badly: a later training uses the
 tower of the small detector, which was trained from the same CLIP (`tower`).
 
-Command: rewardedit train shapes-vlm
+Command: rewardedit train shapes/vlm
 """
 
 from dataclasses import dataclass, field
@@ -129,7 +129,7 @@ def fresh_vlm(config: Config) -> Vlm:
         known = pretrained.load(CLIPTokenizer, resolve_model(config.clip))
     except OSError as error:
         message = str(error).splitlines()[0]
-        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes-clip") from error
+        raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes/clip") from error
     tokenizer = make_tokenizer(known)
     text = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -209,7 +209,7 @@ def detector_tower(name: str) -> dict[str, Tensor]:
         detector = pretrained.load(OwlViTForObjectDetection, resolve_model(name), dtype=torch.float32)
     except OSError as error:
         message = str(error).splitlines()[0]
-        raise ValueError(f"tower {name!r}: {message}; train it first: shapes-detector") from error
+        raise ValueError(f"tower {name!r}: {message}; train it first: shapes/detector") from error
     weights = detector.owlvit.vision_model.state_dict()
     return {key.replace("pre_layernorm", "pre_layrnorm"): value for key, value in weights.items()}
 
