@@ -20,12 +20,14 @@ NAMES = {
 
 
 def resolve_model(name: str) -> str:
-    """Location of a model: the folder of a packaged one, a run's pipeline/ or lora/,
+    """Location of a model: the folder of a packaged one, a run's pipeline/ or lora/ (of its last phase),
     and any other path or hub name as it is.
     """
     if name in NAMES:
         return str(FOLDER / NAMES[name])
-    inner = [Path(name) / result for result in ("pipeline", "lora") if (Path(name) / result).is_dir()]
+    phases = sorted(Path(name).glob("phase-*"), key=lambda path: (len(path.name), path.name))
+    run = phases[-1] if phases else Path(name)
+    inner = [run / result for result in ("pipeline", "lora") if (run / result).is_dir()]
     return str(inner[0]) if inner else name
 
 

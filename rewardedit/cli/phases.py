@@ -22,7 +22,8 @@ def has_phases(values: Values) -> bool:
 
 
 def in_full(values: Values, words: Sequence[str], read: Callable[[str], Values]) -> Values:
-    """The recipe with all settings of each phase or part, as `training.phases.Config` holds them.
+    """The recipe with all settings of each phase or part, as `training.phases.Config` holds them, and the
+    recipe that it names.
 
     Args:
         read: reads another recipe.
@@ -38,15 +39,14 @@ def in_full(values: Values, words: Sequence[str], read: Callable[[str], Values])
 
     found: dict[str, Values] = {}
     for key, entry in entries.items():
-        own = {"name": f"{values['name']}-{key}", **base}
-        if "recipe" in entry:
-            own = read(entry["recipe"])
+        changes = entry | meant_for(key, given, entries)
+        recipe = changes.pop("recipe", None)
+        own = {"name": f"{values['name']}-{key}", **base} if recipe is None else read(recipe)
         if has_phases(own):
-            raise ValueError(f"{key}: {entry['recipe']} has phases itself; name a recipe of one training")
-        changes = {name: value for name, value in entry.items() if name != "recipe"}
-        for name, value in (changes | meant_for(key, given, entries)).items():
+            raise ValueError(f"{key}: {recipe} has phases itself; name a recipe of one training")
+        for name, value in changes.items():
             own = configs.laid_over(own, name, value)
-        found[key] = {"trainer": own.pop("trainer", None), "settings": own}
+        found[key] = {"trainer": own.pop("trainer", None), "settings": own, "recipe": recipe}
     return {"name": values["name"], group: from_first(found, values.get("first_phase", 1))}
 
 
@@ -58,7 +58,7 @@ def entries_of(values: Values) -> tuple[str, dict[str, Values]]:
         entries = {f"phase-{number}": entry for number, entry in enumerate(entries, 1)}
     if more or not entries or not isinstance(entries, dict):
         raise ValueError(
-            f"{group}: expected a list of phases, or parts by name; got {configs.shown(entries)}"
+            f"{group}: expected a list of phases, or parts by name; got {configs.shown(values[group])}"
         )
     for key, entry in entries.items():
         if not isinstance(entry, dict):

@@ -7,7 +7,7 @@ from typing import Any
 from rewardedit import config as configs
 from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.phases import has_phases
-from rewardedit.cli.recipes import is_run, load_recipe, read_recipe, recipe_names
+from rewardedit.cli.recipes import is_run, load_recipe, read_recipe, recipe_names, recipe_path
 from rewardedit.cli.terminal import quiet
 
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> None:
     announce([line for line in lines if line not in code])
     warn_of_training(config)
     if args.dry_run:
-        print_plan(module, config, needs, folder)
+        print_plan(module, config, needs, folder, measured(read_recipe(args.recipe, args.settings)))
         return
     if replaced is not None:
         require_there(needs, sizes)  # before an earlier run is deleted
@@ -93,8 +93,11 @@ def run(args: argparse.Namespace) -> None:
         module.main(config, folder, resume=args.resume)
 
 
-def print_plan(module: Any, config: Any, needs: list[Any], folder: Path) -> None:
+def print_plan(module: Any, config: Any, needs: list[Any], folder: Path, known: list[str]) -> None:
     """Prints the settings, what is missing, and what the run in a folder will do.
+
+    Args:
+        known: lines on hardware and memory.
 
     Raises:
         ValueError: if something is missing, after printing all that can be said without it.
@@ -104,13 +107,25 @@ def print_plan(module: Any, config: Any, needs: list[Any], folder: Path) -> None
     print(configs.dump(config))
     for need in needs:
         print(f"not there: the {need.kind} {need.name}: {need.remedy}")
+    print("\n".join(known), end="\n" if known else "")
     try:
         # Plans of phases name what earlier ones have left in the folder.
-        known = (config, folder) if hasattr(config, "trainings") else (config,)
-        print("\n".join(module.plan(*known)))
+        asked = (config, folder) if hasattr(config, "trainings") else (config,)
+        print("\n".join(module.plan(*asked)))
     except PlanIncomplete as incomplete:
         print("\n".join(incomplete.lines))
         raise
+
+
+def measured(values: dict[str, Any]) -> list[str]:
+    """Hardware and memory of each phase's recipe, as its header says."""
+    lines = []
+    for key, entry in values.get("phases", {}).items():
+        if entry["recipe"] in recipe_names():
+            head = recipe_path(entry["recipe"]).read_text().splitlines()
+            told = [line.lstrip("# ") for line in head if line.startswith(("# Hardware:", "# Memory"))]
+            lines += [f"{key}, {entry['recipe']}: {line}" for line in told]
+    return lines
 
 
 def require_there(needs: list[Any], sizes: dict[str, int]) -> None:

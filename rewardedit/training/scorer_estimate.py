@@ -1,0 +1,75 @@
+"""Time and memory of a scorer's training, estimated on `meta` before any weights are there."""
+
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from rewardedit import pretrained
+from rewardedit.batch import EditBatch
+from rewardedit.language.vlm import Vlm, load_processor, naming
+from rewardedit.models import resolve_model
+from rewardedit.scorers.adiee import Adiee
+from rewardedit.training.estimate import memory_line, time_line
+from rewardedit.training.memory import MOMENTS
+from rewardedit.training.meta import FULL, OVERHEAD, measure, weights
+from rewardedit.training.score_token import losses
+from rewardedit.training.trainable import autocast_type
+
+WORDS = 20  # words of a long instruction
+
+
+def blueprint(name: str, dtype: torch.dtype) -> Vlm:
+    """A vision-language model without weights, on `meta`, and its processor.
+
+    Raises:
+        ValueError: if there is no such model.
+    """
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    name = resolve_model(name)
+    with naming(name):
+        config = pretrained.load(AutoConfig, name)
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(config).to(dtype)
+        return Vlm(model.requires_grad_(False), load_processor(name, config.model_type))
+
+
+def loss_of(scorer: Adiee, rows: int, side: int, per_edit: int = 1) -> torch.Tensor:
+    """Loss of a micro-batch on `meta`."""
+    images = torch.empty(rows, 3, side, side, device="meta")
+    batch = EditBatch(images, ["word " * WORDS] * rows, images)
+    text, score = losses(scorer, batch, torch.zeros(rows, 1), [0] * rows, per_edit=per_edit)
+    return text + score
+
+
+def scorer_memory(scorer: Adiee, train: Any, rows: int, side: int) -> dict[str, int]:
+    """Bytes of a step that trains the scorer."""
+    scorer.train()
+    trained = [p for p in scorer.parameters() if p.requires_grad]
+    for p in trained:
+        p.grad = torch.empty_like(p)
+    step = measure(lambda: loss_of(scorer, rows, side), autocast_type(train.mixed_precision)).peak
+    moments = MOMENTS["adamw"] + FULL * bool(train.ema)
+    resident = weights(scorer) + (FULL + moments) * sum(p.numel() for p in trained)
+    return {"step": resident + step + OVERHEAD}
+
+
+def scorer_time(scorer: Adiee, train: Any, rows: int, side: int) -> str:
+    """Line with the time of `max_steps` steps. A backward pass takes twice as long as a forward pass, which
+    gradient checkpointing repeats.
+    """
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        loss_of(scorer, rows, side)
+    passes = 4 if train.gradient_checkpointing else 3
+    operations = passes * counter.get_total_flops() / rows * train.batch_size * train.max_steps
+    return time_line("training", operations, train.mixed_precision)
+
+
+def scorer_lines(scorer: Adiee, train: Any, rows: int, side: int) -> list[str]:
+    """Time and memory of a scorer's training, or the reason why they cannot be estimated."""
+    try:
+        time = scorer_time(scorer, train, rows, side)
+    except Exception as error:  # a model that does not support `meta` is no reason to refuse a recipe
+        time = f"time: not estimated ({type(error).__name__}: {str(error).splitlines()[0]})"
+    return [time, memory_line(lambda _: scorer_memory(scorer, train, rows, side))]
