@@ -76,6 +76,21 @@ VALUES: list[tuple[str, str, Any, str]] = [
         ("magicbrush-adiee-data", f"methods.{name}.grade", "weak", "ADIEE Sec. 3.1")
         for name in ("diffedit", "pix2pix_zero", "sdedit")
     ),
+    ("magicbrush-adiee", "phases.phase-3.settings.data.size", 256, ADIEE_CODE),
+    (
+        "magicbrush-adiee",
+        "phases.phase-3.settings.relabel.scale",
+        "range",
+        "ADIEE App. B: 2 points of 10 a label",
+    ),
+    (
+        "magicbrush-adiee",
+        "phases.phase-3.settings.relabel.upper",
+        None,
+        "ADIEE App. B: 2 points of 10 a label",
+    ),
+    ("magicbrush-adiee", "phases.phase-3.settings.train.batch_size", 384, ADIEE),
+    ("magicbrush-adiee", "phases.phase-4.settings.train.max_steps", 55_000, "as magicbrush-refl"),
     ("magicbrush-reward-conditioned", "base", "vinesmsuic/magicbrush-jul7", "MagicBrush's second checkpoint"),
     ("magicbrush-reward-conditioned", "train.max_steps", 10_000, ADIEE),
     ("magicbrush-reward-conditioned", "train.batch_size", 384, ADIEE),

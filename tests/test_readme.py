@@ -34,7 +34,7 @@ def test_the_tables_are_those_of_the_results():
 
 
 def test_every_recipe_and_scorer_is_named():
-    assert set(re.findall(r"`([\w-]+)`", README)) >= set(recipe_names())
+    assert set(re.findall(r"`([\w/-]+)`", README)) >= set(recipe_names())
     table = README.split("<!-- table: scorers -->")[1].split("<!-- end -->")[0]
     for name in BUILT_IN:
         low, high = find_scorer(name).range
