@@ -48,7 +48,7 @@ from rewardedit.scorers.vlm_judge_prompts import chat, questions
 from rewardedit.trainers import adiee_scorer, vifi_clip
 from rewardedit.training import memory
 from rewardedit.training.meta import GIB, table
-from rewardedit.training.scorer_estimate import scorer_memory
+from rewardedit.training.scorer_estimate import scorer_step
 
 UNET: dict[str, Any] = {
     "sample_size": 64,
@@ -199,7 +199,7 @@ def scorer_training(config: adiee_scorer.Config) -> dict[str, int]:
     """Bytes of a step that trains the ADIEE scorer."""
     scorer, _ = adiee_scorer.make_trainable(config, llava())
     side = require_size(images_of(config.data))
-    return scorer_memory(scorer, config.train, adiee_scorer.shares(config)[0].stop, side)
+    return {"step": scorer_step(scorer, config.train, adiee_scorer.shares(config)[0].stop, side)[0]}
 
 
 @cache

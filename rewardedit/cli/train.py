@@ -79,6 +79,8 @@ def run(args: argparse.Namespace) -> None:
     is_chain = bool(getattr(config, "phases", None))
     sizes = sizes_on_hub(needs) if is_chain or not args.dry_run else {}
     lines = announcements(config, needs, replaced, sizes)
+    if len(sizes) > 1:
+        lines.append(f"downloads in all: at most {sum(sizes.values()) / 1e9:.1f} GB")
     announce([line for line in lines if line not in code])
     warn_of_training(config)
     if args.dry_run:

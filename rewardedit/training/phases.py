@@ -22,10 +22,11 @@ import torch
 
 from rewardedit import config as configs
 from rewardedit.files import write_json
-from rewardedit.processes import processes, say
-from rewardedit.stages.stage import MADE_OF, is_made, mark_made
+from rewardedit.processes import on_main_process, processes, say
+from rewardedit.stages.stage import MADE_OF, MAKING, is_made, mark_made, plain, require_same
 from rewardedit.training import run
 from rewardedit.training.estimate import PlanIncomplete
+from rewardedit.untrusted import read_json_file
 
 REFERENCE = re.compile(r"(phase-\d+)/.")  # the result of an earlier phase, by its path in the run's folder
 
@@ -146,6 +147,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             say(f"{key} of {len(trainings)} is finished")
             continue
         say(f"{key}, {number} of {len(trainings)}: {phase.settings.name}")
+        begin(own, made_of[key])
         settings = resolved(phase.settings, folder) if key in config.phases else phase.settings
         module_of(phase).main(settings, own, resume=(own / run.CONFIG).is_file())
         mark_made(own, made_of[key])
@@ -156,6 +158,24 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         found = {key: json.loads(path.read_text()) for key, path in files.items() if path.is_file()}
         write_json(folder / "metrics.json", found)
     return folder / list(trainings)[-1]
+
+
+def begin(folder: Path, made_of: dict[str, Any]) -> None:
+    """Records what a phase is about to be made of.
+
+    Raises:
+        ValueError: if it was begun from results of phases with other settings; its own are for the trainer to
+            compare.
+    """
+
+    def write() -> None:
+        for name in (MADE_OF, MAKING):
+            if (folder / name).is_file():
+                require_same(folder, read_json_file(folder / name)["takes"], plain(made_of)["takes"])
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / MAKING, plain(made_of))
+
+    on_main_process(write)
 
 
 def free_memory() -> None:

@@ -10,9 +10,9 @@ from rewardedit.batch import EditBatch
 from rewardedit.language.vlm import Vlm, load_processor, naming
 from rewardedit.models import resolve_model
 from rewardedit.scorers.adiee import Adiee
-from rewardedit.training.estimate import memory_line, time_line
+from rewardedit.training.estimate import time_line
 from rewardedit.training.memory import MOMENTS
-from rewardedit.training.meta import FULL, OVERHEAD, measure, weights
+from rewardedit.training.meta import FULL, OVERHEAD, measure, table, weights
 from rewardedit.training.score_token import losses
 from rewardedit.training.trainable import autocast_type
 
@@ -35,41 +35,33 @@ def blueprint(name: str, dtype: torch.dtype) -> Vlm:
         return Vlm(model.requires_grad_(False), load_processor(name, config.model_type))
 
 
-def loss_of(scorer: Adiee, rows: int, side: int, per_edit: int = 1) -> torch.Tensor:
+def loss_of(scorer: Adiee, rows: int, side: int) -> torch.Tensor:
     """Loss of a micro-batch on `meta`."""
     images = torch.empty(rows, 3, side, side, device="meta")
     batch = EditBatch(images, ["word " * WORDS] * rows, images)
-    text, score = losses(scorer, batch, torch.zeros(rows, 1), [0] * rows, per_edit=per_edit)
+    text, score = losses(scorer, batch, torch.zeros(rows, 1), [0] * rows)
     return text + score
 
 
-def scorer_memory(scorer: Adiee, train: Any, rows: int, side: int) -> dict[str, int]:
-    """Bytes of a step that trains the scorer."""
+def scorer_step(scorer: Adiee, train: Any, rows: int, side: int) -> tuple[int, int]:
+    """Bytes of a step that trains the scorer on a micro-batch, at most, and its operations."""
     scorer.train()
     trained = [p for p in scorer.parameters() if p.requires_grad]
     for p in trained:
         p.grad = torch.empty_like(p)
-    step = measure(lambda: loss_of(scorer, rows, side), autocast_type(train.mixed_precision)).peak
+    with FlopCounterMode(display=False) as counter:
+        step = measure(lambda: loss_of(scorer, rows, side), autocast_type(train.mixed_precision)).peak
     moments = MOMENTS["adamw"] + FULL * bool(train.ema)
     resident = weights(scorer) + (FULL + moments) * sum(p.numel() for p in trained)
-    return {"step": resident + step + OVERHEAD}
-
-
-def scorer_time(scorer: Adiee, train: Any, rows: int, side: int) -> str:
-    """Line with the time of `max_steps` steps. A backward pass takes twice as long as a forward pass, which
-    gradient checkpointing repeats.
-    """
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        loss_of(scorer, rows, side)
-    passes = 4 if train.gradient_checkpointing else 3
-    operations = passes * counter.get_total_flops() / rows * train.batch_size * train.max_steps
-    return time_line("training", operations, train.mixed_precision)
+    return resident + step + OVERHEAD, counter.get_total_flops()
 
 
 def scorer_lines(scorer: Adiee, train: Any, rows: int, side: int) -> list[str]:
     """Time and memory of a scorer's training, or the reason why they cannot be estimated."""
     try:
-        time = scorer_time(scorer, train, rows, side)
+        memory, operations = scorer_step(scorer, train, rows, side)
     except Exception as error:  # a model that does not support `meta` is no reason to refuse a recipe
-        time = f"time: not estimated ({type(error).__name__}: {str(error).splitlines()[0]})"
-    return [time, memory_line(lambda _: scorer_memory(scorer, train, rows, side))]
+        reason = str(error).partition("\n")[0]
+        return [f"time and memory: not estimated ({type(error).__name__}: {reason})"]
+    steps = train.max_steps * train.batch_size / rows
+    return [time_line("training", operations * steps, train.mixed_precision), table({"step": memory})]
