@@ -1,12 +1,19 @@
-# `make quickstart` and `make test` each make .venv, install what is needed, and run. They need Python 3.11–3.13 and make.
+# `make quickstart`, `make world` and `make test` each make .venv, install what is needed, and run. They need Python 3.11–3.13 and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test faults lint docs cuda install install-dev
+.PHONY: quickstart world test faults lint docs cuda install install-dev
 
 quickstart: $(VENV)/installed
 	$(BIN)/rewardedit train quickstart
+
+# Every model of the offline world, in order; about a day on two cores. Stopped, the same command goes on.
+world: $(VENV)/installed
+	set -e; for name in $$(cat rewardedit/shapes/recipes/order.txt); do \
+	  run=runs/shapes-$$name; \
+	  $(BIN)/rewardedit train shapes/$$name $$(test -f $$run/config.yaml && echo --resume); \
+	done
 
 # Two processes with one thread each: tiny models gain nothing from a second thread. Bytecode is kept, also where the
 # environment says otherwise: many tests start processes.

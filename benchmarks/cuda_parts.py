@@ -173,7 +173,7 @@ def trainer_runs(base: Path, clip: str, scorer: Path, tiny: bool) -> dict[str, t
             "evaluate=null",
             *on_cpu,
         ]
-        labels = ["candidates=null", "relabel.scorer=clip_d"]
+        labels = ["candidates=null", "relabel.scorer={clip_d: {checkpoint: shapes/clip}}"]
         reward = [
             f"reward.scorer={{vifi_clip: {{checkpoint: {scorer}}}}}",
             "reward.num_inference_steps=[10]",
@@ -197,7 +197,7 @@ def trainers(figures: Figures, tiny: bool, only: tuple[str, ...] = ()) -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        clip = "shapes-clip" if tiny else str(save_clip(folder / "clip"))
+        clip = "shapes/clip" if tiny else str(save_clip(folder / "clip"))
         # Half precision on disk: half the time to write and to read it.
         make_pipeline(str(device()), narrow=tiny).to(torch.float16).save_pretrained(folder / "base")
         scorer = folder / "vifi_clip" / "scorer"

@@ -63,7 +63,7 @@ def full_size(device: str = "cuda", narrow: bool = False) -> Any:
 
 def cost() -> dict[str, dict[str, float]]:
     """Seconds per step at the sizes that this machine can run."""
-    small = load_editor("shapes-editor").pipe
+    small = load_editor("shapes/editor").pipe
     out = {"small, CPU, batch 8": seconds_per_step(small, size=16, batch=8, steps=10, rounds=15)}
     if devices.default_device() == "cuda":
         name = "Stable Diffusion 1.5, CUDA, 512 px, batch 1"

@@ -31,7 +31,6 @@ from transformers import (
 )
 
 from rewardedit import pretrained
-from rewardedit.batch import EditBatch
 from rewardedit.cli import load_recipe, recipe_path
 from rewardedit.data import require_size
 from rewardedit.data.datasets import images_of
@@ -48,9 +47,8 @@ from rewardedit.scorers.vlm_judge import VlmJudge
 from rewardedit.scorers.vlm_judge_prompts import chat, questions
 from rewardedit.trainers import adiee_scorer, vifi_clip
 from rewardedit.training import memory
-from rewardedit.training.meta import FULL, GIB, OVERHEAD, measure, table, weights
-from rewardedit.training.score_token import losses
-from rewardedit.training.trainable import autocast_type
+from rewardedit.training.meta import GIB, table
+from rewardedit.training.scorer_estimate import scorer_step
 
 UNET: dict[str, Any] = {
     "sample_size": 64,
@@ -126,7 +124,6 @@ LLAVA_CHAT = (
     "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endfor %}"
     "assistant"
 )
-WORDS = 20  # words of a long instruction
 QWEN_CHAT = (
     "{% for turn in messages %}<|im_start|>{{ turn['role'] }}\n{% for part in turn['content'] %}"
     "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
@@ -141,7 +138,7 @@ def scorer(spec: ScorerSpec) -> Scorer:
     ((name, term),) = read_spec(spec).items()
     if name == "vlm_judge":
         return judge(**term.options)
-    tokenizer = pretrained.load(AutoTokenizer, resolve_model("shapes-clip"))
+    tokenizer = pretrained.load(AutoTokenizer, resolve_model("shapes/clip"))
     preprocess = Preprocess(224, (0.5,) * 3, (0.25,) * 3)
     with torch.device("meta"):
         if name == "dino_i":
@@ -201,24 +198,8 @@ def llava() -> Vlm:
 def scorer_training(config: adiee_scorer.Config) -> dict[str, int]:
     """Bytes of a step that trains the ADIEE scorer."""
     scorer, _ = adiee_scorer.make_trainable(config, llava())
-    scorer.train()
-    trained = [p for p in scorer.parameters() if p.requires_grad]
-    for p in trained:
-        p.grad = torch.empty_like(p)
-    rows = adiee_scorer.shares(config)[0].stop
     side = require_size(images_of(config.data))
-    images = torch.empty(rows, 3, side, side, device="meta")
-    batch = EditBatch(images, ["word " * WORDS] * rows, images)
-    labels = torch.zeros(rows, 1)
-
-    def loss() -> torch.Tensor:
-        text, score = losses(scorer, batch, labels, [0] * rows)
-        return text + score
-
-    step = measure(loss, autocast_type(config.train.mixed_precision)).peak
-    moments = memory.MOMENTS["adamw"] + FULL * bool(config.train.ema)
-    resident = weights(scorer) + (FULL + moments) * sum(p.numel() for p in trained)
-    return {"step": resident + step + OVERHEAD}
+    return {"step": scorer_step(scorer, config.train, adiee_scorer.shares(config)[0].stop, side)[0]}
 
 
 @cache

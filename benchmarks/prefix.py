@@ -3,7 +3,7 @@
 A causal language model reads a source and then each of N candidates: complete passes are compared with passes
 that share the source's keys and values, without gradient, and for the gradient of one candidate. On a CPU it
 is a small Llama; with CUDA, one of Llama-3-8B's shape with random weights. Source and candidate have as many
-tokens as in LLaVA-NeXT for two images of 672 pixels; the small model's as in shapes-adiee-scorer, whose
+tokens as in LLaVA-NeXT for two images of 672 pixels; the small model's as in shapes/adiee, whose
 questions are long relative to its images, or with 61 % of them in the source.
 """
 
@@ -45,7 +45,7 @@ LLAMA_8B: dict[str, Any] = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
 }
 # tokens of the source, and of a candidate with its question
-TOKENS = {"shapes-adiee-scorer": (137, 167), "small": (272, 176), "8B": (2880, 2940)}
+TOKENS = {"shapes/adiee": (137, 167), "small": (272, 176), "8B": (2880, 2940)}
 
 
 def make_model(size: str, device: str) -> LlamaModel:
@@ -187,7 +187,7 @@ if __name__ == "__main__":
     results = {
         "n": max(CANDIDATES),
         "small, CPU": measure("small", "cpu"),
-        "shapes-adiee-scorer, CPU": measure("shapes-adiee-scorer", "cpu"),
+        "shapes/adiee, CPU": measure("shapes/adiee", "cpu"),
     }
     if devices.default_device() == "cuda":
         results["8B, CUDA"] = measure("8B", "cuda")

@@ -144,8 +144,8 @@ WAYS: dict[str, Callable[[Work, Clock], None]] = {"papers": papers_step, "ours":
 def small(batch: int = 16, steps: int = 10) -> Work:
     """The small editor and the temporal scorer, on the CPU."""
     samples = Shapes("train").batch(0, batch)
-    pipe = load_editor("shapes-editor").pipe
-    scorer = load_scorer("vifi_clip")
+    pipe = load_editor("shapes/editor").pipe
+    scorer = load_scorer("vifi_clip", checkpoint="shapes/vifi-clip")
     return Work(pipe, scorer, samples.source, samples.target, samples.instruction, steps, checkpointing=False)
 
 
@@ -158,7 +158,7 @@ def full_size(batch: int = 4, steps: int = 20, device: str = "cuda", narrow: boo
     pipe.vae.enable_gradient_checkpointing()
     set_attention(pipe.unet.train(), "auto", torch.bfloat16, side=8 if narrow else 32)
     if narrow:
-        scorer = load_scorer("vifi_clip")
+        scorer = load_scorer("vifi_clip", checkpoint="shapes/vifi-clip")
     else:
         clip = make_clip(pipe.tokenizer)
         preprocess = Preprocess(224, (0.5,) * 3, (0.25,) * 3, "stretch", "bicubic")

@@ -26,7 +26,7 @@ RUNS = {
     "quickstart, 5 steps, bf16": [*QUICKSTART, "train.max_steps=5"],
     "quickstart, 8 steps, fp32": [*QUICKSTART, "train.max_steps=8", 'train.mixed_precision="no"'],
     "shapes-reward-conditioned, words, 3 steps, fp32": [
-        "shapes-reward-conditioned",
+        "shapes/reward-conditioned",
         *SHORT,
         "variants=[conditioned]",
         "data.rows=320",
@@ -35,7 +35,7 @@ RUNS = {
         'train.mixed_precision="no"',
     ],
     "shapes-refl, refl, 50 steps, fp32": [
-        "shapes-refl",
+        "shapes/refl",
         *SHORT,
         "variants=[refl]",
         "data.rows=640",

@@ -44,7 +44,7 @@ PARTS = ("rows", "workers", "processes")
 def relabel(rows: int) -> dict[str, float]:
     """Peak GiB of a relabelling, and its rows per second after the first shard."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["relabel", f"data.rows={rows}", "relabel.scorer=l1", "--out", folder]
+        words = ["relabel", "data.name=shapes", f"data.rows={rows}", "relabel.scorer=l1", "--out", folder]
         seen: list[tuple[float, int]] = []
         over = threading.Event()
 

@@ -28,7 +28,7 @@ NOISE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.
 
 def make_tokenizer() -> CLIPTokenizer:
     """The small CLIP's tokenizer, padding to the length that Stable Diffusion's texts have."""
-    return pretrained.load(CLIPTokenizer, resolve_model("shapes-clip"), model_max_length=77)
+    return pretrained.load(CLIPTokenizer, resolve_model("shapes/clip"), model_max_length=77)
 
 
 def make_unet(narrow: bool = False) -> UNet2DConditionModel:

@@ -19,13 +19,26 @@ BOTH = (
 )
 # programs and recipes that use a model, by parts of their commands
 WITH = {
-    "shapes-adiee-scorer": (*BOTH, "scorer=adiee", "train shapes-refl"),  # the recipe's own reward
-    "shapes-vifi-clip": (*BOTH, "scorer=vifi_clip", "adiee_ablations.py", "/bpm.py", "/bpm_guidance.py"),
+    "shapes/adiee": (
+        *BOTH,
+        "scorer=adiee",
+        "{adiee:",
+        "train shapes-refl",
+        "train shapes/refl",
+    ),  # the recipe's own reward
+    "shapes/vifi-clip": (
+        *BOTH,
+        "scorer=vifi_clip",
+        "{vifi_clip:",
+        "adiee_ablations.py",
+        "/bpm.py",
+        "/bpm_guidance.py",
+    ),
 }
 EARLIER = {
-    "shapes-editor": "editor",
-    "shapes-adiee-scorer": "ADIEE scorer",
-    "shapes-vifi-clip": "ViFi-CLIP",
+    "shapes/editor": "editor",
+    "shapes/adiee": "ADIEE scorer",
+    "shapes/vifi-clip": "ViFi-CLIP",
 }
 Result = dict[str, Any]
 
@@ -75,7 +88,7 @@ def where(result: Result) -> str:
 def outgrown(result: Result) -> list[str]:
     """Shipped models that a result used and that have changed since, among those that are checked."""
     taken = [name for name, parts in WITH.items() if any(part in result["command"] for part in parts)]
-    looked_at = ["shapes-editor", *taken]
+    looked_at = ["shapes/editor", *taken]
     made_with, now = result.get("models", {}), digests()
     return [name for name in looked_at if made_with.get(name) != now[name]]
 

@@ -18,6 +18,7 @@ from transformers import BitImageProcessorPil, Dinov2Config, Dinov2Model
 
 from rewardedit import EditBatch, devices, load_scorer
 from rewardedit.cli import quiet
+from rewardedit.data.worlds import world
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.load import BUILT_IN
 from rewardedit.shapes import Shapes
@@ -95,7 +96,8 @@ def scorers(folder: Path, only: tuple[str, ...] = ()) -> dict[str, tuple[Scorer,
         "lpips": ({"weights": str(folder / "lpips")}, 224),
         "dino_i": ({"checkpoint": str(folder / "dino")}, 224),
     }
-    found = {name: heavy.get(name, ({}, 64)) for name in BUILT_IN}
+    small = world("shapes").scorers
+    found = {name: heavy.get(name, (small.get(name, {}), 64)) for name in BUILT_IN}
     wanted = only or tuple(found)
     return {
         name: (load_scorer(name, **options), size)

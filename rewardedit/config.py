@@ -7,7 +7,7 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -123,7 +123,7 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
     return values
 
 
-def override(values: dict[str, Any], words: list[str]) -> dict[str, Any]:
+def override(values: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """A copy of `values` with `a.b=value` words laid over it.
 
     `scorer.clip_d.checkpoint=…` reaches into the short string "clip_d" (or a sum with it) as into a mapping.
@@ -131,19 +131,42 @@ def override(values: dict[str, Any], words: list[str]) -> dict[str, Any]:
     Raises:
         ValueError: on a word without "=", or a dotted path through a value that is no mapping.
     """
-    values = _copy(values)
+    for key, value in assignments(words).items():
+        values = laid_over(values, key, value)
+    return _copy(values)
+
+
+def assignments(words: Sequence[str]) -> dict[str, Any]:
+    """Values of `key=value` words by their keys, in order.
+
+    Raises:
+        ValueError: on a word without "=".
+    """
+    found: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise ValueError(f"{word!r}: expected key=value, e.g. train.lr=1e-4")
-        *path, last = key.split(".")
-        at = values
-        for name, inner in pairwise([*path, last]):
-            at[name] = _opened(at.get(name, {}), inner)
-            at = at[name]
-            if not isinstance(at, dict):
-                raise ValueError(f"{key}: {name} is a value, not a group of settings")
-        at[last] = parse_value(text)
+        found.pop(key, None)  # the last one comes last
+        found[key] = parse_value(text)
+    return found
+
+
+def laid_over(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy of `values` with one value replaced; dots in `key` reach inside groups.
+
+    Raises:
+        ValueError: if the key leads through a value that is no group.
+    """
+    values = _copy(values)
+    *path, last = key.split(".")
+    at = values
+    for name, inner in pairwise([*path, last]):
+        at[name] = _opened(at.get(name, {}), inner)
+        at = at[name]
+        if not isinstance(at, dict):
+            raise ValueError(f"{key}: {name} is a value, not a group of settings")
+    at[last] = value
     return values
 
 

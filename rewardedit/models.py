@@ -43,7 +43,7 @@ def is_of_the_hub(name: str) -> bool:
 
 
 def resolve_model(name: str) -> str:
-    """Location of a model: the folder of a packaged one, a run's pipeline/ or lora/,
+    """Location of a model: the folder of a packaged one, a run's pipeline/ or lora/ (of its last phase),
     and any other path or hub name as it is.
 
     Raises:
@@ -55,7 +55,9 @@ def resolve_model(name: str) -> str:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(f"no model {name!r}; the small models are {', '.join(NAMES)}{hint}")
-    inner = [Path(name) / result for result in ("pipeline", "lora") if (Path(name) / result).is_dir()]
+    phases = sorted(Path(name).glob("phase-*"), key=lambda path: (len(path.name), path.name))
+    run = phases[-1] if phases else Path(name)
+    inner = [run / result for result in ("pipeline", "lora") if (run / result).is_dir()]
     return str(inner[0]) if inner else name
 
 

@@ -4,8 +4,8 @@ nobody disturbed.
 Command: python tests/kills.py [--moments 10] [--seed 0] [--keep NAME] [STAGE …]
 
 The runs are `rewardedit train quickstart` with candidates and a tiny editor: candidates, scores and labels
-(`relabelled`), latents (`cache`) and training (`pipeline`); `rewardedit train shapes-adiee-data`: a method's
-edits (`methods`), what is measured of them (`measured`) and labelled rows (`rows`), and all of it
+(`relabelled`), latents (`cache`) and training (`pipeline`); `rewardedit train shapes/adiee-data/edited`: a
+method's edits (`methods`), what is measured of them (`measured`) and labelled rows (`rows`), and all of it
 (`adiee_data`); `rewardedit train` of the ADIEE scorer (`adiee_scorer`) and by reward feedback (`refl`);
 `rewardedit relabel` and `rewardedit score` (`relabel`, `score`), which the same commands go on with; shares
 of a relabelling (`shards`); and `rewardedit share`, which writes a model card (`share`). Each moment is drawn
@@ -99,7 +99,7 @@ def adiee_data(base: Path, out: Path) -> list[str]:
     measure = "measure={clip_d: l1, similarity: [{l1: {against: target}}, {ssim: {against: target}}]}"
     rows = ["data.shapes.rows=40", "data.shapes.size=32", "sequences.shapes.rows=4", "batch_size=2"]
     settings = [method, measure, f"autoencoder={base}", *rows, "examples=1"]
-    return ["train", "shapes-adiee-data", *settings, "--out", str(out)]
+    return ["train", "shapes/adiee-data/edited", *settings, "--out", str(out)]
 
 
 def relabel(base: Path, out: Path) -> list[str]:
@@ -134,7 +134,7 @@ def adiee_scorer(base: Path, out: Path) -> list[str]:
     train = [*steps, "ema=0.9", "mixed_precision=no", "checkpoint_every=2", "log_every=1"]
     return [
         "train",
-        "shapes/adiee",
+        "shapes/adiee-scorer/phase-4",
         *data,
         *words,
         *(f"train.{word}" for word in train),
@@ -151,7 +151,7 @@ def refl(base: Path, out: Path) -> list[str]:
     train = [*steps, "ema=0.9", "mixed_precision=no", "checkpoint_every=1", "log_every=1", "tracker=none"]
     watch = ["watch.num_inference_steps=1", "watch.held_out={clip_d: {checkpoint: shapes/clip}}"]
     words = [*data, *watch, *(f"reward.{word}" for word in reward)]
-    return ["train", "shapes-refl", *words, *(f"train.{word}" for word in train), "--out", str(out)]
+    return ["train", "shapes/refl", *words, *(f"train.{word}" for word in train), "--out", str(out)]
 
 
 def share(base: Path, out: Path) -> list[str]:

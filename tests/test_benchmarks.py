@@ -28,7 +28,7 @@ def test_guidance():
     assert found["settings"]["guided"]["guidance_scale"] == 1.5, "a mask restricts guidance"
     assert set(found["oracle"]) == {"plain", "guided"}
     assert found["guided_minus_plain"]["preservation"]["difference"] > 0
-    cost = seconds_per_step(load_editor("shapes-editor").pipe, size=16, batch=1, steps=2, rounds=2)
+    cost = seconds_per_step(load_editor("shapes/editor").pipe, size=16, batch=1, steps=2, rounds=2)
     assert cost["plain"] > 0
 
 
@@ -105,7 +105,7 @@ def test_agreement():
     import agreement
 
     agreement.RESAMPLES = 5
-    found = agreement.measure(["shapes-editor"], 28, (EditConfig(1, 1.2, 1.0),))
+    found = agreement.measure(["shapes/editor"], 28, (EditConfig(1, 1.2, 1.0),))
     assert found["n"] == 28
     assert set(found["rho"]) == set(agreement.GROUPS)
     row = found["rho"]["source, edited, instruction"]["clip_d"]
@@ -189,7 +189,7 @@ def test_reward_guidance(tmp_path, monkeypatch):
     monkeypatch.setattr(reward_guidance, "EDITS", 7)
     monkeypatch.setattr(reward_guidance, "VAL", 7)
     monkeypatch.setattr(reward_guidance, "SCALES", (0.02,))
-    monkeypatch.setattr(reward_guidance, "SCORERS", {"clip_d": "shapes-clip"})
+    monkeypatch.setattr(reward_guidance, "SCORERS", {"clip_d": "shapes/clip"})
     steps = {4: EditConfig(4, 1.25, 1.0)}
     found = reward_guidance.compare(tmp_path, steps)
     guided = found["guided_minus_plain"]["clip_d"]
@@ -236,7 +236,7 @@ def test_tables_say_where_another_world_or_editor_was_measured():
     from rewardedit.training.environment import environment
 
     here = {"command": "this", **environment(), "date": "today"}
-    earlier = {**here, "models": {**here["models"], "shapes-editor": "0" * 12}}
+    earlier = {**here, "models": {**here["models"], "shapes/editor": "0" * 12}}
     first = {name: value for name, value in here.items() if name not in ("world", "models")}
     assert measured(here) == f"`this`, {here['device']}, today."
     moved = {**here, "command": "python benchmarks/heat.py x"}
@@ -246,13 +246,13 @@ def test_tables_say_where_another_world_or_editor_was_measured():
     assert measured(earlier).endswith("today. With an earlier editor.")
     assert measured(first).endswith("World 1: not comparable with world 2.")
     assert [is_current(found) for found in (here, earlier, first)] == [True, False, False]
-    before = {**here, "models": {**here["models"], "shapes-adiee-scorer": "0" * 12}}
+    before = {**here, "models": {**here["models"], "shapes/adiee": "0" * 12}}
     assert is_current(before)  # it has no scorer
     for command in (
         "python benchmarks/heat.py",
         "python benchmarks/adiee.py",
-        "rewardedit train shapes-reward-conditioned relabel.scorer=adiee",
-        "rewardedit train shapes-refl",
+        "rewardedit train shapes/reward-conditioned relabel.scorer=adiee",
+        "rewardedit train shapes/refl",
     ):
         used = {**before, "command": command}
         assert measured(used).endswith("today. With an earlier ADIEE scorer.")
@@ -260,7 +260,7 @@ def test_tables_say_where_another_world_or_editor_was_measured():
     both = {**earlier, "models": {}, "command": "python benchmarks/heat.py"}
     models = "editor and an earlier ADIEE scorer and an earlier ViFi-CLIP"
     assert measured(both).endswith(f"With an earlier {models}.")
-    vifi_clip = {**here, "models": {**here["models"], "shapes-vifi-clip": "0" * 12}}
+    vifi_clip = {**here, "models": {**here["models"], "shapes/vifi-clip": "0" * 12}}
     assert is_current(vifi_clip)
     for command in ("rewardedit train quickstart relabel.scorer=vifi_clip", "python benchmarks/hacking.py"):
         used = {**vifi_clip, "command": command}
@@ -328,9 +328,9 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
     data, labels = (  # without the last word of those that go on, where runs/ has them here
         [word for word in words if word != "--resume"] for words in remake.commands("labels-adiee-data")
     )
-    assert "shapes-adiee-data-compared" in data
-    made = f"runs/{data[-1].removeprefix('name=')}/rows"
-    assert load_recipe("shapes-reward-conditioned", labels[3:-1])[1].data.path == made
+    assert "shapes/adiee-data" in data
+    made = f"runs/{data[-1].removeprefix('name=')}/compared/rows"
+    assert load_recipe("shapes/reward-conditioned", labels[3:-1])[1].data.path == made
     for recipe, *settings in remake.RUNS.values():
         load_recipe(recipe, settings)  # none is refused
 

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +70,7 @@ def figures(tmp_path_factory):
     }
     runs = tmp_path_factory.mktemp("runs")
     with torch.no_grad():
-        paths = dict.fromkeys(settings, "shapes-editor")
+        paths = dict.fromkeys(settings, "shapes/editor")
         early = edits.edits_of(paths, settings, "val", 28, runs)
         late = edits.edits_of(paths, settings, "test", 28, runs)
         return adiee.measure(scorers, ["new", "other"], val, early, test, late)
@@ -94,7 +93,7 @@ def test_choices_look_at_val_alone():
 def test_edits_are_kept_until_weights_or_settings_change(tmp_path, monkeypatch):
     import edits
 
-    paths = {"a": "shapes-editor"}
+    paths = {"a": "shapes/editor"}
     asked = {"a": EditConfig(1, 1.0, 1.0)}
     with torch.no_grad():
         first = edits.edits_of(paths, asked, "val", 7, tmp_path)["a"]
@@ -110,7 +109,7 @@ def test_edits_are_kept_until_weights_or_settings_change(tmp_path, monkeypatch):
             words = {"settings": asked, "split": "val", "n": 7, "runs": tmp_path, **changed}
             with pytest.raises(TypeError):
                 edits.edits_of(paths, **words)
-        editor = load_editor("shapes-editor")
+        editor = load_editor("shapes/editor")
         next(editor.pipe.unet.parameters()).view(-1)[0] += 1
         monkeypatch.setattr(edits, "load_editor", lambda path: editor)
         with pytest.raises(TypeError):
@@ -369,16 +368,15 @@ def test_a_data_set_of_damages_and_compared_outputs_has_both_correlations_in_its
 def test_the_rival_on_the_same_labels_has_the_rows_and_steps_of_all_legs():
     import same_labels
 
-    config = same_labels.config_of_legs([])
-    legs = [load_recipe(name, [])[1] for name in same_labels.LEGS]
-    assert config.train.max_steps == sum(leg.train.max_steps for leg in legs)
+    config = same_labels.config_of_phases([])
+    phases = same_labels.phases_of_scorer()
+    assert config.train.max_steps == sum(phase.train.max_steps for phase in phases)
     assert config.data.keys() == {"more", "damaged", "compared", "moved"}
     assert {own.rows for own in config.data.values()} == {None}  # in whole
-    asked = same_labels.config_of_legs(["train.max_steps=10", "data.damaged.rows=7"])
+    asked = same_labels.config_of_phases(["train.max_steps=10", "data.damaged.rows=7"])
     assert (asked.train.max_steps, asked.data["damaged"].rows) == (10, 7)
     assert asked.data["damaged"].path == config.data["damaged"].path
-    for before, after in pairwise(legs):
-        assert after.model == f"runs/{before.name}/scorer"
+    assert [phase.model for phase in phases] == ["shapes/vlm", *(f"phase-{n}/scorer" for n in (1, 2, 3))]
 
 
 def test_variants_are_settings_of_the_recipe(labelled):
@@ -386,7 +384,7 @@ def test_variants_are_settings_of_the_recipe(labelled):
     import vifi_rows
 
     found = {name: adiee_ablations.config_of(name, [], Path("kept")) for name in adiee_ablations.VARIANTS}
-    first = found.pop("the first leg")
+    first = found.pop("the first phase")
     assert first.data["more"].path == "kept/rows-more/rows"
     assert len({config.name for config in found.values()}) == len(found)
     for name, config in found.items():
@@ -407,7 +405,7 @@ def test_variants_are_settings_of_the_recipe(labelled):
     data = {"rows": replace(labelled[0]["rows"], share=0.3)}
     assert adiee_ablations.of_so_many(replace(first, data=data), 10**6).data["rows"].share == 1.0
     words = [["held_out=null", *change] for change in vifi_rows.VARIANTS.values()]
-    configs = [load_recipe("shapes-vifi-clip", change)[1] for change in words]
+    configs = [load_recipe("shapes/vifi-clip", change)[1] for change in words]
     assert [config.data.rows for config in configs] == [2800, 5600, 11200, 22400, 22400]
     assert [len(config.negatives) for config in configs] == [3, 3, 3, 3, 2]
 

@@ -147,7 +147,7 @@ def test_every_way_of_guidance_takes_its_own_scale(lenient, monkeypatch):
     import bpm_guidance
 
     few = Shapes("val").batch(0, 3)
-    editor = load_editor("shapes-editor")
+    editor = load_editor("shapes/editor")
     editor.settings = EditConfig(1, 1.0, 1.0)
     monkeypatch.setattr(bpm_guidance, "SCALES", (1.1, 4.0))
     monkeypatch.setattr(bpm_guidance, "BATCH", 2)

@@ -46,7 +46,7 @@ def photo(tmp_path) -> str:
         ),
         (["train", "quickstart", "train.steps=2"], "train.steps: renamed; use train.max_steps"),
         (["train", "quickstart", "arms=[conditioned]"], "arms: renamed; use variants"),
-        (["train", "shapes-refl", "reward.most=2"], "reward.most: renamed; use reward.hinge"),
+        (["train", "shapes/refl", "reward.most=2"], "reward.most: renamed; use reward.hinge"),
         (
             ["relabel", "relabel.options.checkpoint=x", "--out", "out"],
             "relabel.options: renamed; use relabel.scorer, e.g.",
@@ -480,6 +480,6 @@ def test_a_small_model_that_meets_a_photograph_is_warned_of(photo, tmp_path, cap
     assert "warning" not in capsys.readouterr().err
     (tmp_path / "rows.jsonl").write_text(json.dumps({"source": photo, "target": photo, "instruction": "x"}))
     data = f"data={{name: table, path: {tmp_path / 'rows.jsonl'}, size: 64}}"
-    main(["train", "shapes-refl", data, "evaluate=null", "--dry-run"])
+    main(["train", "shapes/refl", data, "evaluate=null", "--dry-run"])
     err = capsys.readouterr().err
     assert "warning: base, reward.scorer: small models (shapes/adiee, shapes/editor) know only" in err

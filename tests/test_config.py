@@ -187,7 +187,10 @@ def whole_numbers(values: Any, setting: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_no_count_of_any_trainer_is_below_zero(trainer):
-    names = [name for name in recipe_names() if read_recipe(name, [])["trainer"] == trainer]
+    names = [name for name in recipe_names() if read_recipe(name, []).get("trainer") == trainer]
+    names += [
+        f"{name}/phase-1" for name in ("shapes/editor", "shapes/vlm") if trainer == name.replace("/", "_")
+    ]
     _, config = load_recipe(names[0], [])
     found = list(whole_numbers(to_dict(config)))
     assert found

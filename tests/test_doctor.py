@@ -128,13 +128,13 @@ def test_rows_that_were_prepared_before_are_there(home, capsys):
 
 def test_a_run_that_another_recipe_makes_is_needed_until_it_is_there(home, capsys, tmp_path):
     _, before = report(capsys)
-    folder = "runs/shapes-editor-half-done"
-    assert needs(before, "shapes-adiee-data")[folder] == "run"
-    (need,) = [n for n in before["recipes"]["shapes-adiee-data"]["needs"] if n["name"] == folder]
-    assert need["remedy"] == "rewardedit train shapes-editor-half-done makes it"
+    folder = "runs/shapes-comparison-editors/half-done"
+    assert needs(before, "shapes/adiee-data")[folder] == "run"
+    (need,) = [n for n in before["recipes"]["shapes/adiee-data"]["needs"] if n["name"] == folder]
+    assert need["remedy"] == "rewardedit train shapes/comparison-editors makes it"
     (tmp_path / folder).mkdir(parents=True)
     _, after = report(capsys)
-    assert folder not in needs(after, "shapes-adiee-data")
+    assert folder not in needs(after, "shapes/adiee-data")
 
 
 def test_a_data_folder_that_is_missing_is_told(home, capsys, tmp_path):
@@ -169,7 +169,7 @@ def test_weights_that_come_with_the_package_and_are_missing_are_broken(home, cap
     assert "shapes/clip: its weights are missing; install rewardedit again" in found["broken"]
     assert any(line.startswith("recipe quickstart: needs the model shapes/clip") for line in found["broken"])
     assert main(["doctor"]) == 1
-    assert "  shapes/clip: not there; rewardedit train shapes-clip makes one" in capsys.readouterr().out
+    assert "  shapes/clip: not there; rewardedit train shapes/clip makes one" in capsys.readouterr().out
 
 
 def test_a_default_editor_that_cannot_be_loaded_is_broken_and_the_rest_is_told(home, capsys, monkeypatch):

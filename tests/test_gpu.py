@@ -54,7 +54,7 @@ def test_reward_conditioning(precision, lora, narrow_sd15, tmp_path):
     ]
     words += [f"train.lora_rank={lora}", "train.text_encoder_lr=null", f"train.mixed_precision={precision}"]
     run(
-        "shapes-reward-conditioned",
+        "shapes/reward-conditioned",
         tmp_path / "run",
         *words,
         "train.gradient_checkpointing=true",
@@ -74,7 +74,7 @@ def test_reward_feedback_learning(tmp_path):
         "reward.stop_before_end=[0,1]",
         "watch.n=4",
     ]
-    run("shapes-refl", tmp_path / "run", *words, "train.mixed_precision=fp16", "train.validate_every=1")
+    run("shapes/refl", tmp_path / "run", *words, "train.mixed_precision=fp16", "train.validate_every=1")
     assert load_editor(str(tmp_path / "run"), device=DEVICE).attention is not None
 
 
@@ -96,12 +96,12 @@ def test_vifi_clip(tmp_path):
 
 def test_the_small_models_are_trained_from_scratch(tmp_path):
     few = ["train.batch_size=10", "samples=70"]
-    run("shapes-autoencoder", tmp_path / "vae", *few)
+    run("shapes/autoencoder", tmp_path / "vae", *few)
     run("shapes/clip", tmp_path / "clip", *few)
-    run("shapes-text-encoder", tmp_path / "text", *few, f"clip={tmp_path}/clip/clip")
-    words = ["legs=[{steps: 2}]", "evaluate_n=7"]
+    run("shapes/text-encoder", tmp_path / "text", *few, f"clip={tmp_path}/clip/clip")
+    words = ["evaluate_n=7"]
     words += [f"vae={tmp_path}/vae/vae", f"text_encoder={tmp_path}/text", "sources=35"]
-    run("shapes/editor", tmp_path / "editor", *words)
+    run("shapes/editor", tmp_path / "editor", *words)  # all phases
     run("shapes/text-to-image", tmp_path / "drawing", *few, f"editor={tmp_path}/editor")
     editor = load_editor(str(tmp_path / "editor"))
     edited = editor(torch.rand(1, 3, 64, 64), ["remove the star"], [0])

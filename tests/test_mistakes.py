@@ -22,7 +22,7 @@ from rewardedit.selection import best_of_n
 
 ROOT = Path(__file__).parents[1]
 WORLD = ("--world", "shapes")
-PLAN = ("train", "shapes-refl", "--dry-run")
+PLAN = ("train", "shapes/refl", "--dry-run")
 OWN = "data={name: table, path: pairs.csv, size: 64"
 IMAGE = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 SCORERS = (
@@ -217,23 +217,23 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (
         "twice",
-        ("train", "shapes-refl", "--out", "run"),
+        ("train", "shapes/refl", "--out", "run"),
         "run holds an earlier run; go on with --resume, start again with --overwrite, or name=…",
     ),
     (
         "twice",
-        ("train", "shapes-refl", "--out", "photos", "--overwrite"),
+        ("train", "shapes/refl", "--out", "photos", "--overwrite"),
         "photos: --overwrite removes runs alone, and it has no config.yaml and environment.json of a run; "
         "take another folder",
     ),
     (
         "twice",
-        ("train", "shapes-refl", "--out", "gone", "--resume"),
+        ("train", "shapes/refl", "--out", "gone", "--resume"),
         "gone: there is no run to go on with; leave --resume out to start one",
     ),
     (
         "twice",
-        ("train", "shapes-refl", "name=../photos"),
+        ("train", "shapes/refl", "name=../photos"),
         "name: expected a plain name of one folder or file; got '../photos'",
     ),
     ("twice", ("score", "pairs.csv", "--scorer", "l1", "l1"), "--scorer: expected each once; got l1 l1"),
@@ -242,12 +242,12 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
         ("score", "pairs.csv", "--scorer", "l1", "--out", "run/config.yaml"),
         "--out run/config.yaml: expected a name that ends in .parquet, .json, .jsonl, .csv",
     ),
-    ("name", ("train", "shape-refl"), "no recipe 'shape-refl'; did you mean shapes-refl?"),
+    ("name", ("train", "shape-refl"), "no recipe 'shape-refl'; did you mean shapes/refl?"),
     ("name", ("train", "nowhere.yaml"), "nowhere.yaml: cannot be read (No such file or directory)"),
-    ("name", ("train", "shapes-refl", "train.lr"), "'train.lr': expected key=value, e.g. train.lr=1e-4"),
+    ("name", ("train", "shapes/refl", "train.lr"), "'train.lr': expected key=value, e.g. train.lr=1e-4"),
     (
         "name",
-        ("train", "shapes-refl", "train.max_stesp=3"),
+        ("train", "shapes/refl", "train.max_stesp=3"),
         "unknown setting train.max_stesp; did you mean train.max_steps?",
     ),
     (

@@ -48,13 +48,15 @@ def test_a_recipe_names_its_models_scorers_and_data():
         Named("data", "data/SEED-Data-Edit-Part3/multi_turn_editing", on_hub=False),
     } <= found
     _, editor = load_recipe("shapes/editor", [])
-    assert {thing.name for thing in named(editor)} == {
-        "runs/shapes-autoencoder/vae",
-        "runs/shapes-text-encoder",
-    }
-    _, further = load_recipe("shapes-editor-half-done", [])
+    made = {"runs/shapes-autoencoder/vae", "runs/shapes-text-encoder"}
+    assert {thing.name for thing in named(editor.phases["phase-1"].settings)} == made
+    found = {need.name for need in find_needs(editor, "", EMPTY, recipe_names())}
+    assert found == made, "what earlier phases make is not missing"
+    _, later = load_recipe("shapes/editor", ["first_phase=2", "phase-2.start=runs/elsewhere/pipeline"])
+    assert [need.name for need in find_needs(later, "", EMPTY, recipe_names())] == ["runs/elsewhere/pipeline"]
+    _, further = load_recipe("shapes/comparison-editors", [])
     assert {thing.name for thing in named(further)} == {"shapes/editor"}
-    _, own = load_recipe("shapes-adiee-data", ["methods={made: {kind: folder, model: outputs/x}}"])
+    _, own = load_recipe("magicbrush-adiee-data", ["methods={made: {kind: folder, model: outputs/x}}"])
     assert Named("data", "outputs/x", on_hub=False) in set(named(own))
 
 

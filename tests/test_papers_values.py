@@ -74,6 +74,21 @@ VALUES: list[tuple[str, str, Any, str]] = [
         ("magicbrush-adiee-data", f"methods.{name}.grade", "weak", "ADIEE Sec. 3.1")
         for name in ("diffedit", "pix2pix_zero", "sdedit")
     ),
+    ("magicbrush-adiee", "phases.phase-3.settings.data.size", 256, ADIEE_CODE),
+    (
+        "magicbrush-adiee",
+        "phases.phase-3.settings.relabel.scale",
+        "range",
+        "ADIEE App. B: 2 points of 10 a label",
+    ),
+    (
+        "magicbrush-adiee",
+        "phases.phase-3.settings.relabel.upper",
+        None,
+        "ADIEE App. B: 2 points of 10 a label",
+    ),
+    ("magicbrush-adiee", "phases.phase-3.settings.train.batch_size", 384, ADIEE),
+    ("magicbrush-adiee", "phases.phase-4.settings.train.max_steps", 55_000, "as magicbrush-refl"),
     ("magicbrush-reward-conditioned", "base", "vinesmsuic/magicbrush-jul7", "MagicBrush's second checkpoint"),
     ("magicbrush-reward-conditioned", "train.max_steps", 10_000, ADIEE),
     ("magicbrush-reward-conditioned", "train.batch_size", 384, ADIEE),
@@ -130,7 +145,7 @@ DEVIATIONS: list[tuple[str, str, Any, str]] = [
     ("magicbrush-refl-24gb", "train.lora_rank", None, "as a LoRA"),
     ("magicbrush-refl-24gb", "train.lr", 5e-5, "as a LoRA"),
 ]
-FULL_SIZE = sorted(name for name in recipe_names() if not name.startswith("shapes-") and name != "quickstart")
+FULL_SIZE = sorted(name for name in recipe_names() if not name.startswith("shapes/") and name != "quickstart")
 
 
 @cache

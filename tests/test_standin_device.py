@@ -117,19 +117,13 @@ def test_the_stand_in_computes_what_the_cpu_computes(standin_device):
 def test_the_small_models_train(standin_device, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = ["train.max_steps=2", "train.batch_size=10", "train.lr_warmup_steps=1", "samples=14"]
-    assert main(["train", "shapes-autoencoder", *short, "channels=[8, 8, 16]", "evaluate_n=7"]) == 0
+    assert main(["train", "shapes/autoencoder", *short, "channels=[8, 8, 16]", "evaluate_n=7"]) == 0
     assert main(["train", "shapes/clip", *short, "width=32", "text_layers=1", "vision_layers=1"]) == 0
-    assert main(["train", "shapes-text-encoder", *short, "clip=runs/shapes-clip/clip"]) == 0
+    assert main(["train", "shapes/text-encoder", *short, "clip=runs/shapes-clip/clip"]) == 0
     # Without Muon, which has its own test below, and whose steps are many operations.
-    legs = [
-        "legs=[{steps: 2, largest_weight: 5}]",
-        "sources=7",
-        "draws=2",
-        *short[1:3],
-        "train.muon_lr=null",
-    ]
+    editor = ["phases=[{largest_weight: 5}]", "sources=7", "draws=2", *short[:3], "train.muon_lr=null"]
     small = ["channels=[32, 32]", "evaluate_n=2"]
-    assert main(["train", "shapes/editor", *legs, *small]) == 0
+    assert main(["train", "shapes/editor", *editor, *small]) == 0
     words = ["editor=runs/shapes-editor", "channels=[16, 32]", "train.muon_lr=null"]
     assert main(["train", "shapes/text-to-image", *short, *words]) == 0
 
@@ -154,7 +148,7 @@ def test_reward_conditioning_goes_on_where_it_stopped_and_is_compared(
     base = [f"base={tiny_editor}", "variants=[words, learned_embedding]"]
     words = [
         "train",
-        "shapes-reward-conditioned",
+        "shapes/reward-conditioned",
         *SHORT,
         *EVALUATE,
         *base,
@@ -198,7 +192,7 @@ def test_reward_feedback_learning_with_watch_and_sweep(standin_device, tiny_edit
         "train.lora_rank=2",
         "reward.reference_weight=0.1",
     ]
-    assert main(["train", "shapes-refl", *words, "--out", str(out)]) == 0
+    assert main(["train", "shapes/refl", *words, "--out", str(out)]) == 0
     assert len(json.loads((out / "watch.json").read_text())["sweep"]) == 5
 
 

@@ -18,6 +18,7 @@ Command: rewardedit train magicbrush-adiee-data
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -50,6 +51,7 @@ from rewardedit.synthesis.measured import FIELDS, MeasureConfig, Outputs, measur
 from rewardedit.synthesis.methods import NO_CAPTIONS, MethodConfig, load_method
 from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_rows
 from rewardedit.training import run
+from rewardedit.training.estimate import plan_of, plan_sampling
 from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine, read_json_file
 
 OWN_NAMES = (*OWN_LABELS, DAMAGED, *DAMAGES)
@@ -97,25 +99,44 @@ class Config:
 
 
 def plan(config: Config) -> list[str]:
-    """Lines to print; raises ValueError naming the first thing that is missing."""
-    rows = open_named(config.data)
-    sequences = list(map(open_sequences, config.sequences.values()))
-    require_captions(config, rows)
-    for method in config.methods.values():
-        load_method(method)
-    config.measure.load()
-    load_editor(config.autoencoder, device="cpu")
-    if config.captions is not None:
-        require_vlm(config.captions.model)
+    """Lines to print; raises PlanIncomplete naming the first thing that is missing."""
     warn_of_benchmarks((*config.data.values(), *config.sequences.values()))
-    planned = planned_rows(config.rules, len(rows), len(config.methods), sequences)
-    return [
-        f"rows: {len(rows)}; methods: {', '.join(config.methods) or 'none'}; "
-        f"{len(rows) * len(config.methods)} edits",
-        f"sequences: {sum(map(len, sequences))}; choices of each: {config.rules.turns}",
-        f"labelled rows, at most: {', '.join(f'{name} {n:,}' for name, n in planned.items())}",
-        "all files and models are there",
-    ]
+
+    def rows() -> list[str]:
+        found = open_named(config.data)
+        sequences = [open_sequences(own) for own in config.sequences.values()]
+        require_captions(config, found)
+        planned = planned_rows(config.rules, len(found), len(config.methods), sequences)
+        return [
+            f"rows: {len(found)}; methods: {', '.join(config.methods) or 'none'}; "
+            f"{len(found) * len(config.methods)} edits",
+            f"sequences: {sum(map(len, sequences))}; choices of each: {config.rules.turns}",
+            f"labelled rows, at most: {', '.join(f'{name} {n:,}' for name, n in planned.items())}",
+        ]
+
+    def sampling() -> list[str]:
+        found = len(open_named(config.data))
+        calls: Counter[str] = Counter()
+        for method in config.methods.values():
+            if method.kind != "folder":
+                calls[method.model] += found * method.num_inference_steps
+        size = images_of(config.data).size or 512
+        return (
+            [plan_sampling(calls, size, "no" if devices.default_device() == "cpu" else "fp16")]
+            if calls
+            else []
+        )
+
+    def models() -> list[str]:
+        for method in config.methods.values():
+            load_method(method)
+        config.measure.load()
+        load_editor(config.autoencoder, device="cpu")
+        if config.captions is not None:
+            require_vlm(config.captions.model)
+        return []
+
+    return plan_of(rows, sampling, models)
 
 
 def require_captions(config: Config, rows: Rows) -> None:

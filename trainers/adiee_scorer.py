@@ -42,6 +42,7 @@ from rewardedit.training.labels import all_labels, measure, require_axes, requir
 from rewardedit.training.loop import LoopConfig, TrainLoop, batch_rows, make_accelerator, step_generator
 from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
 from rewardedit.training.score_token import losses
+from rewardedit.training.scorer_estimate import blueprint, scorer_lines
 from rewardedit.training.shared_images import (
     require_clean_parts,
     require_shared_images,
@@ -136,7 +137,17 @@ def plan(config: Config) -> list[str]:
         passes = steps * config.train.batch_size / len(rows)
         return f"data: {len(rows)} labelled rows, {steps} steps, {passes:.1f} passes"
 
-    return plan_of(model, data)
+    def length() -> str:
+        own = config.train
+        long = f"{own.max_steps} steps" if own.epochs is None else f"{own.epochs:g} passes over the rows"
+        return f"training: {long} in batches of {own.batch_size}"
+
+    def cost() -> list[str]:
+        scorer, _ = make_trainable(config, blueprint(config.model, frozen_type(config)))
+        side = require_size(images_of(config.data))
+        return scorer_lines(scorer, config.train, shares(config)[0].stop, side)
+
+    return plan_of(model, length, cost, data)
 
 
 def require_settings(config: Config) -> None:
@@ -150,12 +161,16 @@ def require_settings(config: Config) -> None:
         require_bitsandbytes()
 
 
+def frozen_type(config: Config) -> torch.dtype:
+    """Type of frozen weights: that in which a step computes; trained ones are in fp32."""
+    half = autocast_type(devices.precision_here(config.train.mixed_precision))
+    return torch.float32 if half is None or config.lora_rank is None else half
+
+
 def make_scorer(config: Config) -> tuple[Adiee, Any]:
     """Loads the model that the settings name, on this process's device, and calls `make_trainable`."""
     device = devices.default_device()
-    # Frozen weights are kept in the type that a step computes in; trained ones in fp32.
-    half = autocast_type(devices.precision_here(config.train.mixed_precision))
-    dtype = torch.float32 if half is None or config.lora_rank is None else half
+    dtype = frozen_type(config)
     vlm = load_vlm(config.model, device=device, dtype=dtype, quantize=config.quantize)
     if device == "cpu":
         vlm.model.set_attn_implementation("eager")  # its backward pass is faster on CPUs than SDPA's

@@ -3,13 +3,12 @@
 import argparse
 import contextlib
 import dataclasses
-import inspect
 import json
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from rewardedit.cli.recipes import load_recipe, recipe_names
+from rewardedit.cli.recipes import load_recipe, recipe_names, run_name
 from rewardedit.cli.terminal import quiet, sentence
 from rewardedit.extras import install_command
 
@@ -78,10 +77,10 @@ def attempt(what: str, find: Callable[[], dict[str, Any]], broken: list[str]) ->
 def examine_recipe(name: str, cache: Any) -> dict[str, Any]:
     """Lists what a recipe still needs, or says why it cannot be read."""
     try:
-        from rewardedit.cli.needs import find_needs
+        from rewardedit.cli.needs import find_needs, source_of
 
         trainer, config = load_recipe(name, [])
-        needs = find_needs(config, inspect.getsource(trainer), cache, recipe_names())
+        needs = find_needs(config, source_of(trainer, config), cache, recipe_names())
     except Exception as error:  # a library that cannot be imported raises anything
         return {"needs": [], "problem": sentence(error)}
     return {"needs": list(map(dataclasses.asdict, needs)), "problem": None}
@@ -123,7 +122,8 @@ def line_of_package(package: dict[str, Any]) -> str:
 
 def line_of_model(model: dict[str, Any]) -> str:
     if model["bytes"] is None:
-        return f"  {model['name']}: not there; rewardedit train {model['name']} makes one"
+        recipe = next(name for name in recipe_names() if run_name(name) == model["name"])
+        return f"  {model['name']}: not there; rewardedit train {recipe} makes one"
     return f"  {model['name']}: {size(model['bytes'])}"
 
 

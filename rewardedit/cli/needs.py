@@ -4,7 +4,9 @@ Loads and downloads nothing.
 """
 
 import dataclasses
+import importlib
 import importlib.util
+import inspect
 import re
 import typing
 from collections.abc import Collection, Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rewardedit.cli.checks import HubCache
+from rewardedit.cli.recipes import run_name
 from rewardedit.data import DataConfig, PairsConfig
 from rewardedit.data.sequences import SequencesConfig
 from rewardedit.extras import extras, install_command
@@ -60,7 +63,7 @@ class Named:
 
 
 def find_needs(config: Any, source: str, cache: HubCache, recipes: Collection[str]) -> list[Need]:
-    """Finds everything that a recipe names and that is missing.
+    """Finds everything that a recipe names and that is missing, but for what an earlier phase of it makes.
 
     Args:
         config: its trainer's config, with every setting filled in.
@@ -68,8 +71,21 @@ def find_needs(config: Any, source: str, cache: HubCache, recipes: Collection[st
         recipes: names of all recipes; each makes a run of the same name.
     """
     names = [*named(config), *(Named("package", name) for name in optional_packages(source))]
-    needs = [missing(thing, cache, recipes) for thing in dict.fromkeys(names)]
+    own = [thing for thing in dict.fromkeys(names) if not is_result(thing.name, config)]
+    needs = [missing(thing, cache, recipes) for thing in own]
     return [need for need in needs if need is not None]
+
+
+def is_result(name: str, config: Any) -> bool:
+    """True for the result of a phase of this config, such as phase-1/scorer."""
+    return name.partition("/")[0] in getattr(config, "phases", {})
+
+
+def source_of(module: Any, config: Any) -> str:
+    """Source code of a recipe's trainer, or of those of all its phases."""
+    trainings = getattr(config, "trainings", dict)().values()
+    modules = [module, *(importlib.import_module(type(phase.settings).__module__) for phase in trainings)]
+    return "\n".join(inspect.getsource(each) for each in dict.fromkeys(modules))
 
 
 def named(config: Any) -> Iterator[Named]:
@@ -138,7 +154,7 @@ def missing(thing: Named, cache: HubCache, recipes: Collection[str]) -> Need | N
         return Need("package", name, f"pip install {name}" if extra is None else install_command(extra))
     if name in NAMES:
         there = any(Path(resolve_model(name)).rglob("*.safetensors"))
-        return None if there else Need("model", name, f"rewardedit train {name} makes it; then name its run")
+        return None if there else Need("model", name, f"{made_by(name, recipes)}; then name its run")
     if Path(name).exists():
         return None
     first, *rest = Path(name).parts
@@ -149,11 +165,15 @@ def missing(thing: Named, cache: HubCache, recipes: Collection[str]) -> Need | N
     return _missing_rows(name, cache) if thing.kind == "data" else _missing_model(name, cache)
 
 
-def _made(name: str, recipe: str, recipes: Collection[str]) -> Need:
+def _made(name: str, run: str, recipes: Collection[str]) -> Need:
     """Returns the need for a run that another recipe makes."""
-    if recipe in recipes:
-        return Need("run", name, f"rewardedit train {recipe} makes it")
-    return Need("run", name, "no recipe makes it; give a folder that is there")
+    return Need("run", name, made_by(run, recipes) or "no recipe makes it; give a folder that is there")
+
+
+def made_by(run: str, recipes: Collection[str]) -> str | None:
+    """Says which recipe makes a run, or the packaged model of the same name; None if none does."""
+    found = [recipe for recipe in recipes if run_name(recipe) == run]
+    return f"rewardedit train {found[0]} makes it" if found else None
 
 
 def _missing_model(name: str, cache: HubCache) -> Need | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
+from rewardedit.cli import phases
 
 CONFIG = "config.yaml"  # in a run's folder
 # Module of each method that a recipe's `trainer:` names.
@@ -27,6 +28,7 @@ TRAINERS = {
     "shapes_vlm": "rewardedit.shapes.trainers.vlm",
     "vifi_clip": "rewardedit.trainers.vifi_clip",
 }
+SHAPES = "shapes/"  # before the names of the offline world's recipes
 WORLD = "the offline world (small models on rendered shapes, without downloads)"
 
 
@@ -36,12 +38,13 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    for folder in recipe_folders():
-        if folder != recipe_folders()[0]:
+    is_headed = False
+    for name in recipe_names():
+        if name.startswith(SHAPES) and not is_headed:
+            is_headed = True
             print(f"\n{WORLD}:")
-        for path in sorted(folder.glob("*.yaml")):
-            first = path.read_text().splitlines()[0].lstrip("# ")
-            print(f"{path.stem:<41}{first}")
+        first = recipe_path(name).read_text().splitlines()[0].lstrip("# ")
+        print(f"{name:<41}{first}")
 
 
 def recipe_folders() -> list[Path]:
@@ -57,40 +60,58 @@ def recipe_path(name: str) -> Path:
     Raises:
         ValueError: on an unknown recipe.
     """
-    for folder in recipe_folders():
-        if (folder / f"{name}.yaml").is_file():
-            return folder / f"{name}.yaml"
+    if name in recipe_names():
+        photographs, shapes = recipe_folders()
+        folder = shapes if name.startswith(SHAPES) else photographs
+        return folder / f"{name.removeprefix(SHAPES)}.yaml"
     near = difflib.get_close_matches(name, recipe_names(), 1)
     remedy = f"did you mean {near[0]}?" if near else "see rewardedit recipes"
-    if Path(name).is_dir() or "/" in name:
+    if Path(name).is_dir() or ("/" in name and not name.startswith(SHAPES)):
         remedy = "expected a recipe, or the folder of a run that has begun"
     raise ValueError(f"no recipe {name!r}; {remedy}")
 
 
 def recipe_names() -> list[str]:
-    """The packaged recipes: for photographs first, then of the offline world, each sorted."""
-    return [path.stem for folder in recipe_folders() for path in sorted(folder.glob("*.yaml"))]
+    """The packaged recipes: for photographs, then the offline world's in the order of `make world`."""
+    photographs, shapes = recipe_folders()
+    made = (shapes / "order.txt").read_text().split()
+    return [*sorted(path.stem for path in photographs.glob("*.yaml")), *(f"{SHAPES}{name}" for name in made)]
+
+
+def run_name(recipe: str) -> str:
+    """Name of a recipe's run, e.g. shapes-refl for shapes/refl."""
+    return recipe.replace("/", "-")
 
 
 def read_recipe(name: str, words: Sequence[str]) -> dict[str, Any]:
-    """A recipe's values as they are written, overridden by `key=value` words.
+    """A recipe's values as they are written, overridden by `key=value` words; all values of each phase.
 
     Args:
-        name: of a packaged recipe, or a path to a .yaml file, or to the folder of a run.
+        name: of a packaged recipe or of one phase or part of it, such as shapes/adiee-data/more; or a path to
+            a .yaml file, or to the folder of a run.
 
     Raises:
-        ValueError: on an unknown recipe.
+        ValueError: on an unknown recipe, phase or part.
     """
     path = Path(name)
     if is_run(name):
         from rewardedit.training.run_folder import trainer_of
 
-        return configs.override(
-            {"trainer": trainer_of(path), **configs.load_yaml(path / CONFIG)}, list(words)
-        )
-    if path.suffix != ".yaml":
-        path = recipe_path(name)
-    return configs.override({"name": path.stem, **configs.load_yaml(path)}, list(words))
+        values = phases.of_a_run({"trainer": trainer_of(path), **configs.load_yaml(path / CONFIG)})
+    elif name not in recipe_names() and path.parent.as_posix() in recipe_names():
+        entries = phases.entries_in_full(read_recipe(path.parent.as_posix(), []))
+        if path.name not in entries:
+            raise ValueError(
+                f"{name}: expected one of {', '.join(entries) or 'no phases'}; got {path.name!r}"
+            )
+        values = {**entries[path.name], "name": run_name(name)}
+    elif path.suffix == ".yaml":
+        values = {"name": path.stem, **configs.load_yaml(path)}
+    else:
+        values = {"name": run_name(name), **configs.load_yaml(recipe_path(name))}
+    if phases.has_phases(values):
+        return phases.in_full(values, words, lambda other: read_recipe(other, []))
+    return configs.override(values, words)
 
 
 def is_run(name: str) -> bool:
@@ -109,10 +130,28 @@ def load_recipe(name: str, words: Sequence[str]) -> tuple[Any, Any]:
     from rewardedit.untrusted import require_component
 
     values = read_recipe(name, words)
-    trainer = values.pop("trainer", None)
-    if trainer not in TRAINERS:
-        raise ValueError(f"{name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}")
     if isinstance(values["name"], str):
         require_component(values["name"], "name")  # it is a folder's
+    if not phases.has_phases(values):
+        return build(name, values.pop("trainer", None), values)
+
+    from rewardedit.training import phases as trainings
+
+    for group in phases.GROUPS:
+        for key, entry in values.get(group, {}).items():
+            require_component(key, group)
+            _, settings = build(key, entry["trainer"], entry["settings"], f"{key}.")
+            values[group][key] = trainings.Phase(entry["trainer"], settings)
+    return trainings, trainings.Config(**values)
+
+
+def build(name: str, trainer: Any, values: dict[str, Any], where: str = "") -> tuple[Any, Any]:
+    """A trainer's module and the config of these values.
+
+    Raises:
+        ValueError: on an unknown trainer or setting.
+    """
+    if trainer not in TRAINERS:
+        raise ValueError(f"{name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}")
     module = importlib.import_module(TRAINERS[trainer])
-    return module, configs.build(module.Config, values)
+    return module, configs.build(module.Config, values, where)

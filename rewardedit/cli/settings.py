@@ -140,19 +140,25 @@ def type_name(hint: Any) -> str:
     )
 
 
-def describe(kind: type, config: Any, changed: set[str]) -> str:
+def describe(kind: type, config: Any, changed: set[str], where: str = "", before: Any = None) -> str:
     """The settings as lines `name=value  what it is (type)`, wrapped to the terminal's width.
 
     Args:
         changed: names of settings that the recipe or the command line sets; they are marked with a star.
+        where: written before each name, e.g. "phase-2.".
+        before: another config of this kind, whose settings are left out where they are the same.
     """
+    earlier = set() if before is None else set(map(assignment, settings_of(kind, before)))
     width = max(INDENT + NARROWEST, shutil.get_terminal_size().columns)
     wrapper = textwrap.TextWrapper(
         width, subsequent_indent=" " * INDENT, break_long_words=False, break_on_hyphens=False
     )
     lines = []
     for setting in settings_of(kind, config):
-        head = f"{'*' if setting.name in changed else ' '} {assignment(setting)}"
+        text = assignment(setting)
+        if text in earlier:
+            continue
+        head = f"{'*' if setting.name in changed else ' '} {where}{text}"
         if len(head) > INDENT - 2:
             lines.append(head)
             head = ""

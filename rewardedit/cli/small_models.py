@@ -78,6 +78,8 @@ def warn_of_training(config: Any) -> None:
     from rewardedit.data.table import Table
     from rewardedit.scorers.load import packaged_models
 
+    for phase in getattr(config, "trainings", dict)().values():
+        warn_of_training(phase.settings)
     data = getattr(config, "data", None)
     if not isinstance(data, DataConfig) or data.name in (*WORLDS, "labelled"):
         return

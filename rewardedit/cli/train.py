@@ -1,13 +1,13 @@
 """`rewardedit train RECIPE key=value …`"""
 
 import argparse
-import inspect
 from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.cli.engine import add_engine_option
-from rewardedit.cli.recipes import is_run, load_recipe, read_recipe, recipe_names
+from rewardedit.cli.phases import has_phases
+from rewardedit.cli.recipes import is_run, load_recipe, read_recipe, recipe_names, recipe_path
 from rewardedit.cli.terminal import quiet
 
 
@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     from rewardedit.cli.announce import announce, announcements, own_code, sizes_on_hub
     from rewardedit.cli.checks import hub_cache
-    from rewardedit.cli.needs import find_needs
+    from rewardedit.cli.needs import find_needs, source_of
     from rewardedit.cli.small_models import warn_of_training
     from rewardedit.training.run_folder import holds_something
 
@@ -74,14 +74,17 @@ def run(args: argparse.Namespace) -> None:
     folder = folder or Path("runs") / config.name
     args.out = str(folder)  # for the message about a full disk
 
-    needs = find_needs(config, inspect.getsource(module), hub_cache(), recipe_names())
+    needs = find_needs(config, source_of(module, config), hub_cache(), recipe_names())
     replaced = folder if args.overwrite and holds_something(folder) else None
-    sizes = {} if args.dry_run else sizes_on_hub(needs)
+    is_chain = bool(getattr(config, "phases", None))
+    sizes = sizes_on_hub(needs) if is_chain or not args.dry_run else {}
     lines = announcements(config, needs, replaced, sizes)
+    if len(sizes) > 1:
+        lines.append(f"downloads in all: at most {sum(sizes.values()) / 1e9:.1f} GB")
     announce([line for line in lines if line not in code])
     warn_of_training(config)
     if args.dry_run:
-        print_plan(module, config, needs)
+        print_plan(module, config, needs, folder, measured(read_recipe(args.recipe, args.settings)))
         return
     if replaced is not None:
         require_there(needs, sizes)  # before an earlier run is deleted
@@ -92,8 +95,11 @@ def run(args: argparse.Namespace) -> None:
         module.main(config, folder, resume=args.resume)
 
 
-def print_plan(module: Any, config: Any, needs: list[Any]) -> None:
-    """Prints the settings, what is missing, and what the run will do.
+def print_plan(module: Any, config: Any, needs: list[Any], folder: Path, known: list[str]) -> None:
+    """Prints the settings, what is missing, and what the run in a folder will do.
+
+    Args:
+        known: lines on hardware and memory.
 
     Raises:
         ValueError: if something is missing, after printing all that can be said without it.
@@ -103,11 +109,25 @@ def print_plan(module: Any, config: Any, needs: list[Any]) -> None:
     print(configs.dump(config))
     for need in needs:
         print(f"not there: the {need.kind} {need.name}: {need.remedy}")
+    print("\n".join(known), end="\n" if known else "")
     try:
-        print("\n".join(module.plan(config)))
+        # Plans of phases name what earlier ones have left in the folder.
+        asked = (config, folder) if hasattr(config, "trainings") else (config,)
+        print("\n".join(module.plan(*asked)))
     except PlanIncomplete as incomplete:
         print("\n".join(incomplete.lines))
         raise
+
+
+def measured(values: dict[str, Any]) -> list[str]:
+    """Hardware and memory of each phase's recipe, as its header says."""
+    lines = []
+    for key, entry in values.get("phases", {}).items():
+        if entry["recipe"] in recipe_names():
+            head = recipe_path(entry["recipe"]).read_text().splitlines()
+            told = [line.lstrip("# ") for line in head if line.startswith(("# Hardware:", "# Memory"))]
+            lines += [f"{key}, {entry['recipe']}: {line}" for line in told]
+    return lines
 
 
 def require_there(needs: list[Any], sizes: dict[str, int]) -> None:
@@ -144,12 +164,30 @@ def folder_to_resume(run: Path, out: Path | None, resume: bool) -> Path:
 
 def print_settings(recipe: str, words: list[str]) -> None:
     """Lists every setting of a recipe with its value, type and description."""
-    from rewardedit.cli.settings import describe, names_in
+    from rewardedit.cli.settings import names_in
 
     quiet()  # its trainer is imported, and with it all libraries
     module, config = load_recipe(recipe, words)
-    print(
-        f"\nsettings of {recipe} (trainer {module.__name__.rpartition('.')[2]}); "
-        "* set by the recipe or here:\n"
-    )
-    print(describe(module.Config, config, names_in(read_recipe(recipe, words))))
+    values = read_recipe(recipe, words)
+    if not has_phases(values):
+        print_group(f"settings of {recipe}", module.Config, config, names_in(values))
+        return
+    shown: dict[str, Any] = {}
+    for key, phase in config.trainings().items():
+        own = (values.get("phases") or values["parts"])[key]["settings"]
+        kind = type(phase.settings)
+        title = f"settings of {recipe}, {key}: {phase.settings.name}"
+        print_group(title, kind, phase.settings, names_in(own), f"{key}.", shown.get(phase.trainer))
+        shown[phase.trainer] = phase.settings
+
+
+def print_group(
+    title: str, kind: Any, config: Any, changed: set[str], where: str = "", before: Any = None
+) -> None:
+    """Lists the settings of a training; beside an earlier one of the same kind, those that differ."""
+    from rewardedit.cli.settings import describe
+
+    trainer = kind.__module__.rpartition(".")[2]
+    rest = "" if before is None else ", others as above"
+    print(f"\n{title} (trainer {trainer}); * set by the recipe or here{rest}:\n")
+    print(describe(kind, config, changed, where, before))

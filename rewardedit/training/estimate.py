@@ -3,7 +3,7 @@ files.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import diffusers
@@ -15,6 +15,7 @@ from transformers import CLIPTextConfig
 from rewardedit import devices, pretrained
 from rewardedit.data import open_rows, require_size
 from rewardedit.data.stream import count_rows, read_or_stream
+from rewardedit.devices import Precision
 from rewardedit.diffusion.families import EditFamily, family_that_loads
 from rewardedit.evaluation.held_out import comparison_data, comparison_plan
 from rewardedit.models import resolve_model
@@ -22,7 +23,7 @@ from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
 from rewardedit.stages.lazy import Once
 from rewardedit.training import memory
-from rewardedit.training.memory import Blueprint, trained_unet
+from rewardedit.training.memory import GUIDED, Blueprint, trained_unet
 from rewardedit.training.meta import parameters, table
 from rewardedit.training.trainable import (
     TrainConfig,
@@ -117,12 +118,36 @@ def plan_training(editor: Blueprint, train: TrainConfig, variants: int, calls: f
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         editor.predict(editor.unet, micro_batch)
     steps = train.max_steps * passes * variants
-    seconds = 3 * counter.get_total_flops() * steps * calls / (EFFICIENCY * _rate(train))
+    seconds = 3 * counter.get_total_flops() * steps * calls / (EFFICIENCY * _rate(train.mixed_precision))
     return [
         f"trained parameters: {trained / 1e6:.2f} M of {parameters(unet) / 1e6:.2f} M",
         f"training time on this machine, estimated: {_duration(seconds)} for {steps} forward passes of "
         f"{micro_batch}",
     ]
+
+
+def time_line(what: str, operations: float, precision: Precision) -> str:
+    """Line with the time that so many operations take on this device."""
+    return (
+        f"{what} time on this machine, estimated: {_duration(operations / (EFFICIENCY * _rate(precision)))}"
+    )
+
+
+def plan_sampling(calls: Mapping[str, int], size: int, precision: Precision) -> str:
+    """Time of calls of UNets, by model; each call has three rows: text, image and neither."""
+    operations = sum(n * GUIDED * unet_operations(name, size) for name, n in calls.items())
+    return f"{time_line('sampling', operations, precision)} for {sum(calls.values()):,} UNet calls"
+
+
+def unet_operations(name: str, size: int) -> int:
+    """Operations of one row through a model's UNet, for images of so many pixels a side."""
+    with torch.device("meta"):
+        unet: Any = UNet2DConditionModel.from_config(_sub_config(UNet2DConditionModel, name, "unet"))
+        latents = torch.empty(1, unet.config.in_channels, size // 8, size // 8)
+        text = torch.empty(1, 77, unet.config.cross_attention_dim)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            unet(latents, torch.zeros(1), text)
+    return counter.get_total_flops()
 
 
 def memory_line(estimate: Callable[[int], dict[str, int]]) -> str:
@@ -190,10 +215,10 @@ def _sub_config(kind: Any, name: str, subfolder: str) -> Any:
         raise ValueError(f"editor {name!r} has no {subfolder} ({str(error).splitlines()[0]})") from error
 
 
-def _rate(train: TrainConfig) -> float:
+def _rate(precision: Precision) -> float:
     """Operations per second of a matrix product on this device, in the type that training uses."""
     device = devices.default_device()
-    dtype = autocast_type(devices.precision_here(train.mixed_precision)) or torch.float32
+    dtype = autocast_type(devices.precision_here(precision)) or torch.float32
     n = 4096 if device == "cuda" else 768
     a = torch.randn(n, n, device=device, dtype=dtype)
     float((a @ a)[0, 0])

@@ -3,6 +3,7 @@ checkpoints/ and the trainer's results (pipeline/, report.html …).
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from rewardedit.training.environment import environment
 from rewardedit.training.run_folder import CONFIG, ENVIRONMENT, begun, hold
 
 INPUTS = "inputs.json"
+PHASE = re.compile(r"^(phases|parts)\.[^.]+\.settings\.")  # before the name of a phase's setting
 # Settings that may change when a run is resumed: its length, tolerance of bad rows, number of examples and
 # evaluation data.
 # train.compile is a former setting that changed no result.
@@ -51,8 +53,7 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
             require_resumable(folder, configs.load_yaml(path), config)
             require_same_weights(folder, config)
             require_same_inputs(folder, config)
-        trainer = type(config).__module__.rpartition(".")[2]
-        write_json(folder / ENVIRONMENT, {"trainer": trainer, **environment()})
+        write_json(folder / ENVIRONMENT, {"trainer": trainer_name(config), **environment()})
         with replaced(path) as aside:  # after environment.json: a run with settings also names its trainer
             aside.write_text(configs.dump(config))
         write_json(folder / INPUTS, input_digests(config, folder))
@@ -61,13 +62,19 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
     on_main_process(write)
 
 
+def trainer_name(config: Any) -> str:
+    """Name of a config's trainer, as recipes have it: shapes_clip for rewardedit.shapes.trainers.clip."""
+    parts = type(config).__module__.split(".")
+    return "_".join(part for part in parts if part not in ("rewardedit", "trainers", "training"))
+
+
 def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None:
     """Raises ValueError if a run's settings have changed, except those of `CHANGEABLE`,
     or if `train.max_steps` is below the steps done.
     """
     now = configs.parse_value(configs.dump(config))
     changed = differences(before, now)
-    others = [line for line in changed if not line.startswith(CHANGEABLE)]
+    others = [line for line in changed if not PHASE.sub("", line).startswith(CHANGEABLE)]
     if others:
         raise ValueError(
             f"{folder} holds a run of other settings: {'; '.join(others)}. "

@@ -116,7 +116,7 @@ def test_a_training_on_photographs_ends_with_a_comparison(tiny_editor, tmp_path,
     data = photographs(tmp_path / "data", sources=40, turns=1)
     words = [
         "train",
-        "shapes-reward-conditioned",
+        "shapes/reward-conditioned",
         f"data={{name: table, path: {data.path}, size: {SIDE}}}",
         f"base={tiny_editor}",
         "variants=[conditioned]",

@@ -103,7 +103,7 @@ def test_a_function_trains_an_editor_and_is_announced(tiny_editor, tmp_path, cap
         "data={name: shapes, rows: 4, size: 32}",
         "train={max_steps: 1, batch_size: 2, lr_warmup_steps: 1, log_every: 1, ema: null, tracker: none}",
     ]
-    assert main(["train", "shapes-refl", *settings, "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", "shapes/refl", *settings, "--out", str(tmp_path / "run")]) == 0
     assert f"runs code that is not rewardedit's: {EXAMPLE}" in capsys.readouterr().err
     (line,) = read_log(tmp_path / "run")
     assert -1 <= line["reward"] <= 1

@@ -42,12 +42,12 @@ def text_to_image(tmp_path_factory) -> str:
 def words_of(editor: str, text_to_image: str, *more: str) -> list[str]:
     """The recipe for shapes with tiny models."""
     methods: dict[str, Any] = {}
-    for name, method in read_recipe("shapes-adiee-data", [])["methods"].items():
+    for name, method in read_recipe("shapes/adiee-data/edited", [])["methods"].items():
         methods[f"methods.{name}.model"] = text_to_image if "kind" in method else editor
         methods[f"methods.{name}.num_inference_steps"] = 2 if "kind" in method else 1
     return [
         "train",
-        "shapes-adiee-data",
+        "shapes/adiee-data/edited",
         f"data.shapes.rows={ROWS}",
         f"sequences.shapes.rows={SEQUENCES}",
         *(f"{key}={value}" for key, value in methods.items()),
@@ -80,7 +80,7 @@ def test_every_row_is_labelled_by_the_rule_that_it_names(run):
     rows = labelled(run)
     limits = json.loads((run / "thresholds.json").read_text())
     thresholds = Thresholds(limits["clip_d"], tuple(limits["similarity"]))
-    recipe = read_recipe("shapes-adiee-data", [])["methods"]
+    recipe = read_recipe("shapes/adiee-data/edited", [])["methods"]
     grades = {name: method.get("grade", "other") for name, method in recipe.items()}
     by_rule = Counter(row["rule"] for row in rows)
     assert by_rule["target"] == by_rule["source"] == ROWS
@@ -191,7 +191,7 @@ def test_outputs_may_be_labelled_by_how_far_they_are_from_their_targets(
     words = words_of(tiny_editor, text_to_image, "data.shapes.rows=6", "rules.unreached=[[0, 10], [1, 3]]")
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     rows = labelled(tmp_path / "out")
-    methods = read_recipe("shapes-adiee-data", [])["methods"]
+    methods = read_recipe("shapes/adiee-data/edited", [])["methods"]
     rules = {row["rule"] for row in rows if row["method"] in methods}
     assert "unreached" in rules
     assert rules <= {"unreached", "untouched", "another_instruction"}
@@ -235,7 +235,7 @@ def table(folder: Path, broken: int, n: int = 8) -> str:
 def photographs(path: str, editor: str, *more: str) -> list[str]:
     return [
         "train",
-        "shapes-adiee-data",
+        "shapes/adiee-data/edited",
         f"data={{photographs: {{name: table, path: {path}, size: 32}}}}",
         "sequences={}",
         f"methods={{editor: {{model: {editor}, num_inference_steps: 1, grade: strong}}}}",
@@ -369,7 +369,7 @@ def test_magicbrush_s_dev_split_is_warned_of(tmp_path):
     ],
 )
 def test_settings_that_cannot_be_are_refused(words, message, tmp_path, capsys):
-    assert main(["train", "shapes-adiee-data", *words, "--out", str(tmp_path / "out")]) == 2
+    assert main(["train", "shapes/adiee-data/edited", *words, "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
 
 

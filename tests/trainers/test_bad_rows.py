@@ -27,7 +27,7 @@ FINETUNE = [*SHORT, "train.lr_warmup_steps=1", "train.tracker=none", "evaluate=n
 REFL = "variants=[refl]"
 RUNS = {
     "quickstart": [*FINETUNE, "relabel.scorer=l1", "relabel.scale=range"],
-    "shapes-refl": [
+    "shapes/refl": [
         *FINETUNE,
         "reward.scorer=l1",
         "watch.held_out={vifi_clip: {checkpoint: shapes/vifi-clip}}",
@@ -80,7 +80,7 @@ def test_a_bad_row_among_the_watched_ones_is_left_out_of_them(tiny_editor, tmp_p
     }
     seed = next(seed for seed, rows in held_out.items() if 0 in rows)
     out = tmp_path / "out"
-    assert main([*words("shapes-refl", path, tiny_editor, seed=seed), "--out", str(out)]) == 0
+    assert main([*words("shapes/refl", path, tiny_editor, seed=seed), "--out", str(out)]) == 0
     assert (out / "skipped.jsonl").read_text() == ""
 
 

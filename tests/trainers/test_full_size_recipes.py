@@ -7,6 +7,7 @@ and most rows and steps.
 """
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -207,8 +208,8 @@ def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, tiny_j
     assert {"vlm_judge", "dino_i"} <= set(watched["sweep"][0])
 
 
-def test_a_scorer_s_data_is_made_to_its_end(magicbrush, narrow_sd15, tmp_path):
-    """Every line of the recipe: small models for hub names, photographs in both layouts."""
+def small_models(magicbrush: str, narrow_sd15: str, tmp_path: Path) -> dict[str, str]:
+    """Settings of magicbrush-adiee-data with small models for hub names, and photographs in both layouts."""
     folder = tmp_path / "text-to-image"
     parts = dict(load_editor(narrow_sd15).pipe.components)
     unet = dict(parts["unet"].config) | {"in_channels": 4}
@@ -225,36 +226,116 @@ def test_a_scorer_s_data_is_made_to_its_end(magicbrush, narrow_sd15, tmp_path):
     assert "shapes-" not in json.dumps(recipe), "a small model for photographs"
     editors = [name for name, method in recipe["methods"].items() if method["kind"] == "editor"]
     models = {name: narrow_sd15 if name in editors else str(folder) for name in recipe["methods"]}
+    clip = "{clip_i: {checkpoint: shapes/clip}}"
+    return {
+        "data.magicbrush.path": magicbrush,
+        "data.emu_edit.path": emu,
+        **{f"data.{name}.size": "64" for name in recipe["data"]},
+        "sequences.magicbrush.path": magicbrush,
+        "sequences.seed_data_edit.path": seed,
+        **{f"methods.{name}.model": model for name, model in models.items()},
+        **{f"methods.{name}.num_inference_steps": "2" for name in models},
+        "autoencoder": narrow_sd15,
+        "measure.clip_d.clip_d.checkpoint": "shapes/clip",  # in the place of the hub's
+        "measure.similarity": f"[{clip}, {{dino_i: {{checkpoint: {dino}, against: target}}}}]",
+        "captions.model": str(vlm),
+        "captions.max_new_tokens": "4",
+        "captions.check": "false",  # what a random model says does not fit
+        "batch_size": "4",
+    }
+
+
+def test_a_scorer_s_data_is_made_to_its_end(magicbrush, narrow_sd15, tmp_path):
+    """Every line of the recipe."""
+    given = small_models(magicbrush, narrow_sd15, tmp_path)
     out = tmp_path / "run"
-    words = [
-        "train",
-        "magicbrush-adiee-data",
-        f"data.magicbrush.path={magicbrush}",
-        f"data.emu_edit.path={emu}",
-        *(f"data.{name}.size=64" for name in recipe["data"]),
-        f"sequences.magicbrush.path={magicbrush}",
-        f"sequences.seed_data_edit.path={seed}",
-        *(f"methods.{name}.model={model}" for name, model in models.items()),
-        *(f"methods.{name}.num_inference_steps=2" for name in models),
-        f"autoencoder={narrow_sd15}",
-        "measure.clip_d.clip_d.checkpoint=shapes/clip",  # in the place of the hub's
-        f"measure.similarity=[{{clip_i: {{checkpoint: shapes/clip}}}}, "
-        f"{{dino_i: {{checkpoint: {dino}, against: target}}}}]",
-        f"captions.model={vlm}",
-        "captions.max_new_tokens=4",
-        "captions.check=false",  # what a random model says does not fit
-        "batch_size=4",
-        "--out",
-        str(out),
-    ]
-    assert main(words) == 0
+    words = [f"{key}={value}" for key, value in given.items()]
+    assert main(["train", "magicbrush-adiee-data", *words, "--out", str(out)]) == 0
     metrics = json.loads((out / "metrics.json").read_text())
+    models = read_recipe("magicbrush-adiee-data", [])["methods"]
     assert {name: counts["made"] for name, counts in metrics["methods"].items()} == dict.fromkeys(models, 8)
     turns = sum(n for rule, n in metrics["rules"].items() if rule.startswith("turns_"))
     assert turns == 2, "one of each sequence, of either data set"
     assert {"source", "target"} <= set(metrics["rules"])
     assert metrics["rules"]["target"] == 6, "Emu Edit has no targets"
     assert len(open_rows(DataConfig(name="labelled", path=str(out / "rows")))) == metrics["rows"]
+
+
+def chain(magicbrush: str, narrow_sd15: str, dino: str, tmp_path: Path) -> list[str]:
+    """Settings of the whole chain of ADIEE with small models."""
+    llava = tmp_path / "llava"
+    save_vlm(str(llava), "llava_next")
+    editor = [
+        *(word for word in COMMON if word != "data.size=64"),
+        f"base={narrow_sd15}",
+        "data.size=64",
+        "train.mixed_precision=no",
+        *comparison(magicbrush, dino),
+    ]
+    scorer = [
+        f"model={llava}",
+        "data.magicbrush.size=64",
+        "side=64",
+        "train.max_steps=2",
+        "train.batch_size=2",
+    ]
+    scorer += ["train.micro_batch_size=1", "train.mixed_precision=no", "train.tracker=none"]
+    rollouts = [
+        f"data.path={magicbrush}",
+        "reward.scorer.adiee.dtype=float32",
+        "reward.num_inference_steps=[3]",
+    ]
+    rollouts += [f"watch.held_out.dino_i.checkpoint={dino}", "watch.n=2", "watch.num_inference_steps=1"]
+    words = {
+        "phase-1": [f"{k}={v}" for k, v in small_models(magicbrush, narrow_sd15, tmp_path).items()],
+        "phase-2": scorer,
+        "phase-3": [*editor, "relabel.scorer.adiee.dtype=float32"],
+        "phase-4": [*editor, *rollouts],
+    }
+    return [f"{key}.{word}" for key, own in words.items() for word in own]
+
+
+def test_the_chain_of_adiee_is_planned_before_it_starts(magicbrush, narrow_sd15, tiny_dino, tmp_path, capsys):
+    """Rows, steps, time and memory of all four phases, though nothing that the first makes is there."""
+    words = chain(magicbrush, narrow_sd15, tiny_dino, tmp_path)
+    out = tmp_path / "run"
+    assert main(["train", "magicbrush-adiee", *words, "--out", str(out), "--dry-run"]) == 0
+    plan = capsys.readouterr().out
+    phases = re.split(r"^phase-\d: ", plan, flags=re.M)[1:]
+    assert [phase.partition("\n")[0] for phase in phases] == [
+        "magicbrush-adiee-data",
+        "adiee-scorer",
+        "magicbrush-reward-conditioned-adiee",
+        "magicbrush-refl",
+    ]
+    data, scorer, conditioned, refl = phases
+    assert "labelled rows, at most: source 8, target 8" in data
+    assert "UNet calls" in data
+    assert "training: 2 steps in batches of 2" in scorer
+    for phase in (data, scorer, conditioned, refl):
+        assert re.search("time on this machine, estimated: .* (minutes|hours)", phase), phase
+    assert "memory, GiB: step" in scorer
+    assert "phase-4, magicbrush-refl: Memory, GiB (benchmarks/memory.py): scores" in plan
+    assert "what depends on the results of phase-1, phase-2 is known after them" in conditioned
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_the_chain_of_adiee_runs_to_its_end(magicbrush, narrow_sd15, tiny_dino, tmp_path):
+    words = ["train", "magicbrush-adiee", *chain(magicbrush, narrow_sd15, tiny_dino, tmp_path)]
+    out = tmp_path / "run"
+    assert main([*words, "--out", str(out)]) == 0
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert list(metrics) == ["phase-1", "phase-2", "phase-3", "phase-4"]
+    assert {"adiee", "clip_i", "dino_i"} <= set(metrics["phase-3"]["differences"])
+    assert {"adiee", "clip_i", "dino_i"} <= set(metrics["phase-4"]["differences"])
+    shards = sorted((out / "phase-3" / "relabelled").glob("part-*.parquet"))
+    scores, labels = read_columns(shards, "score", "label")
+    assert labels == [min(int(score / 2), 4) for score in scores], "labels by 2 points of 10"
+    assert load_editor(str(out)).family is not None  # the last phase's
+    made = {path: path.stat().st_mtime_ns for path in out.glob("phase-*/made_of.json")}
+    assert main([*words, "--out", str(out), "--resume"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in made} == made
 
 
 def emu_edit(folder: Path) -> str:

@@ -178,7 +178,7 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
         "train.tracker=none",
     ]
     out = tmp_path / "run"
-    assert main(["train", "shapes-refl", *words, "--out", str(out)]) == 0
+    assert main(["train", "shapes/refl", *words, "--out", str(out)]) == 0
     metrics = json.loads((out / "metrics.json").read_text())
     assert {"base", "refl", "pairs_only", "relative_gain", "ci95", "ci95_vs_pairs_only"} <= set(
         metrics["oracle"]
@@ -545,7 +545,7 @@ def test_a_reward_without_a_gradient_is_refused_before_the_other_scorer_is_loade
     assert found["vlm_judge"].differentiable
 
 
-@pytest.mark.parametrize("recipe", ["shapes-refl", "magicbrush-refl", "magicbrush-refl-24gb"])
+@pytest.mark.parametrize("recipe", ["shapes/refl", "magicbrush-refl", "magicbrush-refl-24gb"])
 def test_recipes_resolve(recipe):
     from rewardedit.cli import load_recipe
 

@@ -31,7 +31,7 @@ def test_every_recipe_resolves_and_its_header_says_how(capsys):
 
     for name in recipe_names():
         module, config = load_recipe(name, [])
-        assert config.name == name
+        assert config.name == name.replace("/", "-")
         assert callable(module.plan)
         header = [line for line in recipe_path(name).read_text().splitlines() if line.startswith("#")]
         text = " ".join(line.lstrip("# ") for line in header)
@@ -84,7 +84,7 @@ def test_the_comparison_in_short(tiny_editor, tmp_path):
         *SHORT,
     ]
     out = tmp_path / "run"
-    assert main(["train", "shapes-reward-conditioned", *settings, "--out", str(out)]) == 0
+    assert main(["train", "shapes/reward-conditioned", *settings, "--out", str(out)]) == 0
     oracle = json.loads((out / "metrics.json").read_text())["oracle"]
     assert {"unconditioned", "best_rows_only", "words_five", "ci95_vs_unconditioned"} <= set(oracle)
     best = [
@@ -120,7 +120,7 @@ def test_an_editor_trained_on_labelled_rows_of_the_shapes_world_is_compared(tiny
         *SHORT,
     ]
     out = tmp_path / "run"
-    assert main(["train", "shapes-reward-conditioned", *settings, "--out", str(out)]) == 0
+    assert main(["train", "shapes/reward-conditioned", *settings, "--out", str(out)]) == 0
     assert json.loads((out / "relabelled" / "made_of.json").read_text())["data"]["name"] == "labelled"
     assert {"base", "conditioned_five"} <= set(json.loads((out / "metrics.json").read_text())["oracle"])
 
@@ -129,7 +129,7 @@ def test_an_editor_trained_on_labelled_rows_of_the_shapes_world_is_compared(tiny
 def test_an_editor_trained_on_other_rows_is_not_compared_on_the_shapes_world(tmp_path, made_from, capsys):
     words = labelled_rows(tmp_path / "rows", made_from)
     out = tmp_path / "run"
-    assert main(["train", "shapes-reward-conditioned", *words, "--out", str(out)]) == 2
+    assert main(["train", "shapes/reward-conditioned", *words, "--out", str(out)]) == 2
     assert (
         "evaluate.data: no source images can be held out of labelled rows; name other rows"
         in capsys.readouterr().err
@@ -138,7 +138,7 @@ def test_an_editor_trained_on_other_rows_is_not_compared_on_the_shapes_world(tmp
 
 
 def test_each_variant_says_the_labels_in_its_own_way():
-    _, config = load_recipe("shapes-reward-conditioned", ["relabel.prompt=hive"])
+    _, config = load_recipe("shapes/reward-conditioned", ["relabel.prompt=hive"])
     assert isinstance(config, Config)
     rows = Relabelled([0.1, 0.9, 0.5, 0.7], [0, 4, 2, 3], RewardScale.from_range(0, 1))
 
@@ -185,7 +185,7 @@ def test_a_resumed_run_does_no_stage_twice(tmp_path, monkeypatch):
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
 
 
-@pytest.mark.parametrize("recipe", ["quickstart", "shapes-refl"])
+@pytest.mark.parametrize("recipe", ["quickstart", "shapes/refl"])
 def test_what_cannot_be_trained_here_is_refused_before_any_stage(recipe, tmp_path, capsys):
     out = tmp_path / "run"
     few = ["data.rows=8", "train.batch_size=2", "evaluate=null"]

@@ -16,10 +16,9 @@ from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.files import read_log
 from rewardedit.models import resolve_model
 from rewardedit.shapes import Shapes, ShapesOracle
-from rewardedit.shapes.trainers import editor as editor_trainer
-from rewardedit.shapes.trainers.editor import Config, Leg, leg_config
+from rewardedit.shapes.trainers.editor import Config, phase_config
 from rewardedit.shapes.trainers.text_encoder import Tails
-from rewardedit.training.small import schedule
+from rewardedit.training.small import SmallTrainConfig, schedule
 from tests.forks import launch
 
 UNET = "diffusion_pytorch_model.safetensors"
@@ -36,34 +35,32 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
         "train.lr_warmup_steps=1",
         "train.mixed_precision=no",
     ]
-    assert main(["train", "shapes-autoencoder", *short, "samples=70", "evaluate_n=7"]) == 0
+    assert main(["train", "shapes/autoencoder", *short, "samples=70", "evaluate_n=7"]) == 0
     AutoencoderKL.from_pretrained("runs/shapes-autoencoder/vae")
     assert main(["train", "shapes/clip", *short, "samples=70"]) == 0
     scorer = load_scorer("clip_d", checkpoint="runs/shapes-clip/clip")
     samples = Shapes("val").batch(0, 4)
     assert scorer(EditBatch(samples.source, samples.instruction, samples.target)).valid.all()
     words = ["samples=70", "clip=runs/shapes-clip/clip"]
-    assert main(["train", "shapes-text-encoder", *short, *words]) == 0
+    assert main(["train", "shapes/text-encoder", *short, *words]) == 0
     read_right = json.loads(Path("runs/shapes-text-encoder/metrics.json").read_text())["read_right"]
     assert set(read_right) == {"instructions", "phrases"}
-    both = "legs=[{steps: 2}, {steps: 2, lr_share: 0.5, largest_weight: 5, shares: {right: 1.0}}]"
-    legs = [*short[1:], both, "sources=35", "evaluate_n=7"]
-    assert main(["train", "shapes/editor", *legs, "draws=2"]) == 0
-    first, second = (load_file(f"runs/shapes-editor/leg-{k}/pipeline/unet/{UNET}") for k in (1, 2))
+    few = [*short, "sources=35", "evaluate_n=7", "draws=2"]
+    assert main(["train", "shapes/editor", *few]) == 0
+    phases = [f"runs/shapes-editor/phase-{number}" for number in range(1, 6)]
+    first, second = (load_file(f"{phase}/pipeline/unet/{UNET}") for phase in phases[:2])
     assert any(not torch.equal(first[name], second[name]) for name in first)
     pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(
-        "runs/shapes-editor/pipeline", safety_checker=None
+        f"{phases[4]}/pipeline", safety_checker=None
     )
     assert pipe.unet.config.in_channels == 8
     metrics = json.loads(Path("runs/shapes-editor/metrics.json").read_text())
-    assert set(metrics["oracle"]) == {"plain", "textured", "photo"}
-    assert len(read_log(Path("runs/shapes-editor/leg-1"))) >= 1
-    # A leg can go on from a pipeline, in another folder.
-    words = ["start=runs/shapes-editor", "first_leg=2", "--out", "runs/further"]
-    assert main(["train", "shapes/editor", *legs, *words]) == 0
-    assert not Path("runs/further/leg-1").exists()
-    with pytest.raises(ValueError, match="start: expected the pipeline that first_leg is to go on from"):
-        editor_trainer.Config(name="x", first_leg=2, legs=(Leg(1), Leg(1)))
+    assert set(metrics["phase-5"]["oracle"]) == {"plain", "textured", "photo"}
+    assert len(read_log(Path(phases[0]))) >= 1
+    # A phase can start from another pipeline, in another folder.
+    words = ["first_phase=5", f"phase-5.start={phases[0]}", "--out", "runs/further"]
+    assert main(["train", "shapes/editor", *few, *words]) == 0
+    assert [path.name for path in Path("runs/further").glob("phase-*")] == ["phase-5"]
 
     words = ["editor=runs/shapes-editor", "samples=35", "channels=[16, 32]"]
     assert main(["train", "shapes/text-to-image", *short, *words]) == 0
@@ -116,17 +113,17 @@ def test_rows_come_out_alike_in_any_batch():
     assert (together[1:2] - alone).abs().max() < 1 / 255
 
 
-def test_a_leg_may_end_before_its_learning_rate_has_fallen():
+def test_a_phase_may_end_before_its_learning_rate_has_fallen():
     """Half of a cosine over 8 steps is left after 4; without a separate schedule, nothing is left."""
-    config = Config("x", legs=(Leg(4, 8), Leg(8, 8, 0.5)))
-    first, second = (leg_config(config, number) for number in (1, 2))
-    assert first.max_steps == 4
-    assert schedule(replace(first, lr_warmup_steps=1))(4) == pytest.approx(0.5)
-    assert second.lr == pytest.approx(0.5 * first.lr)
-    alone = leg_config(Config("x", legs=(Leg(4),)), 1)
-    assert schedule(replace(alone, lr_warmup_steps=1))(4) == pytest.approx(0.0)
-    with pytest.raises(ValueError, match="expected at least one step"):
-        Leg(0)
+    train = SmallTrainConfig(max_steps=4, schedule_steps=8, lr=0.1, lr_warmup_steps=1, seed=3)
+    first = phase_config(Config("x", train=train))
+    second = phase_config(Config("x", block=2, lr_share=0.5, train=replace(train, muon_lr=0.2)))
+    assert schedule(first)(4) == pytest.approx(0.5)
+    assert schedule(replace(first, schedule_steps=None))(4) == pytest.approx(0.0)
+    assert (first.lr, first.muon_lr, first.seed) == (0.1, None, 3)
+    assert (second.lr, second.muon_lr, second.seed) == (0.05, 0.1, 4)
+    with pytest.raises(ValueError, match="largest_weight: expected at least 1"):
+        Config("x", largest_weight=0.5)
 
 
 ALONE = """
@@ -138,7 +135,7 @@ from rewardedit.cli.recipes import load_recipe
 for name in sys.argv[2:]:
     trainer, config = load_recipe(name, [])
     try:
-        trainer.train(config, Path(sys.argv[1]) / name)
+        trainer.train(config, Path(sys.argv[1]) / config.name)
     except ValueError as error:
         assert "start it as one process; got 2" in str(error), f"{name}: {error}"
     else:
@@ -150,5 +147,6 @@ def test_a_training_that_does_not_divide_its_work_is_refused_to_several_processe
     names = ("autoencoder", "clip", "detector", "editor", "segmenter", "text-encoder", "text-to-image", "vlm")
     script = tmp_path / "script.py"
     script.write_text(ALONE)
-    launch(script, 2, str(tmp_path), *(f"shapes-{name}" for name in names))
-    assert not [path for path in tmp_path.iterdir() if path.is_dir()]  # nothing was begun
+    launch(script, 2, str(tmp_path), *(f"shapes/{name}" for name in names))
+    begun = [path.parent for path in tmp_path.rglob("config.yaml")]
+    assert {path.name for path in begun} == {"shapes/editor", "shapes/vlm"}  # no phase of theirs

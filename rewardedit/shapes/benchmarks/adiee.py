@@ -23,21 +23,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import read_command_line
+from common import load_scorer, read_command_line
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
 from rivals import Followed, load_rivals, scored
 from same_labels import load_same_labels
 
-from rewardedit import devices, load_scorer
+from rewardedit import devices
 from rewardedit.cli import quiet
 from rewardedit.evaluation.statistics import paired_bootstrap, spearman, spearman_difference
 from rewardedit.language.vlm import load_vlm
 from rewardedit.scorers import Scorer
 from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 
-SHIPPED = "shapes-adiee-scorer"
-BASE = "shapes-vlm"  # model that the scorer starts from
+SHIPPED = "shapes/adiee"
+BASE = "shapes/vlm"  # model that the scorer starts from
 N = 1120  # test samples: twice as many as elsewhere, since the best rivals are close to each other
 VAL_N = 280
 LEAST = 1.0  # of 10: ratings that differ by less are equal
@@ -278,7 +278,7 @@ def main(checkpoint: str = SHIPPED, runs: str = "runs") -> dict[str, Any]:
         "bpm": load_scorer("bpm", undetected="failed"),
         "l1": load_scorer("l1"),
         "psnr": load_scorer("psnr"),
-        BASE: Followed(load_vlm(BASE)),
+        "shapes-vlm": Followed(load_vlm(BASE)),
         **load_rivals(),
     }
     for scorer in scorers.values():

@@ -1,11 +1,11 @@
 """Ablations of the ADIEE scorer (ADIEE Table 5):
 python rewardedit/shapes/benchmarks/adiee_ablations.py [RUNS] [SETTING=VALUE …]
 
-Every variant is trained for the same number of steps and, if available, of rows: the scorer's first phase,
-the recipe shapes-adiee-scorer-first, with one change, on rows of a third of its recipe's sources. Rank
-correlation with the oracle on test edits by the two editors that no scorer is trained on. Results, including
-the rows, are kept in RUNS/adiee-ablations, so that an interrupted program can be resumed. The variant with
-images side by side starts from a model that has not seen such images.
+Every variant is trained for the same number of steps and, if available, of rows: the first phase of the
+recipe shapes/adiee-scorer, with one change, on rows of a third of its sources. Rank correlation with the
+oracle on test edits by the two editors that no scorer is trained on. Results, including the rows, are kept in
+RUNS/adiee-ablations, so that an interrupted program can be resumed. The variant with images side by side
+starts from a model that has not seen such images.
 """
 
 import json
@@ -48,10 +48,10 @@ from rewardedit.training.shared_images import read_once
 from rewardedit.training.small import SmallTrainConfig, fit
 
 N = 560  # test samples
-# Recipes of the rows, on a third of their sources.
+# Parts of the recipe shapes/adiee-data, on a third of their sources.
 ROWS = {
-    "more": ("shapes-adiee-data-more", ["data.shapes.rows=4000", "sequences.shapes.rows=800"]),
-    "outputs": ("shapes-adiee-data", ["data.shapes.rows=800", "sequences.shapes.rows=200"]),
+    "more": ("more", ["data.shapes.rows=4000", "sequences.shapes.rows=800"]),
+    "outputs": ("edited", ["data.shapes.rows=800", "sequences.shapes.rows=200"]),
 }
 # Labelled outputs of editing methods, which the first phase does not have.
 OUTPUTS = "data.outputs={name: labelled, path: outputs, size: 64}"
@@ -65,7 +65,7 @@ NO_TURNS = [
     f"data.outputs.edit_types=[{', '.join(OWN[:-1] + BY_METHOD)}]",
 ]
 VARIANTS = {
-    "the first leg": [],
+    "the first phase": [],
     "turns alone": [f"data.more.edit_types=[{', '.join(TURNS)}]"],
     "methods' outputs as well": [OUTPUTS],
     "methods' outputs as well, no turns": [OUTPUTS, *NO_TURNS],
@@ -172,8 +172,8 @@ def measure(scorer: Scorer, samples: ShapesBatch, edits: dict[str, torch.Tensor]
 
 def make_rows(name: str, folder: Path) -> None:
     """Makes labelled rows in folder/rows-name, from methods that need only shipped weights."""
-    recipe, words = ROWS[name]
-    config = load_recipe(recipe, words)[1]
+    part, words = ROWS[name]
+    config = load_recipe(f"shapes/adiee-data/{part}", words)[1]
     methods = {key: own for key, own in config.methods.items() if not own.model.startswith("runs/")}
     adiee_data.train(replace(config, methods=methods), folder / f"rows-{name}", resume=True)
 
@@ -187,7 +187,7 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
     with torch.no_grad():
         edits = edits_of(unseen, best_settings_of(list(unseen)), "test", N, runs)
     figures = {}
-    rows = len(open_named(config_of("the first leg", words, kept).data))
+    rows = len(open_named(config_of("the first phase", words, kept).data))
     made_of = {name: json.loads((kept / f"rows-{name}" / "rows" / MADE_OF).read_text()) for name in ROWS}
     for name in (*VARIANTS, IN_TEXT, SAME_LABELS):
         config = of_so_many(config_of(name, words, kept), rows)
@@ -199,13 +199,13 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
         start = same_labels.START if name == SAME_LABELS else config.model
         figures[name] = figures_of(kept / config.name, [*run_of(config, start, edits), made_of], make)
         print(f"{name:<36}{figures[name]['rho']:.3f}", flush=True)
-    steps = config_of("the first leg", words, kept).train.max_steps
+    steps = config_of("the first phase", words, kept).train.max_steps
     return {"n": figures[IN_TEXT]["n"], "steps": steps, "settings": [*EQUAL, *words], "spearman": figures}
 
 
 def config_of(name: str, words: list[str], folder: Path) -> Config:
     """The recipe's settings, with the variant's changes, on the rows in a folder."""
-    config: Config = load_recipe("shapes-adiee-scorer-first", [*EQUAL, *VARIANTS.get(name, []), *words])[1]
+    config: Config = load_recipe("shapes/adiee-scorer/phase-1", [*EQUAL, *VARIANTS.get(name, []), *words])[1]
     train = replace(config.train, micro_batch_size=None)
     data = {key: replace(own, path=str(folder / f"rows-{key}" / "rows")) for key, own in config.data.items()}
     return replace(config, name=re.sub(r"\W+", "-", name), data=data, train=train)

@@ -1,8 +1,8 @@
 """Audits a labelled data set of the shapes world; nothing is trained:
 python rewardedit/shapes/benchmarks/adiee_data.py [RUN]
 
-RUN is a run of `rewardedit train shapes-adiee-data` (default: runs/shapes-adiee-data), or of
-shapes-adiee-data-damaged, -compared or -moved. The oracle, which is independent of the labels, rates the
+RUN is a part of the run of `rewardedit train shapes/adiee-data`: runs/shapes-adiee-data/edited (the default),
+or its damaged, compared or moved. The oracle, which is independent of the labels, rates the
 edits: by rule, method and kind of damage, its mean and the share of rows whose label is within 2.5 of it;
 over turns, and over damaged targets or outputs that are compared with targets, the rank correlation of labels
 with its ratings.
@@ -264,5 +264,5 @@ def audit(run: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_grad_enabled(False)
     line = read_command_line(__doc__, "RUN", many=False)
-    run = Path(*line.words or ["runs/shapes-adiee-data"])
-    line.keep(run.name.removeprefix("shapes-"), audit(run))
+    run = Path(*line.words or ["runs/shapes-adiee-data/edited"])
+    line.keep("adiee-data" if run.name == "edited" else f"adiee-data-{run.name}", audit(run))

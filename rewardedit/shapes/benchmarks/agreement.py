@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from common import read_command_line
+from common import load_scorer, read_command_line
 from grid import best_by_steps
 from tqdm import tqdm
 
-from rewardedit import EditBatch, devices, load_editor, load_scorer
+from rewardedit import EditBatch, devices, load_editor
 from rewardedit.cli import quiet
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.evaluation.statistics import spearman
@@ -135,4 +135,4 @@ if __name__ == "__main__":
     line = read_command_line(__doc__, "EDITOR")
     quiet()
     settings = [best_by_steps()[steps] for steps in STEPS]
-    line.keep("agreement", measure(line.words or ["shapes-editor"], SAMPLES, settings))
+    line.keep("agreement", measure(line.words or ["shapes/editor"], SAMPLES, settings))

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import read_command_line
+from common import load_scorer, read_command_line
 from grid import best_by_steps
 from tqdm import tqdm
 from variants import figures_of
 
-from rewardedit import EditBatch, best_of_n, load_editor, load_scorer
+from rewardedit import EditBatch, best_of_n, load_editor
 from rewardedit.cli import quiet
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.evaluation.statistics import paired_bootstrap
@@ -105,7 +105,7 @@ def compare(
         grid: settings by number of steps; by default the base's best ones on val for each.
     """
     grid = grid or best_by_steps()
-    editor = load_editor("shapes-editor")
+    editor = load_editor("shapes/editor")
     test = Shapes("test").batch(0, edits)
 
     def chosen_of(split: str, samples: ShapesBatch, k: int, n: int) -> dict[str, Choices]:

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from bpm_checks import LEAST, seconds, subset_alignment
 from bpm_regions import diffedit_masks, iou, mask_ious, medians
-from common import read_command_line
+from common import load_scorer, read_command_line
 from edits import best_settings_of, editors_in, edits_of
 from rate_text_to_image import draw
 from rivals import RIVALS, load_rivals, scored
 
-from rewardedit import devices, load_scorer
+from rewardedit import devices
 from rewardedit.cli import quiet
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.evaluation.preferences import agreement, alignment, alignment_of_editors, favoured, mean_share
@@ -35,7 +35,7 @@ SIGMAS = (5, 15, 50)  # standard deviations, out of 255, of the noise on regions
 
 def ground_truth(samples: ShapesBatch, scorers: dict[str, Scorer]) -> dict[str, dict[str, dict[str, float]]]:
     """Share of rows for which each kind of image scores best, by scorer and by the noise's σ."""
-    drawn = draw(load_text_to_image("shapes-text-to-image"), samples.target_caption, 10, 3.0)
+    drawn = draw(load_text_to_image("shapes/text-to-image"), samples.target_caption, 10, 3.0)
     found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in scorers}
     for sigma in SIGMAS:
         noise = torch.randn(samples.source.shape, generator=torch.Generator().manual_seed(sigma))

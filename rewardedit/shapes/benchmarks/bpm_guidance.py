@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import read_command_line
+from common import load_scorer, read_command_line
 from guidance import preservation
 from rate_editor import edit
 from rivals import batch_of, scored
 
-from rewardedit import EditBatch, best_of_n, devices, load_editor, load_scorer, two_round_edit
+from rewardedit import EditBatch, best_of_n, devices, load_editor, two_round_edit
 from rewardedit.cli import quiet
 from rewardedit.diffusion.editors import EditConfig, Editor
 from rewardedit.diffusion.guidance import soften
@@ -203,7 +203,7 @@ if __name__ == "__main__":
     line = read_command_line(__doc__)
     quiet()
     torch.set_grad_enabled(False)
-    editor = load_editor("shapes-editor")
+    editor = load_editor("shapes/editor")
     bpm = load_scorer("bpm", undetected="failed").to(devices.default_device())
     assert isinstance(bpm, Bpm)
     chosen, on_val = best_scales(editor, Shapes("val").batch(0, VAL_N), bpm)

@@ -19,11 +19,11 @@ from bpm_checks import (
     templates_parsed,
     verdicts_on_true_edits,
 )
-from common import ROOT, read_command_line
+from common import ROOT, load_scorer, read_command_line
 from edits import best_settings_of, editors_in, edits_of
 from rivals import scored
 
-from rewardedit import devices, load_scorer
+from rewardedit import devices
 from rewardedit.cli import quiet
 from rewardedit.evaluation.parsing import parse_accuracy
 from rewardedit.instructions.grammar.grammar import parse_all

@@ -62,7 +62,7 @@ def finder_of(bpm: Bpm) -> GroundedSam:
 
 def diffedit_masks(samples: ShapesBatch) -> torch.Tensor:
     """DiffEdit's maps, from the true captions; they need no edit."""
-    stock = load_text_to_image("shapes-text-to-image")
+    stock = load_text_to_image("shapes/text-to-image")
     parts = {name: module for name, module in stock.components.items() if name != "image_encoder"}
     pipe = StableDiffusionDiffEditPipeline(**parts, inverse_scheduler=None, requires_safety_checker=False)
     set_ddim(pipe)

@@ -39,7 +39,7 @@ def measured(scorer: Bpm, n: int) -> Scores:
 if __name__ == "__main__":
     line = read_command_line(__doc__)
     quiet()
-    path = Path(resolve_model("shapes-detector")) / CALIBRATION
+    path = Path(resolve_model("shapes/detector")) / CALIBRATION
     if line.write:  # any values do for loading the scorer
         Ends((0.0, 1.0), (0.0, 1.0), "none yet", options=OPTIONS).write(path)
     scorer = Bpm.from_pretrained().to(devices.default_device())

@@ -5,9 +5,9 @@ python rewardedit/shapes/benchmarks/centres.py
 from typing import Any
 
 import torch
-from common import read_command_line
+from common import load_scorer, read_command_line
 
-from rewardedit import EditBatch, devices, load_editor, load_scorer
+from rewardedit import EditBatch, devices, load_editor
 from rewardedit.cli import quiet
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.scorer_spec import ScorerSpec, full_name
@@ -22,7 +22,7 @@ SCORERS: tuple[ScorerSpec, ...] = ("adiee", "bpm", {"bpm": {"undetected": "faile
 
 def main() -> dict[str, Any]:
     samples = Shapes("val").batch(0, N)
-    editor = load_editor("shapes-editor", device=devices.default_device())
+    editor = load_editor("shapes/editor", device=devices.default_device())
     starts = range(0, N, PART)
     parts = [
         editor(

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from common import RESULTS
 from rate_editor import edit
-from rate_editors import SCORED, UNSEEN
+from rate_editors import OTHERS, SCORED, UNSEEN
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -21,8 +21,10 @@ from rewardedit.shapes.vocabulary import WORLD_VERSION
 
 def editors_in(runs: Path) -> dict[str, str]:
     """Folders of the shipped editor and the others, by name."""
-    names = [f"shapes-editor-{name}" for name in (*SCORED, *UNSEEN)]
-    return {"shapes-editor": "shapes-editor", **{name: str(runs / name / "pipeline") for name in names}}
+    paths = {"shapes-editor": "shapes/editor"}
+    for kind in (*SCORED, *UNSEEN):
+        paths[f"shapes-editor-{kind}"] = str(runs / OTHERS / kind / "pipeline")
+    return paths
 
 
 def best_settings_of(names: list[str]) -> dict[str, EditConfig]:

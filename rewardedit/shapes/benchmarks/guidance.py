@@ -69,7 +69,7 @@ def quality(n: int, val_n: int, settings: Sequence[EditConfig]) -> dict[str, Any
     """Means of plain and guided edits, each at its best settings on val, and the intervals of guided −
     plain.
     """
-    editor = load_editor("shapes-editor")
+    editor = load_editor("shapes/editor")
     oracle = ShapesOracle()
     val = Shapes("val").batch(0, val_n)
     samples = Shapes("test").batch(0, n)

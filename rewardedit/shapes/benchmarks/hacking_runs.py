@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import in_world, load_scorer
 from torch import Tensor
 
 from rewardedit.batch import EditBatch
@@ -21,7 +22,8 @@ from rewardedit.evaluation.hacking import hacking_signs
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.files import write_json
 from rewardedit.models import digests
-from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.scorer_spec import spec_name
+from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
 from rewardedit.shapes import Shapes, ShapesOracle
 from rewardedit.shapes.vocabulary import WORLD_VERSION
@@ -33,7 +35,7 @@ from rewardedit.training.reward import RewardConfig, RolloutPrompts
 from rewardedit.training.reward_scale import fit_reward_scale
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
-BASE = "shapes-editor"
+BASE = "shapes/editor"
 DATA = DataConfig("shapes", rows=280, first=140_000)
 # Sampling of the fixed prompts: 0.25 points below ten steps at their best on val, at 0.4 of their cost.
 SETTINGS = EditConfig(num_inference_steps=4, guidance_scale=1.5, image_guidance_scale=1.2)
@@ -74,13 +76,15 @@ def settings_of(kind: str, seed: int) -> tuple[RewardConfig, TrainConfig]:
     if kind == "reward_only":
         scorer = str(rng.choice(["adiee", "vifi_clip", "clip_d", "l1"], p=[0.3, 0.3, 0.2, 0.2]))
         lr = float(10 ** rng.uniform(-3.5, -3.1))
-        reward = RewardConfig(scorer, weight=1.0, diffusion_weight=0.0, scale="quantiles", **rollout)
+        reward = RewardConfig(
+            in_world(scorer), weight=1.0, diffusion_weight=0.0, scale="quantiles", **rollout
+        )
         return reward, TrainConfig(lr=lr, batch_size=8, **train)
     scorer = str(rng.choice(["adiee", "vifi_clip", "clip_d", "l1", "ssim"], p=[0.3, 0.3, 0.2, 0.1, 0.1]))
     # How much of the source is kept is a reward that soon has the source copied: it takes a smaller weight.
     weight = float(10 ** rng.uniform(-2.0, -1.3)) * (0.05 if scorer in ("l1", "ssim") else 1.0)
     lr = float(10 ** rng.uniform(-4.5, -3.9))
-    reward = RewardConfig(scorer, weight=weight, scale="quantiles", **rollout)
+    reward = RewardConfig(in_world(scorer), weight=weight, scale="quantiles", **rollout)
     return reward, TrainConfig(lr=lr, lr_scheduler="cosine", batch_size=4, **train)
 
 
@@ -111,7 +115,7 @@ def require_same(folder: Path) -> None:
 def described(kind: str, seed: int) -> dict[str, Any]:
     """Settings of a seed's run, as stored in its file."""
     reward, train = settings_of(kind, seed)
-    return stage_module.plain({"scorer": reward.scorer, "reward": reward, "train": train})
+    return stage_module.plain({"scorer": spec_name(reward.scorer), "reward": reward, "train": train})
 
 
 @cache
@@ -217,15 +221,15 @@ def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
         if path.is_file():
             continue
         reward, settings = settings_of(kind, seed)
-        assert isinstance(reward.scorer, str)
-        if reward.scorer not in scales:
-            scores = work / reward.scorer / "relabelled"
-            scales[reward.scorer] = fit_reward_scale(reward, rows, DATA, scores, load_scorer(reward.scorer))
+        name = spec_name(reward.scorer)
+        if name not in scales:
+            scores = work / name / "relabelled"
+            scales[name] = fit_reward_scale(reward, rows, DATA, scores, load_scorer(name))
         drawn = np.random.default_rng(seed + 1).permutation(len(prompts.samples))[:N].tolist()
         recorder = Recorder(prompts, drawn, take(prompts.samples, drawn) if kind == "reward_only" else None)
         shutil.rmtree(work / "run", ignore_errors=True)
-        scorers = {reward.scorer: load_scorer(reward.scorer)}
-        shared = refl.SharedInputs(scorers, scales[reward.scorer], cache, labels, rollouts)
+        scorers = {name: load_scorer(name)}
+        shared = refl.SharedInputs(scorers, scales[name], cache, labels, rollouts)
         refl.finetune(settings, BASE, reward, shared, recorder, work / "run")
         aside = path.with_suffix(".partial.npz")
         np.savez_compressed(
@@ -236,7 +240,7 @@ def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
             of=json.dumps(described(kind, seed)),
         )
         aside.rename(path)
-        print(kind, seed, reward.scorer, flush=True)
+        print(kind, seed, name, flush=True)
 
 
 @dataclass

@@ -7,10 +7,10 @@ the share of the heat map's strongest 5 % of pixels that lie in it, compared wit
 from pathlib import Path
 
 import torch
-from common import read_command_line
+from common import load_scorer, read_command_line
 from torch import Tensor
 
-from rewardedit import EditBatch, load_scorer
+from rewardedit import EditBatch
 from rewardedit.cli import quiet
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.images import to_pil

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from adiee import N, pooled, scores_of
-from common import read_command_line
+from common import load_scorer, read_command_line
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
 from same_labels import load_same_labels
 
-from rewardedit import devices, load_scorer
+from rewardedit import devices
 from rewardedit.cli import quiet
 from rewardedit.evaluation.statistics import spearman, spearman_difference
 from rewardedit.shapes import Shapes, ShapesOracle

@@ -8,9 +8,9 @@ oracle on edits of known quality from the val split; no model is trained.
 from typing import Any
 
 import torch
-from common import read_command_line
+from common import load_scorer, read_command_line
 
-from rewardedit import EditBatch, load_scorer
+from rewardedit import EditBatch
 from rewardedit.cli import quiet
 from rewardedit.evaluation.statistics import spearman, spearman_difference
 from rewardedit.scoring import score_batch

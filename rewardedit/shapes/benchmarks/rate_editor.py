@@ -92,7 +92,7 @@ if __name__ == "__main__":
     line = read_command_line(__doc__)
     quiet()
     torch.set_grad_enabled(False)
-    editor = load_editor("shapes-editor")
+    editor = load_editor("shapes/editor")
     chosen = {}
     for steps in STEPS:
         chosen[steps] = best_settings(editor, steps)

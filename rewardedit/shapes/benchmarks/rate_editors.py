@@ -1,8 +1,8 @@
 """Rates the shipped editor and editors of other quality:
 python rewardedit/shapes/benchmarks/rate_editors.py [RUNS]
 
-The others are made by recipes, shapes-editor-half-done and so on, in RUNS (default: runs). All use the same
-number of steps, each with the guidance that is best for it on val.
+The others are made by the recipe shapes/comparison-editors in RUNS (default: runs). All use the same number
+of steps, each with the guidance that is best for it on val.
 """
 
 from pathlib import Path
@@ -20,6 +20,7 @@ from rewardedit.shapes import Shapes
 
 SCORED = ("half-done", "over-done", "untouched")  # a scorer may be trained on their edits
 UNSEEN = ("wrong-object", "right-only")  # reserved: no scorer is trained on their edits
+OTHERS = "shapes-comparison-editors"  # run that makes them
 STEPS = 10
 N = 280  # test edits
 
@@ -29,8 +30,9 @@ if __name__ == "__main__":
     quiet()
     torch.set_grad_enabled(False)
     runs = Path(*line.words or ["runs"])
-    names = [f"shapes-editor-{name}" for name in (*SCORED, *UNSEEN)]
-    paths = {"shapes-editor": "shapes-editor", **{name: str(runs / name / "pipeline") for name in names}}
+    paths = {"shapes-editor": "shapes/editor"}
+    for kind in (*SCORED, *UNSEEN):
+        paths[f"shapes-editor-{kind}"] = str(runs / OTHERS / kind / "pipeline")
     test = Shapes("test").batch(0, N)
     mean = {}
     ci95 = {}

@@ -50,7 +50,7 @@ def rate(pipe, samples: ShapesBatch, steps: int, guidance_scale: float) -> tuple
 if __name__ == "__main__":
     line = read_command_line(__doc__)
     quiet()
-    pipe = load_text_to_image("shapes-text-to-image")
+    pipe = load_text_to_image("shapes/text-to-image")
     val = samples_with("val", 1, 3, VAL_N)
     grid = [(steps, scale) for steps in STEPS for scale in GUIDANCE_SCALES]
     rated = {point: rate(pipe, val, *point)[0] for point in grid}

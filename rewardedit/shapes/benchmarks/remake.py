@@ -15,52 +15,58 @@ from hacking_runs import SEEDS
 from record import record
 from table_parts import is_current, read
 
+from rewardedit.cli.recipes import run_name
+
 FOLDERS = (Path(__file__).parent, ROOT / "benchmarks")
-QUALITIES = ("half-done", "over-done", "untouched", "wrong-object", "right-only")
 LABELS = (
-    "shapes-reward-conditioned",
+    "shapes/reward-conditioned",
     *("data.rows=28000", "train.max_steps=1600", "train.lr_warmup_steps=50", "train.ema=0.995"),
     "variants=[conditioned]",
 )
-REWARDS = ("shapes-refl", "reward.scale=quantiles", "variants=[refl]")
+VIFI_CLIP = "relabel.scorer={vifi_clip: {checkpoint: shapes/vifi-clip}}"
+ADIEE = "relabel.scorer={adiee: {checkpoint: shapes/adiee}}"
+REWARDS = ("shapes/refl", "reward.scale=quantiles", "variants=[refl]")
 # result: recipe whose run it is, and its settings
 RUNS: dict[str, list[str]] = {
     "quickstart": ["quickstart"],
     # the best-scored rows are right less often by ViFi-CLIP than by CLIP-D with captions: fifths of the rows
-    "quickstart-without-captions": ["quickstart", "relabel.scorer=vifi_clip", "relabel.upper=null"],
-    "shapes-reward-conditioned": ["shapes-reward-conditioned"],
+    "quickstart-without-captions": ["quickstart", VIFI_CLIP, "relabel.upper=null"],
+    "shapes-reward-conditioned": ["shapes/reward-conditioned"],
     # Comparison of labellers, with a quarter of the updates: one grid, one set of rows, one seed. If a scorer
     # finds flawed rows nearly as well as CLIP-D with captions, five is the best 55 % of the rows (97 % of
     # which are right on val; by adiee 94 %); for other scorers it is the best fifth.
     "labels-clip-d": [*LABELS],
     "labels-clip-d-instructions": [
         *LABELS,
-        "relabel.scorer={clip_d: {text: instruction}}",
+        "relabel.scorer={clip_d: {checkpoint: shapes/clip, text: instruction}}",
         "relabel.upper=null",
     ],
-    "labels-vifi-clip": [*LABELS, "relabel.scorer=vifi_clip", "relabel.upper=null"],
-    "labels-adiee": [*LABELS, "relabel.scorer=adiee"],
+    "labels-vifi-clip": [*LABELS, VIFI_CLIP, "relabel.upper=null"],
+    "labels-adiee": [*LABELS, ADIEE],
     "labels-adiee-data": [  # ADIEE App. B: edits of the scorer's own data, relabelled
         *LABELS,
-        "data={name: labelled, path: runs/shapes-adiee-data-compared/rows, size: 64, "
+        "data={name: labelled, path: runs/shapes-adiee-data/compared/rows, size: 64, "
         "rows: 28000, edit_types: [target, source, unreached, untouched]}",
-        "relabel.scorer=adiee",
+        ADIEE,
         "relabel.upper=null",
     ],
     "shapes-reward-conditioned-words": [
-        "shapes-reward-conditioned",
+        "shapes/reward-conditioned",
         "variants=[words]",
         "train.text_encoder_lr=2e-5",  # the small text encoder does not know the labels' words
     ],
-    "shapes-refl": ["shapes-refl"],
+    "shapes-refl": ["shapes/refl"],
     # by quantiles: the hinge of 10 is for scores from 0 to 10; vifi_clip's are about 75, clip_d's below 1
-    "shapes-refl-vifi-clip": [*REWARDS, "reward.scorer=vifi_clip"],
-    "shapes-refl-clip-d": [*REWARDS, "reward.scorer=clip_d"],
-    "shapes-refl-clip-d-instructions": [*REWARDS, "reward.scorer={clip_d: {text: instruction}}"],
+    "shapes-refl-vifi-clip": [*REWARDS, "reward.scorer={vifi_clip: {checkpoint: shapes/vifi-clip}}"],
+    "shapes-refl-clip-d": [*REWARDS, "reward.scorer={clip_d: {checkpoint: shapes/clip}}"],
+    "shapes-refl-clip-d-instructions": [
+        *REWARDS,
+        "reward.scorer={clip_d: {checkpoint: shapes/clip, text: instruction}}",
+    ],
     "shapes-refl-conditioned": [
-        "shapes-refl",
+        "shapes/refl",
         "base=runs/shapes-reward-conditioned-words",  # rollouts support text prompts only
-        "labels.scorer=clip_d",
+        "labels.scorer={clip_d: {checkpoint: shapes/clip}}",
         "variants=[refl,pairs_only]",
     ],
 }
@@ -97,8 +103,8 @@ PARTS = {
 }
 # Recipes whose runs a result needs, without a recorded result of their own.
 NEEDS = {
-    "shapes-editors": [f"shapes-editor-{kind}" for kind in QUALITIES],
-    "labels-adiee-data": ["shapes-adiee-data-compared"],
+    "shapes-editors": ["shapes/comparison-editors"],
+    "labels-adiee-data": ["shapes/adiee-data"],
 }
 ORDER = ("shapes-editor", *RUNS, *PROGRAMS)
 
@@ -106,7 +112,7 @@ ORDER = ("shapes-editor", *RUNS, *PROGRAMS)
 def commands(name: str) -> list[list[str]]:
     """Commands that make a result."""
     python = sys.executable
-    made = [train(recipe, [recipe]) for recipe in NEEDS.get(name, [])]
+    made = [train(run_name(recipe), [recipe]) for recipe in NEEDS.get(name, [])]
     if name in RUNS:
         return [*made, train(name, RUNS[name])]
     file = "rate_editor.py" if name == "shapes-editor" else PROGRAMS[name]

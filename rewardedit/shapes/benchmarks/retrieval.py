@@ -1,6 +1,6 @@
 """Mean and temporal pooling, trained in the same way: python rewardedit/shapes/benchmarks/retrieval.py
 
-The recipe shapes-vifi-clip for both poolings and every learning rate; each pooling uses the rate that is best
+The recipe shapes/vifi-clip for both poolings and every learning rate; each pooling uses the rate that is best
 on val, and test is run once. Runs are in runs/retrieval; an interrupted run is resumed, and one with other
 settings is trained again.
 """
@@ -29,7 +29,7 @@ def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUN
     chosen = {}
     for pooling in POOLINGS:
         for rate in rates:
-            _, config = load_recipe("shapes-vifi-clip", [*words, f"pooling={pooling}", f"train.lr={rate}"])
+            _, config = load_recipe("shapes/vifi-clip", [*words, f"pooling={pooling}", f"train.lr={rate}"])
             test = config.held_out
             config = dataclasses.replace(config, held_out=dataclasses.replace(test, split="val"))
             folder = runs / f"{pooling}-{rate:g}"

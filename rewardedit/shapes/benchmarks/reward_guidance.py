@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import read_command_line
+from common import load_scorer, read_command_line
 from grid import best_by_steps
 from tqdm import tqdm
 from variants import figures_of
 
-from rewardedit import EditBatch, Editor, load_editor, load_scorer, reward_guidance
+from rewardedit import EditBatch, Editor, load_editor, reward_guidance
 from rewardedit.cli import quiet
 from rewardedit.diffusion.editors import EditConfig
 from rewardedit.evaluation.statistics import paired_bootstrap
@@ -30,7 +30,7 @@ EDITS = 560
 VAL = 70
 BATCH = 140
 SCALES = (0.005, 0.01, 0.02, 0.05)
-SCORERS = {"adiee": "shapes-adiee-scorer", "vifi_clip": "shapes-vifi-clip", "clip_d": "shapes-clip"}
+SCORERS = {"adiee": "shapes/adiee", "vifi_clip": "shapes/vifi-clip", "clip_d": "shapes/clip"}
 CAPTIONS = {"clip_d": ("source_caption", "target_caption")}  # captions that a scorer uses
 WHOLE = (0.0, 1.0)
 # shares of the denoising steps
@@ -70,14 +70,14 @@ def compare(runs: Path, settings: Mapping[int, EditConfig]) -> dict[str, Any]:
     Args:
         settings: the editor's sampling settings, by the number of denoising steps.
     """
-    editor = load_editor("shapes-editor")
+    editor = load_editor("shapes/editor")
     weights = digests()
     made_of = [[asdict(config) for config in settings.values()], SCALES, PARTS, EDITS, VAL]
     found = {}
     for name, model in SCORERS.items():
         found[name] = figures_of(
             runs / "reward-guidance" / name,
-            [made_of, weights["shapes-editor"], weights[model]],
+            [made_of, weights["shapes/editor"], weights[model]],
             lambda folder: measure(editor, folder.name, EDITS, VAL, settings, SCALES),
         )
     return {"n": EDITS, "guided_minus_plain": found}

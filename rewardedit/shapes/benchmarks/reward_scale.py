@@ -2,7 +2,7 @@
 python rewardedit/shapes/benchmarks/reward_scale.py [RUNS] [SETTING=VALUE …]
 
 Both train on right edits only, as in MagicBrush, with the same rows, steps and seeds; all other settings are
-those of the recipe shapes-refl. Each editor, including the base, uses the setting of one grid that is best
+those of the recipe shapes/refl. Each editor, including the base, uses the setting of one grid that is best
 for it on val, and test is run once. RUNS/reward-scale keeps results: an interrupted program is resumed.
 """
 
@@ -15,6 +15,7 @@ from common import read_command_line
 
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
+from rewardedit.data import DataConfig
 from rewardedit.evaluation.compare import compare
 from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.trainers import refl
@@ -26,7 +27,7 @@ STEPS = 40
 SETTINGS = (
     "variants=[refl]",
     "evaluate=null",
-    f"data={{name: shapes, rows: {ROWS}, first: 140000, shares: {{right: 1.0}}}}",
+    f"data={{name: shapes, rows: {ROWS}, first: 140000, shapes: {{quality_mix: {{right: 1.0}}}}}}",
     "reward.num_inference_steps=[6]",
     f"train.max_steps={STEPS}",
     "train.batch_size=8",
@@ -36,6 +37,7 @@ SETTINGS = (
     "watch.n=4",
 )
 EVALUATE = EvaluateConfig(
+    data=DataConfig("shapes"),
     n=560,
     val_n=56,
     num_inference_steps=(6,),
@@ -48,7 +50,7 @@ def main(folder: Path, words: list[str]) -> dict[str, Any]:
     results = {}
     for scale in SCALES:
         asked = [*SETTINGS, f"reward.scale={scale}", *words]
-        config: refl.Config = replace(load_recipe("shapes-refl", asked)[1], name=f"scale-{scale}")
+        config: refl.Config = replace(load_recipe("shapes/refl", asked)[1], name=f"scale-{scale}")
         run = folder / config.name
         results[scale] = refl.train(config, run, resume=run.is_dir())
     scorers = load_rewards(config.reward.scorer, config.watch.held_out)

@@ -3,8 +3,9 @@
 import os
 
 import torch
+from common import load_scorer
 
-from rewardedit import EditBatch, devices, load_scorer
+from rewardedit import EditBatch, devices
 from rewardedit.batch import Scores
 from rewardedit.encoded import Encoded
 from rewardedit.language.vlm import Vlm

@@ -36,9 +36,8 @@ from rewardedit.training.labels import require_label
 from rewardedit.training.score_token import score_loss
 from rewardedit.training.small import SmallTrainConfig, fit
 
-START = "shapes-vifi-clip"
-LEGS = tuple(f"shapes-adiee-scorer{leg}" for leg in ("-first", "-second", "-third", ""))  # recipes
-LR = 5e-4  # of the recipe shapes-vifi-clip
+START = "shapes/vifi-clip"
+LR = 5e-4  # of the recipe shapes/vifi-clip
 HEAD = "head.safetensors"  # next to ViFi-CLIP's own files
 
 
@@ -75,13 +74,18 @@ def load_same_labels(folder: Path) -> LabelledViFiClip:
     return scorer.eval().requires_grad_(False)
 
 
-def config_of_legs(words: list[str]) -> Config:
-    """The last phase's recipe with the rows and steps of all phases, with `words` as overrides."""
-    legs: list[Config] = [load_recipe(name, [])[1] for name in LEGS]
+def phases_of_scorer() -> list[Config]:
+    """Settings of the small scorer's phases."""
+    return [phase.settings for phase in load_recipe("shapes/adiee-scorer", [])[1].phases.values()]
+
+
+def config_of_phases(words: list[str]) -> Config:
+    """The last phase's settings with the rows and steps of all phases, with `words` as overrides."""
+    phases = phases_of_scorer()
     # One that takes a part of some rows follows one that takes all of them.
-    data = {name: path for leg in reversed(legs) for name, path in leg.data.items()}
-    steps = sum(leg.train.max_steps for leg in legs)
-    merged = replace(legs[-1], data=data, train=replace(legs[-1].train, max_steps=steps))
+    data = {name: path for phase in reversed(phases) for name, path in phase.data.items()}
+    steps = sum(phase.train.max_steps for phase in phases)
+    merged = replace(phases[-1], data=data, train=replace(phases[-1].train, max_steps=steps))
     return build(Config, override(to_dict(merged), words))
 
 
@@ -136,4 +140,4 @@ if __name__ == "__main__":
     line = read_command_line(__doc__, "FOLDER")
     quiet()
     folder = Path(*line.words[:1] or ["runs/same-labels"])
-    print(train(config_of_legs(line.words[1:]), folder))
+    print(train(config_of_phases(line.words[1:]), folder))

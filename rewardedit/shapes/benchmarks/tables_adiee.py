@@ -35,7 +35,7 @@ RULES_HEAD = ("rule", "rows", "oracle mean", "label within 2.5 of it")
 SCORERS = {
     "adiee": "**`adiee`**",
     "same_labels": "ViFi-CLIP with a head, on all of its rows",
-    "shapes-vlm": "`shapes-vlm`, that it starts from, by its own yes",
+    "shapes-vlm": "`shapes/vlm`, that it starts from, by its own yes",
 }
 
 
@@ -121,7 +121,7 @@ def vlm(result: Result) -> str:
         "altered": "that one above itself with one word altered",
     }
     rows = [(answer, f"{100 * result['right'][task]:.1f} %") for task, answer in words.items()]
-    n = f"n = {result['n']} val samples; the last leg took {result['minutes']:.0f} minutes"
+    n = f"n = {result['n']} val samples; the last phase took {result['minutes']:.0f} minutes"
     return markdown(("answer", "tokens right"), rows, f"{n}. {measured(result)}")
 
 

@@ -1,7 +1,7 @@
 """Effect of the amount of data and of hard negatives on ViFi-CLIP:
 python rewardedit/shapes/benchmarks/vifi_rows.py [RUNS]
 
-The recipe shapes-vifi-clip on 1/8, 1/4, 1/2 and all of 22,400 rows, and on all of them without hard negatives
+The recipe shapes/vifi-clip on 1/8, 1/4, 1/2 and all of 22,400 rows, and on all of them without hard negatives
 of the same source, for 900 steps each. Rank correlation with the oracle on test edits by two editors
 that adiee.py calls unseen. RUNS/vifi-rows keeps results: an interrupted program is
 resumed.
@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from adiee_ablations import N, measure
-from common import read_command_line
+from common import load_scorer, read_command_line
 from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
 from variants import figures_of, run_of
 
-from rewardedit import devices, load_scorer
+from rewardedit import devices
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
 from rewardedit.shapes import Shapes
@@ -42,7 +42,7 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
     for name, change in VARIANTS.items():
         folder = runs / "vifi-rows" / re.sub(r"\W+", "-", name)
         asked = ["held_out=null", f"train.max_steps={STEPS}", *change, *words]
-        config = replace(load_recipe("shapes-vifi-clip", asked)[1], name=folder.name)
+        config = replace(load_recipe("shapes/vifi-clip", asked)[1], name=folder.name)
 
         def make(folder: Path, config: vifi_clip.Config = config) -> dict[str, Any]:
             with torch.enable_grad():

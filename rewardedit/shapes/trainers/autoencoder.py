@@ -5,7 +5,7 @@ Loss: mean absolute error (edges count five times), squared error, absolute erro
 and a small KL term. A tenth of the images are cross-fades of source and target,
 so that half-done edits have distinct latents.
 
-Command: rewardedit train shapes-autoencoder
+Command: rewardedit train shapes/autoencoder
 """
 
 from dataclasses import dataclass, field

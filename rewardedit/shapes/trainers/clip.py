@@ -4,7 +4,7 @@ Loss: symmetric InfoNCE over images and captions, where each source is next to i
 negatives differ by one edit; and the same over directions, target minus source,
 which CLIP-D measures.
 
-Command: rewardedit train shapes-clip
+Command: rewardedit train shapes/clip
 """
 
 from dataclasses import dataclass, field

@@ -13,7 +13,7 @@ sigmoid loss (Zhai et al. 2023). No name fits a crop that is damaged beyond reco
 Half of the images pass through the editor's autoencoder, and all get random blur, colour shifts or noise, as
 edited images are not clean renderings.
 
-Command: rewardedit train shapes-detector
+Command: rewardedit train shapes/detector
 """
 
 from dataclasses import dataclass, field

@@ -20,11 +20,11 @@ the editor leaves the image unchanged, which is the starting point of guidance. 
 edited image there. The UNet also gets the text through its time embedding (`addition_embed_type="text"`),
 which stock pipelines support. It never sees reward text.
 
-Training is a chain of phases (legs); each has its own edits and starts from the fp16 weights saved by the one
-before, so a leg can also start from the weights in this package: start=shapes/editor first_leg=2.
-Recipes that start there with other shares of flawed targets make editors of other quality, for comparisons.
+The recipe has five phases; each has its own edits and starts from the fp16 weights saved by the one before,
+so a phase can also start from the weights in this package: first_phase=2 phase-2.start=shapes/editor.
+The recipe shapes/comparison-editors starts there, with other shares of flawed targets.
 
-Command: rewardedit train shapes-editor
+Command: rewardedit train shapes/editor
 """
 
 import dataclasses
@@ -56,24 +56,6 @@ MAP_SIDE = 8  # squares a side of the maps that the head predicts: the resolutio
 
 
 @dataclass(frozen=True)
-class Leg:
-    """One phase (leg) of the training."""
-
-    steps: int  # number of updates
-    schedule: int | None = None  # updates over which the learning rate falls; None: all of them
-    lr_share: float = 1.0  # initial learning rates as a share of the recipe's
-    shares: dict[str, float] | None = None  # share of each quality among the leg's edits; None: the recipe's
-    # upper limit of a row's loss weight, which is the signal-to-noise ratio at its time step, at least 1
-    # (Salimans and Ho 2022): errors at low noise are small compared with those at high noise, and are those
-    # of edges. 1: equal weights
-    largest_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.largest_weight < 1:
-            raise ValueError(f"legs: expected at least one step, and no weight below 1; got {self}")
-
-
-@dataclass(frozen=True)
 class Config:
     """Architecture, data and training of the editor."""
 
@@ -81,9 +63,10 @@ class Config:
     vae: str = "runs/shapes-autoencoder/vae"  # folder of the trained autoencoder
     text_encoder: str = "runs/shapes-text-encoder"  # folder of the trained text encoder and its tokenizer
     start: str | None = None  # pipeline to train further; None: vae and text_encoder with a fresh UNet
-    first_leg: int = 1  # number of the leg that training starts with, counted from 1
+    # number of the block of source images and of random numbers, counted from 1: phases take successive ones
+    block: int = 1
     channels: tuple[int, ...] = (48, 128)  # channels of each level of the UNet
-    sources: int = 28_000  # source images of the shapes world per leg, different ones in each
+    sources: int = 28_000  # source images of the shapes world
     draws: int = 3  # edits of each source
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive sources
     # share of each quality among the edits
@@ -95,14 +78,16 @@ class Config:
     # sampling settings that are saved with the editor
     ask: EditConfig = field(default_factory=lambda: EditConfig(10, 2.0, 1.2))
     evaluate_n: int = 560  # test edits per backdrop
-    legs: tuple[Leg, ...] = (Leg(1000),)  # phases of training in order; their steps replace train.max_steps
+    lr_share: float = 1.0  # initial learning rates as a share of train.lr and train.muon_lr
+    # upper limit of a row's loss weight, which is the signal-to-noise ratio at its time step, at least 1
+    # (Salimans and Ho 2022): errors at low noise are small compared with those at high noise, and are those
+    # of edges. 1: equal weights
+    largest_weight: float = 1.0
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
     def __post_init__(self) -> None:
-        if not 1 <= self.first_leg <= len(self.legs):
-            raise ValueError(f"first_leg: expected 1 to {len(self.legs)}; got {self.first_leg}")
-        if self.first_leg > 1 and self.start is None:
-            raise ValueError("start: expected the pipeline that first_leg is to go on from; got None")
+        if self.largest_weight < 1:
+            raise ValueError(f"largest_weight: expected at least 1; got {self.largest_weight:g}")
 
 
 def make_pipeline(config: Config) -> Any:
@@ -158,13 +143,12 @@ def make_pipeline(config: Config) -> Any:
 def plan(config: Config) -> list[str]:
     pipe = make_pipeline(config)
     parts = ", ".join(f"{name} {count(getattr(pipe, name))}" for name in ("vae", "text_encoder", "unet"))
-    steps = " + ".join(str(leg.steps) for leg in config.legs[config.first_leg - 1 :])
-    return [f"editor: {parts}; {config.sources * config.draws} edits a leg, {steps} steps"]
+    return [f"editor: {parts}; {config.sources * config.draws} edits, {config.train.max_steps} steps"]
 
 
 @dataclass(frozen=True)
 class Edits:
-    """The edits that a leg is trained on."""
+    """The edits that the editor is trained on."""
 
     source: Tensor  # (sources, 4, 16, 16) unscaled latents
     edited: Tensor  # (n, 4, 16, 16) unscaled latents; row i belongs to source i % sources
@@ -178,46 +162,38 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     run.start(folder, config, resume, alone=True)
     torch.manual_seed(config.train.seed)
     pipe = make_pipeline(config).to(devices.default_device())
-    for number in range(config.first_leg, len(config.legs) + 1):
-        saved = folder / f"leg-{number}" / "pipeline"
-        if not saved.is_dir():
-            edits = _edits(config, pipe, number)
-            if number == 1 and config.start is None:
-                # The latents are scaled to unit variance, as the noise schedule expects.
-                pipe.vae.register_to_config(scaling_factor=1 / float(edits.edited.std()))
-            train_leg(config, number, pipe, edits, saved.parent, resume)
-            save_editor(Editor(pipe.to(dtype=torch.float16), config.ask), saved)
-        pipe = make_pipeline(dataclasses.replace(config, start=str(saved))).to(devices.default_device())
+    edits = _edits(config, pipe)
+    if config.start is None:
+        # The latents are scaled to unit variance, as the noise schedule expects.
+        pipe.vae.register_to_config(scaling_factor=1 / float(edits.edited.std()))
+    train_unet(config, pipe, edits, folder, resume)
+    out = folder / "pipeline"
+    save_editor(Editor(pipe.to(dtype=torch.float16), config.ask), out)
 
+    pipe.to(dtype=torch.float32)  # the saved fp16 values, in fp32
     pipe.set_progress_bar_config(disable=True)
     editor = Editor(pipe, config.ask)
     write_json(
         folder / "metrics.json",
         {"n": config.evaluate_n, "oracle": rating_by_edit_type(editor, config.evaluate_n)},
     )
-    pipe.to(dtype=torch.float16)
-    save_editor(editor, folder / "pipeline")
-    return folder / "pipeline"
+    return out
 
 
-def leg_config(config: Config, number: int) -> SmallTrainConfig:
-    """Settings of the optimizer and the loop for a leg, counted from 1."""
-    leg = config.legs[number - 1]
+def phase_config(config: Config) -> SmallTrainConfig:
+    """Settings of the optimizer and the loop, with the block's seed and learning rates."""
     muon_lr = config.train.muon_lr
     return dataclasses.replace(
         config.train,
-        max_steps=leg.steps,
-        schedule_steps=leg.schedule,
-        lr=config.train.lr * leg.lr_share,
-        muon_lr=None if muon_lr is None else muon_lr * leg.lr_share,
-        seed=config.train.seed + number - 1,  # other rows, noise and time steps
+        lr=config.train.lr * config.lr_share,
+        muon_lr=None if muon_lr is None else muon_lr * config.lr_share,
+        seed=config.train.seed + config.block - 1,  # other rows, noise and time steps
     )
 
 
-def train_leg(config: Config, number: int, pipe: Any, edits: Edits, folder: Path, resume: bool) -> None:
-    """Trains the pipeline's UNet on the edits of a leg, counted from 1."""
-    leg = leg_config(config, number)
-    largest_weight = config.legs[number - 1].largest_weight
+def train_unet(config: Config, pipe: Any, edits: Edits, folder: Path, resume: bool) -> None:
+    """Trains the pipeline's UNet on the edits."""
+    train_config = phase_config(config)
     for module in (pipe.vae, pipe.text_encoder):
         module.requires_grad_(False).eval()
     family = family_of(pipe)
@@ -229,7 +205,7 @@ def train_leg(config: Config, number: int, pipe: Any, edits: Edits, folder: Path
     times = pipe.scheduler.config.num_train_timesteps
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
-        b = leg.batch_size
+        b = train_config.batch_size
         rows = torch.randint(len(edits.edited), (b,), generator=generator)
         source = edits.source[rows % len(edits.source)]
         t = torch.randint(times, (b,), generator=generator)
@@ -249,26 +225,26 @@ def train_leg(config: Config, number: int, pipe: Any, edits: Edits, folder: Path
             embeds = pipe.text_encoder(words).last_hidden_state
         cond = Conditioning(embeds, image)
         losses = family.loss(unet, pipe.scheduler, latents, noise, t, cond)
-        weights = compute_snr(pipe.scheduler, t).clamp(1, largest_weight)
+        weights = compute_snr(pipe.scheduler, t).clamp(1, config.largest_weight)
         return (weights * losses).mean() + config.maps_weight * head.loss(maps, known)
 
-    fit(leg, {"unet": unet, "head": head}, loss_of, folder, resume)
+    fit(train_config, {"unet": unet, "head": head}, loss_of, folder, resume)
     head.remove()
 
 
 @torch.no_grad()
-def _edits(config: Config, pipe: Any, leg: int) -> Edits:
-    """The edits of a leg, `draws` of each source."""
+def _edits(config: Config, pipe: Any) -> Edits:
+    """The edits of the block's sources, `draws` of each."""
     encode = family_of(pipe).encode_images
     source: list[Tensor] = []
     parts: list[list[Tensor]] = [[], [], [], []]
-    first_source = (leg - 1) * config.sources
-    shares = config.legs[leg - 1].shares or config.shares
+    first_source = (config.block - 1) * config.sources
     for draw in range(config.draws):
         world = Shapes(backdrops=config.backdrops, draw=draw)
         for first in range(0, config.sources, 2800):
             batch = world.batch(first_source + first, min(2800, config.sources - first))
-            qualities, made = candidates(batch, shares, seed=(leg * 100 + draw) * 1_000_003 + first)
+            seed = (config.block * 100 + draw) * 1_000_003 + first
+            qualities, made = candidates(batch, config.shares, seed=seed)
             if draw == 0:
                 source += [encode(pipe, part).cpu() for part in batch.source.split(140)]
             edited = torch.cat([encode(pipe, part).cpu() for part in made.split(140)])

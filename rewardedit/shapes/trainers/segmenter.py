@@ -5,7 +5,7 @@ Loss: SAM's (Kirillov et al. 2023, App. A): 20 × focal + dice of the single mas
 error of the model's IoU prediction for its mask. Boxes are shifted at random, like a detector's; images are
 those of `shapes_detector`, with the same defects.
 
-Command: rewardedit train shapes-segmenter
+Command: rewardedit train shapes/segmenter
 """
 
 from dataclasses import dataclass, field

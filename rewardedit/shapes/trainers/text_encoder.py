@@ -7,7 +7,7 @@ background) and every word of the text; at the end of each phrase of a caption, 
 and size. In half of the instructions random words follow after a full stop, so that later text, whatever its
 content, neither hides the instruction nor is ignored. It never sees reward text.
 
-Command: rewardedit train shapes-text-encoder
+Command: rewardedit train shapes/text-encoder
 """
 
 from collections.abc import Collection

@@ -5,7 +5,7 @@ Its UNet learns, with the editor's objective and schedule, to draw the scenes of
 of the world. It makes the candidates of SDEdit and DiffEdit (ADIEE Sec. 3.1) and over-modified images (BPM
 Sec. 4.2).
 
-Command: rewardedit train shapes-text-to-image
+Command: rewardedit train shapes/text-to-image
 """
 
 from dataclasses import dataclass, field

@@ -8,7 +8,7 @@ instructions was followed. The vision tower is frozen; projector and language mo
 answers' tokens. CLIP's patches encode colours and places well and shapes badly: a later training uses the
 tower of the small detector, which was trained from the same CLIP (`tower`).
 
-Command: rewardedit train shapes-vlm
+Command: rewardedit train shapes/vlm
 """
 
 from dataclasses import dataclass, field

@@ -1,0 +1,67 @@
+"""Time and memory of a scorer's training, estimated on `meta` before any weights are there."""
+
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from rewardedit import pretrained
+from rewardedit.batch import EditBatch
+from rewardedit.language.vlm import Vlm, load_processor, naming
+from rewardedit.models import resolve_model
+from rewardedit.scorers.adiee import Adiee
+from rewardedit.training.estimate import time_line
+from rewardedit.training.memory import MOMENTS
+from rewardedit.training.meta import FULL, OVERHEAD, measure, table, weights
+from rewardedit.training.score_token import losses
+from rewardedit.training.trainable import autocast_type
+
+WORDS = 20  # words of a long instruction
+
+
+def blueprint(name: str, dtype: torch.dtype) -> Vlm:
+    """A vision-language model without weights, on `meta`, and its processor.
+
+    Raises:
+        ValueError: if there is no such model.
+    """
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    name = resolve_model(name)
+    with naming(name):
+        config = pretrained.load(AutoConfig, name)
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(config).to(dtype)
+        return Vlm(model.requires_grad_(False), load_processor(name, config.model_type))
+
+
+def loss_of(scorer: Adiee, rows: int, side: int) -> torch.Tensor:
+    """Loss of a micro-batch on `meta`."""
+    images = torch.empty(rows, 3, side, side, device="meta")
+    batch = EditBatch(images, ["word " * WORDS] * rows, images)
+    text, score = losses(scorer, batch, torch.zeros(rows, 1), [0] * rows)
+    return text + score
+
+
+def scorer_step(scorer: Adiee, train: Any, rows: int, side: int) -> tuple[int, int]:
+    """Bytes of a step that trains the scorer on a micro-batch, at most, and its operations."""
+    scorer.train()
+    trained = [p for p in scorer.parameters() if p.requires_grad]
+    for p in trained:
+        p.grad = torch.empty_like(p)
+    with FlopCounterMode(display=False) as counter:
+        step = measure(lambda: loss_of(scorer, rows, side), autocast_type(train.mixed_precision)).peak
+    moments = MOMENTS["adamw"] + FULL * bool(train.ema)
+    resident = weights(scorer) + (FULL + moments) * sum(p.numel() for p in trained)
+    return resident + step + OVERHEAD, counter.get_total_flops()
+
+
+def scorer_lines(scorer: Adiee, train: Any, rows: int, side: int) -> list[str]:
+    """Time and memory of a scorer's training, or the reason why they cannot be estimated."""
+    try:
+        memory, operations = scorer_step(scorer, train, rows, side)
+    except Exception as error:  # a model that does not support `meta` is no reason to refuse a recipe
+        reason = str(error).partition("\n")[0]
+        return [f"time and memory: not estimated ({type(error).__name__}: {reason})"]
+    steps = train.max_steps * train.batch_size / rows
+    return [time_line("training", operations * steps, train.mixed_precision), table({"step": memory})]
