@@ -186,7 +186,7 @@ def flags_of(
     monitor = HackingMonitor(EditBatch(image, ["x"] * 20, image), None, scorers, folder, CONFIG, checks)
     left = iter(looks)
     same = {"reward": torch.zeros(20), "held out": torch.zeros(20)}
-    monkeypatch.setattr(monitor, "measure", lambda _: {**same, "edges": next(left)})
+    monkeypatch.setattr(monitor, "measure", lambda *_: {**same, "edges": next(left)})
     return [monitor.evaluate(Editor(None, EditConfig()))["flag"] for _ in looks]
 
 
