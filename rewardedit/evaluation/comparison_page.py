@@ -26,9 +26,11 @@ def write_page(metrics: dict[str, Any], of: Compared, test: HeldOut, folder: Pat
         if text:
             report.flag(f"{variant_name(name)}: signs of reward hacking: {text}")
     report.commands("What to do next", _commands(of, folder))
-    report.panels("Result against the others, by each scorer", _scorer_panels(metrics, of))
-    report.panels("By kind of edit", _kind_panels(of, test))
-    report.panels("Signs of reward hacking", _sign_panels(of, test))
+    report.panels(
+        "Difference of the result to each of the others",
+        [*_scorer_panels(metrics, of), *_kind_panels(of, test)],
+    )
+    report.panels("Signs of reward hacking, difference to the base", _sign_panels(of, test))
     report.panels("Distribution and training", [_histogram(of), _losses(of.main, folder)])
     for title, rows in _tables(metrics).items():
         report.table(title, rows, folded=True)
@@ -116,7 +118,7 @@ def _scorer_panels(metrics: dict[str, Any], of: Compared) -> list[Intervals]:
         if means[of.main] is not None:
             says += f" Mean of {variant_name(of.main)}: {fixed(means[of.main], digits)}."
         rows = [
-            _interval(f"against {_with_mean(name, means[name], digits)}", found[name], 1, digits)
+            _interval(_with_mean(name, means[name], digits), found[name], 1, digits)
             for name in means
             if name != of.main
         ]
@@ -140,8 +142,8 @@ def _kind_panels(of: Compared, test: HeldOut) -> list[Intervals]:
     for kind in kinds:
         is_kind = torch.tensor([name == kind for name in types])
         rows.append(_interval(f"{kind} ({int(is_kind.sum())})", paired(*values, test, is_kind), 1, digits))
-    says = f"Against the base; in brackets the number of edits. {of.names[of.judge].says}"
-    return [Intervals(of.judge_name, says, rows)]
+    says = f"Difference to the base; in brackets the number of edits. {of.names[of.judge].says}"
+    return [Intervals(f"{of.judge_name} by kind of edit", says, rows)]
 
 
 def _sign_panels(of: Compared, test: HeldOut) -> list[Intervals]:
@@ -155,7 +157,7 @@ def _sign_panels(of: Compared, test: HeldOut) -> list[Intervals]:
     for sign in of.signs["base"]:
         plain = sign_name(sign)
         rows = [
-            _interval(f"{variant_name(name)} against base", by_sign[sign]["base"], plain.higher_is, 3)
+            _interval(variant_name(name), by_sign[sign]["base"], plain.higher_is, 3)
             for name, by_sign in found.items()
         ]
         panels.append(Intervals(plain.name, plain.says, rows))

@@ -136,18 +136,19 @@ def _edit(of: Compared, test: HeldOut, row: int, digits: int) -> WallEdit:
 
 def _scores(of: Compared, row: int) -> list[tuple[str, list[str]]]:
     """The scores and their parts: a line each, with a cell for each variant."""
-    lines = []
+    lines: dict[str, list[Tensor | None]] = {}
     if of.judge not in of.scores[of.main]:
-        lines.append((of.judge_name, [_cell(of.values[name], row) for name in of.edited]))
+        lines[of.judge_name] = [of.values[name] for name in of.edited]
     for scorer, main in of.scores[of.main].items():
-        lines.append(
-            (of.names[scorer].name, [_cell(of.scores[name][scorer].score, row) for name in of.edited])
-        )
+        plain = of.names[scorer].name
+        lines[plain] = [of.scores[name][scorer].score for name in of.edited]
         for part in main.parts:
-            cells = [_cell(of.scores[name][scorer].parts.get(part), row) for name in of.edited]
-            lines.append((f"· {part}", cells))
-    return lines
+            lines[f"{plain} · {part}"] = [of.scores[name][scorer].parts.get(part) for name in of.edited]
+    return [(name, _cells(values, row)) for name, values in lines.items()]
 
 
-def _cell(values: Tensor | None, row: int) -> str:
-    return "–" if values is None or not values[row].isfinite() else fixed(float(values[row]), 3)
+def _cells(values: list[Tensor | None], row: int) -> list[str]:
+    """One row's values with the same number of decimals; "–" where there is none."""
+    numbers = [None if value is None or not value[row].isfinite() else float(value[row]) for value in values]
+    digits = decimals([number for number in numbers if number is not None])
+    return [fixed(number, digits) for number in numbers]
