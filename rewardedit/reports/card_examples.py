@@ -17,7 +17,7 @@ BASE = "path/to/the/base"  # stands for a base that is no model of the hub
 
 @dataclass(frozen=True)
 class Usage:
-    """What a result's users need to know: the prompt that asks for the best score, and how to sample."""
+    """Sampling of a result: the prompt that asks for the best score, and the settings."""
 
     prompt: str = INSTRUCTION  # of stock diffusers
     has_embedding: bool = False  # a learned embedding, which stock diffusers does not read

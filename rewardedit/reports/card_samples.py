@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rewardedit.files import replaced, write_json
+from rewardedit.files import remove, replaced, write_json
 from rewardedit.reports.wall import Wall
 from rewardedit.untrusted import CONTENT_ERRORS, file_inside, read_json_file
 
@@ -43,7 +43,7 @@ def copy_samples(run: Path, result: Path) -> list[tuple[str, dict[str, str]]]:
 
 
 def remove_samples(result: Path) -> None:
-    shutil.rmtree(result / FOLDER, ignore_errors=True)
+    remove(result / FOLDER)
 
 
 def _read(run: Path) -> list[tuple[str, dict[str, Path]]]:

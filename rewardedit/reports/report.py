@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from rewardedit.files import replaced
+from rewardedit.files import remove, replaced
 from rewardedit.reports.charts import Drawing, Intervals
 from rewardedit.reports.wall import Wall
 from rewardedit.untrusted import whole_text
@@ -120,7 +119,7 @@ class Report:
     def _save_images(self, folder: Path) -> None:
         """Writes the images of all walls into a new folder; links to files that exist stay as they are."""
         if not any(wall.has_images for wall in self.walls):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
             return
         with replaced(folder) as aside:
             aside.mkdir()
