@@ -213,7 +213,7 @@ def write(out: Path, environment: dict[str, Any], results: dict[str, dict[str, A
     path.write_text(json.dumps(record, indent=2) + "\n")
 
     report = Report(f"make cuda on {environment['device']}")
-    report.text(json.dumps(environment, indent=2))
+    report.output(json.dumps(environment, indent=2))
     report.table(
         "Seconds",
         {f"{n}: {r['status']}": {"took": r["seconds"], "share": r["share"]} for n, r in results.items()},
@@ -224,7 +224,7 @@ def write(out: Path, environment: dict[str, Any], results: dict[str, dict[str, A
         rows = {key: value for key, value in found["figures"].items() if _is_row(value)}
         report.table(name, rows)
         others = {key: value for key, value in found["figures"].items() if key not in rows}
-        report.text(
+        report.output(
             (json.dumps(others, indent=2) + "\n" if others else "") + f"$ {found['command']}\n{found['tail']}"
         )
     report.save(path.with_suffix(".html"))

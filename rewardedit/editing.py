@@ -28,7 +28,7 @@ from rewardedit.images import load_image, load_mask, resize, to_pil
 from rewardedit.language.texts import noting
 from rewardedit.models import resolve_model
 from rewardedit.regions.change_map import change_mask
-from rewardedit.reports.edit_gallery import write_gallery
+from rewardedit.reports.edit_gallery import CANDIDATES, save_candidates, write_gallery
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.load import packaged_files
@@ -61,11 +61,9 @@ class Job:
     @property
     def files(self) -> list[str]:
         """All files that the job may write: its record, its images and their masks."""
-        files = [f"{self.stem}.json"]
-        for turn in range(len(self.instructions) + 1):
-            name = self.name(turn)
-            files += [f"{name}.png", f"{name}-mask.png"]
-        return files
+        names = [self.name(turn) for turn in range(len(self.instructions) + 1)]
+        ends = (".png", "-mask.png", CANDIDATES)
+        return [f"{self.stem}.json", *(f"{name}{end}" for name in names for end in ends)]
 
 
 @dataclass(frozen=True)
@@ -237,9 +235,10 @@ def run_jobs(
         done.append(finished)
 
     if done:
-        note = f"seed {config.seed}, best of {config.best_of}"
+        chosen = f", the best of {config.best_of} kept" if config.best_of > 1 else ""
+        note = f"Edits from seed {config.seed}{chosen}"
         name = None if config.scorer is None else spec_name(config.scorer)
-        write_gallery(done, folder, config.model, name, note, with_masks=bool(config.mask))
+        write_gallery(done, folder, config.model, name, note)
     return failed
 
 
@@ -278,10 +277,9 @@ def require_same_requests(jobs: list[Job], config: JobConfig, folder: Path) -> N
 
 def _images_of(record: dict[str, Any]) -> list[str]:
     """The files that the turns of a record name."""
-    names = []
-    for turn in record.get("turns", []):
-        names += [turn[key] for key in ("source", "image", "mask") if key in turn]
-    return names
+    turns = record.get("turns", [])
+    images = [turn[key] for turn in turns for key in ("source", "image", "mask") if key in turn]
+    return [*images, *(one["image"] for turn in turns for one in turn.get("candidates", []))]
 
 
 def stamps_of(config: JobConfig) -> dict[str, Any]:
@@ -325,18 +323,32 @@ def _edit(
 
     for number, instruction in enumerate(job.instructions, 1):
         with noting() as cut, out_of_memory_told(job.path, source, config.size):
-            edited, used_mask, turn = _turn(editor, scorer, source, instruction, config, masks)
-        turn |= {TEXT_CUT: True} if cut else {}
+            turn = _turn(editor, scorer, source, instruction, config, masks)
+        record = turn.record | ({TEXT_CUT: True} if cut else {})
         name = job.name(number)
-        to_pil(edited[0]).save(folder / f"{name}.png")
-        if used_mask is not None:
-            to_pil(used_mask[0].expand(3, -1, -1)).save(folder / f"{name}-mask.png")
-            turn["mask"] = f"{name}-mask.png"
-        turns.append({"instruction": instruction, **turn, "source": before, "image": f"{name}.png"})
-        source = edited
+        to_pil(turn.edited[0]).save(folder / f"{name}.png")
+        if turn.mask is not None:
+            to_pil(turn.mask[0].expand(3, -1, -1)).save(folder / f"{name}-mask.png")
+            record["mask"] = f"{name}-mask.png"
+        if turn.candidates:
+            record["candidates"] = save_candidates(
+                turn.candidates, dict(enumerate(record["scores"], config.seed)), folder, name
+            )
+        turns.append({"instruction": instruction, **record, "source": before, "image": f"{name}.png"})
+        source = turn.edited
         before = f"{name}.png"
 
     return turns
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The edit by one instruction, and how it was made."""
+
+    edited: Float[Tensor, "1 3 h w"]
+    mask: Float[Tensor, "1 1 h w"] | None  # to which it was restricted
+    record: dict[str, Any]
+    candidates: dict[int, Float[Tensor, "3 h w"]]  # by seed, where the best of N was taken
 
 
 def _turn(
@@ -346,8 +358,9 @@ def _turn(
     instruction: str,
     config: JobConfig,
     masks: Masks,
-) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
-    """The edit by one instruction (the best of N, restricted to a mask), the mask, and the record of it."""
+) -> Turn:
+    """Edits by one instruction: the best of N, restricted to a mask."""
+    candidates: dict[int, Tensor] = {}
     prompt = editor.prompt.relabel(instruction, config.score) if editor.prompt else instruction
     turn: dict[str, Any] = {"prompt": prompt, "seed": config.seed}
     options: dict[str, Any] = {"score": config.score, "settings": config.settings}
@@ -358,8 +371,9 @@ def _turn(
     with mask_guidance(editor.pipe, mask) if mask is not None else nullcontext():
         if scorer is not None and config.best_of > 1:
             found = best_of_n(
-                editor, scorer, source, instruction, config.best_of, seed=config.seed, keep=1, **options
+                editor, scorer, source, instruction, config.best_of, seed=config.seed, **options
             )
+            candidates = dict(zip(found.seeds_of_images, found.images, strict=True))
             edited = found.best[None]
             turn["seed"] = found.best_seed
             turn["scores"] = [None if s != s else round(s, 5) for s in found.scores.score.tolist()]
@@ -386,4 +400,4 @@ def _turn(
         scores = score_batch(EditBatch(source, [instruction], edited), {"": scorer})[""]
         turn["score"] = float(scores.score[0]) if scores.valid[0] else None
         turn["reason"] = scores.reason[0]
-    return edited, mask, turn
+    return Turn(edited, mask, turn, candidates)

@@ -31,6 +31,7 @@ NAMES = {
     "shapes/vlm": "vlm",
 }
 
+RECIPES = {"shapes/adiee": "shapes/adiee-scorer"}  # recipes of small models, where named otherwise
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 RELATIVE = re.compile(r"(\.{0,2}|runs|data)/.*")  # paths that look like hub names
 

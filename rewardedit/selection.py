@@ -39,6 +39,11 @@ class Selection:
         return _ranked(range(len(self.seeds)), self.scores)
 
     @property
+    def seeds_of_images(self) -> list[int]:
+        """The seed of each of the `images`."""
+        return self.seeds if self.kept is None else [self.seeds[i] for i in self.kept]
+
+    @property
     def best(self) -> Float[Tensor, "3 h w"]:
         """The image with the highest score."""
         best = self.ranking[0]

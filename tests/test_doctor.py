@@ -78,8 +78,31 @@ def test_what_works_offline_is_told_without_a_connection(home, capsys, monkeypat
     assert found["cache"] == {"folder": str(home / "hub"), "repos": []}
 
 
-def test_the_same_is_told_in_plain_words(home, capsys):
+def test_one_screen_tells_what_is_missing(home, capsys):
     assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    (refl,) = [line for line in lines if line.startswith("  magicbrush-refl ")]
+    # magicbrush-jul7, Qwen2.5-VL-7B, DINOv2 base, CLIP large; and MagicBrush
+    assert refl.endswith("5 downloads: about 24.2 GB and 1 of unknown size")
+    assert any("adiee-scorer " in line and "after magicbrush-adiee-data" in line for line in lines)
+    world = next(i for i, line in enumerate(lines) if "offline world" in line)
+    assert all("magicbrush" not in line for line in lines[world:])
+    assert "all that works offline is in order" in lines
+
+
+def test_one_recipe_is_told_in_full(home, capsys):
+    assert main(["doctor", "magicbrush-refl"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("magicbrush-refl: not ready\n  needs the model vinesmsuic/magicbrush-jul7: not in")
+    assert "shapes" not in out
+    assert main(["doctor", "magicbrush-relf"]) == 2
+    assert "did you mean magicbrush-refl?" in capsys.readouterr().err
+
+
+def test_the_same_is_told_in_plain_words(home, capsys):
+    assert main(["doctor", "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert f"  torch {metadata.version('torch')}" in lines
     assert "attention: sdpa (the UNet is on cpu, and xformers runs on CUDA)" in lines
@@ -101,7 +124,7 @@ def test_a_model_in_the_cache_is_no_longer_needed(home, capsys):
     assert (repo["kind"], repo["name"], repo["problem"]) == ("model", name, None)
     assert 2**20 <= repo["bytes"] < 2**20 + 100
     assert name not in needs(after, "humanedit-vifi-clip")
-    assert main(["doctor"]) == 0
+    assert main(["doctor", "--all"]) == 0
     assert f"  model {name}: 1.0 MiB" in capsys.readouterr().out.splitlines()
 
 

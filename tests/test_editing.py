@@ -1,6 +1,7 @@
 """`rewardedit edit` over images, folders and tables."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -128,7 +129,7 @@ def test_the_gallery_of_many_edits_shows_the_first(folder, tiny_editor, tmp_path
     assert edit(folder, "make it red", "--out", out, model=tiny_editor) == 0
     page = (out / "gallery.html").read_text()
     assert "The first 1 of 2 edits" in page
-    assert page.count("<img") == 2
+    assert page.count("<figure") == 2
 
 
 def test_a_size_of_nothing_is_refused(folder, tiny_editor, tmp_path, capsys):
@@ -195,10 +196,19 @@ def test_best_of_n_with_scores_and_a_mask(folder, tiny_editor, tmp_path):
     assert edit(*words, model=tiny_editor) == 0
     turn = json.loads((out / "cat.json").read_text())["turns"][0]
     assert len(turn["scores"]) == 3
+    by_seed = {record["seed"]: record for record in turn["candidates"]}
+    assert {seed: record["score"] for seed, record in by_seed.items()} == dict(enumerate(turn["scores"]))
+    assert turn["candidates"][0]["seed"] == turn["seed"], "the best first"
+    assert all(Image.open(out / record["image"]).size == (48, 32) for record in turn["candidates"])
     assert turn["seed"] == max(range(3), key=lambda i: turn["scores"][i])
     assert isinstance(turn["score"], float)
     assert Image.open(out / turn["mask"]).size == (48, 32)
-    assert "l1 0." in (out / "gallery.html").read_text()
+    page = (out / "gallery.html").read_text()
+    assert "l1 0." in page
+    best = re.findall(r'<figure data-role="strip" data-label="([^"]*)" class="best">', page)
+    assert best == [f"seed {turn['seed']}"]
+    assert page.count('data-role="strip"') == 3
+    assert f'href="./{by_seed[2]["image"]}"' in page
 
 
 def test_the_seed_that_is_asked_for_is_the_one_that_is_taken(folder, tiny_editor, tmp_path):

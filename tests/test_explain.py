@@ -4,12 +4,14 @@ import json
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFont
 
 from rewardedit.batch import EditBatch
 from rewardedit.cli import main
 from rewardedit.images import to_pil
-from rewardedit.reports.explain import COLOURS, GAP, SIDE, TEXT, explain
+from rewardedit.reports.captioned import GAP, TEXT, captioned, wrap
+from rewardedit.reports.explain import COLOURS, SIDE, explain
+from rewardedit.reports.verdict import verdict
 from rewardedit.shapes import Shapes
 from tests.region_models import save_detector, save_segmenter
 from tests.scorers.test_bpm import scorer_of
@@ -60,6 +62,32 @@ def test_an_edit_without_a_score_is_drawn_too(samples):
     assert explain(scorer_of(samples), batch).size[0] == page.size[0]
     with pytest.raises(ValueError, match="expected one edit; got 2"):
         explain(scorer_of(samples), EditBatch(samples.source[:2], ["a", "b"], samples.target[:2]))
+
+
+def test_the_verdict_is_one_sentence(samples):
+    scorer = scorer_of(samples)
+    (low, high), (least, most) = scorer.config.ends.modify, scorer.config.ends.preserve
+    good = {"modify": high, "preserve": most, "size": 1.0, "position": 1.0}
+    assert verdict(scorer, 2.0, good, None) == (
+        "Well done (BPM 2.00 of 2): the change is there, the rest is kept, size and position are right."
+    )
+    middle = {"modify": (low + high) / 2, "preserve": least, "size": 0.0, "position": 1.0}
+    assert verdict(scorer, 0.9, middle, None) == (
+        "Partly done (BPM 0.90 of 2): the change is partly there, the rest is not kept, "
+        "size is wrong and position right."
+    )
+    assert verdict(scorer, float("nan"), {}, "no object is found") == "No score: no object is found."
+
+
+def test_long_lines_are_wrapped_inside_the_image():
+    font = ImageFont.load_default(TEXT)
+    lines = wrap("let the rocket launch at sunset over the sea", 120, font)
+    assert len(lines) > 2
+    assert max(font.getlength(line) for line in lines) <= 120
+    assert " ".join(lines) == "let the rocket launch at sunset over the sea"
+    panel = Image.new("RGB", (100, 50))
+    one, two = (captioned([("a", panel)], [text]).height for text in ("x", "x " * 40))
+    assert two > one
 
 
 @pytest.fixture(scope="module")

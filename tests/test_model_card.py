@@ -2,19 +2,30 @@
 
 import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from huggingface_hub.errors import HTTPError
+from PIL import Image
 
 from rewardedit.cli import main
 from rewardedit.config import dump
 from rewardedit.data import DataConfig
+from rewardedit.diffusion.editors import EditConfig, load_editor, save_editor
 from rewardedit.reports import model_card
+from rewardedit.reports.card_examples import Usage
+from rewardedit.reports.card_samples import copy_samples, keep_samples
 from rewardedit.reports.model_card import card, data_of, flat, result_of, write_card
 from rewardedit.reports.published import without_local
+from rewardedit.reports.report import Report
+from rewardedit.reports.wall import Wall, WallEdit, WallImage
+from rewardedit.reward_prompt import RewardPrompt
 from rewardedit.trainers.reward_conditioned import Config
 
 
@@ -32,6 +43,8 @@ def run(tmp_path) -> Path:
     }
     (tmp_path / "environment.json").write_text(json.dumps(environment))
     metrics = {"oracle": {"base": 3.25, "conditioned_five": 4.5, "ci95": [0.1, 0.2]}, "n": 280}
+    found = {"mean_a": 0.75, "mean_b": 0.5, "difference": 0.25, "ci95": [0.1, 0.4], "wins": 5, "losses": 1}
+    metrics["differences"] = {"ssim": {"base": found, "other": None}}
     metrics["usage"] = {"http://my-machine/v1#m": {"calls": 12}}
     (tmp_path / "metrics.json").write_text(json.dumps(metrics))
     (tmp_path / "pipeline").mkdir()
@@ -53,6 +66,9 @@ def test_a_card_says_what_was_trained_on_what_and_how_well(run):
     assert "torch 2.13.0" in text
     assert "my-machine" not in text
     assert "trainer `reward_conditioned` from `vinesmsuic/magicbrush-jul7`" in text
+    assert (head["pipeline_tag"], head["base_model_relation"]) == ("image-to-image", "finetune")
+    assert "| ssim | 0.500 | 0.750 | +0.250 [+0.100, +0.400] | 5 : 1 |" in text
+    assert "differences" not in text
 
 
 def test_paths_are_no_names_of_the_hub(tmp_path, monkeypatch):
@@ -122,7 +138,7 @@ def test_no_setting_gets_out_of_its_place(text, setting):
     assert fence is None, "every block is closed"
 
 
-HEADINGS = ("## Data", "## Scorer", "## Figures", "## Use", "## Settings")
+HEADINGS = ("## Data", "## Scorer", "## Result", "## Figures", "## Use", "## Settings")
 
 
 def test_a_card_names_no_path_and_no_endpoint_of_the_machine(tmp_path):
@@ -215,3 +231,89 @@ def test_what_cannot_be_shared_says_so(run, tmp_path_factory, monkeypatch, capsy
     monkeypatch.setattr("huggingface_hub.HfApi", Unreached)
     with pytest.raises(ValueError, match=r"cannot be uploaded \(no network\)"):
         model_card.push(run, "me/mine")
+
+
+def blocks(text: str) -> dict[str, str]:
+    """The code that loads a result, by the library's name."""
+    return dict(re.findall(r"With (\w+):\n\n```python\n(.*?)```", text, re.S))
+
+
+def test_the_code_of_a_card_runs_where_it_was_written(tiny_editor, run, monkeypatch, capsys):
+    monkeypatch.chdir(run.parent)
+    shutil.rmtree(run / "pipeline")
+    editor = load_editor(tiny_editor)
+    save_editor(
+        replace(editor, prompt=RewardPrompt.hive(), settings=EditConfig(2, 1.5, 1.2)), run / "pipeline"
+    )
+    assert main(["share", run.name]) == 0
+    text = (run / "pipeline" / "README.md").read_text()
+    code = blocks(text.replace("256", "32"))
+    assert list(code) == ["rewardedit", "diffusers"]
+    assert f'load_editor("{run.name}/pipeline")' in code["rewardedit"]
+    assert "make the sky red, image quality is five out of five" in code["diffusers"]
+    Image.new("RGB", (40, 30), "green").save("photo.jpg")
+    made = []
+    for text in code.values():
+        seed = torch.Generator().manual_seed(0)
+        exec(text.replace("image=photo", "image=photo, generator=seed"), {"seed": seed})
+        made.append(np.asarray(Image.open("edited.png")).astype(int))
+    # The same prompt, settings and noise: rewardedit's seed 0 is a generator of its own.
+    assert np.abs(made[0] - made[1]).mean() < 2
+
+
+def test_a_lora_is_loaded_onto_its_base():
+    settings = {"name": "x", "base": "a/base", "data": {"name": "magicbrush", "path": "b/data", "size": None}}
+    code = blocks(card(settings, {"trainer": "refl"}, {}, "lora", "me/x", "other"))
+    assert 'load_editor("me/x")' in code["rewardedit"]
+    assert 'from_pretrained("a/base")\npipe.load_lora_weights("me/x")' in code["diffusers"]
+    assert "resize((512, 512))" in code["diffusers"]
+    learned = card(settings, {}, {}, "pipeline", "me/x", "other", Usage(has_embedding=True))
+    assert list(blocks(learned)) == ["rewardedit"], "stock diffusers does not read a learned embedding"
+
+
+@pytest.fixture
+def samples(run) -> Path:
+    """Four held-out edits of the run, as a comparison keeps them."""
+    shown = Wall()
+    for i in range(6):
+        images = [WallImage(label, torch.rand(3, 8, 8)) for label in ("before", "base", "result")]
+        shown.add(WallEdit(f"make it | {i}", images))
+    report = Report("r")
+    report.wall("w", shown)
+    report.save(run / "report.html")
+    keep_samples(run, shown)
+    return run
+
+
+def test_samples_are_shown_where_all_data_are_public(samples, capsys):
+    folder = samples / "pipeline" / "samples"
+    text = write_card(samples, "me/x").read_text()
+    assert text.count("![before]") == 4
+    assert "| make it \\| 0 | ![before](samples/1-0.png) | ![base](samples/1-1.png) |" in text
+    assert len(list(folder.iterdir())) == 12
+    # Images of one's own are published on request alone.
+    config = (samples / "config.yaml").read_text()
+    (samples / "config.yaml").write_text(config.replace("osunlp/MagicBrush", "/home/me/photos"))
+    assert "![" not in write_card(samples, "me/x").read_text()
+    assert not folder.exists()
+    assert main(["share", str(samples), "--samples"]) == 0
+    assert len(list(folder.iterdir())) == 12
+    assert main(["share", str(samples), "--no-samples"]) == 0
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "3", "[3]", '[{"instruction": "x", "images": {"a": "../config.yaml"}}]', '[{"images": {}}]'],
+)
+def test_damaged_samples_are_none(content, samples):
+    (samples / "samples.json").write_text(content)
+    assert "![" not in write_card(samples, "me/x", samples=True).read_text()
+    assert not (samples / "pipeline" / "samples").exists()
+
+
+def test_a_sample_is_an_image_of_the_run(samples):
+    (samples / "secret.txt").write_text("key")
+    record = [{"instruction": "x", "images": {"a": "secret.txt"}}]
+    (samples / "samples.json").write_text(json.dumps(record))
+    assert copy_samples(samples, samples / "pipeline") == []

@@ -1,7 +1,6 @@
-import html
+"""Report pages as text: content, escaping, charts and the files beside them."""
+
 import re
-import shutil
-import subprocess
 from xml.etree import ElementTree
 
 import numpy as np
@@ -10,87 +9,139 @@ import torch
 from markupsafe import escape
 from PIL import Image
 
-from rewardedit.reports import report as report_module
-from rewardedit.reports.curves import Curve, draw_plain, draw_with_matplotlib, share_bands, ticks
-from rewardedit.reports.report import Gallery, Report
-
-BROWSER = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+from rewardedit.reports.charts import (
+    Curve,
+    Interval,
+    Intervals,
+    curves,
+    draw,
+    histogram,
+    share_bands,
+    ticks,
 )
+from rewardedit.reports.plain_names import decimals, fixed, scorer_name, signed
+from rewardedit.reports.report import Headline, Report
+from rewardedit.reports.wall import Wall, WallEdit, WallImage
+from rewardedit.scorers import load_scorer
+
+
+def image(side: int = 64) -> torch.Tensor:
+    return torch.rand(3, side, side, generator=torch.Generator().manual_seed(side))
+
+
+def wall(n: int = 4, side: int = 64) -> Wall:
+    """Edits whose gain falls and whose disagreement rises."""
+    edits = Wall(left="base", right="result", note="a note")
+    for i in range(n):
+        images = [WallImage(name, image(side)) for name in ("before", "base", "result")]
+        edits.add(
+            WallEdit(
+                f"make number {i} red",
+                images,
+                hidden=[WallImage("other", image(side))],
+                kind=("recolour", "add")[i % 2],
+                gain=-float(i),
+                change=f"−{i}",
+                disagreement=float(i),
+                facts=[("seed", str(i))],
+                columns=["base", "result"],
+                scores=[("CLIP-I", ["0.1", "0.2"])],
+            )
+        )
+    return edits
+
+
+def page_of(folder) -> Report:
+    report = Report("a <title>")
+    report.headline(Headline("Better", "7.75 against 7.51", "better", {"wins": 5, "ties": 3, "losses": 2}))
+    report.flag("the held-out reward falls")
+    report.commands("What to do next", [("Edit an image", 'rewardedit edit a.jpg "red & blue"')])
+    report.text("a table of\nnumbers & words")
+    report.table("Ratings", {"base": {"add": 1.0}, "ours": {"add": 2.0, "move": 3.0}})
+    report.panels(
+        "Differences", [Intervals("CLIP-I", "Higher is better.", [Interval("base", "+1", 1.0, 0.5, 2)])]
+    )
+    scores = histogram("Scores", {"base": [1.0, 2.0, float("nan")], "ours": [9.0]}, 0, 10)
+    report.panels("Curves", [scores, curves("Loss", {"run": [(1, 0.5), (2, 0.25)], "empty": []})])
+    report.wall("Edits", wall())
+    report.save(folder / "report.html")
+    return report
 
 
 @pytest.fixture
 def page(tmp_path):
-    report = Report("a <title>")
-    report.text("a table of\nnumbers & words")
-    report.flag("the held-out reward falls")
-    report.table("Ratings", {"base": {"add": 1.0}, "ours": {"add": 2.0, "move": 3.0}})
-    gallery = Gallery(["source", "edited"])
-    for i in range(4):
-        gallery.row(f"instruction {i}", [(torch.rand(3, 64, 64), ""), (torch.rand(3, 64, 64), "7.0")])
-    report.gallery("Edits", gallery)
-    report.histogram("Scores", {"base": [1.0, 2.0, float("nan")], "ours": [9.0]}, 0, 10)
-    report.lines("Loss", {"run": [(1, 0.5), (2, 0.25)], "empty": []})
-    return report.save(tmp_path / "report.html")
+    page_of(tmp_path)
+    return tmp_path / "report.html"
 
 
 def test_counts_are_shown_to_the_last_digit(tmp_path):
     report = Report("counts")
     report.table("Rows", {"rule": {"0": 7347, "mean": 1234.5678, "none": None, "share": 0.123456}})
-    page = report.save(tmp_path / "report.html").read_text()
-    cells = [part.split("</td>")[0] for part in page.split("<td>")[1:]]
+    text = report.save(tmp_path / "report.html").read_text()
+    cells = [part.split("</td>")[0] for part in text.split("<td>")[1:]]
     assert cells == ["rule", "7,347", "1.23e+03", "", "0.123"]
 
 
-def test_the_page_is_one_file_without_scripts_or_links(page):
+def test_a_page_needs_nothing_but_the_images_beside_it(page):
     text = page.read_text()
     assert "a &lt;title&gt;" in text
-    assert text.count("data:image/png;base64,") == 8
-    for outside in ("http:", "https:", "<script", "<link"):
+    for outside in ("http:", "https:", "<link", "@import"):
         assert outside not in text
+    assert text.count("<script") == 1
+    files = {source.removeprefix("./") for source in re.findall(r'(?:src|href)="(\./[^"]+)"', text)}
+    assert len(files) == 16
+    assert all((page.parent / file).is_file() for file in files)
+    # A page that is written again leaves no image of the one before.
+    Report("empty").save(page)
+    assert not (page.parent / "report-images").exists()
 
 
-@pytest.fixture(params=["plain", "matplotlib"])
-def drawn_by(request, monkeypatch):
-    """Curves are drawn without matplotlib, and with it where it is installed."""
-    if request.param == "matplotlib":
-        pytest.importorskip("matplotlib")
-    else:
-        monkeypatch.setattr("rewardedit.reports.curves.find_spec", lambda name: None)
-    return request.param
-
-
-def test_what_is_told_is_shown_as_it_is_wherever_it_stands(tmp_path, drawn_by):
-    places = (
-        "page",
-        "text",
-        "flag",
-        "table",
-        "row",
-        "column",
-        "gallery",
-        "head",
-        "name",
-        "caption",
-        "plot",
-        "series",
-        "x",
-        "y",
+def test_small_images_are_saved_without_loss_and_large_ones_as_jpeg(tmp_path):
+    shown = Wall([])
+    shown.add(WallEdit("x", [WallImage("small", image(16)), WallImage("large", image(200))]))
+    shown.add(WallEdit("y", [WallImage("linked", file="a b#1?.png")]))
+    report = Report("r")
+    report.wall("w", shown)
+    text = report.save(tmp_path / "p.html").read_text()
+    small = Image.open(tmp_path / "p-images" / "1-small.png")
+    assert torch.equal(
+        torch.from_numpy(np.array(small)).permute(2, 0, 1), (image(16) * 255).round().to(torch.uint8)
     )
-    told = {place: f"<x-{place}> & 'words' {{{{ 7 * 6 }}}}" for place in places}
-    report = Report(told["page"])
-    report.text(told["text"])
+    assert Image.open(tmp_path / "p-images" / "1-large.jpg").format == "JPEG"
+    assert 'src="./a%20b%231%3F.png"' in text
+
+
+def test_content_is_shown_as_it_is_wherever_it_stands(tmp_path):
+    places = "title verdict sentence note flag purpose command text output table row column cell panel says "
+    places += "name value plot series x wall heading instruction kind change label caption fact detail score "
+    told = {place: f"<x-{place}> & 'words' {{{{ 7 * 6 }}}}" for place in places.split()}
+    report = Report(told["title"])
+    report.headline(Headline(told["verdict"], told["sentence"], notes=[told["note"]]))
     report.flag(told["flag"])
-    report.table(told["table"], {told["row"]: {told["column"]: 1.0}})
-    gallery = Gallery([told["head"]])
-    gallery.row(told["name"], [(torch.zeros(3, 4, 4), told["caption"])])
-    report.gallery(told["gallery"], gallery)
-    report.lines(told["plot"], {told["series"]: [(1, 0.5), (2, 0.25)]}, told["x"], told["y"])
+    report.commands("next", [(told["purpose"], told["command"])])
+    report.text(told["text"])
+    report.output(told["output"])
+    report.table(told["table"], {told["row"]: {told["column"]: told["cell"]}})
+    panel = Intervals(told["panel"], told["says"], [Interval(told["name"], told["value"])])
+    drawing = draw([Curve(told["series"], [(0, 1)]), Curve("b", [(0, 1)])], told["plot"], "", told["x"])
+    report.panels("p", [panel, drawing])
+    shown = Wall(note=told["wall"])
+    shown.add(
+        WallEdit(
+            told["instruction"],
+            [WallImage(told["label"], image(), note=told["caption"])],
+            kind=told["kind"],
+            change=told["change"],
+            facts=[(told["fact"], told["detail"])],
+            columns=["c"],
+            scores=[(told["score"], ["1"])],
+        )
+    )
+    report.wall(told["heading"], shown)
     page = report.save(tmp_path / "report.html").read_text()
     for place, text in told.items():
         assert f"<x-{place}>" not in page, place
-        # the page's title is a heading too
-        assert page.count(escape(text)) == (2 if place == "page" else 1), place
+        assert escape(text) in page, place
 
 
 CURVES = [
@@ -103,25 +154,14 @@ CURVES = [
 ]
 
 
-def drawing(how):
-    """The curves' image as XML, and all that is written in it or told about it."""
-    if how == "plain":
-        text = str(draw_plain(CURVES, "training step", "held-out reward"))
-        root = ElementTree.fromstring(text)
-        return root, {element.text for element in root.iter("text")}
-    svg = draw_with_matplotlib(CURVES, "training step", "held-out reward")
-    assert draw_with_matplotlib(CURVES, "training step", "held-out reward") == svg
-    # Letters are drawn; what they spell stands in a comment.
-    return ElementTree.fromstring(svg), {
-        html.unescape(found) for found in re.findall(r"<!-- (.*?) -->", svg.decode())
-    }
-
-
-def test_curves_have_ticks_units_a_legend_and_bands(drawn_by):
-    root, words = drawing(drawn_by)
-    assert {"training step", "held-out reward", "a $ and a <b>", "flat", "200", "400", "600", "800"} <= words
-    assert len([word for word in words if re.fullmatch(r"[0-9.]+", word)]) >= 8
-    assert [("fill-opacity" in str(element.attrib)) for element in root.iter()].count(True) == 1
+def test_curves_have_ticks_units_a_legend_and_bands():
+    drawing = draw(CURVES, "title", "says", "training step")
+    root = ElementTree.fromstring(str(drawing.drawing))
+    words = {element.text for element in root.iter("text")}
+    assert {"training step", "200", "400", "600", "800"} <= words
+    assert len([word for word in words if re.fullmatch(r"[0-9.]+", word or "")]) >= 8
+    assert [element.tag for element in root.iter()].count("polygon") == 1
+    assert drawing.legend == ["a $ and a <b>", "flat"]
 
 
 def test_ticks_are_round_numbers_in_the_range():
@@ -131,12 +171,36 @@ def test_ticks_are_round_numbers_in_the_range():
     assert ticks(1, 2000) == [500, 1000, 1500, 2000]
 
 
-def test_a_curve_may_be_flat_or_a_point_and_hold_values_that_are_none(drawn_by):
+def test_a_curve_may_be_flat_or_a_point_and_hold_values_that_are_none():
+    drawing = curves("one", {"a": [(0, 3.0)], "b": [(0, float("nan"))], "c": [(1, None)]})
+    assert drawing is not None
+    assert "nan" not in drawing.drawing
+    assert drawing.legend == ["a"]
+    assert curves("none", {"b": [(0, float("nan"))]}) is None
     report = Report("r")
-    report.lines("one", {"a": [(0, 3.0)], "b": [(0, float("nan"))]})
-    report.lines("none", {"b": [(0, float("nan"))]})
-    assert [part["title"] for _, part in report.parts] == ["one"]
-    assert "nan" not in report.parts[0][1]["drawing"].split("base64")[0]
+    report.panels("none", [None])
+    assert report.parts == []
+
+
+def test_an_interval_is_coloured_where_it_lies_on_one_side_of_zero():
+    rows = Intervals(
+        "t",
+        "s",
+        [
+            Interval("better", "", 1.0, 0.5, 1.5),
+            Interval("unclear", "", 0.2, -0.1, 0.5),
+            Interval("lower is better", "", 1.0, 0.5, 1.5, -1),
+            Interval("neither", "", 1.0, 0.5, 1.5, 0),
+            Interval("none", ""),
+        ],
+    )
+    assert [row.tone for row in rows.rows] == ["better", "", "worse", "", ""]
+    first = rows.rows[0]
+    assert first.mark is not None
+    # Half of the way from 0 to 1.0 is 0.5, and 1.5 is the end of the range.
+    assert (first.low - rows.zero) * 2 == pytest.approx(first.mark - rows.zero, abs=0.05)
+    assert first.high == pytest.approx(100 * 1.68 / 1.76, abs=0.1)
+    assert rows.rows[-1].mark is None
 
 
 def test_the_band_of_a_share_is_its_95_percent_interval():
@@ -144,38 +208,35 @@ def test_the_band_of_a_share_is_its_95_percent_interval():
     assert share_bands(np.array([0.25, 0.0]), 300) == [pytest.approx((0.201, 0.299), abs=5e-4), (0, 0)]
 
 
-def test_rows_of_a_gallery_are_checked():
-    with pytest.raises(ValueError, match="expected 2 images a row; got 1"):
-        Gallery(["a", "b"]).row("x", [(torch.rand(3, 4, 4), "")])
+def test_values_beyond_a_histogram_stand_in_its_last_bins():
+    drawing = histogram("Scores", {"ours": [-5.0, 0.5, 99.0]}, 0, 1, bins=3, marks={"limit": 0.5})
+    assert drawing is not None
+    assert drawing.legend == ["ours", "limit"]
+    line = ElementTree.fromstring(str(drawing.drawing)).find("g/polyline")
+    assert line is not None
+    heights = [point.split(",")[1] for point in line.attrib["points"].split()]
+    assert heights[0] == heights[1] == heights[2], "a third in each of the three bins"
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
-def test_a_browser_shows_it(page, tmp_path):
-    shot = tmp_path / "page.png"
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1240,1400"]
-    quiet = [
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
+def test_the_bar_shows_the_shares_of_wins_ties_and_losses():
+    bars = Headline("v", "s", counts={"wins": 6, "ties": 1, "losses": 3}).bars
+    assert [(bar["start"], bar["width"], bar["kind"]) for bar in bars] == [
+        (0, 60, "better"),
+        (60, 10, "even"),
+        (70, 30, "worse"),
     ]
-    profile = f"--user-data-dir={tmp_path / 'profile'}"
-    subprocess.run(
-        [str(BROWSER), *flags, *quiet, profile, f"--screenshot={shot}", page.as_uri()],
-        check=True,
-        timeout=90,
-        capture_output=True,
+
+
+def test_numbers_have_one_form():
+    assert (signed(0.237, 2), signed(-0.1, 3), signed(-0.0001, 3)) == ("+0.24", "−0.100", "0.000")
+    assert (fixed(None, 2), fixed(-1.5, 2)) == ("–", "−1.50")
+    assert (decimals([0.1, 0.99]), decimals([7.5]), decimals([])) == (3, 2, 3)
+
+
+def test_names_of_scorers_say_what_they_measure_and_which_direction_is_better():
+    assert scorer_name("ssim", load_scorer("ssim", against="target")).says == (
+        "Similarity of structure. Compared with the target. Higher is better."
     )
-    image = Image.open(shot).convert("RGB")
-    assert image.size == (1240, 1400)
-    assert len(image.getcolors(2**24) or []) > 1000  # images, curves and words, no blank page
-
-
-def test_values_beyond_a_histogram_stand_in_its_last_bins(monkeypatch):
-    drawn = []
-    monkeypatch.setattr(report_module, "draw", lambda curves, *_: drawn.extend(curves) or "")
-    Report("x").histogram("Scores", {"ours": [-5.0, 0.5, 99.0]}, 0, 1)
-    shares = [share for _, share in drawn[0].points]
-    assert sum(shares) == pytest.approx(1)
-    assert (shares[0], shares[-1]) == pytest.approx((1 / 3, 1 / 3))
+    outside = load_scorer({"l1": {"region": "outside"}})
+    assert "Only outside the mask." in scorer_name("l1", outside).says
+    assert scorer_name("a:0.5,b:0.5").says == "Higher is better."

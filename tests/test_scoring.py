@@ -16,6 +16,7 @@ from rewardedit.batch import EditSample
 from rewardedit.cli import main
 from rewardedit.data.table import Table
 from rewardedit.images import load_image, to_pil
+from rewardedit.reports.captioned import GAP, TEXT
 from rewardedit.reports.heatmap import draw_heat, heat_map
 from rewardedit.scorers import load
 from rewardedit.scoring import score_rows
@@ -239,7 +240,9 @@ def test_nothing_scored_is_an_error(pair, capsys):
 def test_the_heat_map_is_drawn_beside_the_pair(pair, tmp_path, capsys):
     out = tmp_path / "heat.png"
     assert main(["score", *pair, "--scorer", "clip_d", "--heatmap", str(out)]) == 0
-    assert load_image(out).shape == (3, 64, 192)
+    _, h, w = load_image(out).shape
+    assert w == 3 * 256 + 4 * GAP
+    assert h > 256 + 3 * (TEXT + GAP), "with instruction, score and legend below"
 
 
 def test_heat_adds_up_to_the_change_of_a_linear_score_and_stays_where_pictures_differ():

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import importlib
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,22 +30,65 @@ TRAINERS = {
     "vifi_clip": "rewardedit.trainers.vifi_clip",
 }
 SHAPES = "shapes/"  # before the names of the offline world's recipes
-WORLD = "the offline world (small models on rendered shapes, without downloads)"
+# Titles of groups of trainers for photographs, in the order in which they are listed.
+GROUPS = {
+    "edit photographs better": ("reward_conditioned", "refl", None),  # None: phases of several
+    "score edits": ("adiee_scorer", "vifi_clip"),
+    "make data": ("adiee_data", "captioner"),
+}
+OTHERS = "others"
+INDENT = 43  # columns before a description
+FIRST = "quickstart"
+START = "start here (no download)"
+WORLD = "the offline world (small models on rendered shapes, no download)"
+WIDTH = 100  # columns of a screen
+WORLD_FORM: Any = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}
 
 
 def add_parser(commands: Any) -> None:
     p = commands.add_parser("recipes", help="list the recipes")
+    p.add_argument("--all", action="store_true", help="describe those of the offline world, too")
     p.set_defaults(run=run, parser=p, words=None)
 
 
 def run(args: argparse.Namespace) -> None:
-    is_headed = False
-    for name in recipe_names():
-        if name.startswith(SHAPES) and not is_headed:
-            is_headed = True
-            print(f"\n{WORLD}:")
-        first = recipe_path(name).read_text().splitlines()[0].lstrip("# ")
-        print(f"{name:<41}{first}")
+    lines = ["rewardedit train NAME runs a recipe; --dry-run shows its plan first"]
+    for title, names in recipe_groups(recipe_names()):
+        lines += ["", f"{title}:"]
+        if title == WORLD and not args.all:
+            lines += textwrap.wrap(
+                ", ".join(names),
+                WIDTH - 2,
+                initial_indent="  ",
+                subsequent_indent="  ",
+                break_on_hyphens=False,
+            )
+        else:
+            lines += [line for name in names for line in _described(name)]
+    print("\n".join(lines))
+
+
+def recipe_groups(names: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Recipes under titles: the first one, those for photographs by purpose, then the offline world's."""
+    groups: dict[str, list[str]] = {title: [] for title in (START, *GROUPS, OTHERS, WORLD)}
+    for name in names:
+        if name == FIRST:
+            title = START
+        elif name.startswith(SHAPES):
+            title = WORLD
+        else:
+            trainer = configs.load_yaml(recipe_path(name)).get("trainer")
+            title = next((t for t, trainers in GROUPS.items() if trainer in trainers), OTHERS)
+        groups[title].append(name)
+    return [(title, group) for title, group in groups.items() if group]
+
+
+def _described(name: str) -> list[str]:
+    """A recipe's name and the first line of its file, in at most two lines."""
+    path = recipe_path(name)
+    about = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+    text = textwrap.wrap(about, WIDTH - INDENT, max_lines=2, placeholder=" …")
+    return [f"  {name:<{INDENT - 3}} {text[0]}", *(" " * INDENT + line for line in text[1:])]
 
 
 def recipe_folders() -> list[Path]:

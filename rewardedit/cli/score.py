@@ -322,17 +322,19 @@ def read_batch(sample: Any, size: int | None, policy: str) -> Any:
 
 def _draw(args: argparse.Namespace, batch: Any, scorer: Any) -> None:
     """Draws one edit as --heatmap and --explain ask."""
-    for path, write in ((args.heatmap, write_heatmap), (args.explain, write_explanation)):
-        if path:
-            write(batch, scorer, Path(path))
+    if args.heatmap:
+        write_heatmap(batch, scorer, args.scorer[0], Path(args.heatmap))
+    if args.explain:
+        write_explanation(batch, scorer, Path(args.explain))
 
 
-def write_heatmap(batch: Any, scorer: Any, path: Path) -> None:
+def write_heatmap(batch: Any, scorer: Any, name: str, path: Path) -> None:
     """Writes source, edit and heat map side by side."""
-    from rewardedit.images import to_pil
     from rewardedit.reports.heatmap import heat_map, side_by_side
 
-    to_pil(side_by_side(batch, heat_map(scorer, batch))).save(path)
+    scores = scorer(batch)
+    score = float(scores.score[0]) if scores.valid[0] else None
+    side_by_side(batch, heat_map(scorer, batch), name, score).save(path)
     print(
         f"heat map: {path} (source, edit, heat; green: this change raised the score, red: it lowered it)",
         file=sys.stderr,

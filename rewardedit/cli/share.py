@@ -11,6 +11,11 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--push-to-hub", metavar="REPO", help="upload to this repository, e.g. me/my-editor")
     p.add_argument("--license", default="other", help="for the card, e.g. apache-2.0 (default: not stated)")
     p.add_argument("--private", action="store_true", help="nobody else sees the repository")
+    p.add_argument(
+        "--samples",
+        action=argparse.BooleanOptionalAction,
+        help="show four held-out edits in the card, and upload them (default: only if all data are public)",
+    )
     p.set_defaults(run=run, parser=p, words=None)
 
 
@@ -21,6 +26,6 @@ def run(args: argparse.Namespace) -> None:
     if args.private and args.push_to_hub is None:
         raise ValueError("--private: goes with --push-to-hub, as nothing is uploaded without it")
     if args.push_to_hub is None:
-        print(f"model card: {write_card(folder, folder.name, args.license)}")
+        print(f"model card: {write_card(folder, None, args.license, args.samples)}")
         return
-    print(push(folder, args.push_to_hub, args.license, args.private))
+    print(push(folder, args.push_to_hub, args.license, args.private, args.samples))

@@ -14,13 +14,16 @@ from rewardedit import devices
 from rewardedit.data import DataConfig
 from rewardedit.diffusion.editors import EditConfig, Editor, load_editor, save_settings
 from rewardedit.evaluation import comparison_metrics as metrics_of
-from rewardedit.evaluation.comparison_report import Shown, save_report, table
+from rewardedit.evaluation.comparison_page import Compared, write_page
+from rewardedit.evaluation.comparison_report import table
 from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.evaluation.hacking import hacking_signs
 from rewardedit.evaluation.held_out import HeldOut, held_out
 from rewardedit.evaluation.statistics import valid_means
 from rewardedit.files import remove, write_json
 from rewardedit.processes import on_main_process, processes
+from rewardedit.reports.heatmap import draw_heat, heat_map
+from rewardedit.reports.plain_names import scorer_name
 from rewardedit.scorer_spec import spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
@@ -169,7 +172,8 @@ def compare(
     }
     ratings = {} if test.truth is None else {name: test.rate(images) for name, images in edited.items()}
     health = {name: hacking_signs(test.source, p, test.batch.mask) for name, p in edited.items()}
-    scores = metrics_of.scores(edited, test, scorers)
+    judged = metrics_of.scores(edited, test, scorers)
+    scores = metrics_of.score_values(judged)
     metrics = {
         "n": len(test),
         "val_n": len(val),
@@ -183,14 +187,39 @@ def compare(
         "settings": chosen,
     }
     write_json(folder / "metrics.json", metrics)
-    shown = {name: rating.score for name, rating in ratings.items()} or {
-        name: values[judge.name] for name, values in scores.items()
+    values = {name: rating.score for name, rating in ratings.items()} or {
+        name: by_scorer[judge.name] for name, by_scorer in scores.items()
     }
-    path = save_report(metrics, Shown(judge.name, shown), edited, test, main, folder)
+    compared = Compared(
+        main,
+        results[main],
+        edited,
+        judge.name,
+        values,
+        judged,
+        health,
+        {judge.name: scorer_name(judge.name), **{name: scorer_name(name, s) for name, s in scorers.items()}},
+        next(iter(rewards), None),
+        heat_of(judge.scorer, test, edited[main]),
+    )
+    path = write_page(metrics, compared, test, folder)
     print(table(metrics, main))
     print(f"report: {path}")
     remove(edits)
     return metrics
+
+
+def heat_of(scorer: Scorer | None, rows: HeldOut, images: Tensor) -> Callable[[int], Tensor] | None:
+    """Function that draws a scorer's heat map (3, h, w) of the edit in a row; None without a gradient."""
+    if scorer is None or not scorer.differentiable:
+        return None
+
+    def draw(row: int) -> Tensor:
+        edit = rows.edited(images)[row : row + 1]
+        device = next((p.device for p in scorer.parameters()), edit.edited.device)
+        return draw_heat(edit.edited, heat_map(scorer, edit.to(device)).cpu())[0]
+
+    return draw
 
 
 def judges(evaluate: EvaluateConfig, rewards: dict[str, Scorer]) -> dict[str, Scorer]:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from rewardedit.batch import Scores
 from rewardedit.data.worlds import Rating
 from rewardedit.evaluation.hacking import hacking_flag
 from rewardedit.evaluation.held_out import HeldOut
@@ -17,13 +18,17 @@ VERSUS = {"base": "ci95", "conditioned_one": "ci95_vs_one"}  # names of interval
 
 def scores(
     edited: dict[str, Tensor], test: HeldOut, scorers: dict[str, Scorer]
-) -> dict[str, dict[str, Tensor]]:
-    """Each variant's scores by every scorer, a row each; NaN where a scorer has none."""
-    values = {}
-    for name, images in edited.items():
-        scored = score_batch(test.edited(images), scorers)
-        values[name] = {scorer: scores.score.float() for scorer, scores in scored.items()}
-    return values
+) -> dict[str, dict[str, Scores]]:
+    """Each variant's scores by every scorer, a row each."""
+    return {name: score_batch(test.edited(images), scorers) for name, images in edited.items()}
+
+
+def score_values(scores: dict[str, dict[str, Scores]]) -> dict[str, dict[str, Tensor]]:
+    """The scores alone, without parts and reasons; NaN where a scorer has none."""
+    return {
+        name: {scorer: one.score.float() for scorer, one in by_scorer.items()}
+        for name, by_scorer in scores.items()
+    }
 
 
 def exact(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, Any]:
@@ -72,12 +77,14 @@ def flags(
 
 def differences(scores: dict[str, dict[str, Tensor]], test: HeldOut, main: str) -> dict[str, dict[str, Any]]:
     """By scorer and variant: main − variant on edits that both can score, and main's wins and losses."""
-    others = dict(scores)
-    values = others.pop(main)
-    found = {}
-    for scorer in values:
-        found[scorer] = {name: _paired(values[scorer], own[scorer], test) for name, own in others.items()}
-    return found
+    return {
+        scorer: {
+            name: paired(scores[main][scorer], values[scorer], test)
+            for name, values in scores.items()
+            if name != main
+        }
+        for scorer in scores[main]
+    }
 
 
 def change_outside(health: dict[str, dict[str, Tensor]], test: HeldOut) -> dict[str, Any]:
@@ -87,10 +94,10 @@ def change_outside(health: dict[str, dict[str, Tensor]], test: HeldOut) -> dict[
     outside = {name: values["change_outside"] for name, values in health.items()}
     base = outside.pop("base")
     has_outside = test.batch.mask.flatten(1).amin(1) < 1
-    return {name: _paired(values, base, test, has_outside) for name, values in outside.items()}
+    return {name: paired(values, base, test, has_outside) for name, values in outside.items()}
 
 
-def _paired(a: Tensor, b: Tensor, test: HeldOut, kept: Tensor | None = None) -> dict[str, Any] | None:
+def paired(a: Tensor, b: Tensor, test: HeldOut, kept: Tensor | None = None) -> dict[str, Any] | None:
     """Compares two variants on rows where both have a value; None if fewer than two source images have."""
     valid = a.isfinite() & b.isfinite()
     rows = (valid if kept is None else valid & kept).nonzero()[:, 0].tolist()

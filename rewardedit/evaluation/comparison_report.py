@@ -1,23 +1,8 @@
-"""The comparison of editors as text and as a page."""
+"""The comparison of editors as text."""
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from rewardedit.evaluation.comparison_metrics import VERSUS
-from rewardedit.evaluation.held_out import HeldOut
-from rewardedit.files import read_log
-from rewardedit.reports.report import Gallery, Report
-
-
-@dataclass(frozen=True)
-class Shown:
-    """The values that the report shows with each edit."""
-
-    name: str
-    values: dict[str, Tensor]  # (n,) by variant
 
 
 def table(metrics: dict[str, Any], main: str) -> str:
@@ -60,48 +45,3 @@ def _exact_table(metrics: dict[str, Any], main: str) -> str:
     # A share of nothing says nothing.
     gain = f"{100 * oracle['relative_gain']:+.1f} %" if oracle["base"] >= 0.05 else "–"
     return "\n".join([*lines, f"  gain over the base: {gain}"])
-
-
-def save_report(
-    metrics: dict[str, Any],
-    shown: Shown,
-    edited: dict[str, Tensor],
-    test: HeldOut,
-    main: str,
-    folder: Path,
-) -> Path:
-    report = Report(f"rewardedit: {folder.name}")
-    report.text(table(metrics, main))
-    for name, found in metrics["flags"].items():
-        if found:
-            report.flag(f"{name}: {found}")
-    if "oracle" in metrics:
-        report.table("Oracle rating by edit type", metrics["kinds"])
-        report.table("Aspects", metrics["aspects"])
-    report.table("Means of the scorers", metrics["rewards"])
-    report.table("Signs of reward hacking", metrics["health"])
-    target = test.batch.target
-    gallery = Gallery(["source", *edited, *([] if target is None else ["target"])])
-    for i in range(min(35, len(test))):
-        cells = [(test.source[i], "")]
-        cells += [(p[i].nan_to_num(0.5), _value(shown.values[name][i])) for name, p in edited.items()]
-        gallery.row(test.instruction[i], [*cells, *([] if target is None else [(target[i], "")])])
-    report.gallery(f"Held-out edits, with {shown.name}", gallery)
-    values = {name: found[found.isfinite()].tolist() for name, found in shown.values.items()}
-    everything = [value for found in values.values() for value in found]
-    if everything:
-        low, high = (0.0, 10.0) if "oracle" in metrics else (min(everything), max(everything))
-        report.histogram(shown.name, values, low, max(high, low + 1e-6), x=shown.name)
-    logs = {
-        name: read_log(path)
-        for name, path in {main: folder, **{p.name: p for p in sorted(folder.glob("variants/*"))}}.items()
-    }
-    report.lines(
-        "Training loss",
-        {name: [(line["step"], line["loss"]) for line in log] for name, log in logs.items() if log},
-    )
-    return report.save(folder / "report.html")
-
-
-def _value(value: Tensor) -> str:
-    return f"{value:.3g}" if value.isfinite() else "no score"

@@ -8,21 +8,19 @@ from rewardedit.batch import EditBatch
 from rewardedit.images import resize, to_pil
 from rewardedit.instructions.parsed import Parsed, ParsedEdit
 from rewardedit.regions.base import EditRegions, Instances
+from rewardedit.reports.captioned import PAPER, TEXT, captioned
+from rewardedit.reports.verdict import verdict
 from rewardedit.scorers.bpm.bpm import Bpm
 
 SIDE = 384  # pixels of the longer side of each panel
-TEXT = 15  # pixels high
-GAP = 12
-PAPER = (255, 255, 255)
-INK = (30, 30, 30)
 COLOURS = {"source": (40, 90, 220), "target": (20, 140, 60), "reference": (220, 120, 10)}
 VEIL = (255, 60, 160)  # colour over the region that may change
 
 
 def explain(scorer: Bpm, batch: EditBatch) -> Image.Image:
     """Draws one edit: the source with the source object's boxes, the edited image with the target's and the
-    reference's, and the edited image with a veil over the region that may change; below, the parsed
-    instruction and each part's value.
+    reference's, and the edited image with a veil over the region that may change; below, the
+    instruction, the verdict in a sentence, the parsed instruction and each part's value.
 
     Raises:
         ValueError: if the batch does not hold exactly one edit.
@@ -43,26 +41,16 @@ def explain(scorer: Bpm, batch: EditBatch) -> Image.Image:
         _panel(edited, after),
         _panel(_veiled(edited, regions), []),
     ]
-    value = f"{float(scores.score[0]):.3f}" if scores.valid[0] else f"no score: {scores.reason[0]}"
-    parts = "   ".join(
-        f"{name} {float(part[0]):.3f}" for name, part in scores.parts.items() if part[0] == part[0]
-    )
-    lines = [batch.instruction[0], _asked(parsed), f"BPM {value}", parts]
-    titles = ["source", "edited", "may change"]
-    width = sum(panel.width for panel in panels) + GAP * (len(panels) + 1)
-    top = TEXT + 2 * GAP
-    below = top + max(panel.height for panel in panels) + GAP
-    page = Image.new("RGB", (width, below + len(lines) * (TEXT + 8) + GAP), PAPER)
-    draw = ImageDraw.Draw(page)
-    font = ImageFont.load_default(TEXT)
-    left = GAP
-    for panel, title in zip(panels, titles, strict=True):
-        draw.text((left, GAP), title, INK, font)
-        page.paste(panel, (left, top))
-        left += panel.width + GAP
-    for number, line in enumerate(lines):
-        draw.text((GAP, below + number * (TEXT + 8)), line, INK, font)
-    return page
+    titles = ("source", "edited", "may change")
+    parts = {name: float(part[0]) for name, part in scores.parts.items()}
+    shown = [f"{name} {value:.2f}" for name, value in parts.items() if value == value]
+    lines = [
+        batch.instruction[0],
+        verdict(scorer, float(scores.score[0]), parts, scores.reason[0]),
+        f"Read as: {_asked(parsed)}",
+        *([f"Parts, higher is better: {', '.join(shown)}"] if shown else []),
+    ]
+    return captioned(list(zip(titles, panels, strict=True)), lines)
 
 
 def _name(parsed: Parsed, side: str) -> str:

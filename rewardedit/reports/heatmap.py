@@ -7,13 +7,16 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor
 
 from rewardedit.batch import EditBatch
-from rewardedit.images import gaussian_blur
+from rewardedit.images import gaussian_blur, to_pil
+from rewardedit.reports.captioned import captioned
 from rewardedit.scorers import Scorer
 
 SIDE = 1024  # pixels of the longer side at which large maps are smoothed and drawn
+LEAST = 256  # pixels of the longer side of a drawn image
 SMOOTH = 0.02  # standard deviation of the blur, in shorter sides of the image
 
 
@@ -57,12 +60,28 @@ def _at_most(image: Float[Tensor, "b c h w"], side: int) -> Float[Tensor, "b c h
     return F.interpolate(image, [max(1, round(n * scale)) for n in image.shape[-2:]], mode="area")
 
 
-def side_by_side(batch: EditBatch, heat: Float[Tensor, "1 1 h w"]) -> Float[Tensor, "3 h2 w2"]:
-    """Source, edit and heat map of one edit, each of at most `SIDE` pixels a side."""
-    source = _at_most(batch.source, SIDE)
-    edited = _at_most(batch.edited, SIDE)
-    heat = _at_most(heat, SIDE)
-    return torch.cat([source[0], edited[0], draw_heat(edited, heat)[0]], dim=2)
+def side_by_side(
+    batch: EditBatch, heat: Float[Tensor, "1 1 h w"], scorer: str, score: float | None
+) -> Image.Image:
+    """Source, edit and heat map of one edit, each of at most `SIDE` pixels a side, with the instruction, the
+    score (None: there is none) and a legend.
+    """
+    source, edited, small = (_at_most(image, SIDE).cpu() for image in (batch.source, batch.edited, heat))
+    panels = {"source": source, "edited": edited, "heat map": draw_heat(edited, small)}
+    said = "no score" if score is None else f"{score:.4f}"
+    lines = [
+        batch.instruction[0],
+        f"{scorer}: {said}",
+        "Green: this change raised the score. Red: it lowered it. Grey: no effect. "
+        f"Full colour: {float(heat.abs().amax()):.2g} a pixel.",
+    ]
+    return captioned([(title, _enlarged(to_pil(image[0]))) for title, image in panels.items()], lines)
+
+
+def _enlarged(image: Image.Image) -> Image.Image:
+    """A small image with whole pixels for each of its own, so that the words below fit."""
+    factor = -(-LEAST // max(image.size))
+    return image.resize((factor * image.width, factor * image.height), Image.Resampling.NEAREST)
 
 
 def draw_heat(image: Float[Tensor, "b 3 h w"], heat: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 3 h w"]:

@@ -4,6 +4,7 @@ files.
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,17 @@ import yaml
 from rewardedit import config as configs
 from rewardedit.files import replaced
 from rewardedit.models import HUB_NAME, is_of_the_hub
+from rewardedit.reports.card_examples import Usage, examples
+from rewardedit.reports.card_samples import copy_samples, remove_samples
 from rewardedit.reports.published import published, without_local
 
-# Folders in which trainers leave their result, and the code that loads each.
+# Folders in which trainers leave their result.
 RESULTS = ("pipeline", "lora", "scorer", "detector", "segmenter", "vlm", "clip")
 CARD = "README.md"
 MODELS = ("base", "model", "checkpoint", "init", "start")  # settings that name a base model
-EXAMPLES = {
-    "pipeline": "from rewardedit import load_editor\n\neditor = load_editor({repo})\n"
-    'edited = editor(image, ["make the circle white"], [0])',
-    "lora": "from rewardedit import load_editor\n\neditor = load_editor({repo})\n"
-    'edited = editor(image, ["make the circle white"], [0])',
-    "scorer": "from rewardedit import load_scorer\n\nscorer = load_scorer({scorer}, checkpoint={repo})\n"
-    "scores = scorer(batch)",
-    "captioner": "from rewardedit.language.vlm import load_vlm\n\n"
-    "captioner = load_vlm({base}, adapter={repo})",
-}  # with the names as Python writes them
 LIBRARIES = {"captioner": "peft", "pipeline": "diffusers", "lora": "diffusers"}  # others: transformers
-SCORERS = {"vifi_clip": "vifi_clip", "adiee_scorer": "adiee"}
+EDITORS = {"pipeline": "finetune", "lora": "adapter"}  # how an editor relates to its base model
+SET_ASIDE = ("usage", "differences", "settings", "change_outside")  # metrics that are no plain figures
 PLAIN = re.compile(r"[\w-]*")  # names of trainers
 
 
@@ -45,13 +39,16 @@ def result_of(run: Path) -> Path:
     return found[0]
 
 
-def write_card(run: Path, repo: str, license: str = "other") -> Path:
+def write_card(
+    run: Path, repo: str | None = None, license: str = "other", samples: bool | None = None
+) -> Path:
     """Writes the card into the run's result, in the hub's format, and returns its path.
 
     Args:
-        repo: the name under which the result is shared, for the example.
+        repo: the name under which the result is shared, for the examples; None: they name its folder.
         license: a licence identifier of the hub, such as "apache-2.0"; the base model or the data may
             require one.
+        samples: copies held-out edits into the result and shows them; None: if all data are public.
 
     Raises:
         ValueError: if the run has no result, or its files cannot be read.
@@ -64,11 +61,25 @@ def write_card(run: Path, repo: str, license: str = "other") -> Path:
         raise ValueError(f"{run}: expected the files of a run ({error})") from error
     metrics_file = run / "metrics.json"
     metrics = json.loads(metrics_file.read_text()) if metrics_file.is_file() else {}
-    metrics.pop("usage", None)  # endpoint usage says nothing about the result
-    path = result / CARD
-    with replaced(path) as aside:
-        aside.write_text(card(settings, environment, metrics, result.name, repo, license), encoding="utf-8")
-    return path
+    shown = []
+    if samples or (samples is None and is_public(settings)):
+        shown = copy_samples(run, result)
+    else:
+        remove_samples(result)
+    name = repo or _near(result)
+    usage = Usage.of_result(result)
+    text = card(settings, environment, metrics, result.name, name, license, usage, shown)
+    with replaced(result / CARD) as aside:
+        aside.write_text(text, encoding="utf-8")
+    return result / CARD
+
+
+def _near(result: Path) -> str:
+    """The folder as commands here name it; without its parents if it lies outside of the working folder."""
+    try:
+        return result.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return f"{result.resolve().parent.name}/{result.name}"
 
 
 def card(
@@ -78,56 +89,111 @@ def card(
     kind: str,
     repo: str,
     license: str,
+    usage: Usage | None = None,
+    samples: Sequence[tuple[str, dict[str, str]]] = (),
 ) -> str:
     """The text of a card. Values from the run's files are escaped, so that they are not markup, and hold no
     local path or endpoint.
+
+    Args:
+        samples: instructions with their images by label, as paths relative to the card.
     """
     settings = without_local(settings)
     trainer = str(environment.get("trainer", ""))
     if not PLAIN.fullmatch(trainer):
         raise ValueError(f"environment.json: trainer: expected a trainer's name; got {trainer[:80]!r}")
-    made = trainer if trainer in EXAMPLES else kind
+    made = trainer if trainer in LIBRARIES else kind
+    base = base_of(settings)
+    blocks = examples(made, repo, base, trainer, usage or Usage(), (settings.get("data") or {}).get("size"))
+    packages = ", ".join(f"{name} {version}" for name, version in environment.get("packages", {}).items())
+    where = f"{environment.get('device', '')}; Python {environment.get('python', '')}; {packages}."
+    parts = [
+        f"---\n{yaml.safe_dump(_head(settings, made, trainer, license), sort_keys=False)}---",
+        f"# {escaped(str(settings.get('name', repo)))}",
+        _origin(trainer, base, license),
+        _samples(samples),
+        "\n\n".join(["## Use", *(f"With {title}:\n\n{fenced(text, 'python')}" for title, text in blocks)]),
+        f"## Data\n\n{_listed(data_of(settings)) or 'Its own: the offline world of shapes.'}",
+        _section("Scorer", _listed(scorers_of(settings))),
+        _section("Result", _result(metrics)),
+        _section("Figures", _figures(metrics)),
+        f"## Settings\n\n{fenced(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), 'yaml')}",
+        escaped(where),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _head(settings: dict[str, Any], made: str, trainer: str, license: str) -> dict[str, Any]:
+    """The card's metadata, as the hub reads them."""
     head: dict[str, Any] = {
         "license": license,
         "library_name": LIBRARIES.get(made, "transformers"),
         "tags": ["image-editing", "rewardedit", trainer.replace("_", "-")],
     }
+    if made in EDITORS:
+        head["pipeline_tag"] = "image-to-image"
     base = base_of(settings)
     if base is not None and is_of_the_hub(base):
         head["base_model"] = base
+        if made in EDITORS:
+            head["base_model_relation"] = EDITORS[made]
     data = [path for path in data_of(settings) if is_of_the_hub(path)]
     if data:
         head["datasets"] = data
-    parts = [
-        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
-        f"# {escaped(str(settings.get('name', repo)))}",
-        f"Made by `rewardedit train` with the trainer `{trainer}`"
-        + (f" from {code(base)}." if base else ".")
-        + (
-            ""
-            if license != "other"
-            else " Licence: not stated; that of the base model and of the data holds."
-        ),
-        f"## Data\n\n{_listed(data_of(settings)) or 'Its own: the offline world of shapes.'}",
-    ]
-    judges = scorers_of(settings)
-    if judges:
-        parts.append(f"## Scorer\n\n{_listed(judges)}")
-    figures = flat(metrics)
-    if figures:
-        rows = "\n".join(f"| {escaped(name)} | {value:.4g} |" for name, value in figures.items())
-        parts.append(f"## Figures\n\n| | |\n|---|---|\n{rows}")
-    example = EXAMPLES.get(made)
-    if example is not None:
-        names = {"repo": repo, "base": base, "scorer": SCORERS.get(trainer, "vifi_clip")}
-        text = example.format(**{name: json.dumps(value) for name, value in names.items()})
-        parts.append(f"## Use\n\n{fenced(text, 'python')}")
-    dumped = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-    packages = ", ".join(f"{name} {version}" for name, version in environment.get("packages", {}).items())
-    parts.append(f"## Settings\n\n{fenced(dumped, 'yaml')}")
-    where = f"{environment.get('device', '')}; Python {environment.get('python', '')}; {packages}."
-    parts.append(escaped(where))
-    return "\n\n".join(parts) + "\n"
+    return head
+
+
+def _origin(trainer: str, base: str | None, license: str) -> str:
+    said = f"Made by `rewardedit train` with the trainer `{trainer}`" + (
+        f" from {code(base)}." if base else "."
+    )
+    if license == "other":
+        said += " Licence: not stated; that of the base model and of the data holds."
+    return said
+
+
+def _section(title: str, text: str) -> str:
+    return f"## {title}\n\n{text}" if text else ""
+
+
+def _samples(samples: Sequence[tuple[str, dict[str, str]]]) -> str:
+    """A table of held-out edits."""
+    if not samples:
+        return ""
+    labels = list(samples[0][1])
+    lines = [f"| {' | '.join(['instruction', *map(escaped, labels)])} |", "|---" * (len(labels) + 1) + "|"]
+    for instruction, images in samples:
+        cells = [f"![{escaped(label)}]({images[label]})" for label in labels]
+        lines.append(f"| {' | '.join([escaped(instruction), *cells])} |")
+    return "## Samples\n\nThe first held-out edits, not chosen.\n\n" + "\n".join(lines)
+
+
+def _result(metrics: dict[str, Any]) -> str:
+    """A table of base and result by every scorer, with intervals; "" without a comparison with a base."""
+    lines = []
+    for scorer, by_variant in metrics.get("differences", {}).items():
+        found = by_variant.get("base")
+        if found is not None:
+            low, high = found["ci95"]
+            difference = f"{found['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
+            means = f"{found['mean_b']:.3f} | {found['mean_a']:.3f}"
+            wins = f"{found['wins']} : {found['losses']}"
+            lines.append(f"| {escaped(scorer)} | {means} | {difference} | {wins} |")
+    if not lines:
+        return ""
+    head = "| scorer | base | result | difference and 95 % interval | wins : losses |\n|---|---|---|---|---|"
+    return f"{metrics['n']} held-out edits; higher is better.\n\n" + "\n".join([head, *lines])
+
+
+def _figures(metrics: dict[str, Any]) -> str:
+    figures = flat({name: value for name, value in metrics.items() if name not in SET_ASIDE})
+    rows = "\n".join(f"| {escaped(name)} | {value:.4g} |" for name, value in figures.items())
+    return f"| | |\n|---|---|\n{rows}" if figures else ""
+
+
+def is_public(settings: dict[str, Any]) -> bool:
+    """True if all data of a run are data sets of the hub or of the offline world."""
+    return all(is_of_the_hub(path) for path in data_of(settings) + data_of(settings.get("evaluate") or {}))
 
 
 def base_of(settings: dict[str, Any]) -> str | None:
@@ -186,7 +252,9 @@ def _listed(texts: list[str]) -> str:
     return "\n".join(f"- {escaped(text)}" for text in texts)
 
 
-def push(run: Path, repo: str, license: str = "other", private: bool = False) -> str:
+def push(
+    run: Path, repo: str, license: str = "other", private: bool = False, samples: bool | None = None
+) -> str:
     """Writes the card and uploads the run's result to the hub; returns its address.
 
     Raises:
@@ -198,7 +266,7 @@ def push(run: Path, repo: str, license: str = "other", private: bool = False) ->
 
     if not HUB_NAME.fullmatch(repo):
         raise ValueError(f"repository {repo!r}: expected a name such as me/my-editor")
-    write_card(run, repo, license)
+    write_card(run, repo, license, samples)
     api = HfApi()
     try:
         api.create_repo(repo, private=private, exist_ok=True)

@@ -1,45 +1,60 @@
-"""Self-contained HTML reports: tables, galleries, histograms and curves in one file without scripts."""
+"""HTML pages that need no server: words, tables, charts, and walls of images, which lie beside the page."""
 
 import base64
-import io
-import math
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from torch import Tensor
+from markupsafe import Markup
 
-from rewardedit.images import to_pil
-from rewardedit.reports.curves import Curve, draw, share_bands
+from rewardedit.files import remove, replaced
+from rewardedit.reports.charts import Drawing, Intervals
+from rewardedit.reports.wall import Wall
 from rewardedit.untrusted import whole_text
 
-TEMPLATE = Path(__file__).with_name("report.html.jinja")
+TEMPLATES = Path(__file__).with_name("templates")
+LINKED = ("commands", "panels", "wall")  # sections that the top of a long page links
+IMAGES = "-images"  # the folder of a page's images is named after the page
 
 
-@dataclass
-class Gallery:
-    """Rows of captioned images, each row with a title."""
+@dataclass(frozen=True)
+class Headline:
+    """The result of a page in words, with the counts behind it as one bar."""
 
-    columns: list[str]
-    rows: list[tuple[str, list[tuple[Float[Tensor, "3 h w"], str]]]] = field(default_factory=list)
+    verdict: str
+    sentence: str
+    tone: str = ""  # "better" or "worse"
+    counts: dict[str, int] = field(default_factory=dict)  # wins, ties and losses
+    notes: Sequence[str] = ()
 
-    def row(self, title: str, cells: list[tuple[Float[Tensor, "3 h w"], str]]) -> None:
-        """Adds a row: a title, and an image (RGB in [0, 1]) with its caption for each column."""
-        if len(cells) != len(self.columns):
-            raise ValueError(f"gallery: expected {len(self.columns)} images a row; got {len(cells)}")
-        self.rows.append((title, cells))
+    @property
+    def bars(self) -> list[dict[str, Any]]:
+        """Parts of the bar in percent of its width."""
+        total = max(sum(self.counts.values()), 1)
+        bars = []
+        start = 0.0
+        for (name, count), kind in zip(self.counts.items(), ("better", "even", "worse"), strict=True):
+            width = 100 * count / total
+            bars.append({"name": name, "count": count, "kind": kind, "start": start, "width": width})
+            start += width
+        return bars
 
 
 class Report:
-    """A page that is written section by section and saved as one file."""
+    """A page that is written section by section and saved as a file, with its images in a folder beside it.
 
-    def __init__(self, title: str) -> None:
+    Args:
+        reload: seconds after which an open page is read again; None: never.
+    """
+
+    def __init__(self, title: str, reload: int | None = None) -> None:
         self.title = title
+        self.reload = reload
         self.parts: list[tuple[str, dict[str, Any]]] = []  # kind and content of each section
+        self.walls: list[Wall] = []
 
     def _add(self, kind: str, title: str = "", **shown: Any) -> None:
         self.parts.append((kind, {"title": title, **shown}))
@@ -51,88 +66,100 @@ class Report:
         """Adds a warning in red."""
         self._add("flag", text=text)
 
-    def table(self, title: str, rows: Mapping[str, Mapping[str, float | None]]) -> None:
-        """Adds a table with one row per name and one column per key; cells of None are empty."""
+    def headline(self, headline: Headline) -> None:
+        self._add("headline", headline=headline)
+
+    def commands(self, title: str, commands: Sequence[tuple[str, str]]) -> None:
+        """Adds commands to copy, each with its purpose."""
+        self._add("commands", title, commands=commands)
+
+    def output(self, text: str) -> None:
+        """Adds the output of a program as it is."""
+        self._add("output", text=text)
+
+    def table(
+        self, title: str, rows: Mapping[str, Mapping[str, float | str | None]], folded: bool = False
+    ) -> None:
+        """Adds a table with one row per name and one column per key; cells of None are empty. A folded one
+        opens on a click.
+        """
         columns = list(dict.fromkeys(key for values in rows.values() for key in values))
-        self._add("table", title, columns=columns, rows=rows)
+        self._add("folded" if folded else "table", title, columns=columns, rows=rows)
 
-    def gallery(self, title: str, gallery: Gallery) -> None:
-        self._add("gallery", title, gallery=gallery)
+    def panels(self, title: str, panels: Sequence[Intervals | Drawing | None]) -> None:
+        """Adds small charts side by side, leaving out None; without any, no section."""
+        drawn = [panel for panel in panels if panel is not None]
+        if drawn:
+            self._add("panels", title, panels=drawn)
 
-    def histogram(
-        self,
-        title: str,
-        values: dict[str, list[float]],
-        low: float,
-        high: float,
-        bins: int = 20,
-        x: str = "score",
-        marks: dict[str, float] | None = None,
-    ) -> None:
-        """Adds the shares of each series' finite values in equal bins, as curves with 95 % intervals.
-
-        Args:
-            marks: named places on the axis, such as thresholds, drawn as vertical lines.
-        """
-        edges = np.linspace(low, high, bins + 1)
-        middles = ((edges[:-1] + edges[1:]) / 2).tolist()
-        curves = []
-        for name, numbers in values.items():
-            finite = [v for v in numbers if np.isfinite(v)]
-            shares = np.histogram(np.clip(finite, low, high), edges)[0] / max(len(finite), 1)
-            curves.append(
-                Curve(
-                    name, list(zip(middles, shares.tolist(), strict=True)), share_bands(shares, len(finite))
-                )
-            )
-        if curves:
-            top = max(share for curve in curves for _, share in curve.points)
-            upright = [Curve(name, [(at, 0.0), (at, top)]) for name, at in (marks or {}).items()]
-            self._add("drawing", title, drawing=draw([*curves, *upright], x, "share of edits, 95 % interval"))
-
-    def lines(
-        self, title: str, series: dict[str, list[tuple[float, float]]], x: str = "step", y: str = ""
-    ) -> None:
-        """Adds curves of (x, y) points with a legend; points that are not finite, and series without
-        points, are left out.
-
-        `x` and `y` name the quantities and units; without `y`, the title does.
-        """
-        curves = []
-        for name, points in series.items():
-            finite = list(filter(_is_finite, points))
-            if finite:
-                curves.append(Curve(name, finite))
-        if curves:
-            self._add("drawing", title, drawing=draw(curves, x, y or title))
+    def wall(self, title: str, wall: Wall) -> None:
+        self.walls.append(wall)
+        self._add("wall", title, wall=wall)
 
     def save(self, path: Path) -> Path:
-        """Writes the page and returns its path."""
-        # The content comes from tables, models and users: all of it is escaped.
-        environment = Environment(
-            loader=FileSystemLoader(TEMPLATE.parent),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
+        """Writes the images and then the page, whole or not at all, and returns the page's path."""
+        self._save_images(path.with_name(path.stem + IMAGES))
+        page = (
+            _environment()
+            .get_template("page.html.jinja")
+            .render(
+                title=self.title,
+                parts=self.parts,
+                links=[(n, part["title"]) for n, (kind, part) in enumerate(self.parts) if kind in LINKED],
+                reload=self.reload,
+                style=Markup(_read("page.css")),
+                script=Markup(_read("page.js")),
+                policy=_policy(),
+            )
         )
-        environment.filters["data_url"] = _data_url
-        environment.filters["number"] = _number
-        page = environment.get_template(TEMPLATE.name).render(title=self.title, parts=self.parts)
-        path.write_text(whole_text(page), encoding="utf-8")
+        with replaced(path) as aside:
+            aside.write_text(whole_text(page), encoding="utf-8")
         return path
 
+    def _save_images(self, folder: Path) -> None:
+        """Writes the images of all walls into a new folder; links to files that exist stay as they are."""
+        if not any(wall.has_images for wall in self.walls):
+            remove(folder)
+            return
+        with replaced(folder) as aside:
+            aside.mkdir()
+            for number, wall in enumerate(self.walls, 1):
+                wall.save_images(aside, folder.name, f"{number}-" if len(self.walls) > 1 else "")
 
-def _number(value: float) -> str:
-    """Formats a number, e.g. "0.123"; counts in full, e.g. "7,347"."""
+
+def _environment() -> Environment:
+    # The content comes from tables, models and users: all of it is escaped.
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = _number
+    return environment
+
+
+def _read(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _policy() -> str:
+    """Content security policy: only the page's own script and style, by their digests, and images."""
+    digests = {name: _digest(_read(name)) for name in ("page.js", "page.css")}
+    return (
+        f"default-src 'none'; script-src 'sha256-{digests['page.js']}'; "
+        f"style-src 'sha256-{digests['page.css']}'; img-src 'self' data: file:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _number(value: float | str) -> str:
+    """Formats a number, e.g. "0.123"; counts in full, e.g. "7,347"; texts stay as they are."""
+    if isinstance(value, str):
+        return value
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
-
-
-def _data_url(image: Float[Tensor, "3 h w"]) -> str:
-    file = io.BytesIO()
-    to_pil(image).save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-def _is_finite(point: tuple[float | None, float | None]) -> bool:
-    return all(value is not None and math.isfinite(value) for value in point)

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.images import load_image
-from rewardedit.reports.report import Gallery, Report
+from rewardedit.reports.charts import Drawing, histogram
+from rewardedit.reports.report import Report
+from rewardedit.reports.wall import Wall, WallEdit, WallImage
 from rewardedit.synthesis.label_rules import Thresholds
 from rewardedit.synthesis.measured import METRICS
 from rewardedit.synthesis.outputs import read_parquet
@@ -43,9 +45,8 @@ def write_report(
 
     report.table("Rows by rule and label", _table(counts, 0))
     report.table("Rows by method and label", _table(counts, 1))
-    _histograms(report, _measured_values(measured), thresholds)
-    for rule, found in sorted(shown.items()):
-        report.gallery(f"Rule {rule}", _gallery(list(found.values())))
+    report.panels("Measurements", _histograms(_measured_values(measured), thresholds))
+    report.wall("Examples", _wall({rule: list(found.values()) for rule, found in sorted(shown.items())}))
     return report.save(path)
 
 
@@ -81,34 +82,51 @@ def _table(counts: Counter[tuple[str, str, str]], by: int) -> dict[str, dict[str
     return dict(sorted(table.items()))
 
 
-def _histograms(report: Report, values: dict[str, dict[str, list[float]]], thresholds: Thresholds) -> None:
-    """Adds a histogram of each metric, by method, with the thresholds marked."""
+def _histograms(values: dict[str, dict[str, list[float]]], thresholds: Thresholds) -> list[Drawing | None]:
+    """A histogram of each metric, by method, with the threshold marked."""
     limits = dict(zip(METRICS, (thresholds.clip_d, *thresholds.similarity), strict=True))
+    drawings = []
     for metric, series in values.items():
         if series:
-            low = min(map(min, series.values()))
-            high = max(map(max, series.values()))
-            marks = {f"threshold {limits[metric]:.3g}": limits[metric]}
-            report.histogram(
-                metric, series, min(low, limits[metric]), max(high, low + 1e-6), x=metric, marks=marks
+            low = min(min(numbers) for numbers in series.values())
+            high = max(max(numbers) for numbers in series.values())
+            limit = limits[metric]
+            says = "Share of images, with 95 % intervals; the threshold is that of the rules."
+            drawings.append(
+                histogram(
+                    metric,
+                    series,
+                    min(low, limit),
+                    max(high, low + 1e-6),
+                    says,
+                    metric,
+                    marks={f"threshold {limit:.3g}": limit},
+                )
             )
+    return drawings
 
 
-def _gallery(places: list[tuple[Path, str]]) -> Gallery:
-    """Source and edited image of rows, given by shard and id."""
-    gallery = Gallery(["source", "edited"])
-    for shard, name in places:
-        record = _read_row(shard, name)
-        source = load_image(io.BytesIO(record["source"]))
-        edited = load_image(io.BytesIO(record["edited"]))
-        through = ", through the autoencoder" if record["reconstructed"] else ""
-        caption = f"{record['method'] or 'of the data set'}{through}"
-        known = [metric for metric in METRICS if record[metric] is not None]
-        metrics = ", ".join(f"{metric} {record[metric]:.3g}" for metric in known)
+def _wall(places: dict[str, list[tuple[Path, str]]]) -> Wall:
+    """Source and edited image of examples, given by rule, shard and id."""
+    wall = Wall(left="source", right="edited", kind_name="Rule", note="Each instruction with its label.")
+    for rule, rows in places.items():
+        for shard, name in rows:
+            wall.add(_example(rule, _read_row(shard, name)))
+    return wall
 
-        title = f"{record['instruction']} → {record['label']:.3g}"
-        gallery.row(title, [(source, record["id"]), (edited, f"{caption} {metrics}".strip())])
-    return gallery
+
+def _example(rule: str, record: dict[str, Any]) -> WallEdit:
+    source, edited = (load_image(io.BytesIO(record[column])) for column in ("source", "edited"))
+    through = ", through the autoencoder" if record["reconstructed"] else ""
+    method = f"{record['method'] or 'of the data set'}{through}"
+    measured = [(metric, f"{record[metric]:.3g}") for metric in METRICS if record[metric] is not None]
+    return WallEdit(
+        record["instruction"],
+        [WallImage("source", source), WallImage("edited", edited, note=method)],
+        kind=rule,
+        change=f"label {record['label']:.3g}",
+        facts=[("row", record["id"]), ("method", method), *measured],
+    )
 
 
 def _read_row(shard: Path, name: str) -> dict[str, Any]:

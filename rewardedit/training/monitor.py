@@ -27,10 +27,10 @@ from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import valid_means
 from rewardedit.files import append_json_line, read_log, write_json
 from rewardedit.processes import processes
-from rewardedit.reports.report import Report
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
+from rewardedit.training.monitor_page import save_prompts, write_monitor_page
 from rewardedit.untrusted import read_settings_file
 
 LOG = "watch.jsonl"
@@ -175,7 +175,7 @@ class HackingMonitor:
         Raises:
             ValueError: where a reward can score no prompt of the base.
         """
-        found = self.evaluate(editor)
+        found = self.evaluate(editor, step)
         liked = found[self.held_out]
         is_best = self.config.stop and liked is not None and liked > self.best
         if is_best:
@@ -186,19 +186,23 @@ class HackingMonitor:
             append_json_line(self.folder / LOG, {"step": step, **found})
             if found["flag"]:
                 print(f"red flag at step {step}: {found['flag']}")
+            self._write_page()
         self.stopped = self.config.stop and found["flag"] is not None
         return self.stopped
 
-    def evaluate(self, editor: Editor) -> dict[str, Any]:
+    def evaluate(self, editor: Editor, step: int | None = None) -> dict[str, Any]:
         """Means over the prompts of rewards, oracle and signs of hacking, and `flag` (see `hacking_flag`);
         None where no prompt has a value.
 
         The first editor that is evaluated is the one that others are compared with.
 
+        Args:
+            step: of the training, under which the first images are kept; None: none are.
+
         Raises:
             ValueError: where a reward can score none of its prompts.
         """
-        values = self.measure(editor)
+        values = self.measure(editor, step)
         if self.base is None:
             self._require_scores(values)
             self.base = values
@@ -206,8 +210,10 @@ class HackingMonitor:
         return {**valid_means(values), "flag": flag}
 
     @torch.no_grad()
-    def measure(self, editor: Editor) -> dict[str, Tensor]:
-        """Values (n,) of every prompt by name; the prompts are divided over the processes."""
+    def measure(self, editor: Editor, step: int | None = None) -> dict[str, Tensor]:
+        """Values (n,) of every prompt by name; the prompts are divided over the processes. The images of the
+        first prompts are kept under `step`.
+        """
         state = processes()
         settings = editor.settings
         if self.config.num_inference_steps is not None:
@@ -221,6 +227,8 @@ class HackingMonitor:
             encoded = editor.encode(prompts.source, prompts.instruction)
             # A row without an edit has no values, and ends no training.
             edited = editor.sample(encoded, rows, settings=settings).images
+            if step is not None:
+                save_prompts(self.folder, prompts.source, edited, rows, step)
             parts.append(
                 (list(rows), self._values(prompts, edited, None if self.truth is None else self.truth[which]))
             )
@@ -250,30 +258,19 @@ class HackingMonitor:
         return values | hacking_signs(prompts.source, edited, prompts.mask)
 
     def report(self, sweep: list[dict[str, Any]]) -> None:
-        """watch.json and watch.html: the curves, the flags and the sweep over the share of the change."""
-        if not processes().is_main_process:
-            return
-        checks = read_log(self.folder, LOG)
-        report = Report(f"watching {self.folder.name}")
-        for row in sweep:
-            if row["flag"]:
-                report.flag(f"{row['scale']:g} of the change: {row['flag']}")
-        for check in checks:
-            if check["flag"]:
-                report.flag(f"step {check['step']}: {check['flag']}")
-        by_step = {
-            str(row["step"]): {k: v for k, v in row.items() if k not in ("flag", "step")} for row in checks
+        """Writes watch.json and, for the last time, watch.html: the checks, and the sweep over the share of
+        the change.
+        """
+        if processes().is_main_process:
+            write_json(self.folder / "watch.json", {"looks": read_log(self.folder, LOG), "sweep": sweep})
+            self._write_page(sweep)
+
+    def _write_page(self, sweep: list[dict[str, Any]] | None = None) -> None:
+        scorers = {
+            self.reward: "The training reward.",
+            self.held_out: "Another scorer, which trains nothing.",
         }
-        report.table("Fixed prompts by step", by_step)
-        rows = {
-            f"{row['scale']:g}": {k: v for k, v in row.items() if k not in ("flag", "scale")} for row in sweep
-        }
-        report.table("By share of the change, from the base (0) to the result (1)", rows)
-        for name in (*self.scorers, *(["oracle"] if self.truth is not None else [])):
-            points = [(check["step"], check[name]) for check in checks if check[name] is not None]
-            report.lines(name, {name: points})
-        write_json(self.folder / "watch.json", {"looks": checks, "sweep": sweep})
-        report.save(self.folder / "watch.html")
+        write_monitor_page(self.folder, read_log(self.folder, LOG), self.prompts.instruction, scorers, sweep)
 
 
 def require_fields(prompts: EditBatch, scorers: dict[str, Scorer]) -> None:

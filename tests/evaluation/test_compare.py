@@ -1,20 +1,29 @@
 """Comparisons of editors: settings are chosen on val, and the test set is looked at once."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from rewardedit import load_scorer
+from rewardedit.batch import Scores
 from rewardedit.data import DataConfig
 from rewardedit.diffusion.editors import EditConfig, load_editor, save_editor
-from rewardedit.evaluation.compare import compare
+from rewardedit.evaluation import comparison_wall
+from rewardedit.evaluation.compare import compare, heat_of
 from rewardedit.evaluation.comparison_metrics import VERSUS
+from rewardedit.evaluation.comparison_page import write_page
 from rewardedit.evaluation.comparison_report import table
+from rewardedit.evaluation.comparison_wall import Compared, wall_of
 from rewardedit.evaluation.evaluate_config import EvaluateConfig
+from rewardedit.evaluation.hacking import hacking_signs
+from rewardedit.evaluation.held_out import HeldOut, of_world
+from rewardedit.reports.plain_names import scorer_name
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.shapes import Shapes, ShapesOracle
 
@@ -148,3 +157,86 @@ def test_without_text_guidance_the_image_s_is_not_tried_twice():
     ).grid()
     asked = [(s.num_inference_steps, s.guidance_scale, s.image_guidance_scale) for s in found]
     assert asked == [(2, 1, 1), (2, 1.5, 1), (2, 1.5, 1.2), (4, 1, 1), (4, 1.5, 1), (4, 1.5, 1.2)]
+
+
+@pytest.fixture
+def compared() -> tuple[Compared, HeldOut]:
+    """Seven rows by a judge and another scorer; the result gains in row i what its index says."""
+    samples = Shapes("test").batch(0, 7)
+    rows = of_world(samples)
+    gains = torch.tensor([0.0, 3.0, -2.0, 1.0, float("nan"), -1.0, 2.0])
+    scores = {
+        "base": {"l1": Scores.make(torch.zeros(7)), "ssim": Scores.make(torch.zeros(7))},
+        "refl": {
+            "l1": Scores.make(gains / 10, {"inside": gains}),
+            "ssim": Scores.make(torch.tensor([0.0, 0.1, 0.1, 0.1, 0.1, 0.1, -0.5])),
+        },
+    }
+    values = {name: by_scorer["l1"].score for name, by_scorer in scores.items()}
+    edited = {"base": samples.source, "refl": samples.target}
+    names = {name: scorer_name(name) for name in ("l1", "ssim")}
+    signs = {name: hacking_signs(samples.source, images) for name, images in edited.items()}
+    return Compared("refl", Path("runs/x/pipeline"), edited, "l1", values, scores, signs, names, "l1"), rows
+
+
+def test_the_wall_shows_gains_losses_and_disagreements(compared, monkeypatch):
+    of, rows = compared
+    wall = wall_of(of, rows)
+    gains = [edit.gain for edit in wall.edits]
+    assert gains == [
+        pytest.approx(gain) if gain is not None else None for gain in (0, 0.3, -0.2, 0.1, None, -0.1, 0.2)
+    ]
+    assert [edit.tone for edit in wall.edits] == ["", "better", "worse", "better", "", "worse", "better"]
+    assert max(range(7), key=lambda i: wall.edits[i].disagreement or 0) == 6, "l1 rises and ssim falls"
+    second = wall.edits[1]
+    assert [one.label for one in second.images] == ["before", "base", "refl", "target"]
+    assert second.facts[0] == ("seed", "1")
+    assert ("L1 similarity · inside", ["–", "3.00"]) in second.scores
+    assert wall.edits[4].images[2].note == "no score"
+    assert ("L1 similarity: no score", "the score is not finite") in wall.edits[4].facts
+
+    monkeypatch.setattr(comparison_wall, "MOST_SHOWN", 4)
+    monkeypatch.setattr(comparison_wall, "EXTREMES", 1)
+    short = wall_of(of, rows)
+    assert [edit.facts[0][1] for edit in short.edits] == ["0", "1", "2", "6"]
+    assert "4 of 7 edits are shown" in short.note
+
+
+def test_heat_maps_are_made_of_the_greatest_gains_and_losses(compared, monkeypatch):
+    of, rows = compared
+    drawn = []
+    monkeypatch.setattr(comparison_wall, "WITH_HEAT", 2)
+    of = replace(of, heat=lambda row: drawn.append(row) or rows.source[row])
+    wall = wall_of(of, rows)
+    assert drawn == [1, 2, 5, 6]
+    assert [one.label for one in wall.edits[2].hidden] == ["heat map of refl"]
+    heat = heat_of(load_scorer("l1"), rows, of.edited["refl"])
+    assert heat is not None
+    assert heat(3).shape == rows.source[3].shape
+    assert heat_of(load_scorer(lambda batch: batch.edited.mean((1, 2, 3))), rows, rows.source) is None
+
+
+def test_the_headline_says_what_was_found(compared, tmp_path):
+    of, rows = compared
+    differences = {"l1": {"base": None}, "ssim": {"base": None}}
+    means = {name: {"l1": 0.1, "ssim": 0.2} for name in of.edited}
+    settings = {
+        name: {"steps": 1, "text_guidance": 1.0, "image_guidance": 1.0, "val": {}} for name in of.edited
+    }
+    metrics = {"differences": differences, "rewards": means, "settings": settings, "val_n": 3, "flags": {}}
+    page = write_page({**metrics, "flags": {"refl": "edges +0.4"}}, of, rows, tmp_path).read_text()
+    assert "No clear difference from the base" in page
+    assert "L1 similarity: refl 0.050 against 0.000, +0.050 [" in page
+    assert all(f"</b> {name}" in page for name in ("wins", "ties", "losses"))
+    assert re.findall(r"<b>(\d+)</b>", page) == ["3", "1", "2"]
+    assert "L1 similarity also trained the editor" in page
+    assert "signs of reward hacking: edges +0.4" in page
+    assert "--model runs/x/pipeline" in page
+    assert len(json.loads((tmp_path / "samples.json").read_text())) == 4
+
+    worse = replace(of, values={"base": torch.ones(7), "refl": torch.zeros(7)}, reward=None)
+    page = write_page(metrics, worse, rows, tmp_path).read_text()
+    assert "Worse than the base" in page
+    assert "also trained" not in page
+    none = replace(of, values={"base": torch.full((7,), torch.nan), "refl": torch.zeros(7)})
+    assert "Base and result cannot be compared" in write_page(metrics, none, rows, tmp_path).read_text()

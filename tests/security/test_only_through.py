@@ -91,6 +91,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "files": OWN,
         "reports/model_card": OWN,
         "reports/published": OWN,
+        "reports/report": PACKAGE,
         "training/run": OWN,
         "training/run_folder": OWN,
     },

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,10 @@ from rewardedit.batch import EditBatch, EditSample
 from rewardedit.data import DataConfig, held_out_rows, open_rows
 from rewardedit.data.datasets import warn_of_shared_sources
 from rewardedit.data.worlds import WorldConfig
-from rewardedit.diffusion.editors import EditConfig, Editor
+from rewardedit.diffusion.editors import EditConfig, Editor, load_editor
 from rewardedit.images import to_pil, to_tensor
 from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts, training_data
+from rewardedit.training.monitor_page import SHOWN, save_prompts
 
 SOURCES = 30
 CONFIG = MonitorConfig(n=3)
@@ -190,7 +192,7 @@ def flags_of(
     monitor = HackingMonitor(EditBatch(image, ["x"] * 20, image), None, scorers, folder, CONFIG, checks)
     left = iter(looks)
     same = {"reward": torch.zeros(20), "held out": torch.zeros(20)}
-    monkeypatch.setattr(monitor, "measure", lambda _: {**same, "edges": next(left)})
+    monkeypatch.setattr(monitor, "measure", lambda *_: {**same, "edges": next(left)})
     return [monitor.evaluate(Editor(None, EditConfig()))["flag"] for _ in looks]
 
 
@@ -213,3 +215,45 @@ def test_every_check_is_compared_with_the_base_and_not_with_the_last(tmp_path, m
     flags = flags_of([base, base + 0.15, base + 0.3], tmp_path, 3, monkeypatch)
     assert flags[:2] == [None, None]
     assert flags[2] is not None
+
+
+def test_the_page_is_written_at_every_check_with_images(tiny_editor, tmp_path):
+    """Checks of an editor in training; the page reads itself again until the last."""
+    image = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    prompts = EditBatch(image, ["make it <b>red</b>", "b", "c"], image, target=image)
+    scorers = {"l1": load_scorer("l1"), "ssim": load_scorer("ssim", against="target")}
+    config = MonitorConfig(n=3, num_inference_steps=1)
+    monitor = HackingMonitor(prompts, None, scorers, tmp_path, config, checks=3)
+    editor = load_editor(tiny_editor)
+    page = tmp_path / "watch.html"
+    pages = []
+    for step in (0, 5, 10):
+        monitor.check(editor, step)
+        pages.append(page.read_text())
+    assert all("data-reload" in text for text in pages)
+    assert "step 5" not in pages[0]
+    assert pages[1].count('data-label="step 5"') == 3
+    files = {file.removeprefix("./") for file in re.findall(r'src="(\./[^"]+)"', pages[2])}
+    assert files == {
+        f"watch-prompts/0{row}-{name}.png"
+        for row in range(3)
+        for name in ("before", "step-000000", "step-000005", "step-000010")
+    }
+    assert all((tmp_path / file).is_file() for file in files)
+    assert "make it &lt;b&gt;red&lt;/b&gt;" in pages[2]
+    for name in ("L1 similarity", "The training reward.", "Saturation", "No warning so far"):
+        assert name in pages[2], name
+
+    sweep = [{"scale": scale, "l1": 0.5, "flag": "copied +0.4" if scale else None} for scale in (0.0, 1.0)]
+    monitor.report(sweep)
+    last = page.read_text()
+    assert "data-reload" not in last
+    assert "1 of the change: copied +0.4" in last
+    assert last.count('data-role="strip"') == 3, "the middle step of each prompt"
+
+
+def test_only_the_first_prompts_are_kept(tmp_path):
+    rows = range(SHOWN - 2, SHOWN + 2)
+    save_prompts(tmp_path, torch.rand(4, 3, 8, 8), torch.rand(4, 3, 8, 8), rows, 1)
+    names = sorted(path.name for path in (tmp_path / "watch-prompts").iterdir())
+    assert names == ["06-before.png", "06-step-000001.png", "07-before.png", "07-step-000001.png"]

@@ -1,0 +1,217 @@
+"""The page of a comparison: the result in words, differences with their intervals, and a wall of edits."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rewardedit.evaluation.comparison_metrics import differences, paired
+from rewardedit.evaluation.comparison_wall import Compared, wall_of
+from rewardedit.evaluation.held_out import HeldOut
+from rewardedit.files import read_log
+from rewardedit.reports.card_samples import keep_samples
+from rewardedit.reports.charts import Interval, Intervals, curves, histogram
+from rewardedit.reports.plain_names import decimals, fixed, sign_name, signed, variant_name
+from rewardedit.reports.report import Headline, Report
+
+CONFIG = "config.yaml"  # in a run's folder
+
+
+def write_page(metrics: dict[str, Any], of: Compared, test: HeldOut, folder: Path) -> Path:
+    """Writes report.html, and its images beside it; returns its path."""
+    report = Report(f"{folder.name}: base and result on held-out edits")
+    report.headline(_headline(metrics, of, test))
+    for name, text in metrics["flags"].items():
+        if text:
+            report.flag(f"{variant_name(name)}: signs of reward hacking: {text}")
+    report.commands("What to do next", _commands(of, folder))
+    report.panels(
+        "Difference of the result to each of the others",
+        [*_scorer_panels(metrics, of), *_kind_panels(of, test)],
+    )
+    report.panels("Signs of reward hacking, difference to the base", _sign_panels(of, test))
+    report.panels("Distribution and training", [_histogram(of), _losses(of.main, folder)])
+    for title, rows in _tables(metrics).items():
+        report.table(title, rows, folded=True)
+    wall = wall_of(of, test)
+    report.wall("Edits", wall)
+    path = report.save(folder / "report.html")
+    keep_samples(folder, wall)
+    return path
+
+
+def _headline(metrics: dict[str, Any], of: Compared, test: HeldOut) -> Headline:
+    found = paired(of.values[of.main], of.values["base"], test)
+    if found is None:
+        sentence = f"{of.judge_name} has scores of fewer than two source images for both editors."
+        return Headline("Base and result cannot be compared", sentence)
+
+    low, high = found["ci95"]
+    verdict, tone = "No clear difference from the base", ""
+    if low > 0:
+        verdict, tone = "Better than the base", "better"
+    elif high < 0:
+        verdict, tone = "Worse than the base", "worse"
+    digits = decimals([found["mean_a"], found["mean_b"]])
+    sentence = (
+        f"{of.judge_name}: {variant_name(of.main)} {fixed(found['mean_a'], digits)} against "
+        f"{fixed(found['mean_b'], digits)}, {_difference(found, digits)}, {found['n']} edits of "
+        f"{found['clusters']} source images."
+    )
+    ties = found["n"] - found["wins"] - found["losses"]
+    counts = {"wins": found["wins"], "ties": ties, "losses": found["losses"]}
+    return Headline(verdict, sentence, tone, counts, _notes(metrics, of))
+
+
+def _notes(metrics: dict[str, Any], of: Compared) -> list[str]:
+    """Explanations below the headline."""
+    notes = [
+        f"{of.names[of.judge].says} In brackets: the 95 % interval of the difference, over source images."
+    ]
+    if of.judge == of.reward:
+        notes.append(
+            f"{of.judge_name} also trained the editor, so that a gain by it alone proves little; see "
+            "the other scorers below."
+        )
+    if any(settings["val"] for settings in metrics["settings"].values()):
+        notes.append(f"It chose each editor's sampling settings on {metrics['val_n']} other edits.")
+    return notes
+
+
+def _difference(found: dict[str, Any], digits: int) -> str:
+    low, high = found["ci95"]
+    return f"{signed(found['difference'], digits)} [{signed(low, digits)}, {signed(high, digits)}]"
+
+
+def _commands(of: Compared, folder: Path) -> list[tuple[str, str]]:
+    """Commands that continue from the result."""
+    result = shlex.quote(str(of.result))
+    edit = f'rewardedit edit photo.jpg "make the sky red" --model {result} --out edits'
+    commands = [("Edit an image of your own", edit)]
+    run = of.result.parent
+    if (run / CONFIG).is_file():
+        commands.append(("Write the model card", f"rewardedit share {shlex.quote(str(run))}"))
+        upload = f"rewardedit share {shlex.quote(str(run))} --push-to-hub me/{shlex.quote(run.name)}"
+        commands.append(("Publish it with its card", upload))
+    if (folder / CONFIG).is_file():
+        longer = f"rewardedit train {shlex.quote(str(folder))} --resume train.max_steps=N"
+        commands.append(("Train it for longer, up to N steps", longer))
+    return commands
+
+
+def _interval(name: str, found: dict[str, Any] | None, higher_is: int, digits: int) -> Interval:
+    if found is None:
+        return Interval(name, "too few scores")
+    low, high = found["ci95"]
+    return Interval(name, _difference(found, digits), found["difference"], low, high, higher_is)
+
+
+def _scorer_panels(metrics: dict[str, Any], of: Compared) -> list[Intervals]:
+    """A panel for each scorer: the main variant against every other one."""
+    panels = []
+    for scorer, found in metrics["differences"].items():
+        plain = of.names[scorer]
+        means = {name: values[scorer] for name, values in metrics["rewards"].items()}
+        digits = decimals([mean for mean in means.values() if mean is not None])
+        says = plain.says + (" It trained the editor." if scorer == of.reward else "")
+        if means[of.main] is not None:
+            says += f" Mean of {variant_name(of.main)}: {fixed(means[of.main], digits)}."
+        rows = [
+            _interval(_with_mean(name, means[name], digits), found[name], 1, digits)
+            for name in means
+            if name != of.main
+        ]
+        panels.append(Intervals(plain.name, says, rows))
+    return panels
+
+
+def _with_mean(name: str, mean: float | None, digits: int) -> str:
+    return variant_name(name) if mean is None else f"{variant_name(name)} ({fixed(mean, digits)})"
+
+
+def _kind_panels(of: Compared, test: HeldOut) -> list[Intervals]:
+    """The judge's difference to the base for each kind of edit."""
+    types = test.edit_type or []
+    kinds = sorted(set(types))
+    if len(kinds) < 2:
+        return []
+    values = (of.values[of.main], of.values["base"])
+    digits = decimals([float(v) for value in values for v in value[value.isfinite()]])
+    rows = []
+    for kind in kinds:
+        is_kind = torch.tensor([name == kind for name in types])
+        rows.append(_interval(f"{kind} ({int(is_kind.sum())})", paired(*values, test, is_kind), 1, digits))
+    says = f"Difference to the base; in brackets the number of edits. {of.names[of.judge].says}"
+    return [Intervals(f"{of.judge_name} by kind of edit", says, rows)]
+
+
+def _sign_panels(of: Compared, test: HeldOut) -> list[Intervals]:
+    """A panel for each sign of reward hacking: every variant against the base."""
+    found = {
+        name: differences({"base": of.signs["base"], name: values}, test, name)
+        for name, values in of.signs.items()
+        if name != "base"
+    }
+    panels = []
+    for sign in of.signs["base"]:
+        plain = sign_name(sign)
+        rows = [
+            _interval(variant_name(name), by_sign[sign]["base"], plain.higher_is, 3)
+            for name, by_sign in found.items()
+        ]
+        panels.append(Intervals(plain.name, plain.says, rows))
+    return panels
+
+
+def _histogram(of: Compared) -> Any:
+    values = {variant_name(name): v[v.isfinite()].tolist() for name, v in of.values.items()}
+    everything = [value for numbers in values.values() for value in numbers]
+    if not everything:
+        return None
+    low = min(everything)
+    return histogram(
+        of.judge_name,
+        values,
+        low,
+        max(*everything, low + 1e-6),
+        "Share of edits, with 95 % intervals.",
+        "score",
+    )
+
+
+def _losses(main: str, folder: Path) -> Any:
+    folders = {main: folder, **{path.name: path for path in sorted(folder.glob("variants/*"))}}
+    logs = {variant_name(name): read_log(path) for name, path in folders.items()}
+    points = {name: [(line["step"], line["loss"]) for line in log] for name, log in logs.items() if log}
+    return curves("Training loss", points, "Lower is better, but says little about the edits.")
+
+
+def _tables(metrics: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """All means by title, and the sampling settings."""
+    scale = "0 to 10, higher is better"
+    exact = {
+        "kinds": f"Exact rating by kind of edit, {scale}",
+        "aspects": f"Aspects of the exact rating, {scale}",
+    }
+    means = {title: metrics[name] for name, title in exact.items() if name in metrics}
+    means |= {"Means of the scorers, higher is better": metrics["rewards"]}
+    tables = {title: _rounded(table) for title, table in means.items()}
+    return {**tables, "Sampling settings": _settings(metrics)}
+
+
+def _rounded(table: dict[str, dict[str, float | None]]) -> dict[str, dict[str, str]]:
+    """The table's numbers with the same number of decimals."""
+    digits = decimals([value for row in table.values() for value in row.values() if value is not None])
+    return {
+        variant_name(name): {key: fixed(value, digits) for key, value in row.items()}
+        for name, row in table.items()
+    }
+
+
+def _settings(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    keys = {"steps": "steps", "text_guidance": "text guidance", "image_guidance": "image guidance"}
+    return {
+        variant_name(name): {plain: settings[key] for key, plain in keys.items()}
+        for name, settings in metrics["settings"].items()
+    }

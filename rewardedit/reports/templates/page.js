@@ -1,0 +1,212 @@
+"use strict";
+// The state of the walls stands in the address (#sort=loss&kind=add&text=hat&open=edit-3), so that it can be shared.
+const given = new URLSearchParams(location.hash.slice(1));
+const state = new URLSearchParams([...given].filter(([name]) => ["sort", "kind", "text", "open"].includes(name)));
+const viewer = document.querySelector(".viewer");
+let opened = null; // the edit that the viewer shows
+let flipped = false; // the viewer shows the other one of its two images
+
+function remember(name, value) {
+  if (value) state.set(name, value);
+  else state.delete(name);
+  history.replaceState(null, "", "#" + state);
+}
+
+function visibleEdits(wall) {
+  return [...wall.querySelectorAll(".edit")].filter((edit) => !edit.hidden);
+}
+
+function sortKey(order) {
+  const number = (name) => (edit) => (edit.dataset[name] === "" ? -Infinity : Number(edit.dataset[name]));
+  if (order === "gain") return number("gain");
+  if (order === "loss") return (edit) => (edit.dataset.gain === "" ? -Infinity : -Number(edit.dataset.gain));
+  if (order === "disagreement") return number("disagreement");
+  return (edit) => -Number(edit.dataset.number);
+}
+
+function arrange(wall) {
+  const value = (name) => wall.querySelector(`[name=${name}]`)?.value ?? "";
+  const words = value("text").toLowerCase().split(/\s+/).filter(Boolean);
+  const edits = [...wall.querySelectorAll(".edit")];
+  const key = sortKey(value("sort"));
+  edits.sort((a, b) => key(b) - key(a) || a.dataset.number - b.dataset.number);
+  let shown = 0;
+  for (const edit of edits) {
+    const title = edit.querySelector("h3").textContent.toLowerCase();
+    edit.hidden = Boolean(value("kind") && edit.dataset.kind !== value("kind")) || !words.every((word) => title.includes(word));
+    shown += edit.hidden ? 0 : 1;
+    wall.insertBefore(edit, wall.querySelector(".none"));
+  }
+  wall.querySelector("output").textContent = `${shown} of ${edits.length}`;
+  wall.querySelector(".none").hidden = shown > 0;
+}
+
+function imagesOf(edit) {
+  const figures = [...edit.querySelectorAll("figure")].map((figure) => ({
+    label: figure.dataset.label,
+    href: figure.querySelector("a").href,
+  }));
+  const others = [...edit.querySelectorAll(".details a")].map((link) => ({ label: link.dataset.label, href: link.href }));
+  return [...figures, ...others];
+}
+
+function pairOf(edit) {
+  const wall = edit.closest(".wall");
+  const images = imagesOf(edit);
+  const find = (label) => images.find((image) => image.label === label);
+  const last = edit.dataset.seen && find(edit.dataset.seen);
+  return [find(wall.dataset.left) ?? images[0], last || find(wall.dataset.right) || images[images.length - 1]];
+}
+
+// On the wall, the right image of the pair gives way to the left one and comes back.
+function flickOnWall(edit, on) {
+  const [left, right] = pairOf(edit);
+  const figure = [...edit.querySelectorAll("figure")].find((one) => one.dataset.label === right.label);
+  if (!figure) return;
+  const is = on ?? !figure.classList.contains("flicked");
+  figure.classList.toggle("flicked", is);
+  figure.querySelector("img").src = is ? left.href : right.href;
+  figure.querySelector("b").textContent = is ? left.label : right.label;
+}
+
+function place(at) {
+  viewer.querySelector("input").value = at;
+  viewer.querySelector(".compare").style.setProperty("--at", at + "%");
+}
+
+function draw() {
+  const images = imagesOf(opened);
+  const left = images[viewer.querySelector("[name=left]").value];
+  const right = images[viewer.querySelector("[name=right]").value];
+  const over = viewer.querySelector(".over");
+  const under = viewer.querySelector(".under");
+  over.src = left.href;
+  under.src = flipped ? left.href : right.href;
+  viewer.querySelector(".left").textContent = left.label;
+  viewer.querySelector(".right").textContent = flipped ? left.label : right.label;
+  viewer.querySelector("[data-file]").href = flipped ? left.href : right.href;
+}
+
+function open(edit, label) {
+  if (label) edit.dataset.seen = label;
+  opened = edit;
+  flipped = false;
+  const images = imagesOf(edit);
+  const [left, right] = pairOf(edit);
+  delete edit.dataset.seen;
+  viewer.querySelector("h2").textContent = edit.querySelector("h3").textContent;
+  for (const [name, chosen] of [["left", left], ["right", right]]) {
+    const select = viewer.querySelector(`[name=${name}]`);
+    select.replaceChildren(...images.map((image, i) => new Option(image.label, i)));
+    select.value = images.findIndex((image) => image.label === chosen.label);
+  }
+  const details = edit.querySelector(".details").cloneNode(true);
+  details.hidden = false;
+  viewer.querySelector(".facts").replaceChildren(details);
+  place(left.label === right.label ? 0 : 50);
+  draw();
+  if (!viewer.open) viewer.showModal();
+  viewer.focus();
+  remember("open", edit.id);
+}
+
+function step(by) {
+  const edits = visibleEdits(opened.closest(".wall"));
+  const next = edits[edits.indexOf(opened) + by];
+  if (next) open(next);
+}
+
+function flick() {
+  flipped = !flipped;
+  place(0);
+  draw();
+}
+
+for (const wall of document.querySelectorAll(".wall")) {
+  [...wall.querySelectorAll(".edit")].forEach((edit, i) => (edit.dataset.number = i));
+  wall.querySelector(".controls").hidden = wall.querySelectorAll(".edit").length < 2;
+  wall.querySelector(".keys").hidden = false;
+  for (const control of wall.querySelectorAll(".controls [name]")) {
+    const value = state.get(control.name);
+    if (value) control.value = value;
+    control.addEventListener("input", () => {
+      remember(control.name, control.value);
+      arrange(wall);
+    });
+  }
+  wall.querySelector(".controls").addEventListener("submit", (event) => event.preventDefault());
+  arrange(wall);
+  wall.addEventListener("click", (event) => {
+    const figure = event.target.closest("figure");
+    if (!figure || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    open(figure.closest(".edit"), figure.dataset.label);
+  });
+  wall.addEventListener("keydown", (event) => {
+    const edit = event.target.closest(".edit");
+    if (!edit || event.target !== edit) return;
+    const edits = visibleEdits(wall);
+    const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+    if (by) edits[edits.indexOf(edit) + by]?.focus();
+    else if (event.key === "Enter") open(edit);
+    else if (event.key === " ") flickOnWall(edit);
+    else return;
+    event.preventDefault();
+  });
+}
+
+document.addEventListener("load", (event) => {
+  if (event.target.tagName === "IMG") event.target.classList.toggle("small", event.target.naturalWidth <= 128);
+}, true);
+
+viewer.addEventListener("input", (event) => {
+  if (event.target.type === "range") place(event.target.value);
+  else {
+    flipped = false;
+    draw();
+  }
+});
+viewer.addEventListener("click", (event) => {
+  const data = event.target.dataset;
+  if (data.step) step(Number(data.step));
+  else if ("flick" in data) flick();
+  else if ("close" in data || event.target === viewer) viewer.close();
+});
+viewer.addEventListener("keydown", (event) => {
+  if (["SELECT", "INPUT"].includes(event.target.tagName)) return;
+  if (event.key === "ArrowLeft") step(-1);
+  else if (event.key === "ArrowRight") step(1);
+  else if (event.key === " " && event.target.tagName !== "BUTTON") flick();
+  else return;
+  event.preventDefault();
+});
+viewer.addEventListener("close", () => {
+  remember("open", "");
+  opened?.focus();
+});
+viewer.querySelector(".compare").addEventListener("pointermove", (event) => {
+  if (event.pointerType === "mouse" && !event.buttons) return;
+  const box = event.currentTarget.getBoundingClientRect();
+  place(Math.round((100 * (event.clientX - box.left)) / box.width));
+});
+
+for (const button of document.querySelectorAll("[data-copy]")) {
+  button.addEventListener("click", async () => {
+    const code = button.previousElementSibling;
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "copied";
+    } catch {
+      getSelection().selectAllChildren(code); // to be copied by hand
+    }
+  });
+}
+
+for (const image of document.images) image.classList.toggle("small", image.complete && image.naturalWidth <= 128);
+
+const first = document.getElementById(state.get("open") ?? "");
+if (first?.classList.contains("edit")) open(first);
+
+// A page that is written while a training goes on.
+const seconds = Number(document.body.dataset.reload);
+if (seconds) setInterval(() => viewer.open || location.reload(), 1000 * seconds);
