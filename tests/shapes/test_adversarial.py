@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rewardedit.shapes import Shapes, ShapesOracle, join
-from tests.data.adversarial import PICTURES, RESIZED, Picture, samples_of, scaled
+from tests.shapes.adversarial import PICTURES, RESIZED, Picture, samples_of, scaled
 
 
 def test_there_are_enough_of_every_sort():

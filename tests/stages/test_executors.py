@@ -16,7 +16,8 @@ from rewardedit.stages.executors import Shards, by_processes, use_engine
 from rewardedit.stages.lazy import Once
 from rewardedit.stages.leases import Claims
 from rewardedit.stages.stage import stage
-from tests import forks, ray_cluster
+from tests import forks
+from tests.stages import ray_cluster
 
 ELSEWHERE = {"machine": "another machine", "pid": 1, "beats": 0}
 
@@ -201,7 +202,6 @@ TWICE = """
 import sys, time
 from pathlib import Path
 from rewardedit.stages.stage import stage
-from tests import forks, ray_cluster
 
 folder = Path(sys.argv[1])
 (folder / f"ready-{time.time_ns()}").touch()
@@ -260,7 +260,7 @@ def test_ray_is_asked_for_where_it_is_missing(tmp_path, monkeypatch):
 def test_a_ray_cluster_of_two_nodes_makes_what_one_process_makes(tiny_editor, tmp_path):
     """In a process of its own: what pytest adds to check types cannot be sent to workers."""
     script = Path(ray_cluster.__file__)
-    environment = {**os.environ, "PYTHONPATH": str(script.parents[1]), "RAY_worker_niceness": "0"}
+    environment = {**os.environ, "PYTHONPATH": str(script.parents[2]), "RAY_worker_niceness": "0"}
     command = [sys.executable, str(script), str(tmp_path), tiny_editor]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=550)
     assert done.returncode == 0, done.stderr[-3000:]
