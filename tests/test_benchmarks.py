@@ -20,6 +20,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 
+@pytest.mark.world
 def test_guidance():
     import guidance
 
@@ -46,6 +47,7 @@ def test_preservation_looks_outside_the_mask_alone():
     assert guidance.preservation(source, edited, mask).tolist() == [1.0, 0.5]
 
 
+@pytest.mark.world
 def test_best_of_n(tmp_path, monkeypatch):
     import best_of_n
 
@@ -103,6 +105,7 @@ def test_a_sum_of_scorers_takes_what_the_weighted_scores_say():
     assert found["l1:0.01,vifi_clip:1"] == found["vifi_clip"] == int(whole.argmax())
 
 
+@pytest.mark.world
 def test_agreement():
     import agreement
 
@@ -115,6 +118,7 @@ def test_agreement():
     assert -1 <= row["all"]["alignment"]["rho"] <= 1
 
 
+@pytest.mark.slow
 def test_throughput():
     import throughput
 
@@ -126,6 +130,7 @@ def test_throughput():
     assert set(found) == {"one by one", "batched", "8 candidates", "8 candidates, prepared"}
 
 
+@pytest.mark.slow
 def test_a_shared_prefix_gives_the_states_of_whole_passes():
     import prefix
 
@@ -141,6 +146,7 @@ def test_a_shared_prefix_gives_the_states_of_whole_passes():
     assert found["gradient"]["whole"]["gib"] >= 0
 
 
+@pytest.mark.slow
 def test_a_process_has_a_peak_of_its_own():
     import multiprocessing
 
@@ -170,6 +176,7 @@ def test_planted_defects_lie_outside_what_was_asked():
     torch.testing.assert_close(heat.top_share(disc, disc), (area / heat.TOP).clamp(max=1), rtol=0, atol=0.01)
 
 
+@pytest.mark.world
 def test_retrieval(tmp_path):
     import retrieval
 
@@ -185,6 +192,7 @@ def test_retrieval(tmp_path):
     assert "max_steps: 1\n" in trained.read_text()
 
 
+@pytest.mark.world
 def test_reward_guidance(tmp_path, monkeypatch):
     import reward_guidance
 
@@ -230,6 +238,7 @@ def test_what_was_measured_of_reward_guidance_holds_what_the_page_says():
         assert abs(of_scorer["by_part"]["first half"]["difference"]) < 0.05
 
 
+@pytest.mark.world
 def test_refl_steps_do_the_same_work():
     import refl
 
@@ -673,6 +682,7 @@ def hacking_name(limit: Limit) -> str:
     return f"{limit.name} {'+' if limit.direction > 0 else '-'}"
 
 
+@pytest.mark.world
 def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
     import hacking
     import hacking_runs
@@ -706,6 +716,7 @@ def test_a_run_is_honest_unless_the_oracle_clearly_fell(change, honest):
     assert hacking.is_honest(values) is honest
 
 
+@pytest.mark.world
 def test_hacks_are_planted_and_found():
     import hacking
 

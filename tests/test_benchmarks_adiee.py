@@ -28,6 +28,8 @@ from tests.models import save_vlm
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+pytestmark = pytest.mark.world
+
 
 class Knowing(Scorer):
     """The oracle as a scorer, with the truth looked up by source and instruction: a perfect scorer."""

@@ -16,6 +16,8 @@ from tests.scorers.test_bpm import scorer_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+pytestmark = pytest.mark.world
+
 
 @pytest.fixture(scope="module")
 def samples():
