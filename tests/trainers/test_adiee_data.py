@@ -25,7 +25,7 @@ from rewardedit.trainers import adiee_data
 from tests import forks
 from tests.models import tiny_pipeline, tiny_unet
 
-ROWS = 24
+ROWS = 12
 SEQUENCES = 3
 
 

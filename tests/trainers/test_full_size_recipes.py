@@ -207,6 +207,7 @@ def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, tiny_j
     assert {"vlm_judge", "dino_i"} <= set(watched["sweep"][0])
 
 
+@pytest.mark.slow  # tests/trainers/test_adiee_data.py makes the same from photographs in a table
 def test_a_scorer_s_data_is_made_to_its_end(magicbrush, narrow_sd15, tmp_path):
     """Every line of the recipe: small models for hub names, photographs in both layouts."""
     folder = tmp_path / "text-to-image"

@@ -41,7 +41,7 @@ FAST = {
     "ema": None,
     "validation_rows": 1,
 }
-LOOK = MonitorConfig(n=4, num_inference_steps=1, held_out="clip_d")
+LOOK = MonitorConfig(n=2, num_inference_steps=1, held_out="clip_d")
 REWARD = RewardConfig("l1", num_inference_steps=(3, 4), weight=0.1)
 SCALE = RewardScale((0.0, 0.5, 0.8, 1.0))
 
@@ -156,7 +156,7 @@ def trained(base: str, folder, reward: RewardConfig = REWARD, **settings) -> Con
 def test_arms_run_and_are_compared(tiny_editor, tmp_path):
     words = [
         f"base={tiny_editor}",
-        "data.rows=16",
+        "data.rows=12",
         "train.max_steps=2",
         "train.batch_size=4",
         "train.lr_warmup_steps=1",
@@ -167,13 +167,13 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
         "variants=[refl,pairs_only]",
         "reward.num_inference_steps=[2]",
         "reward.stop_before_end=[0,1]",
-        "watch.n=4",
+        "watch.n=2",
         "watch.num_inference_steps=1",
         "train.validation_rows=1",
         "evaluate.num_inference_steps=[1]",
         "evaluate.guidance_scale=[1.0,1.15]",
-        "evaluate.n=14",
-        "evaluate.val_n=7",
+        "evaluate.n=7",
+        "evaluate.val_n=3",
         "evaluate.autocast=false",
         "train.tracker=none",
     ]
