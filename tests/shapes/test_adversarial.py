@@ -6,6 +6,8 @@ import torch
 from rewardedit.shapes import Shapes, ShapesOracle, join
 from tests.shapes.adversarial import PICTURES, RESIZED, Picture, samples_of, scaled
 
+pytestmark = pytest.mark.world
+
 
 def test_there_are_enough_of_every_sort():
     assert len([picture for picture in PICTURES if not picture.missed]) >= 60
