@@ -8,6 +8,8 @@ from rewardedit.reward_prompt import PRESETS
 from rewardedit.shapes import BACKDROPS, Shapes, ShapesOracle, sequence
 from tests.models import small_tokenizer
 
+pytestmark = pytest.mark.world
+
 TURNS = (2, 3, 4)
 
 
