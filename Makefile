@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart world test faults lint docs cuda install install-dev
+.PHONY: quickstart world test test-all faults lint docs cuda install install-dev
 
 quickstart: $(VENV)/installed
 	$(BIN)/rewardedit train quickstart
@@ -19,6 +19,10 @@ world: $(VENV)/installed
 # environment says otherwise: many tests start processes.
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# All tests but those that need a GPU: also the slow ones, and those of the offline world's own models.
+test-all: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
 
 # Plants known faults in a copy, one by one, and shows that a test turns red for each; FAULTS="name name" for some of them.
 faults: $(VENV)/installed-dev

@@ -55,7 +55,7 @@ PYTEST = (
     "-m",
     "pytest",
     "tests/test_gpu.py",  # by name: other tests import packages that a GPU machine may lack
-    "tests/test_attention.py",
+    "tests/diffusion/test_attention.py",
     "-o",
     "addopts=--strict-markers",
     "-p",

@@ -68,8 +68,10 @@ def run(script: Path, *words: str, environments: Sequence[dict[str, str]] = ({},
         return Ended(statuses, Path(output.name).read_text())
 
 
-def launch(script: Path, processes: int, *words: str) -> None:
-    """Runs a script on so many CPU processes with the environment that torchrun gives them."""
+def launch(script: Path, processes: int, *words: str) -> str:
+    """Runs a script on so many CPU processes with the environment that torchrun gives them;
+    returns what they printed.
+    """
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = {
         "MASTER_ADDR": "127.0.0.1",
@@ -83,6 +85,7 @@ def launch(script: Path, processes: int, *words: str) -> None:
         environments=[{**shared, "RANK": str(k), "LOCAL_RANK": str(k)} for k in range(processes)],
     )
     assert ended.statuses == [0] * processes, ended.output[-3000:]
+    return ended.output
 
 
 def run_here(script: Path, *words: str) -> None:

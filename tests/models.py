@@ -17,9 +17,43 @@ from transformers import (
     CLIPTokenizer,
     Dinov2Config,
     Dinov2Model,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    PreTrainedTokenizerFast,
 )
 
 from rewardedit.models import resolve_model
+
+
+def small_tokenizer(**settings: Any) -> CLIPTokenizer:
+    """The tokenizer of the small CLIP, which all tiny models share."""
+    return CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"), **settings)
+
+
+def causal_tokenizer(**settings: Any) -> PreTrainedTokenizerFast:
+    """The same for a model that writes: without CLIP's special tokens around a text."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=small_tokenizer().backend_tokenizer,
+        eos_token="<|endoftext|>",
+        pad_token="<|endoftext|>",
+        **settings,
+    )
+
+
+def tiny_gemma(words: int, **settings: Any) -> Gemma2ForCausalLM:
+    """A random Gemma-2."""
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=words,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        **settings,
+    )
+    return Gemma2ForCausalLM(config)
 
 
 def text_config(tokenizer: CLIPTokenizer, width: int, layers: int, heads: int, **more: int) -> CLIPTextConfig:
@@ -55,7 +89,7 @@ def tiny_unet(in_channels: int = 8, levels: int = 2) -> UNet2DConditionModel:
 def tiny_pipeline(in_channels: int = 8) -> StableDiffusionInstructPix2PixPipeline:
     """A random pipeline with every real part; an image of 32 pixels a side has 16 × 16 latents."""
     torch.manual_seed(0)
-    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"), model_max_length=32)
+    tokenizer = small_tokenizer(model_max_length=32)
     text = text_config(tokenizer, width=16, layers=1, heads=2)
     vae = AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 2,
@@ -82,7 +116,7 @@ def narrow_pipeline() -> StableDiffusionInstructPix2PixPipeline:
     8 input channels.
     """
     torch.manual_seed(0)
-    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"), model_max_length=77)
+    tokenizer = small_tokenizer(model_max_length=77)
     text = text_config(tokenizer, width=32, layers=2, heads=4)
     widths = (32, 32, 64, 64)
     return StableDiffusionInstructPix2PixPipeline(
@@ -150,15 +184,9 @@ def save_vlm(folder: str, kind: str, width: int = 32) -> None:
     """Saves a random vision-language model of a kind with its processor, which cuts images of 64 pixels and
     more into tiles.
     """
-    import transformers as t
 
     torch.manual_seed(0)
-    tokenizer = t.PreTrainedTokenizerFast(
-        tokenizer_object=t.CLIPTokenizer.from_pretrained(resolve_model("shapes/clip")).backend_tokenizer,
-        bos_token="<|startoftext|>",
-        eos_token="<|endoftext|>",
-        pad_token="<|endoftext|>",
-    )
+    tokenizer = causal_tokenizer(bos_token="<|startoftext|>")
     special = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
     special += [f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)]
     special += ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]

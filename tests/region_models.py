@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import transformers as t
 
-from rewardedit.models import resolve_model
+from tests.models import small_tokenizer
 
 DETECTORS = ("owlvit", "owlv2", "grounding-dino")
 SEGMENTERS = ("sam", "sam2")
@@ -17,7 +17,7 @@ def clip_order_tokenizer() -> t.CLIPTokenizer:
     """The small CLIP's tokenizer with its two special tokens at the end, as CLIP's own has them."""
     from rewardedit.shapes.trainers.detector import ends_last
 
-    return ends_last(t.CLIPTokenizer.from_pretrained(resolve_model("shapes/clip")))[0]
+    return ends_last(small_tokenizer())[0]
 
 
 def save_detector(folder: str, kind: str) -> None:

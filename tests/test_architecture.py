@@ -106,6 +106,7 @@ def test_ruff_is_content():
         assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow  # import-linter forbids the same of each file
 def test_scoring_and_training_load_no_module_of_the_offline_world():
     script = """
 import sys

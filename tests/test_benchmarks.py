@@ -17,6 +17,7 @@ from tests.readme import BENCHMARKS, ROOT, WORLD
 sys.path[:0] = [str(BENCHMARKS), str(WORLD / "benchmarks")]
 
 
+@pytest.mark.world
 def test_guidance():
     import guidance
     from guidance_cost import seconds_per_step
@@ -44,6 +45,7 @@ def test_preservation_looks_outside_the_mask_alone():
     assert guidance.preservation(source, edited, mask).tolist() == [1.0, 0.5]
 
 
+@pytest.mark.world
 def test_best_of_n(tmp_path, monkeypatch):
     import best_of_n
 
@@ -101,6 +103,7 @@ def test_a_sum_of_scorers_takes_what_the_weighted_scores_say():
     assert found["l1:0.01,vifi_clip:1"] == found["vifi_clip"] == int(whole.argmax())
 
 
+@pytest.mark.world
 def test_agreement():
     import agreement
 
@@ -113,6 +116,7 @@ def test_agreement():
     assert -1 <= row["all"]["alignment"]["rho"] <= 1
 
 
+@pytest.mark.slow
 def test_throughput():
     import throughput
 
@@ -124,6 +128,7 @@ def test_throughput():
     assert set(found) == {"one by one", "batched", "8 candidates", "8 candidates, prepared"}
 
 
+@pytest.mark.slow
 def test_a_shared_prefix_gives_the_states_of_whole_passes():
     import prefix
 
@@ -139,6 +144,7 @@ def test_a_shared_prefix_gives_the_states_of_whole_passes():
     assert found["gradient"]["whole"]["gib"] >= 0
 
 
+@pytest.mark.slow
 def test_a_process_has_a_peak_of_its_own():
     import multiprocessing
 
@@ -168,6 +174,7 @@ def test_planted_defects_lie_outside_what_was_asked():
     torch.testing.assert_close(heat.top_share(disc, disc), (area / heat.TOP).clamp(max=1), rtol=0, atol=0.01)
 
 
+@pytest.mark.world
 def test_retrieval(tmp_path):
     import retrieval
 
@@ -183,6 +190,7 @@ def test_retrieval(tmp_path):
     assert "max_steps: 1\n" in trained.read_text()
 
 
+@pytest.mark.world
 def test_reward_guidance(tmp_path, monkeypatch):
     import reward_guidance
 
@@ -219,6 +227,7 @@ def test_what_guides_is_chosen_on_val(monkeypatch):
     assert found["oracle"]["mean_b"] == 3
 
 
+@pytest.mark.world
 def test_refl_steps_do_the_same_work():
     import refl
 
@@ -369,6 +378,7 @@ def test_there_is_one_place_for_each_thing():
     assert found["private cross-imports"] == 0
 
 
+@pytest.mark.world
 def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
     import hacking
     import hacking_runs
@@ -402,6 +412,7 @@ def test_a_run_is_honest_unless_the_oracle_clearly_fell(change, honest):
     assert hacking.is_honest(values) is honest
 
 
+@pytest.mark.world
 def test_hacks_are_planted_and_found():
     import hacking
 

@@ -28,6 +28,8 @@ from tests.readme import BENCHMARKS, WORLD
 
 sys.path[:0] = [str(BENCHMARKS), str(WORLD / "benchmarks")]
 
+pytestmark = pytest.mark.world
+
 
 class Knowing(Scorer):
     """The oracle as a scorer, with the truth looked up by source and instruction: a perfect scorer."""

@@ -16,6 +16,8 @@ from tests.scorers.test_bpm import scorer_of
 
 sys.path[:0] = [str(BENCHMARKS), str(WORLD / "benchmarks")]
 
+pytestmark = pytest.mark.world
+
 
 @pytest.fixture(scope="module")
 def samples():

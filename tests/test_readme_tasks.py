@@ -21,12 +21,12 @@ from tests.readme import PAIRS, blocks, sections, write_images, write_pairs
 # The README's runs, cut short: fewer and smaller updates, no warm-up that would outlast them, one denoising
 # step a rollout and an evaluation. What is trained on, how the reward is weighed and the learning rate stay
 # as the README has them.
-SHORT = ["train.max_steps=8", "train.batch_size=8", "train.lr_warmup_steps=1", "train.mixed_precision=no"]
+SHORT = ["train.max_steps=4", "train.batch_size=8", "train.lr_warmup_steps=1", "train.mixed_precision=no"]
 SHORT += [
     "reward.num_inference_steps=[1]",
     "reward.stop_before_end=[0,0]",
     "watch.num_inference_steps=1",
-    "watch.n=32",
+    "watch.n=12",
 ]
 
 
@@ -118,8 +118,8 @@ def test_choose_the_best_of_8_with_a_function_of_ones_own(here):
     assert (here / "chosen" / "gallery.html").is_file()
 
 
-def test_fine_tune_on_pairs_of_ones_own_and_get_a_red_flag_if_it_cheats(here):
-    honest, edit, cheating = commands(sections("Train on your own pairs"))
+def test_fine_tune_on_pairs_of_ones_own(here):
+    honest, edit, _ = commands(sections("Train on your own pairs"))
 
     said = run([*honest, *SHORT, "evaluate.num_inference_steps=[1]", "evaluate.guidance_scale=[1.5]"])
     watched = json.loads(Path("runs/own/watch.json").read_text())
@@ -131,7 +131,12 @@ def test_fine_tune_on_pairs_of_ones_own_and_get_a_red_flag_if_it_cheats(here):
     run(edit)
     assert len(list(Path("edited").glob("photo*.png"))) == 2, "the source and its edit"
 
-    said = run([*cheating, *SHORT, "train.max_steps=20"])
+
+# tests/trainers/test_refl.py stops such a run with a smaller editor.
+@pytest.mark.slow
+def test_a_training_that_cheats_gets_a_red_flag(here):
+    *_, cheating = commands(sections("Train on your own pairs"))
+    said = run([*cheating, *SHORT, "train.max_steps=20", "watch.n=32"])
     flag = re.search(r"red flag at step 20: (.*)", said)
     assert flag
     assert "edits that fade into their sources" in flag[1]

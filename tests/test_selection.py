@@ -1,4 +1,6 @@
-"""Best-of-N on the small editor."""
+"""Best-of-N on the small editor, in two denoising steps."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +14,8 @@ from rewardedit.shapes import Shapes
 
 @pytest.fixture(scope="module")
 def editor():
-    return load_editor("shapes/editor")
+    editor = load_editor("shapes/editor")
+    return replace(editor, settings=replace(editor.settings, num_inference_steps=2))
 
 
 @pytest.fixture(scope="module")

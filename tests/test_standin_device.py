@@ -35,8 +35,8 @@ SHORT = [
     "train.tracker=none",
 ]
 EVALUATE = [
-    "evaluate.n=7",
-    "evaluate.val_n=7",
+    "evaluate.n=2",
+    "evaluate.val_n=2",
     "evaluate.num_inference_steps=[1]",
     "evaluate.guidance_scale=[1.4]",
 ]
@@ -114,6 +114,7 @@ def test_the_stand_in_computes_what_the_cpu_computes(standin_device):
         assert out.softmax(-1).dtype == torch.float32
 
 
+@pytest.mark.world
 def test_the_small_models_train(standin_device, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = ["train.max_steps=2", "train.batch_size=10", "train.lr_warmup_steps=1", "samples=14"]
@@ -185,7 +186,7 @@ def test_reward_feedback_learning_with_watch_and_sweep(standin_device, tiny_edit
     ]
     words += [
         "reward.stop_before_end=[0, 1]",
-        "watch.n=4",
+        "watch.n=2",
         "watch.num_inference_steps=1",
         "train.validation_rows=1",
         "reward.gradient_checkpointing=[vae, scorer]",

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_pyright_finds_nothing():
     done = subprocess.run(
         [Path(sys.executable).with_name("pyright")], cwd=ROOT, capture_output=True, text=True

@@ -161,6 +161,7 @@ def test_scorers_without_gradient_and_other_schedulers_are_refused_before_any_ca
             pass
 
 
+@pytest.mark.world
 def test_the_small_editor_is_guided_by_clip():
     samples = Shapes("val").batch(0, 14)
     editor = load_editor("shapes/editor")

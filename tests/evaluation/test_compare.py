@@ -32,15 +32,15 @@ WORLD = DataConfig("shapes")
 
 def test_settings_are_chosen_on_val(tmp_path):
     base = load_editor("shapes/editor")
-    samples = Shapes("val").batch(0, 7)
+    samples = Shapes("val").batch(0, 3)
     save_editor(base, tmp_path / "pipeline")
     evaluate = EvaluateConfig(
-        data=WORLD, n=7, val_n=7, num_inference_steps=(1, 2), guidance_scale=(1.4,), autocast=False
+        data=WORLD, n=2, val_n=3, num_inference_steps=(1, 2), guidance_scale=(1.4,), autocast=False
     )
     rewards = {"l1": load_scorer("l1"), "l2": load_scorer("l2")}
     metrics = compare(evaluate, "shapes/editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
     edits = [
-        base(samples.source, samples.instruction, range(7), settings=EditConfig(n, 1.4, 1.2)) for n in (1, 2)
+        base(samples.source, samples.instruction, range(3), settings=EditConfig(n, 1.4, 1.2)) for n in (1, 2)
     ]
     rated = [float(ShapesOracle().rate(samples, edited).score.mean()) for edited in edits]
     for name in ("base", "variant"):
@@ -51,7 +51,7 @@ def test_settings_are_chosen_on_val(tmp_path):
 
 def test_a_reward_that_looks_outside_the_mask_is_given_the_mask_and_one_reward_raises_no_flag(tmp_path):
     save_editor(load_editor("shapes/editor"), tmp_path / "pipeline")
-    evaluate = EvaluateConfig(data=WORLD, n=7, val_n=7, num_inference_steps=(1,), guidance_scale=(1.4,))
+    evaluate = EvaluateConfig(data=WORLD, n=2, val_n=2, num_inference_steps=(1,), guidance_scale=(1.4,))
     spec = {"l1": {"region": "outside"}}
     rewards = {"l1": load_scorer(spec)}
     metrics = compare(evaluate, "shapes/editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
@@ -62,7 +62,7 @@ def test_a_reward_that_looks_outside_the_mask_is_given_the_mask_and_one_reward_r
 
 def test_a_reward_that_can_score_nothing_has_no_mean(tmp_path):
     save_editor(load_editor("shapes/editor"), tmp_path / "pipeline")
-    evaluate = EvaluateConfig(data=WORLD, n=2, val_n=7, num_inference_steps=(1,), guidance_scale=(1.4,))
+    evaluate = EvaluateConfig(data=WORLD, n=2, val_n=2, num_inference_steps=(1,), guidance_scale=(1.4,))
     rewards = {"none": FunctionScorer(lambda batch: torch.full((len(batch),), torch.nan))}
     metrics = compare(evaluate, "shapes/editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
     assert metrics["rewards"] == {"base": {"none": None}, "variant": {"none": None}}

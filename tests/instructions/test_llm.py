@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import torch
 
 from rewardedit.instructions import ParsedEdit
 from rewardedit.instructions.llm import (
@@ -23,7 +22,7 @@ from rewardedit.instructions.load import load_parser
 from rewardedit.instructions.parsed import Unparsed
 from rewardedit.language.answers import AnswerError, text_of
 from rewardedit.language.endpoint import Endpoint, EndpointError
-from rewardedit.models import resolve_model
+from tests.models import causal_tokenizer, tiny_gemma
 
 
 @pytest.mark.parametrize(
@@ -391,31 +390,13 @@ def test_an_endpoint_that_may_answer_later_ends_the_parsing_and_its_other_answer
 @pytest.fixture(scope="module")
 def gemma(tmp_path_factory) -> str:
     """A tiny Gemma-2 with a chat template."""
-    from transformers import CLIPTokenizer, Gemma2Config, Gemma2ForCausalLM, PreTrainedTokenizerFast
-
     folder = tmp_path_factory.mktemp("gemma")
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=CLIPTokenizer.from_pretrained(resolve_model("shapes/clip")).backend_tokenizer,
-        eos_token="<|endoftext|>",
-        pad_token="<|endoftext|>",
-    )
+    tokenizer = causal_tokenizer()
     tokenizer.chat_template = (
         "{% for turn in messages %}{{ turn['role'] }} {{ turn['content'] }} {% endfor %}"
     )
-    torch.manual_seed(0)
-    config = Gemma2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=0,
-    )
-    Gemma2ForCausalLM(config).save_pretrained(folder)
+    end = tokenizer.eos_token_id
+    tiny_gemma(len(tokenizer), pad_token_id=end, eos_token_id=end, bos_token_id=0).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 

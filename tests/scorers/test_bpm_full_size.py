@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from rewardedit.cli import main
 from rewardedit.instructions.llm import OBJECTS, POSITION, SIZE
 from rewardedit.models import resolve_model
+from tests.models import tiny_gemma
 from tests.readme import BENCHMARKS, blocks
 from tests.region_models import save_detector, save_segmenter
 
@@ -36,20 +37,7 @@ def save_gemma(folder: str) -> None:
     backend.decoder = decoders.ByteLevel()
     tokenizer = t.PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="<eos>")
     tokenizer.chat_template = "{% for turn in messages %}{{ turn['content'] }}{% endfor %}|"
-    torch.manual_seed(0)
-    config = t.Gemma2Config(
-        vocab_size=len(words),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=1,
-    )
-    model = t.Gemma2ForCausalLM(config)
+    model = tiny_gemma(len(words), pad_token_id=0, eos_token_id=1, bos_token_id=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     pairs = []
     for question, answer in ANSWERS.items():

@@ -15,6 +15,7 @@ from rewardedit import EditBatch, load_scorer
 from rewardedit.images import to_pil
 from rewardedit.models import resolve_model
 from rewardedit.shapes import Shapes
+from tests.models import small_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ def test_clip_t_takes_the_instruction_where_there_is_no_caption(samples):
 def tiny_siglip(tmp_path_factory) -> str:
     torch.manual_seed(0)
     folder = str(tmp_path_factory.mktemp("siglip"))
-    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"), model_max_length=64)
+    tokenizer = small_tokenizer(model_max_length=64)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     text = {"vocab_size": len(tokenizer), "max_position_embeddings": 16, "projection_size": 32, **shape}
     vision = {"image_size": 64, "patch_size": 8, **shape}

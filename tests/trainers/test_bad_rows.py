@@ -32,6 +32,8 @@ RUNS = {
         "reward.scorer=l1",
         "watch.held_out={vifi_clip: {checkpoint: shapes/vifi-clip}}",
         "watch.n=2",
+        "watch.num_inference_steps=1",
+        "reward.num_inference_steps=[2]",
         "variants=[refl]",
     ],
     "shapes/vifi-clip": [*SHORT, "held_out=null"],

@@ -245,6 +245,7 @@ def small_models(magicbrush: str, narrow_sd15: str, tmp_path: Path) -> dict[str,
     }
 
 
+@pytest.mark.slow  # tests/trainers/test_adiee_data.py makes the same from photographs in a table
 def test_a_scorer_s_data_is_made_to_its_end(magicbrush, narrow_sd15, tmp_path):
     """Every line of the recipe."""
     given = small_models(magicbrush, narrow_sd15, tmp_path)

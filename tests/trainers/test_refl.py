@@ -41,7 +41,7 @@ FAST = {
     "ema": None,
     "validation_rows": 1,
 }
-LOOK = MonitorConfig(n=4, num_inference_steps=1, held_out={"clip_d": {"checkpoint": "shapes/clip"}})
+LOOK = MonitorConfig(n=2, num_inference_steps=1, held_out={"clip_d": {"checkpoint": "shapes/clip"}})
 REWARD = RewardConfig("l1", num_inference_steps=(3, 4), weight=0.1)
 SCALE = RewardScale((0.0, 0.5, 0.8, 1.0))
 
@@ -156,7 +156,7 @@ def trained(base: str, folder, reward: RewardConfig = REWARD, **settings) -> Con
 def test_arms_run_and_are_compared(tiny_editor, tmp_path):
     words = [
         f"base={tiny_editor}",
-        "data.rows=16",
+        "data.rows=12",
         "train.max_steps=2",
         "train.batch_size=4",
         "train.lr_warmup_steps=1",
@@ -167,13 +167,13 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
         "variants=[refl,pairs_only]",
         "reward.num_inference_steps=[2]",
         "reward.stop_before_end=[0,1]",
-        "watch.n=4",
+        "watch.n=2",
         "watch.num_inference_steps=1",
         "train.validation_rows=1",
         "evaluate.num_inference_steps=[1]",
         "evaluate.guidance_scale=[1.0,1.15]",
-        "evaluate.n=14",
-        "evaluate.val_n=7",
+        "evaluate.n=7",
+        "evaluate.val_n=3",
         "evaluate.autocast=false",
         "train.tracker=none",
     ]
@@ -306,13 +306,13 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "from rewardedit.trainers.refl import Config, TrainConfig, train\n"
         "quiet()\n"
         "torch.set_num_threads(1)\n"
-        "settings = dict(max_steps=6, gradient_checkpointing=True, lr_warmup_steps=1, lr=1e-3)\n"
+        "settings = dict(max_steps=3, gradient_checkpointing=True, lr_warmup_steps=1, lr=1e-3)\n"
         "settings |= dict(log_every=1, tracker='none', ema=None)\n"
         "rollouts = dict(num_inference_steps=(2, 3), gradient_checkpointing=('vae',))\n"
         "reward = RewardConfig('l1', weight=0.1, **rollouts)\n"
         "settings = TrainConfig(batch_size=4, **settings)\n"
         "other = {'clip_d': {'checkpoint': 'shapes/clip'}}\n"
-        "look = MonitorConfig(n=5, batch_size=2, num_inference_steps=1, held_out=other)\n"
+        "look = MonitorConfig(n=3, batch_size=2, num_inference_steps=1, held_out=other)\n"
         "data = DataConfig('shapes', rows=16, size=32)\n"
         "two = ('refl', 'pairs_only')\n"
         "config = Config('x', data, reward, sys.argv[1], settings, look, variants=two)\n"
@@ -321,7 +321,7 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
     run_here(script, tiny_editor, str(tmp_path / "one"))
     launch(script, 2, tiny_editor, str(tmp_path / "two"))
     one, two = (read_log(tmp_path / name) for name in ("one", "two"))
-    assert len(one) == 6
+    assert len(one) == 3
     for key in ("loss", "reward"):
         assert [line[key] for line in two] == pytest.approx([line[key] for line in one], rel=1e-5), key
     one, two = (json.loads((tmp_path / name / "watch.json").read_text()) for name in ("one", "two"))

@@ -4,8 +4,6 @@ and the results are one process's.
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -22,8 +20,8 @@ from rewardedit.scorers import Scorer
 from rewardedit.scoring import read_shards
 from rewardedit.training.run import start
 from rewardedit.training.run_folder import release
+from tests.forks import launch
 
-ROOT = Path(__file__).parents[2]
 TIMEOUT = 6  # seconds of the process group, as its 10 minutes are beside a stage of hours
 # seconds that rank 0 takes for a shard of scores
 SLOW = 8
@@ -113,26 +111,11 @@ def test_two_processes_divide_the_stages_and_make_what_one_makes(tiny_editor, tm
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     scored = tmp_path / "scored-by-two"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "SCORED": str(scored),
-        "SLOW": str(SLOW),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node=2",
-        "--standalone",
-        str(script),
-    ]
-    command += [str(tmp_path), str(fresh), str(two), *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=550)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "holds an earlier run" in done.stderr
-    assert done.stdout.count("gain over the base") == 2
+    monkeypatch.setenv("SCORED", str(scored))
+    monkeypatch.setenv("SLOW", str(SLOW))
+    said = launch(script, 2, str(tmp_path), str(fresh), str(two), *words)
+    assert "holds an earlier run" in said
+    assert said.count("gain over the base") == 2
     assert (fresh / "pipeline" / "made_of.json").is_file()
 
     # Each scored its own shards, and none when it was resumed: in the run that was written over the first

@@ -1,6 +1,6 @@
 """Stages on a Ray cluster of two nodes on this machine, compared with those of one process.
 
-Command: python tests/ray_cluster.py FOLDER EDITOR
+Command: python tests/stages/ray_cluster.py FOLDER EDITOR
 """
 
 import os

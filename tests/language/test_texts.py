@@ -4,13 +4,12 @@ import warnings
 
 import pytest
 import torch
-from transformers import CLIPTokenizer
 
 from rewardedit import EditBatch, load_editor, load_scorer
 from rewardedit.language.texts import note_cut, noting, tokenize
-from rewardedit.models import resolve_model
 from rewardedit.regions.detector import Detector
 from rewardedit.scoring import TEXT_CUT, score_batch
+from tests.models import small_tokenizer
 
 LONG = "turn the small red circle into a blue star " * 12
 UNKNOWN = "could you recolour the circle"  # to the small tokenizers a "u" at the end of a word is unknown
@@ -24,7 +23,7 @@ def untold(monkeypatch):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"))
+    return small_tokenizer()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import CLIPModel, CLIPTokenizer
+from transformers import CLIPModel
 
 from rewardedit.models import resolve_model
 from rewardedit.regions.boxes import pairwise_iou
@@ -21,6 +21,9 @@ from rewardedit.shapes.trainers.detector import (
 )
 from rewardedit.shapes.trainers.segmenter import jittered, mask_iou, mask_loss
 from rewardedit.shapes.vocabulary import BACKGROUNDS
+from tests.models import small_tokenizer
+
+pytestmark = pytest.mark.world
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,7 @@ def test_a_name_says_what_the_object_is(samples):
 def test_the_detector_starts_as_the_small_clip():
     model, tokenizer = shapes_detector.make_model(shapes_detector.Config("x"))
     clip = CLIPModel.from_pretrained(resolve_model("shapes/clip"), dtype=torch.float32).eval()
-    before = CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"))
+    before = small_tokenizer()
     model.eval()
     names = ["small red circle", "star"]
     pixels = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1

@@ -16,7 +16,8 @@ from rewardedit.stages.executors import Shards, by_processes, use_engine
 from rewardedit.stages.lazy import Once
 from rewardedit.stages.leases import Claims
 from rewardedit.stages.stage import stage
-from tests import forks, ray_cluster
+from tests import forks
+from tests.stages import ray_cluster
 
 ELSEWHERE = {"machine": "another machine", "pid": 1, "beats": 0}
 
@@ -201,7 +202,6 @@ TWICE = """
 import sys, time
 from pathlib import Path
 from rewardedit.stages.stage import stage
-from tests import forks, ray_cluster
 
 folder = Path(sys.argv[1])
 (folder / f"ready-{time.time_ns()}").touch()
@@ -257,10 +257,51 @@ def test_ray_is_asked_for_where_it_is_missing(tmp_path, monkeypatch):
         stage(tmp_path / "s", {}, lambda number, path: path.touch(), 1)
 
 
+RAY = """
+import os, signal, sys
+from pathlib import Path
+import ray
+from rewardedit.stages.executors import use_engine
+from rewardedit.stages.stage import stage
+
+folder = Path(sys.argv[1])
+ray.init(num_cpus=2, object_store_memory=80_000_000, include_dashboard=False, log_to_driver=False)
+
+def make(number, path):
+    if number == 1 and not (folder / "killed").exists():
+        (folder / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    path.write_text(str(number))
+
+def broken(number, path):
+    raise ValueError("row 3: the image is missing")
+
+with use_engine("ray"):
+    made = stage(folder / "s", {}, make, 3)
+    try:
+        stage(folder / "broken", {}, broken, 1)
+    except ValueError as error:
+        print(error)
+print([path.read_text() for path in made])
+"""
+
+
+def test_ray_makes_the_shards_though_a_worker_is_killed(tmp_path):
+    """In a process of its own: what pytest adds to check types cannot be sent to workers."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "RAY_worker_niceness": "0"}
+    command = [sys.executable, "-c", RAY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "killed").exists()
+    assert "row 3: the image is missing" in done.stdout
+    assert "['0', '1', '2']" in done.stdout
+
+
+@pytest.mark.slow
 def test_a_ray_cluster_of_two_nodes_makes_what_one_process_makes(tiny_editor, tmp_path):
     """In a process of its own: what pytest adds to check types cannot be sent to workers."""
     script = Path(ray_cluster.__file__)
-    environment = {**os.environ, "PYTHONPATH": str(script.parents[1]), "RAY_worker_niceness": "0"}
+    environment = {**os.environ, "PYTHONPATH": str(script.parents[2]), "RAY_worker_niceness": "0"}
     command = [sys.executable, str(script), str(tmp_path), tiny_editor]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=550)
     assert done.returncode == 0, done.stderr[-3000:]

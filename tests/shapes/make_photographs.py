@@ -1,4 +1,6 @@
-"""Makes the photographs of the shapes world from those of scikit-image: python -m tests.data.make_photographs
+"""Makes the photographs of the offline world from those of scikit-image.
+
+Command: python -m tests.shapes.make_photographs
 
 Each is written as a gray PNG of 15 bits with its red, green and blue planes one below the other: with 8 bits,
 one in four of the values where an object's edge is blended with a photograph would be another,

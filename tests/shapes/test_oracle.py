@@ -14,6 +14,8 @@ from rewardedit.shapes import BACKDROPS, Shapes, ShapesBatch, ShapesOracle, cand
 from rewardedit.shapes.mixed_quality import wrong_colour, wrong_place
 from rewardedit.shapes.render import BACKGROUND_RGB, OBJECT_RGB, render, render_backgrounds
 
+pytestmark = pytest.mark.world
+
 
 def score(samples: ShapesBatch, edited: torch.Tensor) -> torch.Tensor:
     return ShapesOracle().rate(samples, edited).score

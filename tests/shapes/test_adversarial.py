@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from rewardedit.shapes import Shapes, ShapesOracle, join
-from tests.data.adversarial import PICTURES, RESIZED, Picture, samples_of, scaled
+from tests.shapes.adversarial import PICTURES, RESIZED, Picture, samples_of, scaled
+
+pytestmark = pytest.mark.world
 
 
 def test_there_are_enough_of_every_sort():

@@ -20,7 +20,7 @@ from rewardedit.cli import main
 from rewardedit.scorers import load_scorer
 from rewardedit.selection import best_of_n
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORLD = ("--world", "shapes")
 PLAN = ("train", "shapes/refl", "--dry-run")
 OWN = "data={name: table, path: pairs.csv, size: 64"
@@ -414,7 +414,7 @@ def test_a_mistake_in_the_shell_is_answered_in_a_sentence(kind, words, sentence,
 def test_a_mistake_in_python_is_answered_in_a_sentence():
     """In a process without the suite's type checks, as a user's is."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.test_mistakes"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "tests.cli.test_mistakes"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)

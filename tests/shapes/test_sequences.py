@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from transformers import CLIPTokenizer
 
-from rewardedit.models import resolve_model
 from rewardedit.reward_prompt import PRESETS
 from rewardedit.shapes import BACKDROPS, Shapes, ShapesOracle, sequence
+from tests.models import small_tokenizer
+
+pytestmark = pytest.mark.world
 
 TURNS = (2, 3, 4)
 
@@ -69,7 +70,7 @@ def test_bad_sequences_are_refused(sequences):
 
 def test_no_text_is_longer_than_the_models_read():
     """Captions, instructions in every wording and of whole sequences, and these with reward labels."""
-    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"))
+    tokenizer = small_tokenizer()
     assert tokenizer.model_max_length == 77
     texts = []
     for wordings in ("usual", "reserved"):

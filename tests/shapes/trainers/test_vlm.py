@@ -18,6 +18,8 @@ from rewardedit.shapes.vlm_tasks import MATCHES, OPENINGS, QUESTIONS
 from rewardedit.training.small import SmallTrainConfig
 from tests.models import save_vlm
 
+pytestmark = pytest.mark.world
+
 LAYERS = 2  # of the tiny model
 
 

@@ -8,18 +8,19 @@ import pytest
 import torch
 from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline
 from safetensors.torch import load_file
-from transformers import CLIPTokenizer
 
 from rewardedit import EditBatch, load_editor, load_scorer
 from rewardedit.cli import main
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.files import read_log
-from rewardedit.models import resolve_model
 from rewardedit.shapes import Shapes, ShapesOracle
 from rewardedit.shapes.trainers.editor import Config, phase_config
 from rewardedit.shapes.trainers.text_encoder import Tails
 from rewardedit.training.small import SmallTrainConfig, schedule
 from tests.forks import launch
+from tests.models import small_tokenizer
+
+pytestmark = pytest.mark.world
 
 UNET = "diffusion_pytorch_model.safetensors"
 
@@ -71,7 +72,7 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
 
 
 def test_random_words_follow_an_instruction_and_leave_it_as_it_is():
-    tokenizer = CLIPTokenizer.from_pretrained(resolve_model("shapes/clip"), model_max_length=32)
+    tokenizer = small_tokenizer(model_max_length=32)
     texts = ["remove the star", "replace the large red circle with a small orange diamond"] * 50
     tokens = tokenizer(texts, padding="max_length", return_tensors="pt").input_ids
     tailed = Tails(tokenizer, 0.5)(tokens, torch.Generator().manual_seed(0))

@@ -9,7 +9,7 @@ from rewardedit.shapes.render import PHOTOGRAPHS_FOLDER, photographs, render
 from rewardedit.shapes.scenes import CENTRES, sample_edits, sample_scenes
 from rewardedit.shapes.sheet import draw_sheet
 from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, RELATIONS, SHAPES, SIZES
-from tests.data import make_photographs as make
+from tests.shapes import make_photographs as make
 
 
 @pytest.fixture(scope="module")
