@@ -85,10 +85,10 @@ class Table(Sequence):
             raise ValueError(next(iter(self.faults.values())))
 
     def _check(self, number: int, record: dict[str, Any]) -> None:
-        texts: dict[str, Any] = {}
-        for name in (*PICTURES, *TEXTS):
-            if not isinstance(record.get(name), StoredImage):
-                texts[name] = record.get(name)
+        texts: dict[str, Any] = {name: record.get(name) for name in (*PICTURES, *TEXTS)}
+        for name in PICTURES:
+            if isinstance(record.get(name), StoredImage):
+                del texts[name]
         required = [name for name in ("source", "instruction") if name in texts]
         require_texts(self.file, number, texts, texts, required)
         if not record.get("edited") and not record.get("target"):

@@ -211,7 +211,7 @@ def test_a_pipeline_that_diffusers_has_no_more_is_refused_by_name(text_to_image,
     monkeypatch.setitem(diffusers._class_to_module, "StableDiffusionDiffEditPipeline", "nowhere")
     with pytest.raises(
         ValueError,
-        match=r"diffedit: diffusers .* has no StableDiffusionDiffEditPipeline any more.*kind=folder",
+        match=r"diffedit: diffusers .* no longer has StableDiffusionDiffEditPipeline.*kind=folder",
     ):
         load_method(MethodConfig("diffedit", text_to_image))
 
