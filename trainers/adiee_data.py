@@ -18,7 +18,6 @@ Command: rewardedit train magicbrush-adiee-data
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -42,7 +41,7 @@ from rewardedit.processes import processes, say
 from rewardedit.stages.lazy import Once
 from rewardedit.stages.stage import stage
 from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, require_captioned, write_captions
-from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, planned_rows, summary
+from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, plan_lines, summary, unet_calls
 from rewardedit.synthesis.damage import DAMAGES
 from rewardedit.synthesis.data_report import write_report
 from rewardedit.synthesis.label_rules import DAMAGED, OWN_LABELS, RulesConfig, Thresholds, find_thresholds
@@ -104,28 +103,13 @@ def plan(config: Config) -> list[str]:
 
     def rows() -> list[str]:
         found = open_named(config.data)
-        sequences = [open_sequences(own) for own in config.sequences.values()]
         require_captions(config, found)
-        planned = planned_rows(config.rules, len(found), len(config.methods), sequences)
-        return [
-            f"rows: {len(found)}; methods: {', '.join(config.methods) or 'none'}; "
-            f"{len(found) * len(config.methods)} edits",
-            f"sequences: {sum(map(len, sequences))}; choices of each: {config.rules.turns}",
-            f"labelled rows, at most: {', '.join(f'{name} {n:,}' for name, n in planned.items())}",
-        ]
+        sequences = [open_sequences(own) for own in config.sequences.values()]
+        return plan_lines(config.rules, len(found), config.methods, sequences)
 
     def sampling() -> list[str]:
-        found = len(open_named(config.data))
-        calls: Counter[str] = Counter()
-        for method in config.methods.values():
-            if method.kind != "folder":
-                calls[method.model] += found * method.num_inference_steps
-        size = images_of(config.data).size or 512
-        return (
-            [plan_sampling(calls, size, "no" if devices.default_device() == "cpu" else "fp16")]
-            if calls
-            else []
-        )
+        calls = unet_calls(config.methods, len(open_named(config.data)))
+        return [plan_sampling(calls, images_of(config.data).size)] if calls else []
 
     def models() -> list[str]:
         for method in config.methods.values():

@@ -7,8 +7,7 @@ queries and values, the token's embeddings and the head; the vision tower and th
 
 Deviations from the released code: two separate images instead of one composite (`layout: concat`); one
 answer of its five; our own wording of the questions (`prompts: paper`); no text loss on questions and images;
-the same state is read in training and use; labels between classes are soft (`compat: code`); no flipping of
-images. The loop is ours.
+the same state is read in training and use; labels between classes are soft (`compat: code`); no flipping.
 
 Command: rewardedit train adiee-scorer data.magicbrush.path=FOLDER
 """
@@ -42,14 +41,13 @@ from rewardedit.training.labels import all_labels, measure, require_axes, requir
 from rewardedit.training.loop import LoopConfig, TrainLoop, batch_rows, make_accelerator, step_generator
 from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
 from rewardedit.training.score_token import losses
-from rewardedit.training.scorer_estimate import blueprint, scorer_lines
+from rewardedit.training.scorer_estimate import blueprint, frozen_type, length_line, scorer_lines
 from rewardedit.training.shared_images import (
     require_clean_parts,
     require_shared_images,
     rows_by_edit,
     with_its_edit,
 )
-from rewardedit.training.trainable import autocast_type
 from rewardedit.training.vlm_lora import Embeddings, wrap_lora
 
 
@@ -137,17 +135,12 @@ def plan(config: Config) -> list[str]:
         passes = steps * config.train.batch_size / len(rows)
         return f"data: {len(rows)} labelled rows, {steps} steps, {passes:.1f} passes"
 
-    def length() -> str:
-        own = config.train
-        long = f"{own.max_steps} steps" if own.epochs is None else f"{own.epochs:g} passes over the rows"
-        return f"training: {long} in batches of {own.batch_size}"
-
     def cost() -> list[str]:
-        scorer, _ = make_trainable(config, blueprint(config.model, frozen_type(config)))
-        side = require_size(images_of(config.data))
-        return scorer_lines(scorer, config.train, shares(config)[0].stop, side)
+        vlm = blueprint(config.model, frozen_type(config.train, config.lora_rank))
+        place = (shares(config)[0].stop, require_size(images_of(config.data)))
+        return scorer_lines(lambda: make_trainable(config, vlm)[0], config.train, *place)
 
-    return plan_of(model, length, cost, data)
+    return plan_of(model, lambda: length_line(config.train), cost, data)
 
 
 def require_settings(config: Config) -> None:
@@ -161,16 +154,10 @@ def require_settings(config: Config) -> None:
         require_bitsandbytes()
 
 
-def frozen_type(config: Config) -> torch.dtype:
-    """Type of frozen weights: that in which a step computes; trained ones are in fp32."""
-    half = autocast_type(devices.precision_here(config.train.mixed_precision))
-    return torch.float32 if half is None or config.lora_rank is None else half
-
-
 def make_scorer(config: Config) -> tuple[Adiee, Any]:
     """Loads the model that the settings name, on this process's device, and calls `make_trainable`."""
     device = devices.default_device()
-    dtype = frozen_type(config)
+    dtype = frozen_type(config.train, config.lora_rank)
     vlm = load_vlm(config.model, device=device, dtype=dtype, quantize=config.quantize)
     if device == "cpu":
         vlm.model.set_attn_implementation("eager")  # its backward pass is faster on CPUs than SDPA's

@@ -100,7 +100,7 @@ def _is_over(folder: AnyPath, settings: dict[str, Any]) -> bool:
     Raises:
         ValueError: if another command now makes something else there.
     """
-    found = _read_settings(folder)
+    found = recorded(folder)
     if found is None:
         return True
     require_same(folder, found, settings)
@@ -201,6 +201,11 @@ def is_made(result: Path, made_of: dict[str, Any]) -> bool:
         return False
 
 
+def is_finished(folder: AnyPath) -> bool:
+    """True if a stage or a result was marked as complete, whatever it was made of."""
+    return (folder / MADE_OF).is_file()
+
+
 def mark_made(result: Path, made_of: dict[str, Any]) -> None:
     """Marks a result as complete and records its settings; call it last."""
     if processes().is_main_process:
@@ -236,7 +241,7 @@ def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> N
         ValueError: if the folder holds files that no stage has made.
     """
     try:
-        found = _read_settings(folder)
+        found = recorded(folder)
     except ValueError:
         if _is_begun(folder, paths):
             raise
@@ -245,7 +250,7 @@ def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> N
     if found is not None and (found == settings or _is_begun(folder, paths)):
         return
     if found is None and folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        if _read_settings(folder) is not None:  # another command has just written it
+        if recorded(folder) is not None:  # another command has just written it
             return
         raise ValueError(
             f"{folder} holds files that do not say what they were made of; use another folder, or remove them"
@@ -256,7 +261,7 @@ def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> N
 
 def _has_begun(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> bool:
     """True if the main process has written the settings, or others that must not be replaced are there."""
-    found = _read_settings(folder)
+    found = recorded(folder)
     return found is not None and (found == settings or _is_begun(folder, paths))
 
 
@@ -267,8 +272,8 @@ def _is_begun(folder: AnyPath, paths: list[AnyPath]) -> bool:
     return any(name in begun or name.endswith(".claim") for name in names)
 
 
-def _read_settings(folder: AnyPath) -> dict[str, Any] | None:
-    """Settings that a stage was made with, or is being made with; None if it was not begun.
+def recorded(folder: AnyPath) -> dict[str, Any] | None:
+    """Settings that a stage or result was made with, or is being made with; None if it was not begun.
 
     Raises:
         ValueError: if they cannot be read.

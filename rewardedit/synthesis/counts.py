@@ -1,12 +1,13 @@
 """Counts of a data set's rows: unusable ones, and labelled ones by rule and method."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rewardedit.data.sequences import Sequences
 from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, OWN_LABELS, RulesConfig
+from rewardedit.synthesis.methods import MethodConfig
 from rewardedit.synthesis.multi_turn import chosen_edits
 from rewardedit.synthesis.outputs import read_parquet
 
@@ -59,6 +60,27 @@ def planned_rows(
         for number in range(len(own)):
             found["sequences"] += len(chosen_edits(own.turns(number), rules.turns, 0.0))
     return {name: n for name, n in found.items() if n}
+
+
+def plan_lines(
+    rules: RulesConfig, rows: int, methods: Mapping[str, MethodConfig], sequences: Sequence[Sequences]
+) -> list[str]:
+    """Lines of a plan: rows, edits and sequences, and labelled rows by rule."""
+    planned = planned_rows(rules, rows, len(methods), sequences)
+    return [
+        f"rows: {rows}; methods: {', '.join(methods) or 'none'}; {rows * len(methods)} edits",
+        f"sequences: {sum(map(len, sequences))}; choices of each: {rules.turns}",
+        f"labelled rows, at most: {', '.join(f'{name} {n:,}' for name, n in planned.items())}",
+    ]
+
+
+def unet_calls(methods: Mapping[str, MethodConfig], rows: int) -> dict[str, int]:
+    """Numbers of UNet calls of all edits, by model."""
+    calls: Counter[str] = Counter()
+    for method in methods.values():
+        if method.kind != "folder":
+            calls[method.model] += rows * method.num_inference_steps
+    return dict(calls)
 
 
 def summary(shards: list[Path], outputs: dict[str, list[Path]]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from rewardedit.training.trainable import (
     require_source_channels,
 )
 
+SIDE = 512  # pixels a side of images that a recipe does not bring to one size
 EFFICIENCY = 0.35  # speed of training a UNet, as a share of that of a plain matrix product
 
 
@@ -133,9 +134,10 @@ def time_line(what: str, operations: float, precision: Precision) -> str:
     )
 
 
-def plan_sampling(calls: Mapping[str, int], size: int, precision: Precision) -> str:
+def plan_sampling(calls: Mapping[str, int], size: int | None) -> str:
     """Time of calls of UNets, by model; each call has three rows: text, image and neither."""
-    operations = sum(n * GUIDED * unet_operations(name, size) for name, n in calls.items())
+    operations = sum(n * GUIDED * unet_operations(name, size or SIDE) for name, n in calls.items())
+    precision: Precision = "no" if devices.default_device() == "cpu" else "fp16"
     return f"{time_line('sampling', operations, precision)} for {sum(calls.values()):,} UNet calls"
 
 

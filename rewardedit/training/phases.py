@@ -23,10 +23,9 @@ import torch
 from rewardedit import config as configs
 from rewardedit.files import write_json
 from rewardedit.processes import on_main_process, processes, say
-from rewardedit.stages.stage import MADE_OF, MAKING, is_made, mark_made, plain, require_same
+from rewardedit.stages.stage import MAKING, is_finished, is_made, mark_made, plain, recorded, require_same
 from rewardedit.training import run
 from rewardedit.training.estimate import PlanIncomplete
-from rewardedit.untrusted import read_json_file
 
 REFERENCE = re.compile(r"(phase-\d+)/.")  # the result of an earlier phase, by its path in the run's folder
 
@@ -116,7 +115,7 @@ def plan(config: Config, folder: Path) -> list[str]:
     for key, phase in config.trainings().items():
         lines.append(f"{key}: {phase.settings.name}")
         settings = resolved(phase.settings, folder) if key in config.phases else phase.settings
-        awaited = sorted(name for name in taken(phase.settings) if not (folder / name / MADE_OF).is_file())
+        awaited = sorted(name for name in taken(phase.settings) if not is_finished(folder / name))
         try:
             lines += [f"  {line}" for line in module_of(phase).plan(settings)]
         except (ValueError, OSError) as error:
@@ -169,9 +168,9 @@ def begin(folder: Path, made_of: dict[str, Any]) -> None:
     """
 
     def write() -> None:
-        for name in (MADE_OF, MAKING):
-            if (folder / name).is_file():
-                require_same(folder, read_json_file(folder / name)["takes"], plain(made_of)["takes"])
+        before = recorded(folder)
+        if before is not None:
+            require_same(folder, before["takes"], plain(made_of)["takes"])
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / MAKING, plain(made_of))
 

@@ -1,11 +1,12 @@
 """Time and memory of a scorer's training, estimated on `meta` before any weights are there."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from rewardedit import pretrained
+from rewardedit import devices, pretrained
 from rewardedit.batch import EditBatch
 from rewardedit.language.vlm import Vlm, load_processor, naming
 from rewardedit.models import resolve_model
@@ -17,6 +18,19 @@ from rewardedit.training.score_token import losses
 from rewardedit.training.trainable import autocast_type
 
 WORDS = 20  # words of a long instruction
+ROOM = 256  # tokens that a scorer adds, at most
+
+
+def frozen_type(train: Any, lora_rank: int | None) -> torch.dtype:
+    """Type of frozen weights: that in which a step computes; trained ones are in fp32."""
+    half = autocast_type(devices.precision_here(train.mixed_precision))
+    return torch.float32 if half is None or lora_rank is None else half
+
+
+def length_line(train: Any) -> str:
+    """Line with the length of a training, as far as it is known without the rows."""
+    long = f"{train.max_steps} steps" if train.epochs is None else f"{train.epochs:g} passes over the rows"
+    return f"training: {long} in batches of {train.batch_size}"
 
 
 def blueprint(name: str, dtype: torch.dtype) -> Vlm:
@@ -30,6 +44,7 @@ def blueprint(name: str, dtype: torch.dtype) -> Vlm:
     name = resolve_model(name)
     with naming(name):
         config = pretrained.load(AutoConfig, name)
+        config.get_text_config().vocab_size += ROOM  # the embeddings cannot grow on `meta`
         with torch.device("meta"):
             model = AutoModelForImageTextToText.from_config(config).to(dtype)
         return Vlm(model.requires_grad_(False), load_processor(name, config.model_type))
@@ -56,10 +71,10 @@ def scorer_step(scorer: Adiee, train: Any, rows: int, side: int) -> tuple[int, i
     return resident + step + OVERHEAD, counter.get_total_flops()
 
 
-def scorer_lines(scorer: Adiee, train: Any, rows: int, side: int) -> list[str]:
-    """Time and memory of a scorer's training, or the reason why they cannot be estimated."""
+def scorer_lines(make: Callable[[], Adiee], train: Any, rows: int, side: int) -> list[str]:
+    """Time and memory of the training of a scorer on `meta`, or the reason why they cannot be estimated."""
     try:
-        memory, operations = scorer_step(scorer, train, rows, side)
+        memory, operations = scorer_step(make(), train, rows, side)
     except Exception as error:  # a model that does not support `meta` is no reason to refuse a recipe
         reason = str(error).partition("\n")[0]
         return [f"time and memory: not estimated ({type(error).__name__}: {reason})"]

@@ -39,7 +39,7 @@ def test_every_recipe_resolves_and_its_header_says_how(capsys):
         assert f"train {name}" in text.partition("Command:")[2].partition("Hardware:")[0]
         said = text.partition("Hardware:")[0]
         quoted = re.findall(r"'([a-z_.]+=[^']+)'", said)
-        settings = quoted + re.findall(r"(?<!')\b[a-z_.]+=\S+?(?=[\s,;)]|$)", said)
+        settings = quoted + re.findall(r"(?<!')\b(?:phase-\d\.)?[a-z_.]+=\S+?(?=[\s,;)]|$)", said)
         load_recipe(name, [word for word in settings if not word.endswith("…")])
 
 
