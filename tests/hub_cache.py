@@ -22,6 +22,7 @@ SAVERS: dict[str, Callable[[str], object]] = {
     models.DETECTOR: lambda folder: save_detector(folder, "grounding-dino"),
     models.SEGMENTER: lambda folder: save_segmenter(folder, "sam"),
     models.JUDGE: lambda folder: save_judge(folder, "qwen2_5_vl"),
+    "Qwen/Qwen2.5-VL-3B-Instruct": lambda folder: save_judge(folder, "qwen2_5_vl"),  # of the 24 GB recipes
     models.EDITOR: lambda folder: tiny_pipeline().save_pretrained(folder),
 }
 

@@ -5,12 +5,13 @@ import sys
 import pytest
 
 from rewardedit.cli import recipe_names, recipe_path
-from rewardedit.scorers.load import BUILT_IN, find_scorer
+from rewardedit.scorers.load import BUILT_IN, COMBINED, OWN_MODELS, find_scorer
 from tests.readme import BENCHMARKS, README, RESULTS, ROOT, WORLD, blocks, write_images
 
 sys.path[:0] = [str(BENCHMARKS), str(WORLD / "benchmarks")]
 
 
+@pytest.mark.usefixtures("published")
 @pytest.mark.parametrize("block", blocks(README, "python"))
 def test_every_python_block_runs(block, tmp_path, monkeypatch):
     write_images(tmp_path)
@@ -36,22 +37,23 @@ def test_every_recipe_is_named_on_its_page():
         assert names - set(re.findall(r"`([\w/-]+)`", page)) == set()
 
 
-def test_every_scorer_is_in_the_table():
-    table = README.split("<!-- table: scorers -->")[1].split("<!-- end -->")[0]
-    for name in BUILT_IN:
+def test_every_scorer_is_named_with_its_range():
+    page = (ROOT / "docs" / "score.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for name in (*BUILT_IN, *OWN_MODELS, *COMBINED):
+        assert f"`{name}`" in README or f"{name}:" in README
+        (row,) = [row for row in rows if f"`{name}`" in row.split("|")[1]]
         low, high = find_scorer(name).range
-        row = next(line for line in table.splitlines() if line.startswith(f"| `{name}`"))
-        assert find_scorer(name).paper in row
-        assert f"{low:g} to {high:g}".replace("-", "−").replace("inf", "∞") in row
-        assert ("| yes |" in row) == find_scorer(name).differentiable
+        said = row.split("|")[3].strip()
+        assert said in ("", f"{low:g} to {high:g}".replace("-", "−")), name
 
 
-def test_every_file_of_the_tree_is_there():
-    tree = README.split("## The tree")[1].split("Licence")[0]
-    names = [name for line in re.findall(r"^    (\S.*)", tree, re.M) for name in re.split(r", |  +.*", line)]
+def test_every_folder_of_the_layout_is_there():
+    layout = README.split("## Layout")[1].split("[CONTRIBUTING.md]")[0]
+    names = re.findall(r"([\w-]+)/", layout)
     assert len(names) > 10
-    for name in filter(None, names):
-        assert (ROOT / name).exists(), name
+    for name in names:
+        assert (ROOT / name).is_dir() or (ROOT / "rewardedit" / name).is_dir(), name
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,10 @@ from table_parts import (
     difference,
     markdown,
     measured,
-    read,
 )
 
-from rewardedit.scorers.load import BUILT_IN, COMBINED, find_scorer
 from rewardedit.shapes import EDIT_TYPES
 
-WITHOUT_CAPTIONS = "source, edited, instruction"  # the group of `agreement` with these inputs only
 ASPECTS_OF_RATING = {
     "overall": "score",
     "alignment": "alignment",
@@ -30,26 +27,6 @@ RETRIEVAL = {
     "swap": "swap test won",
     "identity": "identity test won",
 }
-
-
-def scorers() -> str:
-    """Every built-in scorer: the metadata of its class, its cost,
-    and its agreement with the oracle.
-    """
-    costs = (read("throughput") or {"milliseconds_per_edit": {}})["milliseconds_per_edit"]
-    agreements = (read("agreement") or {"rho": {WITHOUT_CAPTIONS: {}}})["rho"][WITHOUT_CAPTIONS]
-    rows = []
-    for name in (*BUILT_IN, *COMBINED):
-        scorer = find_scorer(name)
-        low, high = (f"{end:g}".replace("-", "−").replace("inf", "∞") for end in scorer.range)
-        cost = costs.get(name)
-        spent = f"{cost['batched']:.2f}" if cost else ""
-        needs = ", ".join(sorted(scorer.needs)) or "–"
-        gradient = "yes" if scorer.differentiable else "no"
-        rho = f"{agreements[name]['all']['score']['rho']:.2f}" if name in agreements else ""
-        rows.append((f"`{name}`", f"{low} to {high}", needs, gradient, scorer.paper, spent, rho))
-    head = ("name", "range", "needs", "differentiable", "paper", "ms an edit", "ρ without captions")
-    return markdown(head, rows)
 
 
 def retrieval(result: Result) -> str:

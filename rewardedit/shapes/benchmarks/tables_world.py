@@ -30,13 +30,12 @@ from tables_editors import (
     steps_of_editor,
     text_to_image,
 )
-from tables_scorers import agreement, agreement_by_edit_type, heat, retrieval, scorers
+from tables_scorers import agreement, agreement_by_edit_type, heat, retrieval
 from tables_summary import summary
 
 OF_THE_WORLD: dict[str, Callable[[], str]] = {
     "reward-conditioning": reward_conditioning,
     "labellers": labellers,
-    "scorers": scorers,
     "summary": summary,
     **{
         name: partial(recorded, result, write)

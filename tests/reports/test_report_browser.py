@@ -10,7 +10,7 @@ from PIL import Image
 
 from rewardedit.reports.report import Headline, Report
 from rewardedit.reports.wall import Wall, WallEdit, WallImage
-from tests.test_report import image, page_of, wall
+from tests.reports.test_report import image, page_of, wall
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
