@@ -16,7 +16,7 @@ from rewardedit.reports.published import HUB_NAME, is_of_the_hub, published, wit
 # Folders in which trainers leave their result, and the code that loads each.
 RESULTS = ("pipeline", "lora", "scorer", "detector", "segmenter", "vlm", "clip")
 CARD = "README.md"
-MODELS = ("base", "model", "checkpoint", "init", "start")  # settings that name a base model
+MODELS = ("base", "model", "checkpoint", "start")  # settings that name a base model
 EXAMPLES = {
     "pipeline": "from rewardedit import load_editor\n\neditor = load_editor({repo})\n"
     'edited = editor(image, ["make the circle white"], [0])',
