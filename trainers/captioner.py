@@ -30,6 +30,7 @@ from rewardedit.training import run
 from rewardedit.training.stopping import Stopped, StopRequest, stop_request
 from rewardedit.training.vlm_lora import linear_layers
 
+SAVE_STEPS = 50  # updates between two checkpoints
 ANSWERS = 2  # answers per row: the source's caption and the target's
 
 
@@ -44,7 +45,6 @@ class SftConfig:
     lr_warmup_ratio: float = 0.1  # share of the updates over which the learning rate rises to its peak
     lora_rank: int = 8  # rank of the LoRA on all linear layers of the language model
     seed: int = 0  # seed of the order of the rows
-    save_steps: int = 50  # updates between two checkpoints
 
     def __post_init__(self) -> None:
         if self.micro_batch_size < 1 or self.batch_size < 1 or self.batch_size % self.micro_batch_size:
@@ -181,7 +181,7 @@ def sft_config(config: Config, folder: Path, on_gpu: bool) -> Any:
         lr_scheduler_type="cosine",
         warmup_steps=config.train.lr_warmup_ratio,
         seed=config.train.seed,
-        save_steps=config.train.save_steps,
+        save_steps=SAVE_STEPS,
         max_length=None,
         completion_only_loss=True,
         bf16=on_gpu,

@@ -33,7 +33,6 @@ MODEL_SETTINGS = (
     "clip",
     "editor",
     "editors",
-    "init",
     "model",
     "start",
     "text_encoder",

@@ -20,7 +20,7 @@ from rewardedit.reports.published import published, without_local
 # Folders in which trainers leave their result.
 RESULTS = ("pipeline", "lora", "scorer", "detector", "segmenter", "vlm", "clip")
 CARD = "README.md"
-MODELS = ("base", "model", "checkpoint", "init", "start")  # settings that name a base model
+MODELS = ("base", "model", "checkpoint", "start")  # settings that name a base model
 LIBRARIES = {"captioner": "peft", "pipeline": "diffusers", "lora": "diffusers"}  # others: transformers
 EDITORS = {"pipeline": "finetune", "lora": "adapter"}  # how an editor relates to its base model
 SET_ASIDE = ("usage", "differences", "settings", "change_outside")  # metrics that are no plain figures

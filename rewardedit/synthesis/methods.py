@@ -22,7 +22,7 @@ from rewardedit.diffusion.editors import EditConfig, load_editor
 from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.schedulers import set_ddim, set_scheduler
 from rewardedit.diffusion.text_to_image import load_text_to_image
-from rewardedit.images import fit, load_image, to_pil
+from rewardedit.images import fit, load_image
 from rewardedit.synthesis.label_rules import Grade
 from rewardedit.untrusted import file_name, is_of_the_machine
 
@@ -64,7 +64,7 @@ class Requests:
 
 Method = Callable[[Requests], Edits | Float[Tensor, "b 3 h w"]]
 # An editor reads the instruction; all other kinds but `folder` use a text-to-image model and two captions.
-Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "ledits_pp", "folder"]
+Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "folder"]
 
 _KEPT = ("cross_attention_guidance",)
 _STRENGTH = ("strength",)
@@ -77,7 +77,6 @@ UNUSED: dict[Kind, tuple[str, ...]] = {
     "diffedit": (*_INVERTS, *_KEPT),
     "pix2pix_zero": (*_INVERTS, *_STRENGTH),
     "cycle_diffusion": (*_INVERTS, *_KEPT),
-    "ledits_pp": (*_INVERTS, *_KEPT, *_STRENGTH),
     "folder": (*_SAMPLING, *_INVERTS, *_KEPT, *_STRENGTH),
 }
 
@@ -301,43 +300,11 @@ def cycle_diffusion(config: MethodConfig) -> Method:
     return lambda wanted: torch.cat([edit_one(one) for one in wanted.one_by_one()])
 
 
-def ledits_pp(config: MethodConfig) -> Method:
-    """LEDITS++ (Brack et al. 2024): the inverted source is guided to the target caption within a mask."""
-    from diffusers import DPMSolverMultistepScheduler
-
-    pipe = _pipeline("LEditsPPPipelineStableDiffusion", config)
-    levels = len(pipe.unet.config.block_out_channels)
-    if levels < 3:  # its mask comes from the attention at a quarter of the latents' side
-        raise ValueError(f"ledits_pp: expected a UNet of three levels or more; {config.model} has {levels}")
-    pipe.scheduler = DPMSolverMultistepScheduler.from_config(  # the authors' own
-        pipe.scheduler.config, algorithm_type="sde-dpmsolver++", solver_order=2
-    )
-
-    def edit_one(one: Requests) -> Float[Tensor, "1 3 h w"]:
-        assert one.source_caption is not None
-        generator = one.generators()[0]
-        pipe.invert(
-            to_pil(one.source[0]),
-            source_prompt=one.source_caption[0],
-            num_inversion_steps=config.num_inference_steps,
-            generator=generator,
-        )
-        return pipe(
-            editing_prompt=one.target_caption,
-            edit_guidance_scale=config.guidance_scale,
-            generator=generator,
-            output_type="pt",
-        ).images
-
-    return lambda wanted: torch.cat([edit_one(one) for one in wanted.one_by_one()])
-
-
 PROMPT_METHODS: dict[str, Callable[[MethodConfig], Method]] = {
     "sdedit": sdedit,
     "diffedit": diffedit,
     "pix2pix_zero": pix2pix_zero,
     "cycle_diffusion": cycle_diffusion,
-    "ledits_pp": ledits_pp,
 }
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -87,29 +86,3 @@ def schedule(config: SmallTrainConfig) -> Callable[[int], float]:
 def count(module: nn.Module) -> str:
     """Number of parameters as text, e.g. "0.65 M parameters"."""
     return f"{sum(p.numel() for p in module.parameters()) / 1e6:.2f} M parameters"
-
-
-def small_unet(in_channels: int, channels: tuple[int, ...], text_width: int, **more: Any) -> Any:
-    """A diffusers `UNet2DConditionModel` for latents (4, 16, 16); levels below the first attend to text.
-
-    Args:
-        channels: channels of each level; multiples of 32 below the first.
-        more: further arguments of the class.
-    """
-    from diffusers import UNet2DConditionModel
-
-    deeper = len(channels) - 1
-    return UNet2DConditionModel(
-        sample_size=16,
-        in_channels=in_channels,
-        out_channels=4,
-        down_block_types=("DownBlock2D", *("CrossAttnDownBlock2D",) * deeper),
-        up_block_types=(*("CrossAttnUpBlock2D",) * deeper, "UpBlock2D"),
-        block_out_channels=channels,
-        layers_per_block=1,
-        cross_attention_dim=text_width,
-        attention_head_dim=tuple(max(1, c // 32) for c in channels),
-        norm_num_groups=16,
-        resnet_time_scale_shift="scale_shift",
-        **more,
-    )

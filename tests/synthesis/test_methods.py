@@ -41,7 +41,7 @@ def wanted(n: int = 3) -> Requests:
     )
 
 
-PROMPTED = ("sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "ledits_pp")
+PROMPTED = ("sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion")
 
 
 @pytest.mark.parametrize("kind", PROMPTED)
@@ -222,14 +222,6 @@ def test_cycle_diffusion_refuses_a_model_that_does_not_predict_the_noise(text_to
     pipe.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"expected a model that predicts the noise; .* predicts sample"):
         load_method(MethodConfig("cycle_diffusion", str(tmp_path)))
-
-
-def test_ledits_refuses_a_unet_that_is_too_flat(tmp_path):
-    parts = tiny_pipeline().components
-    parts["unet"] = tiny_unet(4)
-    diffusers.StableDiffusionPipeline(**parts, requires_safety_checker=False).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"expected a UNet of three levels or more; .* has 2"):
-        load_method(MethodConfig("ledits_pp", str(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from rewardedit.instructions.parsed import SizeState
 
 Box = tuple[float, float, float, float]
 BESIDE = ("left", "right", "up", "down")
+MAX_GAP = 0.25  # largest gap that counts as near, as a share of the image's longer side (ours)
+MARGIN = 0.02  # overhang of an object that counts as inside, as a share of the longer side (ours)
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,6 @@ class JudgeConfig:
     # has another outline
     replaced: float = 4.0
     overlap: float = 0.4  # least IoU of two boxes in the same place (released code)
-    near: float = 0.25  # largest gap that counts as near, as a share of the image's longer side (ours)
-    margin: float = 0.02  # overhang of an object that counts as inside, share of the longer side (ours)
 
 
 def size_judge(
@@ -98,11 +98,11 @@ def position_judge(
     if position == "unchanged":
         return float(not apart or (resized and share_of_smaller(edited, reference) >= config.overlap))
     if position == "inside":
-        return float(is_inside(edited, reference, config.margin * longer))
+        return float(is_inside(edited, reference, MARGIN * longer))
     if position == "on":
-        return float(is_on(edited, reference, config.margin * longer))
+        return float(is_on(edited, reference, MARGIN * longer))
     if position == "near":
-        return float(apart and gap(edited, reference) <= config.near * longer)
+        return float(apart and gap(edited, reference) <= MAX_GAP * longer)
     return float(apart and is_beside(edited, reference, position))
 
 

@@ -16,11 +16,13 @@ import torch.nn.functional as F
 from diffusers import AutoencoderKL
 from torch import Tensor
 
-from rewardedit import pretrained
 from rewardedit.files import write_json
 from rewardedit.shapes import Shapes, ShapesOracle
 from rewardedit.training import run
 from rewardedit.training.small import SmallTrainConfig, count, fit
+
+KL_WEIGHT = 1e-4  # weight of the KL divergence in the loss
+EDGE_WEIGHT = 4.0  # extra weight of errors at edges
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,12 @@ class Config:
     samples: int = 18_200  # training samples, each with two images: source and target
     first: int = 0  # index of the first training sample in the shapes world
     backdrops: tuple[str, ...] = ("plain", "plain", "textured", "photo")  # backdrops of successive samples
-    kl: float = 1e-4  # weight of the KL divergence in the loss
-    edge_weight: float = 4.0  # extra weight of errors at edges
-    init: str | None = None  # folder with initial weights; None: random ones
     evaluate_n: int = 280  # held-out images per backdrop
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
 def make_model(config: Config) -> AutoencoderKL:
-    """The autoencoder, with fresh weights or those of `init`."""
-    if config.init:
-        return pretrained.load(AutoencoderKL, config.init)
+    """The autoencoder, with fresh weights."""
     n = len(config.channels)
     return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * n,
@@ -117,10 +114,10 @@ def reconstruction_loss(model: AutoencoderKL, image: Tensor, config: Config) -> 
         F.pad(image.diff(dim=-1), (0, 1)).abs(), F.pad(image.diff(dim=-2), (0, 0, 0, 1)).abs()
     )
     edges = F.max_pool2d((steps.amax(1, keepdim=True) > 0.3).float(), 3, 1, 1)
-    absolute = ((made - image).abs() * (1 + config.edge_weight * edges)).mean()
+    absolute = ((made - image).abs() * (1 + EDGE_WEIGHT * edges)).mean()
     gradients = (_gradients(made) - _gradients(image)).abs().mean()
     kl = (posterior.mean.float() ** 2 + posterior.var.float() - 1 - posterior.logvar.float()).mean() / 2
-    return absolute + 2 * F.mse_loss(made, image) + gradients + config.kl * kl
+    return absolute + 2 * F.mse_loss(made, image) + gradients + KL_WEIGHT * kl
 
 
 @torch.no_grad()

@@ -25,6 +25,8 @@ from rewardedit.training.small import SmallTrainConfig, count, fit
 
 DIRECTION_SCALE = 10.0  # inverse temperature of the directions
 
+VOCABULARY = 1024  # most tokens of the tokenizer
+
 
 @dataclass(frozen=True)
 class Config:
@@ -34,20 +36,19 @@ class Config:
     width: int = 128  # width of both transformers and of the embedding
     text_layers: int = 3  # transformer layers of the text encoder
     vision_layers: int = 4  # transformer layers of the image encoder
-    vocabulary: int = 1024  # most tokens of the tokenizer
     samples: int = 22_400  # training samples of the shapes world, each with source and target
     backdrops: tuple[str, ...] = ("plain", "plain", "plain", "textured", "photo")  # backgrounds, in turn
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
-def make_tokenizer(texts: list[str], vocabulary: int) -> CLIPTokenizer:
+def make_tokenizer(texts: list[str]) -> CLIPTokenizer:
     """A byte-level BPE tokenizer of CLIP's kind, trained on `texts`."""
     characters = sorted(ByteLevel.alphabet())
     vocab = {c: i for i, c in enumerate(characters)}
     vocab |= {f"{c}</w>": i + len(characters) for i, c in enumerate(characters)}
     vocab |= {"<|startoftext|>": len(vocab), "<|endoftext|>": len(vocab) + 1}
     blank = CLIPTokenizer(vocab=vocab, merges=[], model_max_length=77)
-    return blank.train_new_from_iterator(texts, vocab_size=vocabulary, length=len(texts))
+    return blank.train_new_from_iterator(texts, vocab_size=VOCABULARY, length=len(texts))
 
 
 def make_model(config: Config, tokenizer: CLIPTokenizer) -> CLIPModel:
@@ -74,7 +75,7 @@ def make_model(config: Config, tokenizer: CLIPTokenizer) -> CLIPModel:
 
 
 def plan(config: Config) -> list[str]:
-    tokenizer = make_tokenizer(["a red circle"], config.vocabulary)
+    tokenizer = make_tokenizer(["a red circle"])
     return [
         f"CLIP: {count(make_model(config, tokenizer))}, {config.samples} pairs, {config.train.max_steps} "
         "steps"
@@ -100,7 +101,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     # The tokenizer includes the words of reward prompts, as CLIP's does; no model is trained on them here.
     rewards = [PRESETS[name]().write("", label) for name in ("adiee", "hive") for label in range(5)]
     joint = [join_instructions(instructions[i : i + 3]) for i in range(0, min(900, len(instructions)), 3)]
-    tokenizer = make_tokenizer(instructions[:8000] + after[:4000] + joint + rewards * 60, config.vocabulary)
+    tokenizer = make_tokenizer(instructions[:8000] + after[:4000] + joint + rewards * 60)
     tokens = tokenize(tokenizer, before + after, tokenizer.model_max_length, "CLIP", padding=True)
     ids = torch.stack(tokens["input_ids"].chunk(2), dim=1)
     mask = torch.stack(tokens["attention_mask"].chunk(2), dim=1)

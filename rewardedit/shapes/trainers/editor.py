@@ -49,8 +49,9 @@ from rewardedit.shapes.by_edit_type import rating_by_edit_type
 from rewardedit.shapes.maps import CHANNELS, scene_maps
 from rewardedit.shapes.maps_head import MapsHead
 from rewardedit.shapes.trainers.text_encoder import TOKENS, Tails
+from rewardedit.shapes.trainers.unet import make_unet
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrainConfig, count, fit, small_unet
+from rewardedit.training.small import SmallTrainConfig, count, fit
 
 MAP_SIDE = 8  # squares a side of the maps that the head predicts: the resolution of the UNet's middle
 
@@ -74,7 +75,6 @@ class Config:
     conditioning_dropout: float = 0.05  # share of rows whose text is dropped
     null_text_target: Literal["edited", "source"] = "source"  # target of a row whose text is dropped
     tail: float = 0.5  # share of prompts with random words after the instruction
-    maps_weight: float = 1.0  # weight of the head's error relative to that of the prediction
     # sampling settings that are saved with the editor
     ask: EditConfig = field(default_factory=lambda: EditConfig(10, 2.0, 1.2))
     evaluate_n: int = 560  # test edits per backdrop
@@ -127,7 +127,7 @@ def make_pipeline(config: Config) -> Any:
         vae=vae,
         text_encoder=text_encoder,
         tokenizer=tokenizer,
-        unet=small_unet(
+        unet=make_unet(
             8,
             config.channels,
             text_encoder.config.hidden_size,
@@ -226,7 +226,7 @@ def train_unet(config: Config, pipe: Any, edits: Edits, folder: Path, resume: bo
         cond = Conditioning(embeds, image)
         losses = family.loss(unet, pipe.scheduler, latents, noise, t, cond)
         weights = compute_snr(pipe.scheduler, t).clamp(1, config.largest_weight)
-        return (weights * losses).mean() + config.maps_weight * head.loss(maps, known)
+        return (weights * losses).mean() + head.loss(maps, known)
 
     fit(train_config, {"unet": unet, "head": head}, loss_of, folder, resume)
     head.remove()

@@ -37,6 +37,8 @@ from rewardedit.training.small import SmallTrainConfig, count, fit
 FOCAL_WEIGHT = 20.0  # weight relative to the dice loss (SAM, App. A)
 FOCAL_GAMMA = 2.0
 FOCAL_ALPHA = 0.25
+DECODER_WIDTH = 64  # width of the prompt encoder and the mask decoder
+JITTER = 0.08  # standard deviation of a box's edges, as a share of its sides
 MULTIMASKS = 3  # further masks that SAM can return for one prompt; not used with boxes
 
 
@@ -50,8 +52,6 @@ class Config:
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive samples
     width: int = 96  # width of the image encoder
     layers: int = 4  # transformer layers of the image encoder
-    decoder_width: int = 64  # width of the prompt encoder and the mask decoder
-    jitter: float = 0.08  # standard deviation of a box's edges, as a share of its sides
     evaluate_n: int = 560  # validation images
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
@@ -61,7 +61,7 @@ def make_model(config: Config) -> SamModel:
     patch = 4
     vision = SamVisionConfig(
         hidden_size=config.width,
-        output_channels=config.decoder_width,
+        output_channels=DECODER_WIDTH,
         num_hidden_layers=config.layers,
         num_attention_heads=4,
         image_size=SIZE,
@@ -69,17 +69,17 @@ def make_model(config: Config) -> SamModel:
         mlp_ratio=3.0,
         window_size=8,
         global_attn_indexes=[config.layers - 1],
-        num_pos_feats=config.decoder_width // 2,
+        num_pos_feats=DECODER_WIDTH // 2,
         scale=1.0,  # frequencies of positions, as in SAM's checkpoints; the default makes neighbours unlike
         initializer_range=0.02,
     )
-    prompts = SamPromptEncoderConfig(hidden_size=config.decoder_width, image_size=SIZE, patch_size=patch)
+    prompts = SamPromptEncoderConfig(hidden_size=DECODER_WIDTH, image_size=SIZE, patch_size=patch)
     masks = SamMaskDecoderConfig(
-        hidden_size=config.decoder_width,
-        mlp_dim=2 * config.decoder_width,
+        hidden_size=DECODER_WIDTH,
+        mlp_dim=2 * DECODER_WIDTH,
         num_attention_heads=4,
         num_multimask_outputs=MULTIMASKS,
-        iou_head_hidden_dim=config.decoder_width,
+        iou_head_hidden_dim=DECODER_WIDTH,
     )
     model = SamModel(
         SamConfig(vision_config=vision, prompt_encoder_config=prompts, mask_decoder_config=masks)
@@ -113,7 +113,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         chosen = torch.randint(len(boxes), (config.train.batch_size,), generator=generator)
         pixels = spoil(images[objects.row[chosen]].float() / 255, generator)
-        prompts = jittered(boxes[chosen], config.jitter, generator)
+        prompts = jittered(boxes[chosen], JITTER, generator)
         true = objects.masks(chosen).to(model.device)
         out = model(
             pixel_values=(2 * pixels - 1).to(model.device),

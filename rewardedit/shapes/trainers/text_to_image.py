@@ -24,8 +24,9 @@ from rewardedit.diffusion.text_to_image import save_text_to_image
 from rewardedit.shapes import Shapes
 from rewardedit.shapes.maps import CHANNELS, scene_maps
 from rewardedit.shapes.maps_head import MapsHead
+from rewardedit.shapes.trainers.unet import make_unet
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrainConfig, count, fit, small_unet
+from rewardedit.training.small import SmallTrainConfig, count, fit
 
 MAP_SIDE = 8  # squares a side of the maps that the head predicts
 
@@ -40,14 +41,13 @@ class Config:
     samples: int = 42_000  # training samples of the shapes world, each with two images: source and target
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive samples
     conditioning_dropout: float = 0.1  # share of rows whose caption is dropped
-    maps_weight: float = 1.0  # weight of the head's error relative to that of the prediction
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
 def make_pipeline(config: Config) -> Any:
     """The pipeline with a fresh UNet."""
     editor = load_editor(config.editor, device="cpu", dtype=torch.float32).pipe
-    unet = small_unet(4, config.channels, editor.text_encoder.config.hidden_size)
+    unet = make_unet(4, config.channels, editor.text_encoder.config.hidden_size)
     return StableDiffusionPipeline(
         vae=editor.vae,
         text_encoder=editor.text_encoder,
@@ -93,7 +93,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             embeds = pipe.text_encoder(words).last_hidden_state
         model_pred = unet(noisy, t, embeds, return_dict=False)[0]
         loss = (model_pred.float() - latents).square().mean()
-        return loss + config.maps_weight * head.loss(maps_of, known)
+        return loss + head.loss(maps_of, known)
 
     fit(config.train, {"unet": unet, "head": head}, loss_of, folder, resume)
     head.remove()
